@@ -1,0 +1,89 @@
+"""Configurations, their difference, and subsets of it.
+
+A *configuration* maps dotted names to values: everything a trial may vary. Where the good and the bad
+configuration differ there is a *factor* with two levels. A *subset* names the factors set to bad; all the
+others are good. Everything else in the package speaks in these three words and in the `Outcome` of a trial.
+
+This module imports nothing of the package, so that every other part may import it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Configuration = Mapping[str, Any]
+"""Dotted name -> value, e.g. ``{"args.learning_rate": 5e-6, "model.dtype": "float16"}``."""
+
+Subset = frozenset[str]
+"""Names of the factors set to bad."""
+
+
+class Outcome(enum.Enum):
+    """What a trial says about the failure under study.
+
+    The three values are those of delta debugging (Zeller & Hildebrandt 2002). Anything that is neither a
+    healthy run nor *the failure under study* is `UNRESOLVED`: an invalid configuration, another failure, a
+    broken machine. Calling those `FAIL` is how innocent settings get blamed.
+    """
+
+    PASS = "pass"
+    FAIL = "fail"
+    UNRESOLVED = "unresolved"
+
+
+class _Unset:
+    """The level of a factor that one of the two configurations does not mention at all."""
+
+    _instance: _Unset | None = None
+
+    def __new__(cls) -> _Unset:
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+        return cls._instance
+
+    def __repr__(self) -> str:
+        return "(unset)"
+
+    def __reduce__(self) -> tuple[type[_Unset], tuple[()]]:
+        return (_Unset, ())
+
+
+UNSET = _Unset()
+"""Singleton: a configuration built at this level leaves the name out."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A name on which the good and the bad configuration differ, with its two levels."""
+
+    name: str
+    good: Any
+    bad: Any
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Whether two values are the same setting. NaN equals NaN; ``1`` equals ``1.0``, but ``True`` is not ``1``."""
+    if isinstance(left, bool) is not isinstance(right, bool):
+        return False
+    try:
+        return bool(left == right) or bool(left != left and right != right)
+    except Exception:  # arrays and other values without a truth value
+        return left is right
+
+
+def difference(good: Configuration, bad: Configuration) -> tuple[Factor, ...]:
+    """The factors between two configurations, in the order of `bad` (names only in `good` come last)."""
+    names = [*bad, *(name for name in good if name not in bad)]
+    pairs = ((name, good.get(name, UNSET), bad.get(name, UNSET)) for name in names)
+    return tuple(Factor(name, low, high) for name, low, high in pairs if not equal(low, high))
+
+
+def configuration_of(subset: Iterable[str], good: Configuration, bad: Configuration) -> dict[str, Any]:
+    """The configuration in which the factors of `subset` are bad and everything else is good."""
+    chosen = set(subset)
+    names = [*bad, *(name for name in good if name not in bad)]
+    values = {name: (bad if name in chosen else good).get(name, UNSET) for name in names}
+    return {name: value for name, value in values.items() if value is not UNSET}
