@@ -1,0 +1,102 @@
+"""Lines of training logs, made readable and comparable.
+
+A log line carries more than what happened: the terminal's colours, the progress bar it overwrote, the rank
+and process that printed it, the time, the engine's own file and line. `clean` takes those off and leaves what
+a person would quote. `normalise` goes on and takes out all that differs between two runs of the same failure:
+numbers, addresses, paths, device indices. Two messages mean the same if their normal forms are equal.
+"""
+
+from __future__ import annotations
+
+import re
+
+MESSAGE_LIMIT = 300
+"""Characters kept of a normal form. Enough for every message we know; some dump whole tensors or prompts."""
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+# Who printed the line: torchrun, accelerate, srun and Ray or vLLM workers. Ranks interleave their lines, so
+# this part also tells the tracebacks of one rank from those of another.
+_WHO = re.compile(
+    r"\[(?:rank|default|local_rank)? ?\d{1,5}\]:? ?"
+    r"|\(\w[\w.:-]* (?:\w+=[\w.:-]+(?:, )?)*pid=\d+(?:, \w+=[\w.:-]+)*\) ?"
+    r"|\d{1,4}: (?=\S| {2})"
+)
+# When and where the logging call was: Python logging, vLLM and glog (torch's C++ side).
+_WHEN = re.compile(
+    r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?: ?[-|:]| )? ?"
+    r"|(?:INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[?[\w./]+:\d+\]? ?)?"
+    r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\s\]]+:\d+\] ?"
+)
+
+_URL = re.compile(r"\bhttps?://[^\s'\"<>)\]]+")
+_PATH = re.compile(
+    r"(?<![\w/<>.])(?:~|\.{1,2})?(?:/[\w.@+=-]+){1,}/?"  # /a/b, ./a, ~/a
+    r"|\b[A-Za-z]:\\[^\s'\"<>|]+"
+    r"|(?<![\w/])(?:[\w.-]+/)+[\w.-]+\.(?:py|pyx|cu|cuh|cc|cpp|h|so|json|ya?ml|safetensors|bin|pt|txt|log)\b"
+)
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")
+_HEX = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}(?:-[0-9a-f]{4,12})*\b")
+# Numbers that stand alone, with their unit if one sticks to them. Those inside a word (Qwen2.5, bf16, int64)
+# are part of a name.
+_NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?:\d+(?:[.,]\d+)*|\.\d+)(?:[eE][-+]?\d+)?(?=(?:[KMGT]i?B|[mun]?s|%)?(?![\w]|\.\d))"
+)
+
+
+def split_prefix(line: str) -> tuple[str, str]:
+    """Splits who printed a line (rank, worker; "" if it does not say) from what it says.
+
+    Leading blanks of what it says are kept: in a traceback they carry the structure.
+    """
+    who = ""
+    while True:
+        match = _WHO.match(line)
+        if match:
+            who += match.group()
+        else:
+            match = _WHEN.match(line)
+        if not match or not match.group():
+            return who.strip(), line
+        line = line[match.end() :]
+
+
+def plain(line: str) -> str:
+    """The line as a terminal would show it: no escape codes, only what the last carriage return left."""
+    if "\x1b" in line:
+        line = _ANSI.sub("", line)
+    line = line.rstrip("\r\n")
+    if "\r" in line:
+        line = next((part for part in reversed(line.split("\r")) if part.strip()), "")
+    return _CONTROL.sub("", line)
+
+
+def clean(line: str) -> str:
+    """What the line says: as a terminal shows it, without rank, worker and time, blanks trimmed."""
+    return split_prefix(plain(line).lstrip())[1].strip()
+
+
+def normalise(text: str) -> str:
+    """The normal form of a message: one line, without what differs between two runs of one failure.
+
+    Numbers become ``<n>``, addresses and hashes ``<hex>``, file names ``<path>``, URLs ``<url>``. Of several
+    lines the first one that says something is kept, and the next one too where the first only announces it.
+
+    >>> normalise("[rank1]: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has 79.1 GiB")
+    'CUDA out of memory. Tried to allocate <n> GiB. GPU <n> has <n> GiB'
+    >>> normalise("cuda:1 and cuda:0")
+    'cuda:<n> and cuda:<n>'
+    """
+    lines = [said for said in map(clean, text.split("\n")) if said]
+    if not lines:
+        return ""
+    message = lines[0]
+    if len(lines) > 1 and (message.endswith(":") or "validation error" in message):
+        message += " " + lines[1]
+    message = _URL.sub("<url>", message)
+    message = _ADDRESS.sub("<hex>", message)
+    message = _PATH.sub("<path>", message)
+    message = _HEX.sub("<hex>", message)
+    message = _NUMBER.sub("<n>", message)
+    return " ".join(message.split())[:MESSAGE_LIMIT]

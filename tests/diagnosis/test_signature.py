@@ -1,0 +1,174 @@
+"""Signatures: reruns of one failure share theirs, different failures never do."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.diagnosis.signature import (
+    Signature,
+    from_exception,
+    from_exit,
+    from_log,
+    is_sampling_error,
+    normalise,
+)
+
+PROBABILITY = (
+    "../aten/src/ATen/native/cuda/TensorCompare.cu:110: _assert_async_cuda_kernel: block: [0,0,0], "
+    "thread: [0,0,0] Assertion `probability tensor contains either `inf`, `nan` or element < 0` failed.\n"
+)
+INDEX = (
+    "../aten/src/ATen/native/cuda/Indexing.cu:1289: indexSelectLargeIndex: block: [{b},0,0], "
+    "thread: [{t},0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
+)
+DEVICE_ASSERT = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
+
+
+def traceback(
+    error: str, prefix: str = "", library: str = "/opt/lib/python3.11/site-packages"
+) -> str:
+    lines = [
+        "Traceback (most recent call last):",
+        f'  File "/home/a/train.py", line 31, in <module>',
+        "    trainer.train()",
+        f'  File "{library}/trl/trainer/grpo_trainer.py", line 912, in _prepare_inputs',
+        "    return self._generate(inputs)",
+        "           ^^^^^^^^^^^^^^^^^^^^^^",
+        f'  File "{library}/torch/nn/modules/module.py", line 1751, in _call_impl',
+        "    return forward_call(*args, **kwargs)",
+        error,
+    ]
+    return "".join(f"{prefix}{line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("generation_batch_size (4) must be divisible by 3", "generation_batch_size (16) must be divisible by 5"),
+        ("found cuda:1 and cuda:0!", "[rank3]: found cuda:0 and cuda:7!"),
+        ("no file /home/a/b.safetensors", "no file /mnt/x y/b.safetensors".replace(" y", "")),
+        ("<Foo object at 0x7f01ab>", "\x1b[31m<Foo object at 0x55ff>\x1b[0m"),
+        ("loss is 1e-06", "  2025-03-02 10:11:12,131 loss is  -3.5e+10"),
+        ("Tried to allocate 2.50 GiB", "Tried to allocate 20.00 GiB"),
+        ("\r 10%|#   | 1/10\rbad step", "bad step"),
+        ("(WorkerDict pid=77, ip=10.0.0.1) bad step", "(EngineCore_0 pid=1) bad step"),
+    ],
+)
+def test_normal_form_leaves_out_what_changes(one: str, other: str) -> None:
+    assert normalise(one) == normalise(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("got Float and BFloat16", "got Float and Half"),
+        ("unexpected keyword argument 'warmup_ratio'", "unexpected keyword argument 'max_prompt_length'"),
+        ("cuda:1 and cuda:0", "cuda:0 and cpu"),
+    ],
+)
+def test_normal_form_keeps_what_matters(one: str, other: str) -> None:
+    assert normalise(one) != normalise(other)
+
+
+@pytest.mark.parametrize(
+    ("returncode", "log"),
+    [
+        (-8, ""),
+        (136, "浮点数例外（吐核）\n"),
+        (136, "train.sh: line 3: 77 Floating point exception(core dumped) python train.py\n"),
+        (1, "subprocess.CalledProcessError: Command '['/x/python', 'a.py']' died with <Signals.SIGFPE: 8>.\n"),
+        (1, "  exitcode  : -8 (pid: 4711)\n  traceback : Signal 8 (SIGFPE) received by PID 4711\n"),
+        (1, "[host:1] Caught signal 8 (Floating point exception: integer divide by zero)\n".encode()),
+        (1, "Gleitkomma-Ausnahme (Speicherabzug geschrieben)\n"),
+        (-8, traceback("ValueError: caught long ago")),
+    ],
+)
+def test_one_crash_told_in_many_ways(returncode: int, log: str | bytes) -> None:
+    signature = from_exit(returncode, log)
+    assert signature is not None and signature.same(Signature("signal", "SIGFPE"))
+
+
+def test_exit_status_alone() -> None:
+    assert from_exit(0, traceback("ValueError: x")) is None
+    assert str(from_exit(3)) == "exit (3)"
+    killed = from_exit(-9)
+    assert killed is not None and killed.name == "SIGKILL" and "memory" in killed.message
+    assert from_exit(137, "oom_kill event in StepId=1\n") == Signature("out-of-memory", "host")
+    assert from_exit(1, Path("no/such/log")) == Signature("exit", "1")
+
+
+def test_signals_of_the_launcher_give_way_to_the_explanation() -> None:
+    log = traceback("RuntimeError: weight is 2-D", "[rank1]: ")
+    for returncode in (1, -6, -15):
+        signature = from_exit(returncode, log)
+        assert signature is not None and signature.name == "RuntimeError"
+
+
+def test_ranks_interleave_and_the_first_counts() -> None:
+    ours = traceback("ValueError: first", "[rank1]: ").splitlines(keepends=True)
+    theirs = traceback("RuntimeError: NCCL peer is gone", "[rank0]: ").splitlines(keepends=True)
+    mixed = "".join(a + b for a, b in zip(ours, theirs, strict=True))
+    signature = from_log(io.BytesIO(mixed.encode()))
+    assert signature == Signature("exception", "ValueError", "first", "trl.trainer.grpo_trainer:_prepare_inputs")
+
+
+def test_a_traceback_that_training_survived_killed_nothing() -> None:
+    log = traceback("OSError: no network") + "{'loss': '0', 'grad_norm': '0.3'}\n" + traceback("ValueError: real")
+    signature = from_log(io.BytesIO(log.encode()))
+    assert signature is not None and signature.message == "real"
+
+
+def test_launcher_errors_count_only_alone() -> None:
+    launcher = traceback("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED")
+    both = from_log(io.BytesIO((launcher + traceback("ValueError: real")).encode()))
+    alone = from_log(io.BytesIO(launcher.encode()))
+    assert both is not None and both.message == "real"
+    assert alone is not None and alone.name == "ChildFailedError"
+
+
+def test_first_specific_assertion_wins_wherever_the_error_surfaces() -> None:
+    flood = "".join(INDEX.format(b=block, t=thread) for block in range(3) for thread in range(50))
+    one = from_exception("RuntimeError", DEVICE_ASSERT, [("/a/train.py", "main")], flood + PROBABILITY)
+    other = from_exception("torch.AcceleratorError", DEVICE_ASSERT, [("/b/run.py", "step")], flood)
+    third = from_exit(1, PROBABILITY + flood + traceback("RuntimeError: " + DEVICE_ASSERT))
+    assert one.same(other) and one.name == "indexSelectLargeIndex"
+    assert third is not None and not third.same(one) and is_sampling_error(third)
+    assert not is_sampling_error(one)
+
+
+def test_out_of_memory() -> None:
+    gpu = from_exception("torch.cuda.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", [])
+    later = from_exception("OutOfMemoryError", "CUDA out of memory. Tried to allocate 3 GiB", [("/a.py", "f")])
+    host = from_exception("RuntimeError", "[enforce fail] DefaultCPUAllocator: can't allocate memory: you", [])
+    assert gpu.same(later) and gpu.kind == host.kind == "out-of-memory" and not gpu.same(host)
+
+
+def test_place_counts_only_where_both_know_it() -> None:
+    here = Signature("exception", "ValueError", "x", "trl.a:f")
+    assert here.same(Signature("exception", "ValueError", "x"))
+    assert not here.same(Signature("exception", "ValueError", "x", "trl.b:f"))
+
+
+def test_in_process_and_from_the_log_agree() -> None:
+    message = "The size of tensor a (61) must match the size of tensor b (62) at non-singleton dimension 2"
+    frames = [
+        ("/srv/checkout/train.py", "<module>"),
+        ("/venv/lib/python3.12/site-packages/trl/trainer/grpo_trainer.py", "_prepare_inputs"),
+        ("/venv/lib/python3.12/site-packages/torch/nn/modules/module.py", "_call_impl"),
+    ]
+    inside = from_exception("builtins.RuntimeError", message, frames)
+    outside = from_exit(1, traceback(f"RuntimeError: {message.replace('61', '8').replace('62', '9')}"))
+    assert inside == outside
+
+
+def test_json_round_trip() -> None:
+    signature = Signature("exception", "ValueError", "x", "a:b")
+    assert Signature.from_json({**signature.to_json(), "later": 1}) == signature
+
+
+def test_junk_is_no_failure_and_no_crash() -> None:
+    junk = bytes(range(256)) * 4096 + b"\xe6\xb5" + b"\n" + b"x" * 300_000
+    assert from_log(io.BytesIO(junk)) is None
