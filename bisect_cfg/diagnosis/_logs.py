@@ -68,22 +68,22 @@ _SIGNALS = (
 # are those of glibc's message catalogues. "Killed" and "Aborted" are common words, so only whole lines count.
 SHELL_WORDS = {
     "SIGFPE": (
-        "Floating point exception|浮点数例外|浮點數例外|浮点异常|浮動小数点例外|부동 소수점 예외"
-        "|Gleitkomma-Ausnahme|Exception en point flottant|Excepción de coma flotante|Exceção de ponto flutuante"
-        "|Excepção de vírgula flutuante|Eccezione in virgola mobile|Исключение в операции с плавающей точкой"
-        "|Помилка обчислень з рухомою комою|Błąd w obliczeniach zmiennoprzecinkowych|Gerçel sayı istisnası"
-        "|Ngoại lệ dấu chấm động|Drijvendekomma-berekeningsfout|Flyttalsfel|Liukulukupoikkeus"
+        "Floating point exception|浮点数例外|浮點數例外|浮点异常|浮動小数点例外|부동 소수점 예외|Flyttalsfel"
+        "|Gleitkomma-Ausnahme|Exception en point flottant|Excepción de coma flotante|Liukulukupoikkeus"
+        "|Exceção de ponto flutuante|Excepção de vírgula flutuante|Eccezione in virgola mobile"
+        "|Исключение в операции с плавающей точкой|Помилка обчислень з рухомою комою"
+        "|Błąd w obliczeniach zmiennoprzecinkowych|Gerçel sayı istisnası|Ngoại lệ dấu chấm động"
     ),
     "SIGSEGV": (
-        "Segmentation fault|段错误|段錯誤|程式記憶體區段錯誤|세그멘테이션 오류"
-        "|Speicherzugriffsfehler|Erreur de segmentation|Violación de segmento|Falha de segmentação"
-        "|Falta de segmentação|Errore di segmentazione|Ошибка сегментирования|Помилка адресування|Naruszenie ochrony pamięci|Lỗi phân đoạn|Segmentatiefout"
+        "Segmentation fault|段错误|段錯誤|程式記憶體區段錯誤|세그멘테이션 오류|Speicherzugriffsfehler"
+        "|Erreur de segmentation|Violación de segmento|Falha de segmentação|Falta de segmentação"
+        "|Errore di segmentazione|Ошибка сегментирования|Помилка адресування|Naruszenie ochrony pamięci"
     ),
     "SIGBUS": (
-        "Bus error|总线错误|匯流排錯誤|バスエラー|버스 오류|Bus-Zugriffsfehler|Erreur du bus|Error del bus|Ошибка шины"
+        "Bus error|总线错误|匯流排錯誤|バスエラー|버스 오류|Bus-Zugriffsfehler|Erreur du bus|Ошибка шины"
     ),
     "SIGABRT": "Aborted|已放弃|已中止|中止|중지됨|Abgebrochen|Abandon|Abortado|Annullato|Аварийный останов",
-    "SIGKILL": "Killed|已杀死|強制終了|強制結束|죽었음|Getötet|Processus arrêté|Ucciso|Убито|Terminado \\(killed\\)",
+    "SIGKILL": "Killed|已杀死|強制終了|強制結束|죽었음|Getötet|Processus arrêté|Ucciso|Убито",
 }
 _DUMPED = r"\s*(?:[(（](?:core dumped|吐核|核心已转储|コアダンプ|[^)）]{1,40})[)）])?"
 _SHELL = {
@@ -98,7 +98,7 @@ _HOST_MEMORY = re.compile(
 _TROUBLE = re.compile(
     "|".join(
         (
-            r"Traceback \(most|ssertion `|Signals\.SIG|Signal \d|Signal:|exitcode|aught signal|eceived signal",
+            r"Traceback \(most|ssertion `|Signals\.SIG|Signal \d|Signal:|exitcode|aught signal",
             r"Fatal Python|Killed|oom[-_]kill|\.OutOfMemoryError",
             *SHELL_WORDS.values(),
         )
