@@ -1,1 +1,24 @@
 """bisect-cfg: which of my settings break this GRPO run, and what may I use instead?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bisect_cfg.bisection import Bisection
+    from bisect_cfg.factors import Outcome
+
+__all__ = ["Bisection", "Outcome"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names when first used: Optuna takes a second that ``bisect-cfg --help`` must not."""
+    if name == "Bisection":
+        from bisect_cfg.bisection import Bisection
+
+        return Bisection
+    if name == "Outcome":
+        from bisect_cfg.factors import Outcome
+
+        return Outcome
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,474 @@
+"""`Bisection`: ask, run, record, until nothing is left to ask.
+
+The search decides (`bisect_cfg.search`), a runner runs (`bisect_cfg.trials`), the study remembers
+(`bisect_cfg.study`); this module passes the word between them. It keeps nothing of its own: at every step the
+question is recomputed from the study, so that stopping and starting again, here or elsewhere, changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial
+
+from bisect_cfg.factors import UNSET, Outcome, configuration_of, difference, equal
+from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report
+from bisect_cfg.search import Ask, Conclusion, Done, FoundCause, Problem, State, look
+from bisect_cfg.search import Claim as SearchClaim
+from bisect_cfg.search.prior import odds_of
+from bisect_cfg.search.problem import bits
+from bisect_cfg.study import BEAT_SECONDS, Ledger, result_of
+from bisect_cfg.trials.function import FunctionRunner
+from bisect_cfg.trials.result import Runner, TrialRequest, TrialResult
+
+_OTHERS_POLL_SECONDS = 0.2
+"""How often to look whether another process has finished what we wait for."""
+
+
+# ------------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The study holds trials already; `lost` of them belonged to a dead process and will be asked again."""
+
+    trials: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class TrialStarted:
+    """A trial begins."""
+
+    request: TrialRequest
+
+
+@dataclass(frozen=True)
+class TrialFinished:
+    """A trial has ended; `outcome` is the bisection's verdict, `result.outcome` the runner's."""
+
+    request: TrialRequest
+    result: TrialResult
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class CauseFound:
+    """A cause is proven."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True)
+class Concluded:
+    """Nothing is left to ask."""
+
+    report: Report
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the bisection is.
+
+    Attributes:
+        trials: finished ones.
+        running: the requests running in this process.
+        factors: how many differ.
+        ruled_out: factors that are in no cause, as far as is known.
+        suspected: factors that may be in the cause looked for now.
+        causes: proven ones.
+        remaining: a rough estimate of the trials still needed.
+        seconds: mean duration of a trial so far.
+    """
+
+    trials: int
+    running: tuple[TrialRequest, ...]
+    factors: int
+    ruled_out: tuple[str, ...]
+    suspected: tuple[str, ...]
+    causes: tuple[Cause, ...]
+    remaining: int
+    seconds: float
+
+
+Event = Resumed | TrialStarted | TrialFinished | CauseFound | Concluded
+
+
+# --------------------------------------------------------------------------------------------------- the bisection
+
+
+class Bisection:
+    """Find which of the settings that differ between two configurations make a run fail.
+
+    Example:
+        ```python
+        report = Bisection(
+            good={"bf16": False, "lr": 1e-6}, bad={"bf16": True, "lr": 1e-3}, trial=lambda c: not c["bf16"]
+        ).run()
+        report.causes[0].parameters  # ("bf16",)
+        ```
+
+    Args:
+        good: the configuration that works, dotted name -> value.
+        bad: the one that fails. Its order is the user's order of the factors.
+        trial: ``trial(configuration)`` returns an `Outcome`, True (pass), False (fail), None (unresolved) or a
+            `TrialResult`; an exception is a failure with that signature. Or a `Runner`.
+        is_valid: ``is_valid(configuration)`` returns whether it can be built; costs nothing, is asked often.
+        isolation: "process" runs the function in a forked child, "none" in place. Not used with a `Runner`.
+        storage: an Optuna storage or URL (``sqlite:///study.db``); None keeps the study in memory.
+        study_name: name of the study in the storage.
+        seed: reserved for decisions at random; there are none, equal records give equal questions.
+        max_trials: stop after this many runs, with what is known by then.
+        jobs: trials to run at once.
+        strategy: "adaptive", "one-at-a-time" or "ddmin".
+        first: stop at the first proven cause.
+        confidence: probability the answer must reach if the failure is flaky.
+        prior: "risk" (odds by name), "flat", or name -> odds (1 is ordinary, missing names are ordinary).
+        confirm: how often each claim of the answer must have been observed.
+        is_failure: whether a failing result is the failure under study; None: same signature as the bad
+            configuration's. Any other failure is UNRESOLVED.
+        on_event: called with `Resumed`, `TrialStarted`, `TrialFinished`, `CauseFound`, `Concluded`, from the
+            thread that called `run`.
+        max_seconds: start no trial after this long.
+        timeout: seconds until a function in a child counts as hanging.
+
+    Raises:
+        ValueError: an unknown strategy, prior or isolation.
+        StudyMismatch: the storage holds a study of that name for other configurations.
+    """
+
+    def __init__(
+        self,
+        good: Mapping[str, Any],
+        bad: Mapping[str, Any],
+        trial: Callable[[dict[str, Any]], Any] | Runner,
+        is_valid: Callable[[dict[str, Any]], Any] | None = None,
+        isolation: str = "process",
+        storage: str | optuna.storages.BaseStorage | None = None,
+        study_name: str | None = None,
+        seed: int = 0,
+        max_trials: int | None = None,
+        jobs: int = 1,
+        *,
+        strategy: str = "adaptive",
+        first: bool = False,
+        confidence: float = 0.95,
+        prior: str | Mapping[str, float] = "risk",
+        confirm: int = 1,
+        is_failure: Callable[[TrialResult], bool] | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        max_seconds: float | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        if strategy not in ("adaptive", "one-at-a-time", "ddmin"):
+            raise ValueError(f"strategy must be 'adaptive', 'one-at-a-time' or 'ddmin', not {strategy!r}")
+        if jobs < 1 or confirm < 1:
+            raise ValueError("jobs and confirm must be at least 1")
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence must lie between 0 and 1, not {confidence!r}")
+        self.good, self.bad, self.seed = dict(good), dict(bad), seed
+        self.factors = difference(self.good, self.bad)
+        self._runner: Runner = (
+            trial if hasattr(trial, "run") else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
+        )
+        self._max_trials, self._max_seconds, self._jobs = max_trials, max_seconds, jobs
+        self._is_failure, self._on_event = is_failure, on_event
+        self._valid_cache: dict[int, str | None] = {}
+        names = tuple(factor.name for factor in self.factors)
+        problem = Problem(
+            names, self._valid, odds_of(names, prior), strategy=strategy, first=first, confidence=confidence,
+            confirm=confirm, jobs=jobs,
+        )  # fmt: skip
+        self._ledger = Ledger(self.factors, problem, storage, study_name, self._classify)
+        self._running: dict[int, tuple[FrozenTrial, TrialRequest]] = {}
+        self._announced: set[int] = set()
+
+    @property
+    def study(self) -> optuna.Study:
+        """The Optuna study behind it."""
+        return self._ledger.study
+
+    # ----------------------------------------------------------------------------------------------- the public part
+
+    def run(self) -> Report:
+        """Run trials until the answer stands, or the budget is spent.
+
+        Returns:
+            The report. Calling it again on a finished study returns it without any trial.
+
+        Raises:
+            KeyboardInterrupt: after the running trials were ended and recorded as interrupted.
+        """
+        self._ledger.enter()
+        started = time.monotonic()
+        lost = self._ledger.close_stale()
+        known = len(self._ledger.records())
+        if known or lost:
+            self._emit(Resumed(known, lost))
+        try:
+            with self._heart(), self._pool() as pool:
+                conclusion = self._loop(pool, started)
+        finally:
+            self._ledger.leave()
+        report = self._report(conclusion)
+        self._emit(Concluded(report))
+        return report
+
+    def add(self, configuration: Mapping[str, Any], result: TrialResult, purpose: str) -> None:
+        """Record a trial that was run before the bisection started; it counts. Repeating the call does nothing.
+
+        Args:
+            configuration: what was run; each factor must have its good or its bad value.
+            result: what came out.
+            purpose: e.g. "bad baseline".
+
+        Raises:
+            ValueError: a factor has neither of its values.
+        """
+        mask = 0
+        for index, factor in enumerate(self.factors):
+            value = configuration.get(factor.name, UNSET)
+            if equal(value, factor.bad):
+                mask |= 1 << index
+            elif not equal(value, factor.good):
+                raise ValueError(f"{factor.name}={value!r} is neither the good nor the bad value")
+        reference = result if mask == self._ledger.problem.full else self._reference()
+        self._ledger.add(Ask(mask, 0, purpose), result, self._classify(result, mask, reference))
+
+    def recorded(self, purpose: str) -> TrialResult | None:
+        """The result of the first finished trial with this purpose, e.g. one added before the tool was killed."""
+        for trial in self._ledger.trials():
+            if trial.state.is_finished() and trial.user_attrs["purpose"] == purpose:
+                return result_of(trial)
+        return None
+
+    def progress(self) -> Progress:
+        """A snapshot for a live view; cheap enough to take after every event."""
+        records = self._ledger.records()
+        state = look(self._ledger.problem, records)
+        finished = [r for r in records if r.outcome is not None]
+        seconds = sum(r.seconds for r in finished) / len(finished) if finished else 0.0
+        names = self._ledger.problem.names
+        return Progress(
+            len(finished),
+            tuple(request for _, request in list(self._running.values())),
+            len(self.factors),
+            tuple(names[i] for i in bits(state.ruled_out)),
+            tuple(names[i] for i in bits(state.suspected)),
+            tuple(self._cause(found) for found in state.causes),
+            state.remaining,
+            seconds,
+        )
+
+    # ------------------------------------------------------------------------------------------------------ the loop
+
+    def _loop(self, pool: ThreadPoolExecutor | None, started: float) -> Conclusion:
+        futures: dict[Future[TrialResult], int] = {}
+        problem = self._ledger.problem
+        try:
+            while True:
+                records = self._ledger.records()
+                state = look(problem, records)
+                self._announce(state)
+                if isinstance(state.question, Done):
+                    self._drop(futures)
+                    return state.question.conclusion
+                spent = self._spent(records, started)
+                if spent and not futures:
+                    return state.partial(spent)
+                if isinstance(state.question, Ask) and not spent and len(futures) < self._jobs:
+                    trial = self._ledger.start(state.question, records)
+                    if trial is None:
+                        continue
+                    request = self._request(trial, state.question)
+                    self._running[trial.number] = (trial, request)
+                    self._emit(TrialStarted(request))
+                    if pool is None:
+                        self._finish(trial.number, self._runner.run(request))
+                    else:
+                        futures[pool.submit(self._runner.run, request)] = trial.number
+                    continue
+                if not futures:  # another process runs what we wait for
+                    time.sleep(_OTHERS_POLL_SECONDS)
+                    self._ledger.close_stale()
+                    continue
+                ended, _ = wait(futures, timeout=1.0, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    self._finish(futures.pop(future), future.result())
+        except BaseException:  # KeyboardInterrupt above all: nothing may be left running, in fact or on paper
+            self._drop(futures)
+            raise
+
+    def _drop(self, futures: Mapping[Future[TrialResult], int]) -> None:
+        """End what is running and close it in the study; its results are not needed."""
+        for future in futures:
+            future.cancel()
+        interrupt = getattr(self._runner, "interrupt", None)
+        if interrupt is not None and self._running:
+            interrupt()
+        for trial, _ in list(self._running.values()):
+            self._ledger.void(trial, "interrupted")
+        self._running.clear()
+
+    def _finish(self, number: int, result: TrialResult) -> None:
+        trial, request = self._running.pop(number)
+        mask = self._ledger.mask(trial)
+        reference = self._reference() or (result if mask == self._ledger.problem.full else None)
+        outcome = self._classify(result, mask, reference)
+        self._ledger.finish(trial, result, outcome)
+        self._emit(TrialFinished(request, result, outcome or result.outcome))
+
+    def _spent(self, records: Sequence[Any], started: float) -> str:
+        if self._max_trials is not None and len(records) >= self._max_trials:
+            return f"Stopped after {len(records)} trials, as max_trials asks."
+        if self._max_seconds is not None and time.monotonic() - started > self._max_seconds:
+            return f"Stopped after {self._max_seconds:g} s, as max_seconds asks."
+        return ""
+
+    def _request(self, trial: FrozenTrial, ask: Ask) -> TrialRequest:
+        subset = self._ledger.names(ask.subset)
+        configuration = configuration_of(subset, self.good, self.bad)
+        return TrialRequest(trial.number, configuration, subset, ask.purpose, ask.reason)
+
+    @contextmanager
+    def _pool(self) -> Iterator[ThreadPoolExecutor | None]:
+        """Threads for several trials at once; a single one runs in the caller's thread, where Ctrl-C arrives."""
+        if self._jobs == 1:
+            yield None
+            return
+        pool = ThreadPoolExecutor(self._jobs, thread_name_prefix="bisect-cfg")
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    @contextmanager
+    def _heart(self) -> Iterator[None]:
+        stop = threading.Event()
+
+        def beat() -> None:
+            while not stop.wait(BEAT_SECONDS):
+                self._ledger.beat()
+
+        thread = threading.Thread(target=beat, name="bisect-cfg-heart", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+
+    # -------------------------------------------------------------------------------------------- validity and verdicts
+
+    def _valid(self, mask: int) -> bool:
+        if mask not in self._valid_cache:
+            names = self._ledger.names(mask)
+            self._valid_cache[mask] = self._runner.is_valid(configuration_of(names, self.good, self.bad))
+        return self._valid_cache[mask] is None
+
+    def _reference(self) -> TrialResult | None:
+        return self._ledger.reference(self._ledger.trials())
+
+    def _classify(self, result: TrialResult, mask: int, reference: TrialResult | None) -> Outcome | None:
+        """The bisection's verdict on a result; None while the failure under study is not known yet."""
+        if result.outcome is not Outcome.FAIL:
+            return result.outcome
+        if mask == 0:  # whatever makes the good configuration fail, it is no baseline
+            return Outcome.FAIL
+        if self._is_failure is not None:
+            return Outcome.FAIL if self._is_failure(result) else Outcome.UNRESOLVED
+        if reference is None:
+            return None
+        return Outcome.FAIL if result.signature == reference.signature else Outcome.UNRESOLVED
+
+    # ---------------------------------------------------------------------------------------------------- the answer
+
+    def _emit(self, event: Event) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def _announce(self, state: State) -> None:
+        for found in state.causes:
+            if found.parameters not in self._announced:
+                self._announced.add(found.parameters)
+                self._emit(CauseFound(self._cause(found)))
+
+    def _names(self, mask: int) -> tuple[str, ...]:
+        return tuple(sorted(self._ledger.names(mask)))
+
+    def _claim(self, claim: SearchClaim) -> Claim:
+        subset = None if claim.subset is None else self._names(claim.subset)
+        return Claim(subset, claim.seen, claim.runs, claim.numbers, claim.note)
+
+    def _cause(self, found: FoundCause) -> Cause:
+        names = self._names(found.parameters)
+        levels = {f.name: {"good": f.good, "bad": f.bad} for f in self.factors}
+        without = {self.factors[i].name: self._claim(c) for i, c in found.without.items()}
+        reference = self._reference()
+        return Cause(
+            names,
+            {name: levels[name] for name in names},
+            self._names(found.companions),
+            reference.signature if reference else None,
+            Evidence(self._claim(found.fails), without),
+            self._names(found.inseparable),
+        )
+
+    def _report(self, conclusion: Conclusion) -> Report:
+        safe = None
+        if conclusion.safe is not None:
+            safe = configuration_of(self._ledger.names(conclusion.safe), self.good, self.bad)
+        reference = self._reference()
+        rows = tuple(self._rows())
+        fails, runs = conclusion.reproduction
+        return Report(
+            conclusion.status,
+            tuple(self._cause(found) for found in conclusion.causes),
+            tuple(
+                Correction(self._names(mask), self._claim(claim)) for mask, claim in conclusion.corrections
+            ),
+            conclusion.complete,
+            safe,
+            reference.signature if reference else None,
+            tuple((self._names(mask), self._names(cause)) for mask, cause in conclusion.masking),
+            fails / runs if runs else None,
+            wilson(fails, runs) if runs else None,
+            conclusion.notes,
+            rows,
+            sum(row["seconds"] for row in rows),
+        )
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        trials = self._ledger.trials()
+        outcomes = {record.number: record.outcome for record in self._ledger.records()}
+        for trial in trials:
+            if not trial.state.is_finished():
+                continue
+            result, attributes = result_of(trial), trial.user_attrs
+            outcome = outcomes[trial.number] or result.outcome
+            subset = set(attributes["subset"])
+            yield {
+                "number": trial.number,
+                "outcome": outcome.value,
+                "signature": result.signature,
+                "seconds": result.seconds,
+                "step": result.step,
+                "purpose": attributes["purpose"],
+                "reason": attributes["reason"],
+                "companions": ", ".join(attributes["companions"]),
+                **{f.name: f.bad if f.name in subset else f.good for f in self.factors},
+            }
+
+
+def wilson(successes: int, runs: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % Wilson interval of a rate; unlike the usual one it is sensible at 5 of 5."""
+    rate, square = successes / runs, z * z
+    centre = (rate + square / (2 * runs)) / (1 + square / runs)
+    half = z * ((rate * (1 - rate) + square / (4 * runs)) / runs) ** 0.5 / (1 + square / runs)
+    return max(0.0, centre - half), min(1.0, centre + half)

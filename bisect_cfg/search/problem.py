@@ -1,0 +1,216 @@
+"""The words of the search: a problem, what was recorded, a question, a conclusion.
+
+Subsets are integers here, bit i for factor i in the user's order, because the search intersects millions of
+them. Names come back only in what is shown to people. Everything is immutable: the search is a function from a
+problem and its records to the next question, and has no other state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from bisect_cfg.factors import Outcome
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The indices of the factors in a subset, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def mask_of(indices: Sequence[int]) -> int:
+    """The subset holding these factors."""
+    mask = 0
+    for index in indices:
+        mask |= 1 << index
+    return mask
+
+
+@dataclass(frozen=True)
+class Record:
+    """One trial as the search sees it.
+
+    Attributes:
+        subset: what was bad in the run, companions included.
+        outcome: None while it runs.
+        purpose: as in `Ask`.
+        number: the trial's number, for evidence.
+        seconds: how long it took; 0 if unknown.
+        companions: the part of `subset` that was added only to make it valid.
+    """
+
+    subset: int
+    outcome: Outcome | None
+    purpose: str = "search"
+    number: int = -1
+    seconds: float = 0.0
+    companions: int = 0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Run this next.
+
+    Attributes:
+        subset: what to set to bad, companions included.
+        companions: the part of it added only to make it valid.
+        purpose: "bad baseline", "good baseline", "search", "cause fails", "cause minus one", "correction",
+            "masking".
+        reason: one sentence for people.
+    """
+
+    subset: int
+    companions: int = 0
+    purpose: str = "search"
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing useful can be asked before a running trial ends."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement that a subset fails or passes, and how often it was seen to.
+
+    Attributes:
+        subset: what was run; None if no run could be valid.
+        expected: the outcome claimed.
+        seen: runs with that outcome.
+        runs: runs with PASS or FAIL.
+        numbers: the trials.
+        note: why it could not be run, or that it follows from a run of a larger subset.
+    """
+
+    subset: int | None
+    expected: Outcome
+    seen: int = 0
+    runs: int = 0
+    numbers: tuple[int, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class FoundCause:
+    """A minimal failing subset with what proves it.
+
+    Attributes:
+        parameters: the cause.
+        companions: what else was bad in the proving run, only so that it is valid.
+        inseparable: those of the parameters that no valid configuration tells apart.
+        fails: the claim that it fails.
+        without: parameter -> the claim that it passes without that one.
+    """
+
+    parameters: int
+    companions: int
+    fails: Claim
+    without: dict[int, Claim] = field(default_factory=dict)
+    inseparable: int = 0
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The answer.
+
+    Attributes:
+        status: "isolated", "no_failure", "baseline_fails" or "inconclusive".
+        causes: in the order found.
+        corrections: removed subset -> claim that the bad configuration without it passes; cheapest first.
+        complete: whether every minimal correction of the causes was seen to pass.
+        safe: the largest subset that was run and passed, nearest to bad; None if none did.
+        masking: settings -> the cause whose failure they hide.
+        reproduction: how often the failure showed where it could: (fails, runs).
+        notes: honest sentences.
+    """
+
+    status: str
+    causes: tuple[FoundCause, ...] = ()
+    corrections: tuple[tuple[int, Claim], ...] = ()
+    complete: bool = False
+    safe: int | None = None
+    masking: tuple[tuple[int, int], ...] = ()
+    reproduction: tuple[int, int] = (0, 0)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Done:
+    """Nothing is left to ask."""
+
+    conclusion: Conclusion
+
+
+Question = Ask | Wait | Done
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known, and what to do next.
+
+    Attributes:
+        question: what to run next, to wait, or the conclusion.
+        causes: proven so far.
+        suspected: factors that may be in the cause looked for now.
+        ruled_out: factors in no cause, as far as is known.
+        remaining: a rough estimate of the trials still needed.
+        so_far: the conclusion if nothing more could be run.
+    """
+
+    question: Question
+    causes: tuple[FoundCause, ...] = ()
+    suspected: int = 0
+    ruled_out: int = 0
+    remaining: int = 0
+    so_far: Conclusion = Conclusion("inconclusive")
+
+    def partial(self, why: str) -> Conclusion:
+        """The conclusion when the budget is spent."""
+        return replace(self.so_far, notes=(*self.so_far.notes, why))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is searched and how.
+
+    Attributes:
+        names: the factors in the user's order.
+        valid: subset -> whether the configuration can be built; free, but called often: cached by the caller.
+        odds: prior odds of each factor to take part in a cause, 1 = ordinary.
+        loss: what resetting each factor costs the user, for ordering the corrections.
+        strategy: "adaptive", "one-at-a-time" or "ddmin".
+        first: stop at the first proven cause.
+        confidence: probability that the answer must reach when failures are flaky.
+        confirm: how often each claim of the answer must have been observed.
+        jobs: how many trials may run at once.
+    """
+
+    names: tuple[str, ...]
+    valid: Callable[[int], bool] = lambda subset: True
+    odds: tuple[float, ...] = ()
+    loss: tuple[float, ...] = ()
+    strategy: str = "adaptive"
+    first: bool = False
+    confidence: float = 0.95
+    confirm: int = 1
+    jobs: int = 1
+
+    @property
+    def size(self) -> int:
+        """How many factors."""
+        return len(self.names)
+
+    @property
+    def full(self) -> int:
+        """All factors bad."""
+        return (1 << len(self.names)) - 1
+
+    def show(self, mask: int) -> str:
+        """A subset for people."""
+        return ", ".join(self.names[i] for i in bits(mask)) or "nothing"

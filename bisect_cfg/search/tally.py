@@ -1,0 +1,66 @@
+"""The records, counted: what each subset was seen to do.
+
+A FAIL says that a cause lies inside the subset, a PASS that none does (or, if the failure is flaky, that none
+showed), UNRESOLVED that this subset cannot be asked. A running trial is an outcome not known yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bisect_cfg.factors import Outcome
+from bisect_cfg.search.problem import Claim, Record
+
+
+@dataclass
+class Count:
+    """What one subset was seen to do."""
+
+    fails: int = 0
+    passes: int = 0
+    unresolved: int = 0
+    running: int = 0
+
+    @property
+    def runs(self) -> int:
+        """Runs that said something."""
+        return self.fails + self.passes
+
+
+class Tally:
+    """The records of a study by subset."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.records = tuple(records)
+        self.counts: dict[int, Count] = {}
+        for record in self.records:
+            count = self.counts.setdefault(record.subset, Count())
+            if record.outcome is None:
+                count.running += 1
+            elif record.outcome is Outcome.FAIL:
+                count.fails += 1
+            elif record.outcome is Outcome.PASS:
+                count.passes += 1
+            else:
+                count.unresolved += 1
+        self.failed = [mask for mask, count in self.counts.items() if count.fails]
+        self.passed = [mask for mask, count in self.counts.items() if count.passes]
+        self.running = [mask for mask, count in self.counts.items() if count.running]
+        self.unresolved = [mask for mask, c in self.counts.items() if c.unresolved and not c.runs]
+
+    def of(self, mask: int) -> Count:
+        """The count of one subset, zeros if it never ran."""
+        return self.counts.get(mask, Count())
+
+    def claim(self, mask: int | None, expected: Outcome, note: str = "") -> Claim:
+        """What was seen of the claim that `mask` has the expected outcome."""
+        if mask is None:
+            return Claim(None, expected, note=note)
+        numbers = tuple(r.number for r in self.records if r.subset == mask and r.outcome in _DECIDED)
+        count = self.of(mask)
+        seen = count.fails if expected is Outcome.FAIL else count.passes
+        return Claim(mask, expected, seen, count.runs, numbers, note)
+
+
+_DECIDED = (Outcome.PASS, Outcome.FAIL)

@@ -1,0 +1,431 @@
+"""The study: everything that is remembered, in an Optuna study, and nothing anywhere else.
+
+A trial of the study is a run of ours. Its parameters are the factors with their real values (so that the
+dashboard and the samplers of Optuna understand them), its user attributes say what was asked and what came out.
+Every decision is recomputed from these trials. Resuming after a crash, a second process on the same storage and
+replaying an old study are therefore the same thing: reading the study.
+
+Three things need care:
+
+*Crashes.* A trial is written as RUNNING, question included, in one transaction before it starts, and its result
+before its state changes. Whoever is killed leaves either a finished trial or a RUNNING one of a dead process,
+which the next process closes as "lost" and asks again.
+
+*Several processes.* Each decides from what it has read. If another one started a trial in between, the later of
+the two (by trial number) decides again with both in view, and withdraws its own if it would now ask otherwise.
+
+*Values Optuna cannot hold* (dicts, lists, NaN) are stored as text in a categorical distribution. What was run is
+always derived from the subset, never from these values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from bisect_cfg.factors import UNSET, Factor, Outcome, Subset
+from bisect_cfg.search import Ask, Problem, Question, Record, next_question
+from bisect_cfg.search.problem import bits
+from bisect_cfg.trials.result import TrialResult
+
+BEAT_SECONDS = 20.0
+"""How often a worker says that its running trials live: rare enough for a shared database."""
+
+SILENCE_SECONDS = 120.0
+"""A worker on another machine that has not been heard of for this long is dead (six missed beats)."""
+
+LOG_RATIO = 10.0
+"""Numeric levels this far apart differ in magnitude (1e-6 and 1e-4): their distribution is logarithmic."""
+
+_LIVE_RUNS: set[str] = set()
+"""Bisections running in this very process, to tell their trials from those of an abandoned one."""
+
+
+class StudyMismatch(ValueError):
+    """The study in the storage was made for other configurations."""
+
+
+def distribution_of(factor: Factor) -> BaseDistribution:
+    """The Optuna distribution whose end points, or choices, are the two levels of the factor.
+
+    Numbers of one kind become an int or float range, so that later steps can look between the levels; all else
+    is categorical with the good level first.
+    """
+    good, bad = factor.good, factor.bad
+    if _is_number(good) and _is_number(bad):
+        low, high = min(good, bad), max(good, bad)
+        log = low > 0 and high / low >= LOG_RATIO
+        if isinstance(good, int) and isinstance(bad, int):
+            return (
+                IntDistribution(low, high, log=log) if abs(low) < 2**53 > abs(high) else _choices(good, bad)
+            )
+        return FloatDistribution(float(low), float(high), log=log)
+    return _choices(good, bad)
+
+
+def stored_value(factor: Factor, level: str) -> Any:
+    """The value of a level ("good" or "bad") as Optuna stores it."""
+    value = getattr(factor, level)
+    distribution = distribution_of(factor)
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[0 if level == "good" else 1]
+    return float(value) if isinstance(distribution, FloatDistribution) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _choices(good: Any, bad: Any) -> CategoricalDistribution:
+    texts = []
+    for value in (good, bad):
+        plain = value is None or isinstance(value, (bool, int, str)) or _is_number(value)
+        texts.append(value if plain else _text(value))
+    if texts[0] == texts[1]:  # True and 1
+        texts = [f"{_text(good)} (good)", f"{_text(bad)} (bad)"]
+    return CategoricalDistribution(tuple(texts))
+
+
+def _text(value: Any) -> str:
+    if value is UNSET:
+        return repr(value)
+    try:
+        return json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError):
+        return repr(value)
+
+
+class BisectionSampler(optuna.samplers.BaseSampler):
+    """The search as an Optuna sampler: stateless, rebuilt from the study at each call.
+
+    It suggests one of the two levels of every factor and stops the study when nothing is left to ask. The
+    objective must record the outcome, as `Ledger.finish` does.
+
+    Args:
+        ledger: the view of the study to decide from.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        return dict(self._ledger.distributions)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        question = self._ledger.question(before=trial.number)
+        if not isinstance(question, Ask):
+            study.stop()
+            return self._ledger.params(0)
+        for name, value in self._ledger.attributes(question).items():
+            study._storage.set_trial_user_attr(trial._trial_id, name, value)
+        return self._ledger.params(question.subset)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._ledger.params(0)[param_name]
+
+
+class Ledger:
+    """One study, read and written.
+
+    Args:
+        factors: in the user's order.
+        problem: what the search needs to know, with names equal to those of the factors.
+        storage: an Optuna storage or its URL; None keeps the study in memory.
+        study_name: several bisections may share a storage under different names.
+        classify: (result, subset, result of the failing bad baseline or None) -> outcome, None while unknown.
+
+    Raises:
+        StudyMismatch: the study exists and was made for other factors or levels.
+    """
+
+    def __init__(
+        self,
+        factors: Sequence[Factor],
+        problem: Problem,
+        storage: str | optuna.storages.BaseStorage | None,
+        study_name: str | None,
+        classify: Callable[[TrialResult, int, TrialResult | None], Outcome | None],
+    ) -> None:
+        self.factors, self.problem, self._classify = tuple(factors), problem, classify
+        self.distributions = {factor.name: distribution_of(factor) for factor in self.factors}
+        self._stored = {f.name: (stored_value(f, "good"), stored_value(f, "bad")) for f in self.factors}
+        self._index = {factor.name: i for i, factor in enumerate(self.factors)}
+        optuna.logging.set_verbosity(max(optuna.logging.get_verbosity(), optuna.logging.WARNING))
+        self.study = optuna.create_study(
+            storage=storage,
+            study_name=study_name or (None if storage is None else "bisection"),
+            direction="maximize",
+            load_if_exists=True,
+            sampler=BisectionSampler(self),
+        )
+        self._storage, self._study_id = self.study._storage, self.study._study_id
+        self._run = uuid.uuid4().hex
+        self._beats: dict[int, tuple[Any, float]] = {}
+        self._mine: set[int] = set()
+        self._lock = threading.RLock()
+        _LIVE_RUNS.add(self._run)
+        self._check_identity()
+
+    def _check_identity(self) -> None:
+        mine = {f.name: [_text(f.good), _text(f.bad)] for f in self.factors}
+        theirs = self.study.user_attrs.get("factors")
+        if theirs is None:
+            self.study.set_user_attr("factors", mine)
+        elif theirs != mine:
+            differing = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
+            raise StudyMismatch(
+                f"the study {self.study.study_name!r} was made for other configurations: "
+                f"{', '.join(differing)} differ. Use another study name or storage for this bisection."
+            )
+
+    # ------------------------------------------------------------------------------------------------- reading
+
+    def trials(self) -> list[FrozenTrial]:
+        """All trials of ours, lost and withdrawn ones left out."""
+        trials = self._storage.get_all_trials(self._study_id, deepcopy=False)
+        return [t for t in trials if "subset" in t.user_attrs and t.user_attrs.get("outcome") not in _VOID]
+
+    def records(self, before: int | None = None) -> list[Record]:
+        """What the search decides from, in the order of the trial numbers."""
+        trials = [t for t in self.trials() if before is None or t.number < before]
+        reference = self.reference(trials)
+        return [self._record(trial, reference) for trial in trials]
+
+    def reference(self, trials: Sequence[FrozenTrial]) -> TrialResult | None:
+        """The result of the first failing run of the bad configuration: the failure under study."""
+        for trial in trials:
+            if self.mask(trial) == self.problem.full and trial.state.is_finished():
+                result = result_of(trial)
+                if self._classify(result, self.problem.full, result) is Outcome.FAIL:
+                    return result
+        return None
+
+    def _record(self, trial: FrozenTrial, reference: TrialResult | None) -> Record:
+        attributes = trial.user_attrs
+        mask = self.mask(trial)
+        outcome = None
+        if trial.state.is_finished():
+            outcome = self._classify(result_of(trial), mask, reference)
+        return Record(
+            mask,
+            outcome,
+            attributes.get("purpose", "search"),
+            trial.number,
+            float(attributes.get("seconds") or 0.0),
+            self._mask_of_names(attributes.get("companions", ())),
+        )
+
+    def mask(self, trial: FrozenTrial) -> int:
+        """The subset that a trial ran, as the search's integer."""
+        return self._mask_of_names(trial.user_attrs["subset"])
+
+    def _mask_of_names(self, names: Sequence[str]) -> int:
+        return sum(1 << self._index[name] for name in names)
+
+    def names(self, mask: int) -> Subset:
+        """A subset with its names."""
+        return frozenset(self.factors[i].name for i in bits(mask))
+
+    def question(self, before: int | None = None) -> Question:
+        """What the search would do now, or what it would have done before a certain trial."""
+        return next_question(self.problem, self.records(before))
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    def params(self, mask: int) -> dict[str, Any]:
+        """Factor -> stored value."""
+        return {f.name: self._stored[f.name][mask >> i & 1] for i, f in enumerate(self.factors)}
+
+    def attributes(self, ask: Ask) -> dict[str, Any]:
+        """What is written with a trial before it starts."""
+        order = [f.name for f in self.factors]
+        return {
+            "subset": [order[i] for i in bits(ask.subset)],
+            "companions": [order[i] for i in bits(ask.companions)],
+            "purpose": ask.purpose,
+            "reason": ask.reason,
+            "worker": {**_this_process(), "run": self._run},
+        }
+
+    def start(self, ask: Ask, seen: Sequence[Record]) -> FrozenTrial | None:
+        """Write the trial as RUNNING; None if another process was faster and this question is not the one now.
+
+        Args:
+            ask: the question.
+            seen: the records it was decided from.
+        """
+        template = create_trial(
+            state=TrialState.RUNNING,
+            params=self.params(ask.subset),
+            distributions=self.distributions,
+            user_attrs=self.attributes(ask),
+        )
+        trial_id = self._storage.create_new_trial(self._study_id, template_trial=template)
+        trial = self._storage.get_trial(trial_id)
+        with self._lock:
+            self._mine.add(trial_id)
+        known = {record.number for record in seen}
+        if any(t.number < trial.number and t.number not in known for t in self.trials()):
+            again = self.question(before=trial.number)
+            if not isinstance(again, Ask) or again.subset != ask.subset:
+                self.void(trial, "withdrawn")
+                return None
+        return trial
+
+    def finish(self, trial: FrozenTrial, result: TrialResult, outcome: Outcome | None) -> None:
+        """Write the result, then the state. UNRESOLVED has no value and is a FAIL to Optuna, as its docs ask."""
+        for name, value in _result_attributes(result, outcome).items():
+            self._storage.set_trial_user_attr(trial._trial_id, name, value)
+        self._close(trial, *_state_of(outcome or result.outcome))
+
+    def add(self, ask: Ask, result: TrialResult, outcome: Outcome | None) -> None:
+        """Write a trial that was run before, in one go. Adding the same one again (on resuming) does nothing."""
+        subset = self.attributes(ask)["subset"]
+        for known in self.trials():
+            a = known.user_attrs
+            if a.get("added") and a["purpose"] == ask.purpose and a["subset"] == subset:
+                return
+        state, values = _state_of(outcome or result.outcome)
+        self.study.add_trial(
+            create_trial(
+                state=state,
+                values=values,
+                params=self.params(ask.subset),
+                distributions=self.distributions,
+                user_attrs={**self.attributes(ask), **_result_attributes(result, outcome), "added": True},
+            )
+        )
+
+    def void(self, trial: FrozenTrial, why: str) -> None:
+        """Close a running trial that has no result: "lost", "interrupted" or "withdrawn"."""
+        self._storage.set_trial_user_attr(trial._trial_id, "outcome", why)
+        self._close(trial, TrialState.FAIL, None)
+
+    def _close(self, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        try:
+            self._storage.set_trial_state_values(trial._trial_id, state=state, values=values)
+        except (
+            RuntimeError
+        ):  # optuna.exceptions.UpdateFinishedTrialError: someone took us for dead and closed it
+            pass
+        with self._lock:
+            self._mine.discard(trial._trial_id)
+
+    # -------------------------------------------------------------------------------------- the living and the dead
+
+    def close_stale(self) -> int:
+        """Close the running trials of dead processes; returns how many."""
+        closed = 0
+        for trial in self._storage.get_all_trials(
+            self._study_id, deepcopy=False, states=(TrialState.RUNNING,)
+        ):
+            if "subset" in trial.user_attrs and self._is_dead(trial):
+                self.void(trial, "lost")
+                closed += 1
+        return closed
+
+    def beat(self) -> None:
+        """Tell others that our running trials live. Called every `BEAT_SECONDS`."""
+        with self._lock:
+            mine = list(self._mine)
+        for trial_id in mine:
+            try:
+                self._storage.set_trial_user_attr(trial_id, "beat", round(time.time(), 1))
+            except RuntimeError:
+                continue
+
+    def leave(self) -> None:
+        """This bisection runs no longer."""
+        _LIVE_RUNS.discard(self._run)
+
+    def enter(self) -> None:
+        """This bisection runs (again)."""
+        _LIVE_RUNS.add(self._run)
+
+    def _is_dead(self, trial: FrozenTrial) -> bool:
+        worker = trial.user_attrs.get("worker") or {}
+        here = _this_process()
+        if worker.get("host") != here["host"]:
+            beat = trial.user_attrs.get("beat")
+            known, since = self._beats.get(trial._trial_id, (None, 0.0))
+            if trial._trial_id not in self._beats or known != beat:
+                self._beats[trial._trial_id] = (beat, time.monotonic())  # our clock: theirs may be wrong
+                return False
+            return time.monotonic() - since > SILENCE_SECONDS
+        if worker.get("pid") == here["pid"] and _same_start(worker, here):
+            return worker.get("run") not in _LIVE_RUNS
+        return not _is_running(worker)
+
+
+_VOID = ("lost", "interrupted", "withdrawn")
+
+
+def result_of(trial: FrozenTrial) -> TrialResult:
+    """The result as the runner gave it."""
+    a = trial.user_attrs
+    outcome = Outcome(a.get("reported", Outcome.UNRESOLVED.value))
+    return TrialResult(
+        outcome, a.get("signature"), a.get("message", ""), float(a.get("seconds") or 0.0), a.get("step"),
+        a.get("attributes") or {},
+    )  # fmt: skip
+
+
+def _result_attributes(result: TrialResult, outcome: Outcome | None) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "reported": result.outcome.value,
+        "signature": result.signature,
+        "seconds": round(result.seconds, 6),
+        "outcome": (outcome or result.outcome).value,
+    }
+    if result.message:
+        values["message"] = result.message
+    if result.step is not None:
+        values["step"] = result.step
+    if result.attributes:
+        values["attributes"] = json.loads(json.dumps(dict(result.attributes), default=repr))
+    return values
+
+
+def _state_of(outcome: Outcome) -> tuple[TrialState, list[float] | None]:
+    if outcome is Outcome.UNRESOLVED:
+        return TrialState.FAIL, None
+    return TrialState.COMPLETE, [1.0 if outcome is Outcome.FAIL else 0.0]
+
+
+def _this_process() -> dict[str, Any]:
+    import psutil
+
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
+
+
+def _same_start(worker: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Process numbers are used again; the start time tells. It moves a little when the clock is set."""
+    return abs(float(worker.get("started", 0)) - float(here["started"])) < 5.0
+
+
+def _is_running(worker: Mapping[str, Any]) -> bool:
+    import psutil
+
+    try:
+        process = psutil.Process(int(worker["pid"]))
+        started = {"started": process.create_time()}
+        return _same_start(worker, started) and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
+        return False

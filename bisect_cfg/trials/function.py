@@ -1,0 +1,383 @@
+"""Run a Python function as the trial: for notebooks, other trainers and simulated oracles.
+
+``trial(configuration)`` says what happened: an `Outcome`, True (pass), False (fail), None (unresolved) or a
+whole `TrialResult`. An exception is a failure and the exception is its signature.
+
+By default it runs in a *forked* child. Forking, rather than pickling the function over to a fresh interpreter,
+is what lets closures, lambdas and functions typed into a notebook cell work; a SIGFPE then kills the child and
+not the kernel of the notebook. The child leads its own process group, so that whatever it started dies with
+it, and on Linux it also dies when we do. What it has to say comes back through a pipe, in one message; a child
+that ends without a message has died, and how it died (signal, exit status) is the signature.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import inspect
+import json
+import os
+import pickle
+import re
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bisect_cfg.factors import Outcome
+from bisect_cfg.trials.result import TrialRequest, TrialResult
+
+_HEADER = struct.Struct("!Q")
+_POLL_SECONDS = 0.02
+"""How often a child's death is looked for where the system has no pidfd; far below what any trial takes."""
+
+_MAX_SIGNATURE = 200
+"""Longer exception texts carry tensors and paths: their tail tells two failures apart that are the same."""
+
+
+class FunctionRunner:
+    """A `Runner` around ``trial(configuration)``.
+
+    Args:
+        trial: returns an `Outcome`, True, False, None or a `TrialResult`.
+        is_valid: returns False (or a reason as text) for a configuration that cannot be built, else True or None.
+            None: every configuration is valid.
+        isolation: "process" (a forked child) or "none" (in place).
+        timeout: seconds after which a child is killed and the trial is the failure "hang"; needs a child.
+
+    Raises:
+        ValueError: an unknown isolation, or a timeout without a child.
+    """
+
+    def __init__(
+        self,
+        trial: Callable[[dict[str, Any]], Any],
+        is_valid: Callable[[dict[str, Any]], Any] | None = None,
+        isolation: str = "process",
+        timeout: float | None = None,
+    ) -> None:
+        if isolation not in ("process", "none"):
+            raise ValueError(f"isolation must be 'process' or 'none', not {isolation!r}")
+        if isolation == "none" and timeout is not None:
+            raise ValueError(
+                "a timeout needs isolation='process': a function running in place cannot be stopped"
+            )
+        if isolation == "process" and not hasattr(os, "fork"):
+            raise ValueError(
+                "isolation='process' needs os.fork, which this system lacks; use isolation='none'"
+            )
+        self._trial, self._is_valid, self._isolation, self._timeout = trial, is_valid, isolation, timeout
+        self._children: set[int] = set()
+        self._lock = threading.Lock()
+
+    def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
+        """None if valid, otherwise the reason. An exception in the user's function is such a reason."""
+        if self._is_valid is None:
+            return None
+        try:
+            answer = self._is_valid(dict(configuration))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        if answer is None or answer is True:
+            return None
+        return answer if isinstance(answer, str) else (None if answer else "is_valid says no")
+
+    def run(self, request: TrialRequest) -> TrialResult:
+        """Call the function once, apart from us unless isolation is "none"."""
+        start = time.perf_counter()
+        if self._isolation == "none":
+            result = call(self._trial, request.configuration)
+        else:
+            result = self._run_in_child(request.configuration)
+        if result.seconds:
+            return result
+        return _replace_seconds(result, time.perf_counter() - start)
+
+    def interrupt(self) -> None:
+        """Kill every child that is running now."""
+        with self._lock:
+            for child in self._children:
+                _kill_group(child)
+
+    def _run_in_child(self, configuration: dict[str, Any]) -> TrialResult:
+        reader, writer = os.pipe()
+        for stream in (sys.stdout, sys.stderr):  # else the child inherits, and prints again, what we buffered
+            with contextlib.suppress(Exception):
+                stream.flush()
+        parent = os.getpid()
+        with self._lock:
+            child = os.fork()
+            if child == 0:
+                _child_main(self._trial, configuration, reader, writer, parent)  # never returns
+            with contextlib.suppress(OSError):
+                os.setpgid(child, child)  # in both, so that it holds whoever comes first
+            self._children.add(child)
+        os.close(writer)
+        status: int | None = None
+        try:
+            message, status = _listen(child, reader, self._timeout)
+        finally:
+            os.close(reader)
+            _kill_group(child)
+            if status is None:
+                status = _reap(child)
+            with self._lock:
+                self._children.discard(child)
+        if message is not None:
+            return message
+        if status is _TIMED_OUT:
+            text = f"no answer within {self._timeout:g} s"
+            return TrialResult(Outcome.FAIL, "hang", text)
+        return _result_of_status(status)
+
+
+_TIMED_OUT = -(10**6)
+"""A wait status no process can have."""
+
+
+def call(trial: Callable[[dict[str, Any]], Any], configuration: dict[str, Any]) -> TrialResult:
+    """Call the function here and translate whatever happens; KeyboardInterrupt passes through."""
+    try:
+        answer = trial(dict(configuration))
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        return _result_of_exit(error.code)
+    except BaseException as error:
+        return result_of_exception(error)
+    return result_of_answer(answer)
+
+
+def result_of_answer(answer: Any) -> TrialResult:
+    """A function's return value as a result; what has no meaning as one is UNRESOLVED and says so."""
+    if isinstance(answer, TrialResult):
+        return answer
+    if isinstance(answer, Outcome):
+        return TrialResult(answer, None if answer is Outcome.PASS else answer.value)
+    if answer is None:
+        return TrialResult(Outcome.UNRESOLVED, "unresolved", "the trial returned None")
+    if isinstance(answer, bool) or type(answer).__name__ in ("bool_", "bool"):  # numpy's bool as well
+        return (
+            TrialResult(Outcome.PASS)
+            if answer
+            else TrialResult(Outcome.FAIL, "fail", "the trial returned False")
+        )
+    text = f"the trial returned {type(answer).__name__}, not an Outcome, True, False or None"
+    return TrialResult(Outcome.UNRESOLVED, "unusable answer", text)
+
+
+def result_of_exception(error: BaseException) -> TrialResult:
+    """A failure whose signature is the exception's type and its normalised message."""
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    signature = f"{name}: {normalise(text)}" if text else name
+    return TrialResult(Outcome.FAIL, signature[:_MAX_SIGNATURE], f"{name}: {text}"[:500])
+
+
+def normalise(text: str) -> str:
+    """The text without what differs between two occurrences of one failure: addresses, paths, numbers."""
+    text = re.sub(r"0x[0-9a-fA-F]+", "0x…", text)
+    text = re.sub(r"(?<![\w.])(?:~|\.{1,2})?(?:/[\w.@+-]+){2,}/?", "PATH", text)
+    text = re.sub(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", "N", text)
+    return " ".join(text.split())
+
+
+def _result_of_exit(code: Any) -> TrialResult:
+    if code in (None, 0):
+        text = "the trial exited with status 0 and without an answer"
+        return TrialResult(Outcome.UNRESOLVED, "no answer", text)
+    text = code if isinstance(code, str) else f"the trial exited with status {code}"
+    return TrialResult(Outcome.FAIL, f"exit status {1 if isinstance(code, str) else code}", text)
+
+
+def _result_of_status(status: int) -> TrialResult:
+    """The result of a child that ended without a message; `status` as from `os.waitstatus_to_exitcode`."""
+    if status >= 0:
+        return _result_of_exit(status)
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return TrialResult(Outcome.FAIL, name, f"the trial was killed by {name}")
+
+
+def _replace_seconds(result: TrialResult, seconds: float) -> TrialResult:
+    return TrialResult(
+        result.outcome, result.signature, result.message, seconds, result.step, result.attributes
+    )
+
+
+# ---------------------------------------------------------------------------------------------- the child's side
+
+
+def _child_main(
+    trial: Callable[[dict[str, Any]], Any],
+    configuration: dict[str, Any],
+    reader: int,
+    writer: int,
+    parent: int,
+) -> None:
+    status = 0
+    try:
+        os.close(reader)
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        _die_with(parent)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the parent's affair; it kills our group
+        _no_core_dump()
+        faulthandler.disable()  # a signal is an answer here, not a reason to print every thread's stack
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        result = call(trial, configuration)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        data = _encode(result)
+        view = memoryview(_HEADER.pack(len(data)) + data)
+        while view:
+            view = view[os.write(writer, view) :]
+    except BaseException:
+        status = 70  # EX_SOFTWARE: our own code broke; the parent reports it as a failed exit
+    finally:
+        os._exit(status)
+
+
+def _encode(result: TrialResult) -> bytes:
+    """Pickle, if the parent is sure to understand it: only what JSON can hold may be among the attributes."""
+    attributes = {}
+    for name, value in dict(result.attributes).items():
+        try:
+            json.dumps(value)
+            attributes[str(name)] = value
+        except (TypeError, ValueError):
+            attributes[str(name)] = repr(value)
+    plain = (
+        result.outcome.value,
+        None if result.signature is None else str(result.signature),
+        str(result.message),
+        float(result.seconds),
+        None if result.step is None else int(result.step),
+        json.dumps(attributes),
+    )
+    return pickle.dumps(plain)
+
+
+def _decode(data: bytes) -> TrialResult:
+    outcome, signature, message, seconds, step, attributes = pickle.loads(data)
+    return TrialResult(Outcome(outcome), signature, message, seconds, step, json.loads(attributes))
+
+
+def _die_with(parent: int) -> None:
+    """Ask Linux to kill us when the thread that forked us ends, lest a killed parent leaves trials behind."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(Exception):
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(70)
+
+
+def _no_core_dump() -> None:
+    with contextlib.suppress(Exception):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+# --------------------------------------------------------------------------------------------- the parent's side
+
+
+def _listen(child: int, reader: int, timeout: float | None) -> tuple[TrialResult | None, int | None]:
+    """Wait for the child's message or its death; the death is collected only if it came without a message.
+
+    The pipe's end of file is not waited for: a grandchild that outlives the child would hold it open.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    buffer = b""
+    pidfd = _open_pidfd(child)
+    try:
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return None, _kill_and_reap(child)
+            watched = [reader] if pidfd is None else [reader, pidfd]
+            wait = left if pidfd is not None else min(_POLL_SECONDS, left or _POLL_SECONDS)
+            ready, _, _ = select.select(watched, [], [], wait)
+            ended = pidfd in ready if pidfd is not None else False
+            if ended and reader not in ready:  # it may have answered between the kernel's two looks
+                ready = select.select([reader], [], [], 0)[0]
+            status = _try_reap(child) if pidfd is None and reader not in ready else None
+            if reader in ready:
+                chunk = os.read(reader, 1 << 16)
+                buffer += chunk
+                if len(buffer) >= _HEADER.size:
+                    (length,) = _HEADER.unpack_from(buffer)
+                    if len(buffer) >= _HEADER.size + length:
+                        return _decode(buffer[_HEADER.size : _HEADER.size + length]), None
+                if chunk:
+                    continue
+                return None, _reap(child)  # the child closed the pipe: it is gone or going
+            if ended:
+                return None, _reap(child)
+            if status is not None:
+                return None, status
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
+
+
+def _open_pidfd(child: int) -> int | None:
+    try:
+        return os.pidfd_open(child)
+    except (AttributeError, OSError):
+        return None
+
+
+def _reap(child: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except ChildProcessError:  # someone else's SIGCHLD handler was faster
+        return 0
+
+
+def _try_reap(child: int) -> int | None:
+    pid, status = os.waitpid(child, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if pid else None
+
+
+def _kill_and_reap(child: int) -> int:
+    _kill_group(child)
+    _reap(child)
+    return _TIMED_OUT
+
+
+def _kill_group(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if _is_unreaped(child):
+            os.kill(child, signal.SIGKILL)
+
+
+def _is_unreaped(child: int) -> bool:
+    """Whether the process is still ours to signal: once reaped, its number may belong to someone else."""
+    try:
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
+
+
+def describe(trial: Callable[..., Any]) -> str:
+    """Where a function comes from, for messages: ``train.py:my_trial``."""
+    name = getattr(trial, "__qualname__", type(trial).__name__)
+    try:
+        return f"{os.path.basename(inspect.getsourcefile(trial) or '?')}:{name}"
+    except TypeError:
+        return name

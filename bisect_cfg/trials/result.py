@@ -1,0 +1,72 @@
+"""What goes into a trial and what comes out of it.
+
+A `Runner` turns one `TrialRequest` into one `TrialResult`. It is the only seam between the search, which
+never touches a process, and whatever runs trainings: a training script, a command line, a Python function or,
+in tests, a table of answers. Nothing here imports torch, Optuna or pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bisect_cfg.factors import Outcome
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """One question put to a runner.
+
+    Attributes:
+        number: the number of the trial in its study; trials of one study never share one.
+        configuration: dotted name -> value, complete (good values included).
+        subset: the factors that are bad in it, companions included.
+        purpose: which part of the bisection asks: "bad baseline", "good baseline", "search", "cause fails",
+            "cause minus one", "correction", "masking".
+        reason: one sentence for people: what this trial asks.
+    """
+
+    number: int
+    configuration: dict[str, Any]
+    subset: frozenset[str]
+    purpose: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What one run said.
+
+    Attributes:
+        outcome: PASS or FAIL as the runner sees it. Whether a FAIL is *the failure under study* is decided by
+            the bisection, which compares signatures; the runner need not know.
+        signature: one normalised line, equal for two failures that are the same one; None for a pass.
+        message: one line for people.
+        seconds: wall-clock time the trial took.
+        step: optimizer step at which it failed, or the number of steps trained; None if it makes no sense.
+        attributes: anything worth keeping that JSON can hold (folder, start level, warnings, ...).
+    """
+
+    outcome: Outcome
+    signature: str | None = None
+    message: str = ""
+    seconds: float = 0.0
+    step: int | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Runner(Protocol):
+    """Runs trials. May be called from several threads at once when the bisection has `jobs` > 1.
+
+    A runner may also have a method ``interrupt()``: called from the main thread on Ctrl-C, it ends the trials
+    that are running so that the threads waiting for them return.
+    """
+
+    def run(self, request: TrialRequest) -> TrialResult:
+        """Run one trial to its end. An exception raised here ends the bisection (the study stays consistent)."""
+        ...
+
+    def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
+        """None if the configuration can be built, otherwise why not. Called often: must launch nothing costly."""
+        ...
