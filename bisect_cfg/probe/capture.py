@@ -1,0 +1,303 @@
+"""Where configuration objects are built: record what the user set, put in what the trial asks for.
+
+A configuration class is wrapped at ``__post_init__`` of the outermost *library* class: at that moment every
+field holds what the user passed (in Python, through a parser, or in ``__post_init__`` of a class of the user's
+own), and nothing has been resolved yet. The hook
+
+1. records the raw values beside the defaults of the library class (`config` event),
+2. puts in the values the trial asks for, and takes reporters, hub and checkpoints off (`quiet`),
+3. lets the library resolve and check, and records the resolved values.
+
+Which object of a kind is meant, when a script builds several, is said by its index in order of creation; the
+first, cold run finds out which one the trainer was given (`watch`).
+
+Kinds and the names of their settings:
+
+=============  ==========================================  =========================
+kind           built by                                    names
+=============  ==========================================  =========================
+``args``       ``TrainingArguments`` and subclasses        ``args.learning_rate``
+``modelcfg``   ``trl.ModelConfig``                         ``model.lora_r``
+``peft``       ``peft.LoraConfig`` (by the user)           ``peft.r``
+``load``       ``from_pretrained`` of a model              ``model.dtype``, ``model.attn_implementation``
+=============  ==========================================  =========================
+"""
+
+import dataclasses
+import functools
+import sys
+
+from . import quiet, record, values
+from .imports import when_imported
+
+# Settings of `from_pretrained` that are captured, old name -> today's name.
+_LOAD_NAMES = {"dtype": "dtype", "torch_dtype": "dtype", "attn_implementation": "attn_implementation"}
+
+# Objects built by these packages themselves are theirs, not the user's ...
+_LIBRARIES = ("trl", "transformers", "peft", "accelerate")
+# ... except where a parser builds them on the user's behalf.
+_PARSERS = ("transformers.hf_argparser", "trl.scripts.utils", "trl.scripts._utils")
+
+NAMESPACE = {"args": "args", "modelcfg": "model", "peft": "peft", "load": "model"}
+
+_DEFAULT = {"$default": True}
+
+
+class _State:
+    """What the hooks need to know; one per process."""
+
+    overrides: dict = {}
+    targets: dict = {}
+    counts: dict = {}
+    objects: list = []
+    user_output_dir = None  # where the script itself would have written
+    before = None  # called with (kind, index) before an object is touched: the server's fork point
+    resolve_only = None  # called after the objects of these kinds are resolved: the validity check
+
+
+state = _State()
+_active = set()
+
+
+def install():
+    """Wait for the libraries and wrap them as they come."""
+    when_imported("transformers.training_args", _wrap_training_arguments)
+    when_imported("trl.trainer.model_config", lambda module: _wrap_class(module.ModelConfig, "modelcfg"))
+    when_imported("peft.tuners.lora.config", lambda module: _wrap_class(module.LoraConfig, "peft"))
+    when_imported("transformers.modeling_utils", lambda module: _wrap_loader(module.PreTrainedModel))
+    when_imported(
+        "transformers.models.auto.auto_factory", lambda module: _wrap_loader(module._BaseAutoModelClass)
+    )
+
+
+def object_index(kind, thing):
+    """The index under which `thing` was recorded, or None."""
+    for known_kind, index, known in state.objects:
+        if known_kind == kind and known is thing:
+            return index
+    return None
+
+
+# ---------------------------------------------------------------------------------------------- wrapping
+
+
+def _wrap_training_arguments(module):
+    base = module.TrainingArguments
+    _wrap_post_init(base, "args")
+
+    # Subclasses (TRL's configs) bring their own __post_init__, which changes fields before the base class
+    # sees them; wrap each as it is defined. A class of the user's own is left alone: what it sets in its
+    # __post_init__ is what the user set.
+    original = base.__dict__.get("__init_subclass__")
+
+    def __init_subclass__(cls, **kwargs):
+        if original is not None:
+            original.__func__(cls, **kwargs)
+        else:
+            super(base, cls).__init_subclass__(**kwargs)
+        if "__post_init__" in cls.__dict__ and _is_library(cls.__module__):
+            _wrap_post_init(cls, "args")
+
+    base.__init_subclass__ = classmethod(__init_subclass__)
+
+
+def _wrap_class(cls, kind):
+    if hasattr(cls, "__post_init__"):
+        _wrap_post_init(cls, kind)
+        return
+    original = cls.__init__
+
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        _on_object(self, kind, lambda: None)
+
+    cls.__init__ = __init__
+
+
+def _wrap_post_init(cls, kind):
+    original = cls.__post_init__
+
+    @functools.wraps(original)
+    def __post_init__(self, *args, **kwargs):
+        if id(self) in _active:  # an outer class of the same object is already being handled
+            return original(self, *args, **kwargs)
+        _active.add(id(self))
+        try:
+            _on_object(self, kind, lambda: original(self, *args, **kwargs))
+        finally:
+            _active.discard(id(self))
+
+    cls.__post_init__ = __post_init__
+
+
+def _is_library(module_name):
+    return module_name.split(".")[0] in _LIBRARIES
+
+
+def _built_by_user():
+    """Whether the object being built comes from the user's code or from a parser, not from inside a library."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        generated = frame.f_code.co_filename == "<string>"  # the __init__ that dataclasses write
+        if not generated and not name.startswith("_bisect_cfg_probe"):
+            return name in _PARSERS or not _is_library(name)
+        frame = frame.f_back
+    return True
+
+
+def _next_index(kind):
+    index = state.counts.get(kind, 0)
+    state.counts[kind] = index + 1
+    return index
+
+
+def _wanted(kind, index):
+    """The overrides meant for this object: field name -> encoded value."""
+    prefix = NAMESPACE[kind] + "."
+    target = state.targets.get(kind)
+    if target is not None and target != index:
+        return {}
+    chosen = {}
+    for name, value in state.overrides.items():
+        # model.* is served by ModelConfig and by from_pretrained; `via` says which one owns the name.
+        owner = state.targets.get("via", {}).get(name)
+        if name.startswith(prefix) and owner in (None, kind):
+            chosen[name[len(prefix) :]] = value
+    return chosen
+
+
+# ---------------------------------------------------------------------------------------------- dataclasses
+
+
+def _library_class(cls):
+    """The nearest class of a library: its defaults are "the defaults", whatever a subclass of the user's says."""
+    for candidate in cls.__mro__:
+        if dataclasses.is_dataclass(candidate) and _is_library(candidate.__module__):
+            return candidate
+    return cls
+
+
+def defaults_of(cls):
+    """Field name -> raw default, for the fields a caller can pass and that have a default."""
+    result = {}
+    for field in dataclasses.fields(_library_class(cls)):
+        if not field.init:
+            continue
+        if field.default is not dataclasses.MISSING:
+            result[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            result[field.name] = field.default_factory()
+    return result
+
+
+def _on_object(thing, kind, resolve):
+    if kind == "peft" and not _built_by_user():
+        return resolve()
+    index = _next_index(kind)
+    if state.before is not None:
+        state.before(kind, index)  # a waiting server forks here; only the child comes back
+
+    cls = type(thing)
+    names = [field.name for field in dataclasses.fields(cls) if field.init and hasattr(thing, field.name)]
+    raw = {name: getattr(thing, name) for name in names}
+    defaults = defaults_of(cls)
+    library = _library_class(cls)
+    record.event(
+        "config",
+        kind=kind,
+        index=index,
+        cls=library.__name__,
+        module=library.__module__,
+        raw={name: values.encode(value) for name, value in raw.items()},
+        defaults={name: values.encode(value) for name, value in defaults.items()},
+        types={field.name: str(field.type) for field in dataclasses.fields(cls) if field.init},
+    )
+    apply(thing, _wanted(kind, index), defaults)
+    if kind == "args":
+        state.user_output_dir = getattr(thing, "output_dir", None)
+        quiet.silence(thing)
+    try:
+        resolve()
+    except BaseException as error:
+        record.event("invalid", kind=kind, index=index, type=type(error).__name__, message=str(error))
+        raise
+    state.objects.append((kind, index, thing))
+    record.event(
+        "resolved",
+        kind=kind,
+        index=index,
+        values={name: values.encode(getattr(thing, name, None)) for name in names},
+    )
+    if state.resolve_only is not None:
+        state.resolve_only(kind, index)
+
+
+def apply(thing, wanted, defaults):
+    """Set the fields of a configuration object; dotted names reach into dict-valued fields."""
+    nested = {}
+    for name, value in wanted.items():
+        field, _, key = name.partition(".")
+        if key:
+            nested.setdefault(field, {})[key] = value
+        elif value == _DEFAULT:
+            if field in defaults:
+                setattr(thing, field, defaults[field])
+        else:
+            setattr(thing, field, values.decode(value))
+    for field, items in nested.items():
+        current = values.parsed_dict(getattr(thing, field, None))
+        for key, value in items.items():
+            if value == _DEFAULT:
+                current.pop(key, None)
+            else:
+                current[key] = values.decode(value)
+        setattr(thing, field, current if current else defaults.get(field))
+
+
+# ---------------------------------------------------------------------------------------------- from_pretrained
+
+
+def _wrap_loader(cls):
+    original = cls.__dict__["from_pretrained"].__func__
+
+    @functools.wraps(original)
+    def from_pretrained(inner_cls, *args, **kwargs):
+        if "load" in _active or not _built_by_user():
+            return original(inner_cls, *args, **kwargs)
+        _active.add("load")
+        try:
+            index = _next_index("load")
+            if state.before is not None:
+                state.before("load", index)
+            given = {_LOAD_NAMES[name]: value for name, value in kwargs.items() if name in _LOAD_NAMES}
+            record.event(
+                "config",
+                kind="load",
+                index=index,
+                cls=inner_cls.__name__,
+                module=inner_cls.__module__,
+                raw={name: values.encode(_dtype_name(value)) for name, value in given.items()},
+                defaults={},
+                types={},
+            )
+            for name, value in _wanted("load", index).items():
+                aliases = [alias for alias, today in _LOAD_NAMES.items() if today == name]
+                spelled = next((alias for alias in aliases if alias in kwargs), name)
+                for alias in aliases:
+                    kwargs.pop(alias, None)
+                if value != _DEFAULT:
+                    kwargs[spelled] = values.decode(value)
+            model = original(inner_cls, *args, **kwargs)
+            state.objects.append(("load", index, model))
+            return model
+        finally:
+            _active.discard("load")
+
+    cls.from_pretrained = classmethod(from_pretrained)
+
+
+def _dtype_name(value):
+    # "float16" and torch.float16 are one setting, however it is spelled.
+    return str(value).replace("torch.", "") if type(value).__module__ == "torch" else value

@@ -1,0 +1,50 @@
+"""Run a function when a module has been imported, without importing it ourselves.
+
+A finder at the head of ``sys.meta_path`` lets the ordinary machinery find the module and only wraps the
+loader's ``exec_module``. Libraries that import lazily (transformers, trl) go through it like any other.
+"""
+
+import importlib.abc
+import importlib.util
+import sys
+
+_waiting = {}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name not in _waiting:
+            return None
+        # Ask the finders behind us. A plain find_spec(name) would come back here.
+        for finder in list(sys.meta_path):
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                break
+        else:
+            return None
+        if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            execute = spec.loader.exec_module
+
+            def exec_module(module):
+                execute(module)
+                for function in _waiting.pop(name, ()):
+                    function(module)
+
+            try:
+                spec.loader.exec_module = exec_module
+            except AttributeError:  # a loader with slots: leave that module alone
+                pass
+        return spec
+
+
+def when_imported(name, function):
+    """Call ``function(module)`` right after module `name` is executed, or now if it already is."""
+    module = sys.modules.get(name)
+    if module is not None:
+        function(module)
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    _waiting.setdefault(name, []).append(function)

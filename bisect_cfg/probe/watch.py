@@ -1,0 +1,254 @@
+"""Where training runs: one row of metrics per optimizer step, the weights looked at, an early stop.
+
+``Trainer.train`` is wrapped. The schedule, the data order and the random numbers are the user's own: the run is
+a prefix of the real one and is cut off from a callback. What the script would do after training never
+happens: the process ends where training ends.
+"""
+
+import os
+import sys
+import traceback
+
+from . import capture, record, values
+from .imports import when_imported
+
+# How many steps a reproduction may go on after its weights became non-finite. The user's run would die of the
+# sampling error in the next step; some engines sample on, and then there is nothing more to wait for.
+_STEPS_AFTER_NON_FINITE = 3
+
+# Packages that take seconds to import; a server at level `imports` imports what the first run had of them.
+_HEAVY = ("torch", "transformers", "trl", "datasets", "peft", "accelerate", "vllm", "deepspeed", "bitsandbytes")
+
+_VERSIONS = (*_HEAVY, "liger_kernel", "flash_attn", "numpy")
+
+
+class _Limits:
+    """When to stop; set from the trial request."""
+
+    steps = None  # optimizer steps to run, None for all
+    stop_when_non_finite = True
+
+
+limits = _Limits()
+_training = {"active": False, "finished": False}
+
+
+def install():
+    """Wrap the trainer when it is imported, and note an exception that ends the script before it trains."""
+    when_imported("transformers.trainer", _wrap_trainer)
+    previous = sys.excepthook
+
+    def excepthook(kind, error, trace):
+        record_exception(error, trace, phase="before training")
+        previous(kind, error, trace)
+
+    sys.excepthook = excepthook
+
+
+def finish(code):
+    """End the process here and now: nothing of the script's own after-work runs."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    os._exit(code)
+
+
+def record_exception(error, trace, phase):
+    """Write an exception with its frames, outermost first, as an event."""
+    frames = [[frame.filename, frame.lineno, frame.name] for frame in traceback.extract_tb(trace)]
+    record.event(
+        "exception",
+        phase=phase,
+        type=type(error).__name__,
+        module=type(error).__module__,
+        message=str(error)[:20000],
+        frames=frames,
+    )
+
+
+def _is_target(trainer):
+    """Whether this is the training under study; a script may train something else first."""
+    wanted = capture.state.targets.get("args")
+    if wanted is not None:
+        return capture.object_index("args", trainer.args) == wanted
+    if "trl.trainer.grpo_config" in sys.modules:
+        return any(cls.__name__ == "GRPOConfig" for cls in type(trainer.args).__mro__)
+    return True
+
+
+def _wrap_trainer(module):
+    original = module.Trainer.train
+
+    def train(self, *args, **kwargs):
+        if _training["active"] or not _is_target(self):
+            return original(self, *args, **kwargs)
+        _training["active"] = True
+        self.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
+        args, kwargs = _checkpoint_of_the_user(args, kwargs)
+        self.add_callback(_callback_class(module)(self))
+        _record_begin(self)
+        try:
+            original(self, *args, **kwargs)
+        except SystemExit as error:
+            record.event("exit", phase="training", code=error.code if isinstance(error.code, int) else 1)
+            finish(error.code if isinstance(error.code, int) else 1)
+        except BaseException as error:
+            record_exception(error, error.__traceback__, phase="training")
+            traceback.print_exc()
+            finish(1)
+        record.event("train_end", steps=self.state.global_step)
+        finish(0)
+
+    train.__doc__ = original.__doc__
+    module.Trainer.train = train
+
+
+def _checkpoint_of_the_user(args, kwargs):
+    """`resume_from_checkpoint=True` means the user's own output_dir, not the empty one of this trial."""
+    value = args[0] if args else kwargs.get("resume_from_checkpoint")
+    if value is True:
+        from transformers.trainer_utils import get_last_checkpoint
+
+        folder = capture.state.user_output_dir
+        path = get_last_checkpoint(folder) if folder and os.path.isdir(folder) else None
+        if path:
+            return (path, *args[1:]), {k: v for k, v in kwargs.items() if k != "resume_from_checkpoint"}
+    return args, kwargs
+
+
+def _model_index(model):
+    """Which `from_pretrained` call of the user made this model, looking through PEFT's wrappers."""
+    seen = 0
+    while model is not None and seen < 4:
+        index = capture.object_index("load", model)
+        if index is not None:
+            return index
+        model = getattr(model, "base_model", None) or getattr(model, "model", None)
+        seen += 1
+    return None
+
+
+def environment():
+    """Versions and devices as this process has them, without initialising anything."""
+    versions = {}
+    for name in _VERSIONS:
+        module = sys.modules.get(name)
+        if module is not None and getattr(module, "__version__", None):
+            versions[name] = str(module.__version__)
+    details = {"python": sys.version.split()[0], "executable": sys.executable, "versions": versions}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        details["cuda_tag"] = torch.version.cuda
+        if torch.cuda.is_initialized():
+            details["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return details
+
+
+def _record_begin(trainer):
+    def last(kind):
+        indices = [index for known, index, _ in capture.state.objects if known == kind]
+        return indices[-1] if indices else None
+
+    heavy = [name for name in list(sys.modules) if name.split(".")[0] in _HEAVY]
+    record.event(
+        "train_begin",
+        args=capture.object_index("args", trainer.args),
+        modelcfg=last("modelcfg"),
+        peft=last("peft"),
+        load=_model_index(trainer.model),
+        world_size=getattr(trainer.args, "world_size", 1),
+        trainer=type(trainer).__name__,
+        model=type(trainer.model).__name__,
+        dtype=str(getattr(trainer.model, "dtype", "")).replace("torch.", ""),
+        modules=heavy,
+        environment=environment(),
+    )
+
+
+def first_non_finite(model):
+    """Name of the first trainable parameter that holds a NaN or an infinity, or None.
+
+    A sum in float32 answers for a whole tensor in one pass without a temporary; only when it is not finite
+    (a NaN, an infinity, or an overflow of the sum itself) the elements are looked at.
+    """
+    import torch
+
+    totals, names, tensors = [], [], []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad or not parameter.is_floating_point() or parameter.numel() == 0:
+            continue
+        tensor = parameter.detach()
+        tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        totals.append(tensor.sum(dtype=torch.float32))
+        names.append(name)
+        tensors.append(tensor)
+    if not totals:
+        return None
+    device = totals[0].device
+    finite = torch.isfinite(torch.stack([total.to(device) for total in totals]))
+    if bool(finite.all()):
+        return None
+    for name, tensor, good in zip(names, tensors, finite.tolist()):
+        if not good and not bool(torch.isfinite(tensor).all()):
+            return name
+    return None
+
+
+def _callback_class(module):
+    class Watcher(module.TrainerCallback):
+        """Writes a row per step and ends the run at the horizon."""
+
+        def __init__(self, trainer):
+            self.trainer = trainer
+            self.first_step = None
+            self.pending = None  # the row of a step that has ended and is not yet logged
+            self.bad_since = None  # the step at which the weights were first seen non-finite
+
+        def on_step_begin(self, args, state, control, **kwargs):
+            if self.first_step is None:
+                self.first_step = state.global_step
+            self._flush(state)  # a trainer that does not log every step still gets its row
+
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            self.pending = {"step": state.global_step}
+            if self.bad_since is None:
+                name = first_non_finite(model if model is not None else self.trainer.model)
+                if name is not None:
+                    self.bad_since = state.global_step
+                    record.event("non_finite_parameters", step=state.global_step, parameter=name)
+            self.pending["non_finite_parameters"] = self.bad_since is not None
+            control.should_log = True
+            return control
+
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            if self.pending is None or not logs or "loss" not in logs:
+                return
+            for name, value in logs.items():
+                # A metric that is there but None held only NaN: TRL drops NaN before it averages.
+                self.pending[name] = float("nan") if value is None else values.number(value)
+            self._flush(state)
+
+        def on_train_end(self, args, state, control, **kwargs):
+            self._flush(state)
+
+        def _flush(self, state):
+            if self.pending is None:
+                return
+            row, self.pending = self.pending, None
+            torch = sys.modules["torch"]
+            if torch.cuda.is_initialized():
+                row["gpu_peak_bytes"] = torch.cuda.max_memory_allocated()
+            record.metrics(row)
+            done = state.global_step - (self.first_step or 0)
+            if self.bad_since is not None:
+                patience = 0 if limits.stop_when_non_finite else _STEPS_AFTER_NON_FINITE
+                if state.global_step - self.bad_since >= patience:
+                    record.event("train_end", steps=done, stopped="non-finite parameters")
+                    finish(0)
+            if limits.steps is not None and done >= limits.steps:
+                record.event("train_end", steps=done, stopped="horizon")
+                finish(0)
+
+    return Watcher

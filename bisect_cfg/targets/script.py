@@ -1,0 +1,95 @@
+"""A training script as the user starts it: path, arguments, interpreter, working directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bisect_cfg.errors import InputError
+
+
+@dataclass(frozen=True)
+class Script:
+    """What to run.
+
+    Attributes:
+        path: the script as the user spelled it.
+        arguments: what follows it on the command line.
+        python: the interpreter; the user's environment is the one it belongs to.
+        good_file: a YAML file that moves the good configuration, or None.
+    """
+
+    path: Path
+    arguments: tuple[str, ...] = ()
+    python: str = sys.executable
+    good_file: Path | None = None
+
+    @property
+    def command(self) -> list[str]:
+        """The user's own command."""
+        return [self.python, str(self.path), *self.arguments]
+
+    @property
+    def name(self) -> str:
+        """A short name for the study: the script's, or its folder's where every script is called train.py."""
+        stem = self.path.resolve().stem
+        return self.path.resolve().parent.name or stem if stem in ("train", "main", "run") else stem
+
+    def identity(self) -> dict[str, Any]:
+        """What makes this target this target; recorded with the study and compared when it is resumed."""
+        return {
+            "script": str(self.path.resolve()),
+            "arguments": list(self.arguments),
+            "script_hash": _hash(self.path),
+            "good_file_hash": _hash(self.good_file) if self.good_file else None,
+        }
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def find_script(
+    target: str, arguments: Sequence[str] = (), good_file: str | None = None, python: str | None = None
+) -> Script:
+    """Find what a TARGET on the command line means: a script, or a folder with ``train.py`` (and ``good.yaml``).
+
+    Raises:
+        InputError: there is no such script, or it cannot be read.
+    """
+    path = Path(target)
+    beside: Path | None = None
+    if path.is_dir():
+        folder, path = path, path / "train.py"
+        beside = folder / "good.yaml"
+        if not path.exists():
+            raise InputError(
+                f"The folder {folder} has no train.py.",
+                "Name the script itself, or a study folder that holds train.py (and, if you like, good.yaml).",
+            )
+    if not path.exists():
+        raise InputError(f"There is no script {target}.", _similar(path))
+    if path.suffix != ".py":
+        raise InputError(
+            f"{target} is not a Python script.", "Name the .py file that you would start with `python`."
+        )
+    if not os.access(path, os.R_OK):
+        raise InputError(f"The script {target} cannot be read.", "Check its permissions.")
+    good = Path(good_file) if good_file else (beside if beside is not None and beside.exists() else None)
+    if good is not None and not good.is_file():
+        raise InputError(f"There is no file {good}.", "--good takes a YAML file or name=value.")
+    interpreter = python or sys.executable
+    return Script(path, tuple(arguments), interpreter, good)
+
+
+def _similar(path: Path) -> str:
+    try:
+        scripts = sorted(str(item) for item in path.parent.glob("*.py"))[:5]
+    except OSError:
+        scripts = []
+    return f"There are: {', '.join(scripts)}" if scripts else "Check the path; it is relative to where you are."

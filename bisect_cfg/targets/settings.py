@@ -1,0 +1,421 @@
+"""From what the probe saw to the factors: what the user set, what it is by default, what may vary.
+
+"What the user set" is what differs from the default of the library's field: a parser passes every field, so
+what was passed says nothing. Values are compared after the library has resolved them (``bf16=None`` means True
+in TRL 1.16 unless fp16 is set), and shown that way; what a trial changes is the raw value.
+
+Names: a setting of the training config goes by its bare name, others by ``model.*`` and ``peft.*``. A setting that
+holds a dictionary is split into its keys (``model_init_kwargs.dtype``), each a factor of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bisect_cfg.errors import InputError
+from bisect_cfg.factors import equal
+from bisect_cfg.targets.names import check_name, convert
+
+DEFAULT = {"$default": True}
+"""The override that resets a setting to the library's default (understood by the probe)."""
+
+Row = dict[str, Any]
+
+PINNED = {
+    # places and names
+    "output_dir", "logging_dir", "run_name", "project", "trackio_space_id", "overwrite_output_dir",
+    # reporters, hub and checkpoints are off in every trial
+    "report_to", "push_to_hub", "save_strategy", "save_steps", "save_total_limit", "save_only_model",
+    "save_safetensors", "save_on_each_node", "load_best_model_at_end", "metric_for_best_model",
+    "greater_is_better", "log_completions_hub_repo", "wandb_log_unique_prompts", "resume_from_checkpoint",
+    "restore_callback_states_from_checkpoint", "ignore_data_skip", "enable_jit_checkpoint",
+    # every step is logged in every trial, unfiltered
+    "logging_nan_inf_filter", "log_level", "log_level_replica", "disable_tqdm",
+    # what is random stays as it is
+    "seed", "data_seed",
+    # which device
+    "use_cpu", "no_cuda", "use_mps_device", "local_rank", "ddp_backend",
+    # what the script does before and after training
+    "do_train", "do_eval", "do_predict",
+}  # fmt: skip
+"""Settings of the training config that name places, reporters, seeds and devices: never factors."""
+
+PINNED_ELSEWHERE = {
+    "modelcfg": {"model_name_or_path", "model_revision", "trust_remote_code"},
+    "peft": {"base_model_name_or_path", "revision", "peft_type", "task_type", "inference_mode", "auto_mapping",
+             "peft_version"},
+    "load": set(),
+}  # fmt: skip
+"""The same for the other kinds: which model it is, and what follows from that."""
+
+RESOURCES = (
+    "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
+    "generation_batch_size", "num_generations", "max_completion_length", "max_prompt_length",
+    "gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_checkpointing",
+    "activation_checkpointing_kwargs", "vllm_gpu_memory_utilization", "vllm_max_model_length",
+)  # fmt: skip
+"""What a step costs in memory and time. When the good configuration cannot be afforded, these move into it."""
+
+WORK = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_completion_length", "num_iterations")
+"""The settings a step's duration is proportional to, at worst; used to scale how long silence is no hang."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One factor of a script, with what the probe needs to set it.
+
+    Attributes:
+        name: as users and reports see it.
+        full: as the probe knows it, ``args.learning_rate``.
+        kind: which object it belongs to: "args", "modelcfg", "peft" or "load".
+        good: resolved value of the good level.
+        bad: resolved value of the bad level.
+        reset: the encoded raw value that gives the good level.
+        unset: the encoded raw value that gives the bad level; None where the script gives it by itself.
+    """
+
+    name: str
+    full: str
+    kind: str
+    good: Any
+    bad: Any
+    reset: Any
+
+
+@dataclass(frozen=True)
+class Built:
+    """One configuration object as the probe saw it being built."""
+
+    kind: str
+    index: int
+    cls: str
+    module: str
+    raw: Row
+    defaults: Row
+    types: dict[str, str]
+    resolved: Row
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Everything the first run showed about the script's configuration.
+
+    Attributes:
+        args: the training config that the trainer got.
+        others: by kind, the ModelConfig, LoraConfig and `from_pretrained` call that belong to the training.
+        order: (kind, index) of all objects, in order of creation.
+        modules: heavy modules the script had imported when training began.
+        environment: versions as the process had them.
+    """
+
+    args: Built
+    others: dict[str, Built]
+    order: tuple[tuple[str, int], ...]
+    modules: tuple[str, ...]
+    environment: Row
+
+
+def read_capture(events: Sequence[Row]) -> Capture | None:
+    """Read the probe's events; None if no training config was built."""
+    built: dict[tuple[str, int], Row] = {}
+    resolved: dict[tuple[str, int], Row] = {}
+    begun: Row = {}
+    for event in events:
+        if event["event"] == "config":
+            built[event["kind"], event["index"]] = event
+        elif event["event"] == "resolved":
+            resolved[event["kind"], event["index"]] = event["values"]
+        elif event["event"] == "train_begin":
+            begun = event
+    candidates = [key for key in built if key[0] == "args"]
+    if not candidates:
+        return None
+    grpo = [key for key in candidates if built[key]["cls"] == "GRPOConfig"]
+    # The one the trainer got; if training never began, the last one built, a GRPOConfig before others.
+    chosen = ("args", begun["args"]) if begun.get("args") is not None else (grpo or candidates)[-1]
+
+    def made(key: tuple[str, int]) -> Built:
+        row = built[key]
+        return Built(
+            key[0], key[1], row["cls"], row["module"], row["raw"], row["defaults"], row["types"], resolved.get(key, {})
+        )
+
+    others = {}
+    for kind in ("modelcfg", "peft", "load"):
+        known = [key for key in built if key[0] == kind]
+        wanted = (kind, begun.get(kind))
+        if wanted in built:
+            others[kind] = made(wanted)
+        elif known and not begun:
+            others[kind] = made(known[-1])
+    return Capture(
+        made(chosen), others, tuple(built), tuple(begun.get("modules", ())), begun.get("environment", {})
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The factors of a script, and how a configuration becomes orders for the probe.
+
+    Attributes:
+        capture: where they come from.
+        factors: in the order in which the user's config class lists them.
+        pins: encoded overrides for every trial, the user's own included.
+        pinned: names the user set that are never varied.
+        same: names the user set to what the good configuration has anyway.
+        notes: remarks on the input, for the user.
+    """
+
+    capture: Capture
+    factors: tuple[Setting, ...]
+    pins: Row
+    pinned: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> Row:
+        """Factor name -> good value."""
+        return {factor.name: factor.good for factor in self.factors}
+
+    @property
+    def bad(self) -> Row:
+        """Factor name -> bad value."""
+        return {factor.name: factor.bad for factor in self.factors}
+
+    @property
+    def targets(self) -> Row:
+        """Which objects the probe is to change, by kind, and which of them owns a shared name."""
+        capture = self.capture
+        via = {factor.full: factor.kind for factor in self.factors}
+        indices = {kind: other.index for kind, other in capture.others.items()}
+        return {"args": capture.args.index, **indices, "via": via}
+
+    @property
+    def fork_at(self) -> Row:
+        """The first object that a trial may have to change: the deepest point at which a fork is of use."""
+        kinds = {"args", *(factor.kind for factor in self.factors)}
+        for kind, index in self.capture.order:
+            owner = self.capture.args if kind == "args" else self.capture.others.get(kind)
+            if kind in kinds and owner is not None and owner.index == index:
+                return {"kind": kind, "index": index}
+        return {"kind": "args", "index": self.capture.args.index}
+
+    def overrides(self, configuration: Mapping[str, Any]) -> Row:
+        """What the probe has to change in the script for this configuration.
+
+        A factor at its bad level is left as the script has it. A value that is neither level is set as it is.
+        """
+        changes = dict(self.pins)
+        for factor in self.factors:
+            value = configuration.get(factor.name, factor.bad)
+            if equal(value, factor.bad):
+                continue
+            changes[factor.full] = factor.reset if equal(value, factor.good) else value
+        return changes
+
+    def args_item(self, configuration: Mapping[str, Any]) -> Row:
+        """The request that builds this configuration's training config without training (probe's `build`)."""
+        return build_item(self.capture.args, self.overrides(configuration))
+
+    def work(self, configuration: Mapping[str, Any]) -> float:
+        """How much work a step of this configuration is, in arbitrary units."""
+        result = 1.0
+        for name in WORK:
+            value = configuration.get(name, self.capture.args.resolved.get(name))
+            result *= float(value) if isinstance(value, (int, float)) and value else 1.0
+        return result
+
+    def without(self, names: Iterable[str]) -> Settings:
+        """The same with these factors left as the script has them: no longer factors."""
+        gone = set(names)
+        return Settings(
+            self.capture,
+            tuple(factor for factor in self.factors if factor.name not in gone),
+            self.pins,
+            self.pinned,
+            self.same,
+            self.notes,
+        )
+
+
+def build_item(args: Built, overrides: Row) -> Row:
+    """A request to the probe's `build`."""
+    changes = {name[len("args.") :]: value for name, value in overrides.items() if name.startswith("args.")}
+    return {"module": args.module, "cls": args.cls, "raw": args.raw, "overrides": changes}
+
+
+Resolve = Callable[[Row], Row]
+"""Builds a config object: a request in, ``{"values": ...}`` or ``{"error": ...}`` out."""
+
+
+def build_settings(
+    capture: Capture,
+    resolve: Resolve,
+    *,
+    good: Mapping[str, Any] | None = None,
+    pins: Mapping[str, Any] | None = None,
+    only: Sequence[str] = (),
+    excluded: Sequence[str] = (),
+) -> Settings:
+    """Find the factors.
+
+    Args:
+        capture: what the first run showed.
+        resolve: builds a training config (in the user's environment) and says what it resolves to.
+        good: name -> value, moves the good configuration away from the library's defaults.
+        pins: name -> value, fixed in every trial.
+        only: if given, the only names that may be factors.
+        excluded: names that may not.
+
+    Raises:
+        InputError: an unknown name, a value of the wrong type, an invalid good configuration.
+    """
+    args = capture.args
+    notes: list[str] = []
+    moved = _checked(good or {}, capture, "good", notes)
+    pinned_values = _checked(pins or {}, capture, "pin", notes)
+    pins_encoded = dict(pinned_values)
+
+    chosen: dict[str, Any] = {}  # full name -> encoded raw value of the good level
+    user_set = _user_set(args)
+    for name in (*user_set, *_names_in(moved, "args")):
+        full = f"args.{name}"
+        if name in PINNED or full in pins_encoded or name.startswith("hub_"):
+            continue
+        for leaf in _leaves(name, args, moved):
+            chosen[f"args.{leaf}"] = moved.get(f"args.{leaf}", DEFAULT)
+
+    request = build_item(args, {**pins_encoded, **chosen})
+    answer = resolve(request)
+    if "error" in answer:
+        # Usually the defaults around what is pinned do not fit it (a batch size and the number of generations).
+        raise InputError(
+            f"The good configuration is not valid for this version of {args.module.split('.')[0]}: {answer['error']}",
+            "Move it with --good name=value or a good.yaml until it can be built.",
+        )
+    good_values, bad_values = answer["values"], {**args.resolved}
+
+    factors: list[Setting] = []
+    same: list[str] = []
+    for full, reset in chosen.items():
+        name = full[len("args.") :]
+        low, high = _look_up(good_values, name), _look_up(bad_values, name)
+        if equal(low, high):
+            same.append(name)
+        else:
+            factors.append(Setting(name, full, "args", low, high, reset))
+    factors.extend(_other_factors(capture, moved, pins_encoded))
+
+    known = [factor.name for factor in factors]
+    for option, names in (("--only", only), ("--except", excluded)):
+        for name in names:
+            if name not in known and not any(other.startswith(name + ".") for other in known):
+                check_name(name, {**{n: "" for n in known}, **dict.fromkeys(args.types, "")}, option, known)
+    if only:
+        factors = [factor for factor in factors if _chosen(factor.name, only)]
+    factors = [factor for factor in factors if not _chosen(factor.name, excluded)]
+    never = tuple(name for name in user_set if name in PINNED or name.startswith("hub_"))
+    return Settings(capture, tuple(factors), pins_encoded, never, tuple(same), tuple(notes))
+
+
+def _chosen(name: str, names: Sequence[str]) -> bool:
+    return any(name == other or name.startswith(other + ".") for other in names)
+
+
+def _user_set(built: Built) -> list[str]:
+    """Fields whose raw value differs from the default, in the order of the class."""
+    return [
+        name
+        for name, value in built.raw.items()
+        if name not in built.defaults or not equal(_plain(value), _plain(built.defaults[name]))
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """A raw value without the accidents of how it was passed: JSON text of a dict is that dict."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict) and not any(key.startswith("$") for key in value)
+
+
+def _leaves(name: str, args: Built, moved: Row) -> list[str]:
+    """The name itself, or one name per key if the setting holds a dictionary on at least one side."""
+    bad, good = _plain(args.raw.get(name)), _plain(args.defaults.get(name))
+    keys = [other.split(".", 2)[2] for other in moved if other.startswith(f"args.{name}.")]
+    if not (_is_dict(bad) and (good is None or _is_dict(good))) and not keys:
+        return [name]
+    if f"args.{name}" in moved:  # the good level is given as a whole
+        return [name]
+    return [f"{name}.{key}" for key in dict.fromkeys([*(bad or {}), *(good or {}), *keys])]
+
+
+def _look_up(values: Row, name: str) -> Any:
+    field, _, key = name.partition(".")
+    value = _plain(values.get(field))
+    return (value or {}).get(key) if key else value
+
+
+def _names_in(moved: Row, namespace: str) -> list[str]:
+    prefix = namespace + "."
+    return [full[len(prefix) :].split(".")[0] for full in moved if full.startswith(prefix)]
+
+
+def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
+    """Factors of ModelConfig, LoraConfig and `from_pretrained`."""
+    factors: list[Setting] = []
+    config = capture.others.get("modelcfg")
+    for kind, namespace in (("modelcfg", "model"), ("load", "model"), ("peft", "peft")):
+        built = capture.others.get(kind)
+        if built is None:
+            continue
+        names = [*(built.raw if kind == "load" else _user_set(built)), *_names_in(moved, namespace)]
+        for name in dict.fromkeys(names):
+            full = f"{namespace}.{name}"
+            if name in PINNED_ELSEWHERE[kind] or full in pins or any(full == f.full for f in factors):
+                continue
+            if kind != "load" and name not in built.types:
+                continue
+            bad = built.raw.get(name)
+            if kind == "load" and config is not None and equal(bad, config.raw.get(name)):
+                continue  # the script hands the ModelConfig's value on: it is set there
+            reset = moved.get(full, DEFAULT)
+            good = built.defaults.get(name) if reset == DEFAULT else reset
+            if not equal(good, bad):
+                factors.append(Setting(full, full, kind, good, bad, reset))
+    return factors
+
+
+def _checked(values: Mapping[str, Any], capture: Capture, source: str, notes: list[str]) -> Row:
+    """User-given names and values as full names and encoded values.
+
+    Raises:
+        InputError: an unknown name or a value of the wrong type.
+    """
+    known: dict[str, str] = dict(capture.args.types)
+    for kind, namespace in (("modelcfg", "model"), ("peft", "peft")):
+        if kind in capture.others:
+            known.update({f"{namespace}.{name}": text for name, text in capture.others[kind].types.items()})
+    known.setdefault("model.dtype", "str | None")
+    known.setdefault("model.attn_implementation", "str | None")
+    result: Row = {}
+    for name, value in values.items():
+        name = re.sub(r"^args\.", "", name)
+        field = name if name in known else name.split(".")[0] if "." in name else name
+        check_name(field, known, f"--{source}" if source == "pin" else "the good configuration")
+        value, note = convert(field, value, known[field] if "." not in name or name in known else "")
+        if note:
+            notes.append(note)
+        result[name if name.startswith(("model.", "peft.")) else f"args.{name}"] = value
+    return result

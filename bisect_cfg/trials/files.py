@@ -1,0 +1,76 @@
+"""Reading what a probe writes while it is still being written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Tail:
+    """The complete lines of a growing file of JSON lines."""
+
+    path: Path
+    rows: list[Row] = field(default_factory=list)
+    _position: int = 0
+
+    def read(self) -> bool:
+        """Take in what has been added; whether there was anything."""
+        try:
+            with self.path.open("rb") as stream:
+                stream.seek(self._position)
+                data = stream.read()
+        except FileNotFoundError:
+            return False
+        end = data.rfind(b"\n") + 1
+        self._position += end
+        new = data[:end].splitlines()
+        self.rows.extend(json.loads(line) for line in new)
+        return bool(new)
+
+
+@dataclass
+class Traces:
+    """Both files of one trial: what happened, and one row of metrics per optimizer step."""
+
+    events: Tail
+    metrics: Tail
+
+    @classmethod
+    def of(cls, folder: Path) -> Traces:
+        return cls(Tail(folder / "events.jsonl"), Tail(folder / "metrics.jsonl"))
+
+    def read(self) -> bool:
+        """Take in what is new in either; whether there was anything."""
+        seen = [self.events.read(), self.metrics.read()]
+        return any(seen)
+
+    def event(self, kind: str, **wanted: Any) -> Row | None:
+        """The last event of that kind with those details, or None."""
+        for row in reversed(self.events.rows):
+            if row["event"] == kind and all(row.get(name) == value for name, value in wanted.items()):
+                return row
+        return None
+
+
+def tail_of_log(path: Path, lines: int = 12, limit: int = 65536) -> list[str]:
+    """The last lines of a log as text, the states of a progress bar reduced to the last one.
+
+    Args:
+        path: the log; may not exist.
+        lines: how many lines at most.
+        limit: how many bytes at the end of the file are looked at.
+    """
+    try:
+        with path.open("rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(0, stream.tell() - limit))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    rows = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
+    return [row for row in rows if row][-lines:]

@@ -1,0 +1,182 @@
+"""Our side of a warm start: a process that waits at a fork point and makes one child per trial.
+
+The other side is `bisect_cfg.probe.serve`, which documents the messages. A reader thread hands each answer to whoever
+waits for it, so that several trials can run at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import queue
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bisect_cfg.trials.process import Keeper, kill_group, launch
+
+
+class ServerGone(Exception):
+    """The server process ended; whatever was asked of it has no answer."""
+
+
+class ForkedChild:
+    """A trial's process forked by a server."""
+
+    def __init__(self, pid: int, answers: queue.SimpleQueue[dict[str, Any]]) -> None:
+        self.pid = pid
+        self._answers = answers
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Exit code as `subprocess` gives it; -9 if the server went down and took the child along."""
+        if self._code is None:
+            try:
+                answer = self._answers.get_nowait()
+            except queue.Empty:
+                return None
+            self._code = answer.get("exit", -9)
+        return self._code
+
+
+class TrialServer:
+    """A waiting process.
+
+    Args:
+        command: the user's command.
+        environment: with the probe's variables in place; ``orders_path`` is where its orders are written.
+        orders: level, fork point and the rest (see `bisect_cfg.probe.boot.start`), without the socket.
+        folder: where its log and orders go.
+        keeper: clears up behind us.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        orders: Mapping[str, Any],
+        orders_path: Path,
+        log: str,
+        keeper: Keeper,
+    ) -> None:
+        self._keeper = keeper
+        self._ours, theirs = socket.socketpair()
+        orders_path.write_text(json.dumps({**orders, "socket": theirs.fileno()}))
+        self._process: subprocess.Popen[bytes] = launch(
+            command, environment, orders_path.parent, log, keeper, pass_fds=[theirs.fileno()]
+        )
+        theirs.close()
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._ready: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._gone = False
+        threading.Thread(target=self._read, name="trial-server-reader", daemon=True).start()
+
+    def wait_until_ready(self, timeout: float) -> str | None:
+        """Wait until the process has reached its fork point.
+
+        Returns:
+            None if forking there is sound, otherwise why not (also when it never got there).
+        """
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            try:
+                answer = self._ready.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if "gone" in answer:
+                return "the script ended before it came to its configuration again"
+            return answer["unsound"]
+        return f"the script did not come to its configuration within {timeout:.0f} s"
+
+    def fork(self, request: Mapping[str, Any]) -> ForkedChild:
+        """Start one trial.
+
+        Raises:
+            ServerGone: the server has ended.
+        """
+        answers = self._ask({"op": "trial", "request": dict(request)})
+        first = answers.get()
+        if "pid" not in first:
+            raise ServerGone
+        self._keeper.add(first["pid"])
+        return ForkedChild(first["pid"], answers)
+
+    def resolve(self, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Build configuration objects without training: what they resolve to, or why they are invalid.
+
+        Raises:
+            ServerGone: the server has ended.
+        """
+        answer = self._ask({"op": "resolve", "items": list(items)}).get()
+        if "results" not in answer:
+            raise ServerGone
+        return answer["results"]
+
+    def close(self) -> None:
+        """End the server and every child of it."""
+        try:
+            self._ours.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        kill_group(self._process.pid)
+        self._process.wait()
+        self._keeper.remove(self._process.pid)
+
+    def _ask(self, message: dict[str, Any]) -> queue.SimpleQueue[dict[str, Any]]:
+        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        with self._lock:
+            if self._gone:
+                raise ServerGone
+            number = next(self._numbers)
+            self._waiting[number] = answers
+            try:
+                self._ours.sendall((json.dumps({**message, "id": number}) + "\n").encode())
+            except OSError:
+                raise ServerGone from None
+        return answers
+
+    def _read(self) -> None:
+        buffer = b""
+        while True:
+            try:
+                data = self._ours.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                answer = json.loads(line)
+                if "ready" in answer:
+                    self._ready.put(answer)
+                    continue
+                with self._lock:
+                    waiting = self._waiting.get(answer["id"])
+                    if "exit" in answer or "results" in answer:
+                        self._waiting.pop(answer["id"], None)
+                if waiting is not None:
+                    waiting.put(answer)
+        with self._lock:
+            self._gone = True
+            self._ready.put({"gone": True})
+            for answers in self._waiting.values():
+                answers.put({"gone": True})
+
+
+def probe_environment(environment: Mapping[str, str], orders_path: Path) -> tuple[dict[str, str], dict[str, str | None]]:
+    """The user's environment with the probe's two variables, and what the probe has to restore."""
+    site = str(Path(__file__).resolve().parent.parent / "probe" / "site")
+    own = environment.get("PYTHONPATH")
+    added = {
+        "PYTHONPATH": os.pathsep.join([site, own]) if own else site,
+        "BISECT_CFG_PROBE": str(orders_path),
+    }
+    restore = {name: environment.get(name) for name in added}
+    return {**environment, **added}, restore

@@ -1,0 +1,205 @@
+"""From the traces of one run to what happened, and from that to an outcome.
+
+`observe` says what happened, without an opinion: which signature the run died with, which symptoms it
+showed, how far it came. `judge` holds that against the failure under study. The order in `observe` matters: a run
+whose weights became NaN dies one step later of a sampling error or an assert in a CUDA kernel, and the weights
+are what happened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bisect_cfg.diagnosis import signature as signatures
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.factors import Outcome
+from bisect_cfg.trials import health
+from bisect_cfg.trials.files import Traces
+
+# How much of the end of a log is searched for the specific line of a CUDA assertion. The assertion repeats for
+# every thread of every block; the first lines of it are the ones that say which.
+_LOG_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one run did.
+
+    Attributes:
+        died: signature of what ended it before its time, None if it reached its horizon or its own end.
+        symptoms: what its metrics show, most severe first.
+        steps: optimizer steps completed.
+        message: one line for people about how it died, "" if it did not.
+        trained: whether training began at all.
+        invalid: why the configuration could not be built, if that is what ended it.
+        remarks: oddities that are no failure.
+        seconds: wall-clock time of the run.
+        training_seconds: time from the start of training to the last step.
+    """
+
+    died: Signature | None
+    symptoms: tuple[health.Symptom, ...]
+    steps: int
+    message: str
+    trained: bool
+    invalid: str | None
+    remarks: tuple[str, ...]
+    seconds: float
+    training_seconds: float
+
+    @property
+    def failure(self) -> Signature | None:
+        """The failure this run shows: what it died of, or else its most severe symptom."""
+        if self.died is not None:
+            return self.died
+        return signature_of(self.symptoms[0]) if self.symptoms else None
+
+    @property
+    def step(self) -> int:
+        """The step at which it failed, counted from 1; the number of steps for a healthy run."""
+        if self.died is not None:
+            return self.steps if self.died.kind == "non-finite" else self.steps + 1
+        return self.symptoms[0].step if self.symptoms else self.steps
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds per optimizer step, None if there was none."""
+        return self.training_seconds / self.steps if self.steps else None
+
+
+def signature_of(symptom: health.Symptom) -> Signature:
+    """The signature under which a symptom is compared."""
+    return Signature(symptom.kind, symptom.name)
+
+
+def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | None, seconds: float) -> Observation:
+    """Say what happened in a run that is over.
+
+    Args:
+        traces: its events and metrics, read to the end.
+        folder: its folder, which has ``log.txt``.
+        exit_code: as `subprocess` gives it; None if we ended the run ourselves.
+        hang: why we called it a hang and ended it, None if we did not.
+        seconds: wall-clock time of the run.
+    """
+    rows = traces.metrics.rows
+    begun = traces.event("train_begin")
+    ended = traces.event("train_end")
+    died, message = _death(traces, folder, exit_code, hang, bool(begun), ended)
+    invalid = traces.event("invalid")
+    symptoms = health.symptoms(rows, ended=True)
+    return Observation(
+        died=died,
+        symptoms=tuple(symptoms),
+        steps=len(rows),
+        message=message,
+        trained=begun is not None,
+        invalid=f"{invalid['type']}: {invalid['message']}" if invalid and not begun else None,
+        remarks=tuple(health.remarks(rows)),
+        seconds=seconds,
+        training_seconds=(rows[-1]["time"] - begun["time"]) if rows and begun else 0.0,
+    )
+
+
+def _death(
+    traces: Traces, folder: Path, exit_code: int | None, hang: str | None, begun: bool, ended: dict | None
+) -> tuple[Signature | None, str]:
+    log = folder / "log.txt"
+    weights = traces.event("non_finite_parameters")
+    exception = traces.event("exception")
+    if weights is not None:
+        after = f", then {exception['type']}: {_line(exception['message'])}" if exception else ""
+        return (
+            Signature("non-finite", "parameters"),
+            f"weights became NaN or infinite at step {weights['step']} ({weights['parameter']}){after}",
+        )
+    if hang is not None:
+        return Signature("hang"), hang
+    if exception is not None:
+        frames = [(frame[0], frame[2]) for frame in exception["frames"]]
+        found = signatures.from_exception(exception["type"], exception["message"], frames, _read(log))
+        return found, f"{exception['type']}: {_line(exception['message'])}"
+    if ended is not None:
+        if ended["steps"] == 0 and not traces.metrics.rows:
+            return Signature("no-steps"), "training ended without a single optimizer step"
+        return None, ""
+    if exit_code is None:  # ended by us because a symptom was certain
+        return None, ""
+    if exit_code != 0:
+        found = signatures.from_exit(exit_code, log)
+        return found, f"{found}" if found else f"ended with exit status {exit_code}"
+    if not begun:
+        return Signature("no-training"), "the script ended without training"
+    return Signature("exit", "0"), "the process ended in the middle of training, with exit status 0"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+def _read(log: Path) -> str:
+    try:
+        with log.open("rb") as stream:
+            return stream.read(_LOG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+FailureTest = Callable[[Signature], bool]
+"""Whether a signature counts as the failure under study."""
+
+
+def same_as(studied: Signature) -> FailureTest:
+    """The default: exactly the failure that the bad configuration shows."""
+    return studied.same
+
+
+def widened(kind: str, studied: Signature) -> FailureTest:
+    """The test for ``--failure``: "any", "signal", "non-finite", or a regular expression over the signature's text.
+
+    Raises:
+        ValueError: the regular expression does not compile.
+    """
+    if kind == "any":
+        return lambda signature: True
+    if kind == "signal":
+        return lambda signature: signature.kind == "signal"
+    if kind == "non-finite":
+        return lambda signature: signature.kind == "non-finite" or signatures.is_sampling_error(signature)
+    try:
+        pattern = re.compile(kind, re.IGNORECASE)
+    except re.error as error:
+        raise ValueError(f"--failure {kind!r} is not a regular expression: {error}") from None
+    return lambda signature: pattern.search(str(signature)) is not None
+
+
+SILENT_KINDS = ("collapse", "no-gradient", "dead-reward")
+
+
+def judge(seen: Observation, is_failure: FailureTest, usual: frozenset[str]) -> tuple[Outcome, Signature | None]:
+    """The outcome of a run under the failure under study.
+
+    Args:
+        seen: what happened.
+        is_failure: whether a signature is the failure under study.
+        usual: kinds of silent symptom that the good configuration shows as well (a script whose reward is constant
+            is "dead" in every trial): they are the script's, not the configuration's.
+
+    Returns:
+        The outcome, and the signature it rests on (None for a pass).
+    """
+    if seen.died is not None:
+        return (Outcome.FAIL if is_failure(seen.died) else Outcome.UNRESOLVED), seen.died
+    shown = [signature_of(symptom) for symptom in seen.symptoms]
+    for signature in shown:
+        if is_failure(signature):
+            return Outcome.FAIL, signature
+    for signature in shown:
+        # A collapsed policy no longer explores, so it says nothing about the failure under study. Finite weights
+        # under an infinite gradient norm train on: a remark, no obstacle.
+        if signature.kind == "collapse" and signature.kind not in usual:
+            return Outcome.UNRESOLVED, signature
+    return Outcome.PASS, None
