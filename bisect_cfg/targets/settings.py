@@ -75,7 +75,6 @@ class Setting:
         good: resolved value of the good level.
         bad: resolved value of the bad level.
         reset: the encoded raw value that gives the good level.
-        unset: the encoded raw value that gives the bad level; None where the script gives it by itself.
     """
 
     name: str

@@ -26,7 +26,7 @@ from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.process import Child, Keeper, Patience, follow, launch
+from bisect_cfg.trials.process import Child, Ending, Keeper, Patience, follow, launch
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 from bisect_cfg.trials.server import ServerGone, TrialServer, probe_environment
 from bisect_cfg.trials.verdict import FailureTest, Observation, judge, observe
@@ -39,8 +39,10 @@ HORIZON_MARGIN = 4
 """A trial runs for twice the steps after which the bad configuration fails, and at least four more: other
 settings can delay a failure (a warmup, a stronger clip) without being its cause."""
 
+PROOFS = ("cause fails", "cause minus one", "correction")
 STRETCH = 2
-"""Confirming runs go on for this many horizons: a failure that is only delayed shows itself there."""
+"""Runs for these purposes, on which the answer rests, go on for this many horizons: a failure that is only delayed
+shows itself there."""
 
 HANG_SECONDS = 20.0
 """No step for this long is the least that is called a hang."""
@@ -75,6 +77,18 @@ class Run:
     seen: Observation
     traces: Traces
     folder: Path
+
+
+def load_run(study: Path, number: int | str) -> Run | None:
+    """A run that ended before, read back from its folder; None if there is none that came to its end."""
+    folder = study / "trials" / str(number)
+    try:
+        ending = Ending(**json.loads((folder / "ending.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    traces = Traces.of(folder)
+    traces.read()
+    return Run(observe(traces, folder, ending.exit_code, ending.hang, ending.seconds), traces, folder)
 
 
 class ScriptRunner:
@@ -200,8 +214,7 @@ class ScriptRunner:
 
     def run(self, request: TrialRequest) -> TrialResult:
         """Run one trial and judge it by the failure under study."""
-        stretched = request.purpose.startswith("confirm") or "confirm" in request.reason
-        steps = self.horizon * (STRETCH if stretched else 1)
+        steps = self.horizon * (STRETCH if request.purpose in PROOFS else 1)
         run = self.train(request.number, request.configuration, steps)
         return self.judged(run, steps)
 
@@ -295,6 +308,7 @@ class ScriptRunner:
             )
             self._keeper.remove(child.pid)
             traces.read()
+            _write_json(folder / "ending.json", asdict(ending))
             seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
             return Run(seen, traces, folder)
         finally:

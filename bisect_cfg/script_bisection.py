@@ -1,0 +1,570 @@
+"""The phases for a training script, in order: reproduce, find the factors, warm up, baselines, isolate, answer.
+
+`bisect_cfg.bisection` knows how to isolate causes for any runner. What comes before it is specific to a script: run
+the user's own command once, cold, to see how it fails and what it sets; find a faster sound way to start trials and
+show that it fails the same way there; make sure that the good configuration works and can be afforded.
+
+Everything that is found on the way lies in the study folder, and every phase first looks there: the same command
+after a crash goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bisect_cfg.errors import InputError
+from bisect_cfg.factors import Outcome
+from bisect_cfg.targets.names import SUCCESSORS, parse_assignment, read_good_file
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.settings import RESOURCES, Settings, build_settings, read_capture
+from bisect_cfg.trials.files import tail_of_log
+from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.script import (
+    LEVELS,
+    REPRODUCTION_PATIENCE,
+    REPRODUCTION_STEPS,
+    Run,
+    ScriptRunner,
+    horizon_for,
+    load_run,
+)
+from bisect_cfg.trials.verdict import Observation, judge, same_as, widened
+
+WARM_TRIES = 2
+"""How often the bad configuration may pass at a start level before that level is given up: a failure can be random,
+but a level that hides it is of no use."""
+
+DEAR_FACTOR = 3.0
+DEAR_SECONDS = 5.0
+"""The good configuration cannot be afforded when its steps take this many times as long as those of the user's own,
+and more than so many seconds each: library defaults can mean eight long completions where the user has one."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line can say; see `bisect-cfg bisect --help`."""
+
+    study: Path | None = None
+    good: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    steps: int | None = None
+    trial_timeout: float | None = None
+    jobs: int = 1
+    devices: tuple[str, ...] = ()
+    strategy: str = "adaptive"
+    failure: str | None = None
+    first: bool = False
+    confirm: int = 3
+    confidence: float = 0.95
+    prior: str = "risk"
+    level: str | None = None
+    max_trials: int | None = None
+    max_seconds: float | None = None
+    storage: str | None = None
+    restart: bool = False
+
+    def identity(self) -> dict[str, Any]:
+        """The options that change what the trials mean; a study keeps them."""
+        return {
+            "good": sorted(self.good),
+            "pins": sorted(self.pins),
+            "only": sorted(self.only),
+            "except": sorted(self.excluded),
+            "failure": self.failure,
+        }
+
+
+class Listener:
+    """What a view hears of; every method may be overridden, none must be."""
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """A new phase begins."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
+
+    def step(self, number: int | str, steps: int, horizon: int | None) -> None:
+        """A trial has made a step."""
+
+    def run_finished(self, purpose: str, run: Run, outcome: Outcome | None) -> None:
+        """One of the runs before the bisection proper is over."""
+
+    def reproduced(self, seen: Observation, horizon: int) -> None:
+        """The failure under study is known."""
+
+    def factors(self, settings: Settings) -> None:
+        """The factors are known."""
+
+    def isolating(self, bisection: Any) -> None:
+        """The bisection proper begins."""
+
+    def event(self, event: Any) -> None:
+        """An event of the bisection proper (see `bisect_cfg.bisection`)."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out, for the reports.
+
+    Attributes:
+        status: as in result.json.
+        folder: the study folder.
+        script: the target.
+        settings: the factors; None if it did not come to that.
+        bad_run: the first reproduction.
+        report: of the bisection proper; None if it did not come to that.
+        level: how trials were started.
+        horizon: steps per trial.
+        notes: sentences for the user.
+        seconds: wall-clock time of this call.
+        finished_before: the study had its answer already, nothing was run.
+    """
+
+    status: str
+    folder: Path
+    script: Script
+    settings: Settings | None = None
+    bad_run: Run | None = None
+    good_run: Run | None = None
+    report: Any = None
+    level: str = "cold"
+    horizon: int | None = None
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+def bisect_script(script: Script, options: Options, listener: Listener) -> Answer:
+    """Find which settings of a script make it fail.
+
+    Raises:
+        InputError: something about the input stands in the way.
+        KeyboardInterrupt: after everything that runs was ended; the study can be resumed.
+    """
+    started = time.monotonic()
+    with open_study(script, options) as (folder, state):
+        runner = ScriptRunner(
+            script,
+            folder,
+            timeout=options.trial_timeout,
+            jobs=options.jobs,
+            devices=options.devices,
+            on_progress=listener.step,
+        )
+        try:
+            answer = _Phases(script, options, listener, folder, state, runner).run()
+        finally:
+            runner.close()
+    return Answer(**{**answer.__dict__, "seconds": time.monotonic() - started})
+
+
+# ---------------------------------------------------------------------------------------------------- the study folder
+
+
+def default_folder(script: Script) -> Path:
+    """``bisect-cfg-studies/NAME`` here, or NAME-2, ... where another script has that name."""
+    base = Path("bisect-cfg-studies")
+    for number in range(1, 1000):
+        folder = base / (script.name if number == 1 else f"{script.name}-{number}")
+        state = _read_state(folder)
+        if state is None:
+            return folder
+        same = {"script", "arguments"}
+        if all(state["target"].get(key) == script.identity()[key] for key in same):
+            return folder
+    raise InputError("bisect-cfg-studies/ has a thousand studies of this name.", "Name one with --study DIR.")
+
+
+def _read_state(folder: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads((folder / "study.json").read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{folder / 'study.json'} cannot be read: {error}.", "Name another folder with --study, or remove it."
+        ) from None
+
+
+@contextlib.contextmanager
+def open_study(script: Script, options: Options) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Open or make the study folder; it is locked while we work in it.
+
+    Raises:
+        InputError: not writable, of another script, changed since, or in use.
+    """
+    folder = (options.study or default_folder(script)).absolute()
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file, not a folder.", "Name another folder with --study.")
+    if options.restart and folder.exists():
+        _check_target(folder, script)
+        aside = next(
+            path for i in range(1, 1000) if not (path := folder.with_name(f"{folder.name}.old-{i}")).exists()
+        )
+        folder.rename(aside)
+    try:
+        (folder / "trials").mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise InputError(
+            f"The study folder {folder} cannot be written: {error.strerror}.",
+            "Name another one with --study DIR.",
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise InputError(
+            f"Another bisect-cfg is working in {folder}.", "Wait for it, or name another folder with --study."
+        ) from None
+    with lock:
+        state = _read_state(folder)
+        if state is None:
+            if any(entry.name not in ("trials", "lock") for entry in folder.iterdir()):
+                raise InputError(
+                    f"{folder} is not empty and holds no study.", "Name an empty or new folder with --study."
+                )
+            state = {"target": script.identity(), "options": options.identity()}
+            save_state(folder, state)
+        _check_target(folder, script)
+        _check_unchanged(folder, state, script, options)
+        yield folder, state
+
+
+def save_state(folder: Path, state: dict[str, Any]) -> None:
+    """Write the study's state, all or nothing."""
+    temporary = folder / "study.json.new"
+    temporary.write_text(json.dumps(state, indent=1))
+    temporary.replace(folder / "study.json")
+
+
+def _check_target(folder: Path, script: Script) -> None:
+    state = _read_state(folder)
+    if state is None:
+        return
+    theirs, ours = state["target"], script.identity()
+    if theirs["script"] != ours["script"]:
+        raise InputError(
+            f"{folder} is a study of another script: {theirs['script']}.", "Name another folder with --study DIR."
+        )
+    if theirs["arguments"] != ours["arguments"]:
+        raise InputError(
+            f"{folder} is a study of the same script with other arguments: {' '.join(theirs['arguments']) or '(none)'}.",
+            "Name another folder with --study DIR.",
+        )
+
+
+def _check_unchanged(folder: Path, state: dict[str, Any], script: Script, options: Options) -> None:
+    theirs, ours = state["target"], script.identity()
+    changed = [
+        what
+        for key, what in (("script_hash", f"the script {script.path}"), ("good_file_hash", "the good file"))
+        if theirs[key] != ours[key]
+    ]
+    for key, value in options.identity().items():
+        if state["options"].get(key) != value:
+            changed.append(f"--{key}")
+    if changed:
+        raise InputError(
+            f"Since the study in {folder} was begun, {' and '.join(changed)} changed: its trials say nothing about "
+            "the new state.",
+            "Start anew with --restart (the old study is kept beside it), or name another folder with --study DIR.",
+        )
+
+
+# ------------------------------------------------------------------------------------------------------- the phases
+
+
+class _Phases:
+    """One pass through the phases; the order of the methods is the order of the work."""
+
+    def __init__(
+        self,
+        script: Script,
+        options: Options,
+        listener: Listener,
+        folder: Path,
+        state: dict[str, Any],
+        runner: ScriptRunner,
+    ) -> None:
+        self.script, self.options, self.listener = script, options, listener
+        self.folder, self.state, self.runner = folder, state, runner
+        self.notes: list[str] = []
+
+    def run(self) -> Answer:
+        options, runner = self.options, self.runner
+        pins = dict(parse_assignment(text, "--pin") for text in options.pins)
+        good = self._read_good()
+
+        bad_run = self._reproduce(pins)
+        failure = bad_run.seen.failure
+        if failure is None:
+            return self._answer("no_failure", bad_run=bad_run)
+        runner.is_failure = widened(options.failure, failure) if options.failure else same_as(failure)
+        if not runner.is_failure(failure):
+            raise InputError(
+                f"The run fails, but not in the way that --failure {options.failure} asks for: {failure}.",
+                "Leave --failure out to study the failure that it shows.",
+            )
+        runner.silent = bad_run.seen.died is None
+        runner.horizon = self.options.steps or horizon_for(bad_run.seen.step)
+        self.listener.reproduced(bad_run.seen, runner.horizon)
+
+        settings = self._find_factors(bad_run, good, pins)
+        if not settings.factors:
+            self.notes.append(
+                "No setting differs from the good configuration: the failure is in the script, the data or the "
+                "environment, or the good configuration has to be moved with --good."
+            )
+            return self._answer("baseline_fails", settings=settings, bad_run=bad_run)
+
+        warm_runs = self._warm_up(bad_run)
+        good_run = self._good_baseline(bad_run)
+        settings = runner.settings
+        outcome = judge(good_run.seen, runner.is_failure, frozenset())[0]
+        if good_run.seen.died is not None or outcome is not Outcome.PASS:
+            return self._answer("baseline_fails", settings=settings, bad_run=bad_run, good_run=good_run)
+        runner.usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
+        runner.good_pace = good_run.seen.pace
+        return self._isolate(bad_run, warm_runs, good_run)
+
+    def _answer(self, status: str, **parts: Any) -> Answer:
+        return Answer(
+            status,
+            self.folder,
+            self.script,
+            level=self.runner.level,
+            horizon=self.runner.horizon,
+            notes=tuple(self.notes),
+            **parts,
+        )
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+            self.listener.note(text)
+
+    # --------------------------------------------------------------------------------------------- reproduce
+
+    def _read_good(self) -> dict[str, Any]:
+        good: dict[str, Any] = {}
+        if self.script.good_file is not None:
+            good.update(read_good_file(self.script.good_file))
+        for text in self.options.good:
+            if "=" not in text and Path(text).is_file():
+                good.update(read_good_file(Path(text)))
+            else:
+                good.update([parse_assignment(text, "--good")])
+        return good
+
+    def _reproduce(self, pins: dict[str, Any]) -> Run:
+        """The user's own command, cold, watched and redirected but otherwise unchanged."""
+        self.listener.phase("reproduce", "running your command as it is, to see it fail")
+        known = load_run(self.folder, 0)
+        if known is not None:
+            run = known
+        else:
+            timeout = self.options.trial_timeout
+            patience = REPRODUCTION_PATIENCE
+            if timeout is not None:
+                patience = Patience(max(patience.before_training, timeout), timeout, timeout)
+            encoded = {(name if "." in name else f"args.{name}"): value for name, value in pins.items()}
+            run = self.runner.train(
+                0,
+                {},
+                self.options.steps or REPRODUCTION_STEPS,
+                level="cold",
+                patience=patience,
+                until_it_dies=True,
+                overrides=encoded,
+            )
+        begun = run.traces.event("train_begin")
+        self.runner.start_seconds = begun["time"] if begun else run.seen.seconds
+        self._check_that_it_trains(run)
+        self.listener.run_finished("bad baseline", run, Outcome.FAIL if run.seen.failure else Outcome.PASS)
+        return run
+
+    def _check_that_it_trains(self, run: Run) -> None:
+        """A run that never came to its configuration has nothing to bisect.
+
+        Raises:
+            InputError: with the end of its log.
+        """
+        capture = read_capture(run.traces.events.rows)
+        log = "\n".join("    " + line for line in tail_of_log(run.folder / "log.txt", 8))
+        where = f"Its last lines ({run.folder / 'log.txt'}):\n{log}" if log else "It printed nothing."
+        if run.seen.invalid is not None:
+            raise InputError(
+                f"Your configuration is not valid for the installed library, so no training ever starts: "
+                f"{run.seen.invalid}",
+                "There is nothing to bisect until it can be built.",
+            )
+        if capture is None:
+            hint = next((f" {name}: {text}" for name, text in SUCCESSORS.items() if name in log), "")
+            if run.seen.died is not None and run.seen.died.kind == "no-training":
+                what = "ended without ever building a training config (GRPOConfig or another TrainingArguments)"
+            else:
+                what = f"died before it built a training config: {run.seen.message or run.seen.died}"
+            raise InputError(
+                f"The script {self.script.path} {what}.{hint}",
+                f"It must do so when started as: {' '.join(self.script.command)}\n{where}",
+            )
+        if run.seen.died is not None and run.seen.died.kind == "no-training":
+            raise InputError(
+                f"The script {self.script.path} built its configuration and ended without training.",
+                f"It must call the trainer's train() when started as: {' '.join(self.script.command)}\n{where}",
+            )
+
+    # --------------------------------------------------------------------------------------------- factors
+
+    def _find_factors(self, bad_run: Run, good: dict[str, Any], pins: dict[str, Any]) -> Settings:
+        self.listener.phase("factors", "comparing your settings with the good ones")
+        capture = read_capture(bad_run.traces.events.rows)
+        settings = build_settings(
+            capture,
+            self.runner.resolve,
+            good=good,
+            pins=pins,
+            only=self.options.only,
+            excluded=self.options.excluded,
+        )
+        settings = settings.without(self.state.get("moved", ()))
+        self.runner.settings = settings
+        for note in settings.notes:
+            self._note(note)
+        self.listener.factors(settings)
+        return settings
+
+    # --------------------------------------------------------------------------------------------- start level
+
+    def _warm_up(self, bad_run: Run) -> list[Run]:
+        """Find the fastest way to start trials at which the bad configuration fails as it does cold.
+
+        Returns:
+            The runs of the bad configuration at the level that was chosen.
+        """
+        self.listener.phase("warm up", "looking for a faster start that fails in the same way")
+        wanted = self.state.get("level") or self.options.level
+        levels = LEVELS[LEVELS.index(wanted) :] if wanted else LEVELS
+        for level in levels:
+            reason = self.runner.start_server(level)
+            if reason is not None:
+                self._note(f"Trials cannot start at level {level}: {reason}.")
+                continue
+            if level == "cold":
+                break
+            runs = []
+            for attempt in range(WARM_TRIES):
+                run = self._baseline(f"warm-{level}-{attempt + 1}", self.runner.settings.bad)
+                runs.append(run)
+                failed = judge(run.seen, self.runner.is_failure, frozenset())[0] is Outcome.FAIL
+                if failed:
+                    break
+            self.listener.run_finished("warm start", runs[-1], Outcome.FAIL if failed else Outcome.PASS)
+            if failed:
+                self._keep("level", level)
+                return runs
+            shown = runs[-1].seen.failure
+            self._note(
+                f"Started at level {level} the bad configuration "
+                f"{'passes' if shown is None else f'fails differently ({shown})'}; trying a deeper restart."
+            )
+        self._keep("level", "cold")
+        return []
+
+    def _keep(self, key: str, value: Any) -> None:
+        if self.state.get(key) != value:
+            self.state[key] = value
+            save_state(self.folder, self.state)
+
+    def _baseline(self, name: str, configuration: dict[str, Any]) -> Run:
+        known = load_run(self.folder, name)
+        if known is not None:
+            return known
+        return self.runner.train(name, configuration, self.runner.horizon)
+
+    # --------------------------------------------------------------------------------------------- good baseline
+
+    def _good_baseline(self, bad_run: Run) -> Run:
+        """Run the good configuration; move the user's resource settings into it if it cannot be afforded."""
+        self.listener.phase("good baseline", "making sure the good configuration trains")
+        moved = bool(self.state.get("moved"))
+        run = self._baseline("good-affordable" if moved else "good", self.runner.settings.good)
+        if not moved:
+            reason = self._unaffordable(run, bad_run)
+            names = [
+                f.name
+                for f in self.runner.settings.factors
+                if f.name.split(".")[0] in RESOURCES and f.name not in self.options.only
+            ]
+            if reason and names:
+                self.listener.run_finished("good baseline", run, None)
+                self._keep("moved", names)
+                self.runner.settings = self.runner.settings.without(names)
+                run = self._baseline("good-affordable", self.runner.settings.good)
+        if self.state.get("moved"):
+            self._note(
+                "The library's defaults cannot be afforded here; these settings of yours are in the good configuration "
+                f"too: {', '.join(self.state['moved'])}. Name them with --only to vary them all the same."
+            )
+        outcome = judge(run.seen, self.runner.is_failure, frozenset())[0]
+        self.listener.run_finished("good baseline", run, outcome)
+        return run
+
+    def _unaffordable(self, good: Run, bad: Run) -> str:
+        if good.seen.died is not None and good.seen.died.kind == "out-of-memory":
+            return "it runs out of memory"
+        hung = good.seen.died is not None and good.seen.died.kind == "hang"
+        if hung and not (bad.seen.died is not None and bad.seen.died.kind == "hang"):
+            return "its steps take too long"
+        theirs = bad.seen.pace or (bad.seen.seconds - self.runner.start_seconds)
+        ours = good.seen.pace
+        if ours is not None and ours > DEAR_SECONDS and ours > DEAR_FACTOR * theirs:
+            return f"its steps take {ours:.0f} s, yours {theirs:.0f} s"
+        return ""
+
+    # --------------------------------------------------------------------------------------------- isolate
+
+    def _isolate(self, bad_run: Run, warm_runs: list[Run], good_run: Run) -> Answer:
+        from bisect_cfg.bisection import Bisection
+        from bisect_cfg.study import StudyMismatch
+
+        runner, options, settings = self.runner, self.options, self.runner.settings
+        self.listener.phase("isolate", "")
+        try:
+            bisection = Bisection(
+                settings.good,
+                settings.bad,
+                runner,
+                storage=options.storage or f"sqlite:///{self.folder / 'study.db'}",
+                study_name=self.script.name,
+                max_trials=options.max_trials,
+                jobs=options.jobs,
+                strategy=options.strategy,
+                first=options.first,
+                confidence=options.confidence,
+                prior=options.prior,
+                confirm=options.confirm,
+                is_failure=lambda result: True,  # the runner has compared signatures already
+                on_event=self.listener.event,
+                max_seconds=options.max_seconds,
+            )
+        except StudyMismatch as error:
+            raise InputError(str(error), "Start anew with --restart, or name another folder with --study.") from None
+        bisection.add(settings.bad, runner.judged(bad_run, None), "bad baseline")
+        for run in warm_runs:
+            bisection.add(settings.bad, runner.judged(run, runner.horizon), f"warm start: {run.folder.name}")
+        bisection.add(settings.good, runner.judged(good_run, runner.horizon), "good baseline")
+        self.listener.isolating(bisection)
+        report = bisection.run()
+        return self._answer(
+            report.status, settings=settings, bad_run=bad_run, good_run=good_run, report=report
+        )
