@@ -65,6 +65,7 @@ def from_prompt_reward(prompts, completions, **kwargs):
 
 def main():
     set_seed(0)
+    torch.set_num_threads(1)  # more only get in each other's way with a model this small
     tokenizer = build_tokenizer()
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained_model(folder, tokenizer)

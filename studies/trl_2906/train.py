@@ -6,6 +6,7 @@ import re
 import tempfile
 
 import h20_simulation  # noqa: F401  SIMULATION: makes this machine's bf16 matrix products fail as an H20's did
+import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
@@ -39,6 +40,7 @@ training_args = GRPOConfig(
 
 # A toy in place of Qwen2.5-0.5B-Instruct, so that nothing is downloaded.
 set_seed(0)
+torch.set_num_threads(1)  # more only get in each other's way with a model this small
 words = ["<pad>", "<eos>", "<unk>", "+", "=", ";", *"0123456789"]
 word_level = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
 word_level.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -5,6 +5,7 @@ import random
 import tempfile
 from dataclasses import dataclass, field
 
+import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import HfArgumentParser, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
@@ -71,6 +72,7 @@ def build_dataset(rows):
 def main():
     script_args, training_args = parse_arguments()
     set_seed(0)
+    torch.set_num_threads(1)  # more only get in each other's way with a model this small
     model, tokenizer = build_model()
 
     def majority_reward(prompts, completions, **kwargs):
