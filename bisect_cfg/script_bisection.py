@@ -298,6 +298,7 @@ class _Phases:
         self.script, self.options, self.listener = script, options, listener
         self.folder, self.state, self.runner = folder, state, runner
         self.notes: list[str] = []
+        self._unsound: dict[str, str] = {}  # level -> why trials cannot start there
 
     def run(self) -> Answer:
         options, runner = self.options, self.runner
@@ -326,11 +327,9 @@ class _Phases:
             )
             return self._answer("baseline_fails", settings=settings, bad_run=bad_run)
 
-        warm_runs = self._warm_up(bad_run)
-        good_run = self._good_baseline(bad_run)
+        warm_runs, good_run = self._baselines(bad_run)
         settings = runner.settings
-        outcome = judge(good_run.seen, runner.is_failure, frozenset())[0]
-        if good_run.seen.died is not None or outcome is not Outcome.PASS:
+        if self._outcome(good_run) is not Outcome.PASS:
             return self._answer("baseline_fails", settings=settings, bad_run=bad_run, good_run=good_run)
         runner.usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
         runner.good_pace = good_run.seen.pace
@@ -427,7 +426,8 @@ class _Phases:
 
     def _find_factors(self, bad_run: Run, good: dict[str, Any], pins: dict[str, Any]) -> Settings:
         self.listener.phase("factors", "comparing your settings with the good ones")
-        capture = read_capture(bad_run.traces.events.rows)
+        capture = self.runner.capture = read_capture(bad_run.traces.events.rows)
+        next((level for level in self._levels() if self._bring_up(level)), None)  # the settings are resolved there
         settings = build_settings(
             capture,
             self.runner.resolve,
@@ -443,42 +443,70 @@ class _Phases:
         self.listener.factors(settings)
         return settings
 
-    # --------------------------------------------------------------------------------------------- start level
+    # --------------------------------------------------------------------------------------------- baselines
 
-    def _warm_up(self, bad_run: Run) -> list[Run]:
-        """Find the fastest way to start trials at which the bad configuration fails as it does cold.
+    def _baselines(self, bad_run: Run) -> tuple[list[Run], Run]:
+        """Find the fastest way to start trials at which both configurations behave as they should.
+
+        At a sound level the bad configuration fails as it does cold, and the good one passes. A script can make a
+        level unsound in ways that only show in the second trial (it deletes a folder that all forks share), so a
+        good configuration that dies is tried at the next level before it is believed.
 
         Returns:
-            The runs of the bad configuration at the level that was chosen.
+            The runs of the bad configuration at the chosen level, and the run of the good one.
         """
-        self.listener.phase("warm up", "looking for a faster start that fails in the same way")
-        wanted = self.state.get("level") or self.options.level
-        levels = LEVELS[LEVELS.index(wanted) :] if wanted else LEVELS
-        for level in levels:
-            reason = self.runner.start_server(level)
-            if reason is not None:
-                self._note(f"Trials cannot start at level {level}: {reason}.")
+        for level in self._levels():
+            warm_runs = self._warm_start(level)
+            if warm_runs is None:
                 continue
-            if level == "cold":
-                break
-            runs = []
-            for attempt in range(WARM_TRIES):
-                run = self._baseline(f"warm-{level}-{attempt + 1}", self.runner.settings.bad)
-                runs.append(run)
-                failed = judge(run.seen, self.runner.is_failure, frozenset())[0] is Outcome.FAIL
-                if failed:
-                    break
-            self.listener.run_finished("warm start", runs[-1], Outcome.FAIL if failed else Outcome.PASS)
-            if failed:
-                self._keep("level", level)
+            good_run = self._good_baseline(bad_run, level)
+            outcome = self._outcome(good_run)
+            if outcome is Outcome.UNRESOLVED and level != "cold":
+                self._note(
+                    f"Started at level {level} the good configuration ends with {good_run.seen.failure}; "
+                    "trying a start from further back."
+                )
+                continue
+            break
+        self._keep("level", level)
+        self.listener.run_finished("good baseline", good_run, outcome)
+        return warm_runs, good_run
+
+    def _outcome(self, run: Run) -> Outcome:
+        return judge(run.seen, self.runner.is_failure, frozenset(run.seen.silent_kinds))[0]
+
+    def _levels(self) -> tuple[str, ...]:
+        wanted = self.state.get("level") or self.options.level
+        return LEVELS[LEVELS.index(wanted) :] if wanted else LEVELS
+
+    def _bring_up(self, level: str) -> bool:
+        reason = self._unsound.get(level) or self.runner.start_server(level)
+        if reason is not None and level not in self._unsound:
+            self._unsound[level] = reason
+            self._note(f"Trials cannot start at level {level}: {reason}.")
+        return reason is None
+
+    def _warm_start(self, level: str) -> list[Run] | None:
+        """Bring a level up and see the bad configuration fail there; None if the level is of no use."""
+        self.listener.phase("warm start", f"level {level}")
+        if not self._bring_up(level):
+            return None
+        if level == "cold":
+            return []
+        runs = []
+        for attempt in range(WARM_TRIES):
+            run = self._baseline(f"bad-{level}-{attempt + 1}", self.runner.settings.bad)
+            runs.append(run)
+            outcome = self._outcome(run)
+            self.listener.run_finished("warm start", run, outcome)
+            if outcome is Outcome.FAIL:
                 return runs
-            shown = runs[-1].seen.failure
-            self._note(
-                f"Started at level {level} the bad configuration "
-                f"{'passes' if shown is None else f'fails differently ({shown})'}; trying a deeper restart."
-            )
-        self._keep("level", "cold")
-        return []
+        shown = runs[-1].seen.failure
+        self._note(
+            f"Started at level {level} the bad configuration "
+            f"{'passes' if shown is None else f'ends with {shown}'}; trying a start from further back."
+        )
+        return None
 
     def _keep(self, key: str, value: Any) -> None:
         if self.state.get(key) != value:
@@ -491,32 +519,29 @@ class _Phases:
             return known
         return self.runner.train(name, configuration, self.runner.horizon)
 
-    # --------------------------------------------------------------------------------------------- good baseline
-
-    def _good_baseline(self, bad_run: Run) -> Run:
+    def _good_baseline(self, bad_run: Run, level: str) -> Run:
         """Run the good configuration; move the user's resource settings into it if it cannot be afforded."""
         self.listener.phase("good baseline", "making sure the good configuration trains")
-        moved = bool(self.state.get("moved"))
-        run = self._baseline("good-affordable" if moved else "good", self.runner.settings.good)
+        moved = "moved" in self.state
+        run = self._baseline(f"good-{level}{'-affordable' if moved else ''}", self.runner.settings.good)
         if not moved:
             reason = self._unaffordable(run, bad_run)
             names = [
-                f.name
-                for f in self.runner.settings.factors
-                if f.name.split(".")[0] in RESOURCES and f.name not in self.options.only
+                factor.name
+                for factor in self.runner.settings.factors
+                if factor.name.split(".")[0] in RESOURCES and factor.name not in self.options.only
             ]
             if reason and names:
-                self.listener.run_finished("good baseline", run, None)
                 self._keep("moved", names)
+                self._keep("moved_because", reason)
                 self.runner.settings = self.runner.settings.without(names)
-                run = self._baseline("good-affordable", self.runner.settings.good)
+                run = self._baseline(f"good-{level}-affordable", self.runner.settings.good)
         if self.state.get("moved"):
             self._note(
-                "The library's defaults cannot be afforded here; these settings of yours are in the good configuration "
-                f"too: {', '.join(self.state['moved'])}. Name them with --only to vary them all the same."
+                f"With the library's defaults the good configuration cannot be afforded here "
+                f"({self.state['moved_because']}), so it keeps your {', '.join(self.state['moved'])}. "
+                "Name them with --only to vary them all the same."
             )
-        outcome = judge(run.seen, self.runner.is_failure, frozenset())[0]
-        self.listener.run_finished("good baseline", run, outcome)
         return run
 
     def _unaffordable(self, good: Run, bad: Run) -> str:

@@ -118,6 +118,17 @@ class Capture:
     environment: Row
 
 
+def fork_point(capture: Capture) -> Row:
+    """The first object that a trial may have to change: the deepest point at which a fork is of use."""
+    for kind, index in capture.order:
+        owner = capture.args if kind == "args" else capture.others.get(kind)
+        if owner is None or owner.index != index:
+            continue
+        if kind == "args" or (owner.raw if kind == "load" else _user_set(owner)):
+            return {"kind": kind, "index": index}
+    return {"kind": "args", "index": capture.args.index}
+
+
 def read_capture(events: Sequence[Row]) -> Capture | None:
     """Read the probe's events; None if no training config was built."""
     built: dict[tuple[str, int], Row] = {}
@@ -193,16 +204,6 @@ class Settings:
         via = {factor.full: factor.kind for factor in self.factors}
         indices = {kind: other.index for kind, other in capture.others.items()}
         return {"args": capture.args.index, **indices, "via": via}
-
-    @property
-    def fork_at(self) -> Row:
-        """The first object that a trial may have to change: the deepest point at which a fork is of use."""
-        kinds = {"args", *(factor.kind for factor in self.factors)}
-        for kind, index in self.capture.order:
-            owner = self.capture.args if kind == "args" else self.capture.others.get(kind)
-            if kind in kinds and owner is not None and owner.index == index:
-                return {"kind": kind, "index": index}
-        return {"kind": "args", "index": self.capture.args.index}
 
     def overrides(self, configuration: Mapping[str, Any]) -> Row:
         """What the probe has to change in the script for this configuration.

@@ -23,7 +23,7 @@ from typing import Any
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.factors import Outcome
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import Settings
+from bisect_cfg.targets.settings import Capture, Settings, fork_point
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Child, Ending, Keeper, Patience, follow, launch
@@ -114,6 +114,7 @@ class ScriptRunner:
         on_progress: Callable[[int, int, int | None], None] = lambda number, steps, horizon: None,
     ) -> None:
         self.script, self.folder = script, folder
+        self.capture: Capture | None = None
         self.settings: Settings | None = None
         self.horizon: int | None = None
         self.level = "cold"
@@ -126,9 +127,11 @@ class ScriptRunner:
         self._on_progress = on_progress
         self._keeper = Keeper()
         self._server: TrialServer | None = None
+        self._server_level = ""
         self._server_lock = threading.RLock()
         self._interrupted = threading.Event()
         self._validity: dict[str, str | None] = {}
+        self._also_cold: set[str | None] = set()  # signatures of other failures that a cold start shows as well
         self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
         for device in devices:
             self._slots.put(device)
@@ -157,6 +160,8 @@ class ScriptRunner:
             None if it stands and forking it is sound, otherwise why not.
         """
         with self._server_lock:
+            if self._server is not None and level == self._server_level:
+                return None
             if self._server is not None:
                 self._server.close()
                 self._server = None
@@ -167,22 +172,21 @@ class ScriptRunner:
             folder.mkdir(exist_ok=True)
             orders_path = folder / "orders.json"
             environment, restore = probe_environment(os.environ, orders_path)
-            orders: dict[str, Any] = {"level": level, "restore": restore}
-            if self.settings is not None:
-                capture = self.settings.capture
-                orders["modules"] = list(capture.modules)
-                orders["targets"], orders["fork_at"] = self.settings.targets, self.settings.fork_at
-            else:
-                orders["modules"] = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer"]
+            orders = {
+                "level": level,
+                "restore": restore,
+                "modules": list(self.capture.modules),
+                "fork_at": fork_point(self.capture),
+            }
             server = TrialServer(
                 self.script.command, environment, orders, orders_path, f"{level}.txt", self._keeper
             )
             # Loaded from a warm disk cache the second time, so this bound is generous.
-            reason = server.wait_until_ready(max(60.0, SERVER_PATIENCE * self.start_seconds))
+            reason = server.wait_until_ready(max(60.0, SERVER_PATIENCE * self.start_seconds), self._interrupted)
             if reason is not None:
                 server.close()
                 return reason
-            self._server, self.level = server, level
+            self._server, self._server_level, self.level = server, level, level
             return None
 
     def resolve(self, item: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,9 +194,11 @@ class ScriptRunner:
         for _ in range(2):
             with self._server_lock:
                 if self._server is None:
+                    level = self.level
                     reason = self.start_server("imports")
                     if reason is not None:
                         raise RuntimeError(f"no process to check configurations in: {reason}")
+                    self.level = level  # trials go on starting as they did
                 server = self._server
             try:
                 return server.resolve([item])[0]
@@ -216,7 +222,23 @@ class ScriptRunner:
         """Run one trial and judge it by the failure under study."""
         steps = self.horizon * (STRETCH if request.purpose in PROOFS else 1)
         run = self.train(request.number, request.configuration, steps)
-        return self.judged(run, steps)
+        result = self.judged(run, steps)
+        if result.outcome is Outcome.UNRESOLVED and self.level != "cold" and run.seen.invalid is None:
+            return self._checked_cold(request, result, steps)
+        return result
+
+    def _checked_cold(self, request: TrialRequest, warm: TrialResult, steps: int) -> TrialResult:
+        """A trial that died of something else may owe it to the warm start: once for each such signature, see."""
+        if warm.signature in self._also_cold:
+            return warm
+        run = self.train(f"{request.number}-cold", request.configuration, steps, level="cold")
+        cold = self.judged(run, steps)
+        if cold.signature == warm.signature:
+            self._also_cold.add(warm.signature)
+            return warm
+        # What the warm start shows is not what the user's command shows. From here on start cold.
+        self.start_server("cold")
+        return cold
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""

@@ -78,14 +78,14 @@ class TrialServer:
         self._gone = False
         threading.Thread(target=self._read, name="trial-server-reader", daemon=True).start()
 
-    def wait_until_ready(self, timeout: float) -> str | None:
+    def wait_until_ready(self, timeout: float, interrupted: threading.Event) -> str | None:
         """Wait until the process has reached its fork point.
 
         Returns:
             None if forking there is sound, otherwise why not (also when it never got there).
         """
         deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not interrupted.is_set():
             try:
                 answer = self._ready.get(timeout=0.1)
             except queue.Empty:

@@ -24,6 +24,10 @@ from bisect_cfg.trials.files import Traces
 _LOG_BYTES = 4 << 20
 
 
+SILENT_KINDS = ("collapse", "no-gradient", "dead-reward")
+"""Symptoms of a run that neither dies nor computes anything non-finite, and learns nothing."""
+
+
 @dataclass(frozen=True)
 class Observation:
     """What one run did.
@@ -63,6 +67,11 @@ class Observation:
         if self.died is not None:
             return self.steps if self.died.kind == "non-finite" else self.steps + 1
         return self.symptoms[0].step if self.symptoms else self.steps
+
+    @property
+    def silent_kinds(self) -> frozenset[str]:
+        """Kinds of its silent symptoms."""
+        return frozenset(symptom.kind for symptom in self.symptoms if symptom.kind in SILENT_KINDS)
 
     @property
     def pace(self) -> float | None:
@@ -174,9 +183,6 @@ def widened(kind: str, studied: Signature) -> FailureTest:
     except re.error as error:
         raise ValueError(f"--failure {kind!r} is not a regular expression: {error}") from None
     return lambda signature: pattern.search(str(signature)) is not None
-
-
-SILENT_KINDS = ("collapse", "no-gradient", "dead-reward")
 
 
 def judge(seen: Observation, is_failure: FailureTest, usual: frozenset[str]) -> tuple[Outcome, Signature | None]:
