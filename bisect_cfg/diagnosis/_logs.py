@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from bisect_cfg.diagnosis._anchors import scanner
 from bisect_cfg.diagnosis._text import plain, split_prefix
 
 BLOCK = 1 << 18
@@ -30,6 +31,12 @@ BLOCK = 1 << 18
 
 LONGEST_LINE = 1 << 16
 """A longer line is cut: binary junk and whole prompts printed on one line say nothing further on."""
+
+LONGEST_SHELL_LINE = 400
+"""A shell prints the signal and the command; what is longer only happens to have such a word in it."""
+
+LONGEST_TRACEBACK = 4000
+"""Lines until an unfinished traceback is given up: a model may print the beginning of one as its answer."""
 
 MOST_TRACEBACKS = 64
 """Tracebacks kept. The first ones count; a thousand ranks print a thousand of them."""
@@ -53,7 +60,10 @@ _ASSERTION = re.compile(
     r"Assertion `(?P<assertion>.*)` failed"
 )
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
-_RAISED = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+_RAISED = re.compile(
+    r"(?!(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL):)"  # logging lines of the same rank in between
+    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?::(?: (?P<message>.*))?)?$"
+)
 _SIGNALS = (
     re.compile(r"died with <Signals\.(?P<name>SIG[A-Z]+): \d+>"),
     re.compile(r"Signal \d+ \((?P<name>SIG[A-Z]+)\) received by PID"),
@@ -87,23 +97,34 @@ SHELL_WORDS = {
 }
 _DUMPED = r"\s*(?:[(（](?:core dumped|吐核|核心已转储|コアダンプ|[^)）]{1,40})[)）])?"
 _SHELL = {
-    name: re.compile(rf"(?:^|: |\s{{2,}}|\d )(?:{words}){_DUMPED}(?:\s{{2,}}.*|\s+[\w./~-]*python.*)?$")
+    name: re.compile(rf"(?:^|: |\s{{2,}}|\d |\])(?:{words}){_DUMPED}(?:\s{{2,}}.*|\s+[\w./~-]*python.*)?$")
     for name, words in SHELL_WORDS.items()
 }
 _HOST_MEMORY = re.compile(
     r"[Oo]ut of memory: Killed process|oom[-_]kill|OOM Killed|ray\.exceptions\.OutOfMemoryError"
 )
 
-# One scan that decides which blocks and lines are looked at; it must let through all that is matched above.
-_TROUBLE = re.compile(
-    "|".join(
-        (
-            r"Traceback \(most|ssertion `|Signals\.SIG|Signal \d|Signal:|exitcode|aught signal",
-            r"Fatal Python|Killed|oom[-_]kill|\.OutOfMemoryError",
-            *SHELL_WORDS.values(),
-        )
-    ).encode()
+_LITERALS = (
+    "Traceback (most recent",
+    "ssertion `",
+    "Signals.SIG",
+    "Signal 8",
+    "exitcode",
+    "Caught signal",
+    "] Signal: ",
+    "received by PID",
+    "Fatal Python error",
+    "Killed process",
+    "OOM Killed",
+    "oom-kill",
+    "oom_kill",
+    "exceptions.OutOfMemoryError",
+    *(word for words in SHELL_WORDS.values() for word in words.split("|")),
 )
+ANCHORS = tuple((literal,) for literal in _LITERALS if len(literal.encode()) >= 4)
+"""What a line must contain to be looked at, for `_anchors.scanner`; lets through all that is matched above."""
+
+TROUBLE = re.compile("|".join(re.escape(literal) for literal in _LITERALS).encode())
 
 
 @dataclass
@@ -123,6 +144,7 @@ class Evidence:
     assertion: tuple[str, str, int] | None = None  # kernel, asserted condition, line
     tracebacks: list[Traceback] = field(default_factory=list)
     signals: dict[str, int] = field(default_factory=dict)  # name -> first line
+    signal_lines: dict[str, str] = field(default_factory=dict)
     host_memory: int | None = None
     progress: bool = False  # metrics came after the tracebacks above
 
@@ -144,30 +166,46 @@ def blocks(stream: BinaryIO, size: int = BLOCK) -> Iterator[bytes]:
         rest = block[cut:]
 
 
-class _Reader:
-    """Follows the tracebacks of every rank at once."""
+class Reader:
+    """Follows the tracebacks of every rank at once, and notes everything else that says how the run died."""
 
     def __init__(self) -> None:
         self.evidence = Evidence()
-        self._open: dict[str, list[tuple[str, str]]] = {}
+        self._open: dict[str, tuple[int, list[tuple[str, str]]]] = {}  # who -> first line, frames
 
     def busy(self) -> bool:
+        """Whether a traceback has begun and not ended: then the next block matters, whatever it holds."""
         return bool(self._open)
 
-    def line(self, raw: bytes, number: int) -> None:
+    def feed(self, block: bytes, number: int) -> None:
+        """Looks at the lines of a block that has trouble in it; its first line has this number."""
+        for offset, raw in enumerate(block.split(b"\n")):
+            if raw and (self._open or TROUBLE.search(raw)):
+                self._line(raw, number + offset)
+            if self.evidence.tracebacks:
+                self.saw_progress(raw)
+
+    def saw_progress(self, block: bytes) -> None:
+        """Notes that training went on after the tracebacks so far."""
+        if self.evidence.tracebacks and not self.evidence.progress and _PROGRESS.search(block):
+            self.evidence.progress = True
+
+    def _line(self, raw: bytes, number: int) -> None:
         text = plain(raw[:LONGEST_LINE].decode("utf-8", "replace"))
         who, said = split_prefix(text)
         if "Traceback (most recent call last)" in said:
-            self._open[who] = []
+            self._open[who] = (number, [])
             return
         if who in self._open:
+            first, frames = self._open[who]
             frame = _FRAME.match(said)
             if frame:
-                self._open[who].append((frame["file"], frame["function"]))
+                frames.append((frame["file"], frame["function"]))
                 return
-            raised = _RAISED.match(said) if said[:1].strip() else None
+            raised = _RAISED.match(said) if frames and said[:1].strip() else None
+            if raised or number - first > LONGEST_TRACEBACK:
+                del self._open[who]
             if raised:
-                frames = self._open.pop(who)
                 self._raised(Traceback(frames, raised["type"], raised["message"] or "", number))
             # Anything else is source text, a caret line, or another rank's unmarked line in between.
         self._marks(said, number)
@@ -191,14 +229,16 @@ class _Reader:
             if found:
                 ((kind, value),) = found.groupdict().items()
                 name = {"name": str, "number": _named, "words": _shell_signal}[kind](value)
-                if name:
-                    evidence.signals.setdefault(name, number)
-        if len(said) < 400:
-            name = _shell_signal(said)
-            if name:
-                evidence.signals.setdefault(name, number)
+                self._signal(name, number, said)
+        if len(said) < LONGEST_SHELL_LINE:
+            self._signal(_shell_signal(said), number, said)
         if evidence.host_memory is None and _HOST_MEMORY.search(said):
             evidence.host_memory = number
+
+    def _signal(self, name: str | None, number: int, said: str) -> None:
+        if name and name not in self.evidence.signals:
+            self.evidence.signals[name] = number
+            self.evidence.signal_lines[name] = said.strip()[:LONGEST_SHELL_LINE]
 
 
 def _named(number: str) -> str | None:
@@ -214,18 +254,13 @@ def _shell_signal(said: str) -> str | None:
 
 def read(stream: BinaryIO) -> Evidence:
     """Reads a log to its end and returns what it says about a failure."""
-    reader = _Reader()
-    evidence = reader.evidence
+    reader = Reader()
+    scan = scanner(ANCHORS)
     number = 1
     for block in blocks(stream):
-        first = _TROUBLE.search(block)
-        if first or reader.busy():
-            for offset, raw in enumerate(block.split(b"\n")):
-                if raw and (reader.busy() or _TROUBLE.search(raw)):
-                    reader.line(raw, number + offset)
-                if evidence.tracebacks and not evidence.progress and _PROGRESS.search(raw):
-                    evidence.progress = True
-        elif evidence.tracebacks and not evidence.progress and _PROGRESS.search(block):
-            evidence.progress = True
+        if reader.busy() or scan.search(block):
+            reader.feed(block, number)
+        else:
+            reader.saw_progress(block)
         number += block.count(b"\n")
-    return evidence
+    return reader.evidence

@@ -178,7 +178,7 @@ def from_exit(returncode: int, log: str | bytes | os.PathLike[str] = "") -> Sign
     own = _signal_of(returncode)
     if own and own not in SENT_BY_OTHERS:
         return _assertion(evidence) or Signature("signal", own)
-    printed = _from_evidence(evidence)
+    printed = from_evidence(evidence)
     if own and (printed is None or printed.kind == "signal"):
         printed = printed if printed and printed.name not in SENT_BY_OTHERS else _signal(own, evidence)
     return printed or Signature("exit", str(returncode))
@@ -186,7 +186,7 @@ def from_exit(returncode: int, log: str | bytes | os.PathLike[str] = "") -> Sign
 
 def from_log(stream: BinaryIO) -> Signature | None:
     """The signature of the failure that a log shows, None if it shows none. Reads the stream in blocks."""
-    return _from_evidence(_logs.read(stream))
+    return from_evidence(_logs.read(stream))
 
 
 def _read(log: str | bytes | os.PathLike[str]) -> _logs.Evidence:
@@ -199,7 +199,8 @@ def _read(log: str | bytes | os.PathLike[str]) -> _logs.Evidence:
     return _logs.read(io.BytesIO(log.encode("utf-8", "replace") if isinstance(log, str) else log))
 
 
-def _from_evidence(evidence: _logs.Evidence) -> Signature | None:
+def from_evidence(evidence: _logs.Evidence) -> Signature | None:
+    """The signature of the failure that a log's evidence shows."""
     asserted = _assertion(evidence)
     if asserted:
         return asserted

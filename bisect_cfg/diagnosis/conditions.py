@@ -1,0 +1,105 @@
+"""Whether a known failure's conditions hold for an environment and a configuration.
+
+Each condition holds, does not hold, or cannot be decided because the fingerprint does not know. One that does
+not hold rules an entry out; only those that hold count for it.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_COMPARISON = re.compile(r"(<=|>=|==|!=|<|>)\s*(.+)")
+_OPERATORS = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One condition: what it asks, what is the case, and whether it holds (None: not known)."""
+
+    asks: str
+    found: str
+    holds: bool | None
+
+
+def judge(
+    conditions: Mapping[str, Any],
+    environment: Mapping[str, Any] | None = None,
+    configuration: Mapping[str, Any] | None = None,
+) -> list[Verdict]:
+    """Judges an entry's conditions one by one.
+
+    Args:
+        conditions: As in a knowledge entry.
+        environment: A `fingerprint`.
+        configuration: Parameter -> value, with or without a namespace (`args.bf16` or `bf16`).
+    """
+    environment = environment or {}
+    bare = {name.rpartition(".")[2]: value for name, value in (configuration or {}).items()}
+    return [*_environment(conditions, environment), *_parameters(conditions.get("parameters", {}), bare)]
+
+
+def _environment(conditions: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[Verdict]:
+    packages = environment.get("packages") or {}
+    for name, specifier in conditions.get("packages", {}).items():
+        yield _version(name, specifier, packages.get(name))
+    if "cuda" in conditions:
+        yield _version("CUDA", conditions["cuda"], environment.get("cuda"))
+    if "cublas" in conditions:
+        yield _version("cuBLAS", conditions["cublas"], (environment.get("cublas") or {}).get("version"))
+    if "gpu" in conditions:
+        names = [gpu["name"] for gpu in environment.get("gpus") or []]
+        holds = any(re.search(conditions["gpu"], name) for name in names) if names else None
+        yield Verdict(f"GPU {conditions['gpu']}", ", ".join(dict.fromkeys(names)) or "unknown", holds)
+    if "launcher" in conditions:
+        launcher = environment.get("launcher")
+        holds = None if launcher is None else launcher == conditions["launcher"]
+        yield Verdict(f"launched by {conditions['launcher']}", launcher or "unknown", holds)
+
+
+def _version(name: str, specifier: str, version: str | None) -> Verdict:
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    asks = f"{name} {specifier}"
+    if version is None:
+        return Verdict(asks, "unknown", None)
+    try:
+        # The release alone decides: 0.16.0.dev0 has what 0.16.0 has, and 2.5.1+cu121 is 2.5.1.
+        holds = SpecifierSet(specifier).contains(Version(version).base_version, prereleases=True)
+    except InvalidVersion:
+        return Verdict(asks, version, None)
+    return Verdict(asks, f"{name} {version}", holds)
+
+
+def _parameters(wanted: Mapping[str, Any], bare: Mapping[str, Any]) -> Iterator[Verdict]:
+    for name, value in wanted.items():
+        asks = f"{name} {value}" if _comparison(value) else f"{name}={value}"
+        if name not in bare:
+            yield Verdict(asks, "unknown", None)
+            continue
+        yield Verdict(asks, f"{name}={bare[name]}", _matches(value, bare[name]))
+
+
+def _comparison(value: Any) -> re.Match[str] | None:
+    return _COMPARISON.fullmatch(value) if isinstance(value, str) else None
+
+
+def _matches(wanted: Any, actual: Any) -> bool | None:
+    comparison = _comparison(wanted)
+    if not comparison:
+        return str(wanted).lower() == str(actual).lower()
+    try:
+        return _OPERATORS[comparison[1]](float(actual), float(comparison[2]))
+    except (TypeError, ValueError):
+        return None

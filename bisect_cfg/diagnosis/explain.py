@@ -1,0 +1,237 @@
+"""`bisect-cfg explain`: a log in, what it means out. No GPU, no script, no torch.
+
+The log is read once, in blocks. One scan finds the few lines on which some clue could match (`_anchors`), those are
+matched properly; the metric rows are summed up (`_metrics`), and the tracebacks and signals are followed
+(`_logs`). Then every known failure whose clues are all there is ranked: one that needs more clues, and has
+more of its hints, says more; a general one gives way. What nobody knows is said to be unknown, with the
+failure's own words, and how to bisect it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bisect_cfg.diagnosis import _logs, signature
+from bisect_cfg.diagnosis._anchors import literals, scanner
+from bisect_cfg.diagnosis._metrics import FACTS, Rows
+from bisect_cfg.diagnosis._text import clean
+from bisect_cfg.diagnosis.conditions import judge
+from bisect_cfg.diagnosis.knowledge import Clue, Entry, load
+
+EVIDENCE = 3
+"""Lines kept for each clue. A device-side assertion prints thousands of the same."""
+
+WINDOW = 4000
+"""Bytes on each side of an anchor that are taken for its line; longer lines are printed data, not messages."""
+
+GENERAL, SPECIFIC, FOR_ALL, FOR_HINT, FOR_CONDITION = 4, 10, 3, 2, 2
+"""What a match is worth. A specific entry beats a general one unless four hints speak for the general one, and an
+entry that needs a second clue beats one that does not."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the log, counted from 1."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Match:
+    """A known failure that the log shows, why, and how strongly."""
+
+    entry: Entry
+    score: int
+    why: tuple[str, ...]
+    evidence: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a log means: the known failures it shows, likeliest first, and the failure's own signature."""
+
+    matches: tuple[Match, ...]
+    signature: signature.Signature | None
+    command: str
+    lines: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    def __str__(self) -> str:
+        from bisect_cfg.diagnosis._render import render
+
+        return render(self)
+
+
+def explain(
+    stream: BinaryIO,
+    *,
+    environment: Mapping[str, Any] | None = None,
+    configuration: Mapping[str, Any] | None = None,
+    entries: Sequence[Entry] | None = None,
+) -> Explanation:
+    """Explains a log.
+
+    Args:
+        stream: The log, opened in binary mode; it is read once, to its end.
+        environment: A `fingerprint` of where it ran, if known; rules out what cannot apply there.
+        configuration: The settings it ran with, if known.
+        entries: The known failures; those of this package if None.
+    """
+    reading = _Reading(load() if entries is None else entries)
+    reading.read(stream)
+    found = reading.found()
+    matches = [
+        match
+        for entry in reading.entries
+        if (match := _match(entry, found, environment, configuration)) is not None
+    ]
+    matches.sort(key=lambda match: (-match.score, match.evidence[0].number if match.evidence else 0))
+    own = signature.from_evidence(reading.logs.evidence)
+    return Explanation(tuple(matches), own, _command(reading.command), reading.lines)
+
+
+def explain_text(text: str, **options: Any) -> Explanation:
+    """`explain` for a text in memory: the last lines of a trial, an exception's message."""
+    return explain(io.BytesIO(text.encode("utf-8", "replace")), **options)
+
+
+def explain_command(path: str) -> int:
+    """What `bisect-cfg explain FILE` does; "-" reads standard input.
+
+    Returns:
+        The exit status: 0 something known was found, 1 nothing known, 2 the file cannot be read.
+    """
+    try:
+        if path == "-":
+            explanation = explain(sys.stdin.buffer)
+        else:
+            with Path(path).open("rb") as stream:
+                explanation = explain(stream)
+    except OSError as error:
+        print(f"bisect-cfg explain: {path}: {error.strerror}. Give a log file, or - for standard input.", file=sys.stderr)
+        return 2
+    from bisect_cfg.diagnosis._render import show
+
+    show(explanation)
+    return 0 if explanation.matches else 1
+
+
+class _Reading:
+    """One pass over a log: which clues it has, and where."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        self.rows = Rows()
+        self.logs = _logs.Reader()
+        self.lines = 0
+        self.command: str | None = None
+        self._evidence: dict[str, list[Line]] = {}
+        patterns = dict.fromkeys(clue.value for entry in entries for clue in entry.clues if clue.kind == "line")
+        self._open = {pattern: literals(pattern) for pattern in patterns}
+
+    def read(self, stream: BinaryIO) -> None:
+        number = 1
+        scan = self._scanner()
+        for block in _logs.blocks(stream):
+            self.rows.feed(block, number)
+            before = len(self._open)
+            trouble = self._scan(block, number, scan)
+            if trouble or self.logs.busy():
+                self.logs.feed(block, number)
+            self.logs.saw_progress(block)
+            if len(self._open) < before:
+                scan = self._scanner()
+            number += block.count(b"\n")
+        self.lines = number - 1
+
+    def found(self) -> dict[Clue, list[Line]]:
+        """Every clue the log has, with the lines that show it."""
+        found = {Clue("line", pattern): lines for pattern, lines in self._evidence.items()}
+        for name, number in self.logs.evidence.signals.items():
+            text = self.logs.evidence.signal_lines.get(name, name)
+            found[Clue("signal", name)] = [Line(number, text)]
+        for name, rows in self.rows.facts().items():
+            found[Clue("metric", name)] = [Line(row.line, row.text) for row in rows[:EVIDENCE]]
+        return found
+
+    def _scanner(self) -> re.Pattern[bytes]:
+        return scanner([*self._open.values(), *_logs.ANCHORS])
+
+    def _scan(self, block: bytes, number: int, scan: re.Pattern[bytes]) -> bool:
+        position, counted, trouble = 0, 0, False
+        while hit := scan.search(block, position):
+            low = max(position, hit.start() - WINDOW)
+            start = max(block.rfind(b"\n", low, hit.start()), block.rfind(b"\r", low, hit.start()), low - 1) + 1
+            ends = [block.find(mark, hit.end(), hit.end() + WINDOW) for mark in (b"\n", b"\r")]
+            position = min((end for end in ends if end >= 0), default=min(hit.end() + WINDOW, len(block)))
+            number += block.count(b"\n", counted, start)
+            counted = start
+            trouble |= self._line(block[start:position], number)
+        return trouble
+
+    def _line(self, raw: bytes, number: int) -> bool:
+        text = raw.decode("utf-8", "replace")
+        said = None
+        for pattern, runs in list(self._open.items()):
+            if runs[0] not in text:
+                continue
+            said = said or clean(text)
+            if re.search(pattern, said):
+                lines = self._evidence.setdefault(pattern, [])
+                lines.append(Line(number, said))
+                if len(lines) >= EVIDENCE:
+                    del self._open[pattern]
+        if self.command is None and "Command '[" in text:
+            self.command = text
+        return _logs.TROUBLE.search(raw) is not None
+
+
+def _match(
+    entry: Entry,
+    found: Mapping[Clue, list[Line]],
+    environment: Mapping[str, Any] | None,
+    configuration: Mapping[str, Any] | None,
+) -> Match | None:
+    present = [clue for clue in entry.any if clue in found]
+    if not present or any(clue not in found for clue in entry.all) or any(clue in found for clue in entry.unless):
+        return None
+    hints = [clue for clue in entry.hints if clue in found]
+    verdicts = judge(entry.conditions, environment, configuration)
+    if any(verdict.holds is False for verdict in verdicts):
+        return None
+    holding = [verdict for verdict in verdicts if verdict.holds]
+    score = GENERAL if entry.general else SPECIFIC
+    score += FOR_ALL * len(entry.all) + FOR_HINT * len(hints) + FOR_CONDITION * len(holding)
+    why = [_reason(clue, found[clue][0]) for clue in [*present, *entry.all, *hints]]
+    why += [f"{verdict.found} ({verdict.asks})" for verdict in holding]
+    lines = {line for clue in [*present, *entry.all, *hints] for line in found[clue][:EVIDENCE]}
+    return Match(entry, score, tuple(why), tuple(sorted(lines, key=lambda line: line.number)))
+
+
+def _reason(clue: Clue, line: Line) -> str:
+    if clue.kind == "metric":
+        return f"line {line.number}: {FACTS[clue.value]}"
+    if clue.kind == "signal":
+        return f"line {line.number}: the process was ended by {clue.value}"
+    return f"line {line.number} has the message"
+
+
+def _command(launched: str | None) -> str:
+    """The next command to paste. The script's own name and flags where the log gives them away."""
+    target, arguments = "train.py", ""
+    if launched:
+        words = re.findall(r"'((?:[^'\\]|\\.)*)'", launched.split("Command '", 1)[1].split("]'", 1)[0])
+        scripts = [index for index, word in enumerate(words) if word.endswith(".py")]
+        if scripts:
+            import shlex
+
+            target = words[scripts[0]]
+            arguments = shlex.join(words[scripts[0] + 1 :])
+    return f"bisect-cfg bisect {target} --study study" + (f" -- {arguments}" if arguments else "")

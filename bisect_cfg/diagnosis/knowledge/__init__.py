@@ -1,0 +1,192 @@
+"""Known failures, as data: one entry for each, in the YAML files next to this one.
+
+An entry says how a failure looks in a log, what it means, what triggers it and what is at fault (seldom the
+same), what cures it, and where that is known from. Adding one needs no code: write it into the file it fits,
+with a sample log, and the tests check that the sample leads to it. The fields:
+
+    id, title       a short name, and one line for people
+    any             clues of which one must be in the log
+    all             clues that must all be in the log besides
+    hints           clues that make this entry likelier than another with the same clues
+    unless          clues that rule it out
+    general         true for an entry that gives way to any other (a fallback)
+    conditions      where it applies: `packages` {name: version specifier}, `gpu` (regular expression), `cuda`,
+                    `cublas` (version specifiers), `parameters` {name: value, or a comparison such as ">0"},
+                    `launcher`
+    meaning         what happened
+    trigger         which setting makes it happen;   root_cause: what is at fault
+    cures           in the order to try them;        not_helping: what is often tried in vain
+    bisect          settings worth varying, if the cures do not settle it
+    sources         `owner/repository#number` on GitHub, or an address; "measured" for what was reproduced with
+                    tiny models on a CPU (torch 2.13, transformers 5.23, trl 1.16)
+    sample          a log that shows it
+
+A clue is a regular expression for one line, or `{signal: SIGFPE}`, or `{metric: collapse}` (see `_metrics.FACTS`).
+A regular expression needs four plain characters in a row outside of alternatives, which the scan looks for.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import signal
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from bisect_cfg.diagnosis._anchors import literals
+from bisect_cfg.diagnosis._metrics import FACTS
+
+FOLDER = Path(__file__).parent
+CONDITIONS = {"packages": dict, "gpu": str, "cuda": str, "cublas": str, "parameters": dict, "launcher": str}
+_SOURCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
+_CLUES = ("any", "all", "hints", "unless")
+_TEXTS = ("id", "title", "meaning", "trigger", "root_cause", "sample")
+_LISTS = (*_CLUES, "cures", "not_helping", "bisect", "sources")
+
+
+class KnowledgeError(ValueError):
+    """An entry that does not follow the schema; says which, where and what to write instead."""
+
+
+@dataclass(frozen=True)
+class Clue:
+    """What to look for: `kind` is `line` (a regular expression), `signal` or `metric`."""
+
+    kind: str
+    value: str
+
+    def __str__(self) -> str:
+        return {"line": "the line", "signal": "ended by", "metric": "metrics:"}[self.kind] + f" {self.value}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One known failure."""
+
+    id: str
+    title: str
+    any: tuple[Clue, ...]
+    meaning: str
+    cures: tuple[str, ...]
+    sources: tuple[str, ...]
+    sample: str
+    all: tuple[Clue, ...] = ()
+    hints: tuple[Clue, ...] = ()
+    unless: tuple[Clue, ...] = ()
+    general: bool = False
+    conditions: dict[str, Any] = field(default_factory=dict, hash=False)
+    trigger: str = ""
+    root_cause: str = ""
+    not_helping: tuple[str, ...] = ()
+    bisect: tuple[str, ...] = ()
+
+    @property
+    def clues(self) -> tuple[Clue, ...]:
+        return self.any + self.all + self.hints + self.unless
+
+
+@functools.cache
+def load(folder: Path = FOLDER) -> tuple[Entry, ...]:
+    """All entries of a folder's YAML files, checked.
+
+    Raises:
+        KnowledgeError: A file or an entry is not as described above.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where libyaml is there
+    entries: dict[str, Entry] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            table = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+        except yaml.YAMLError as error:
+            raise KnowledgeError(f"{path.name}: not YAML: {error}") from error
+        if not isinstance(table, list):
+            raise KnowledgeError(f"{path.name}: a list of entries is expected, each beginning with '- id: ...'")
+        for index, data in enumerate(table):
+            entry = check(data, f"{path.name}, entry {index + 1}")
+            if entry.id in entries:
+                raise KnowledgeError(f"{path.name}: the id {entry.id!r} is used twice; choose another")
+            entries[entry.id] = entry
+    return tuple(entries.values())
+
+
+def check(data: Any, place: str) -> Entry:
+    """An entry from what the YAML file says, or a `KnowledgeError` that names the place."""
+    if not isinstance(data, dict):
+        raise KnowledgeError(f"{place}: a mapping is expected, not {type(data).__name__}")
+    place = f"{place} ({data.get('id', 'without id')})"
+    known = {one.name for one in fields(Entry)}
+    for name in data:
+        if name not in known:
+            raise KnowledgeError(f"{place}: unknown field {name!r}; the fields are {', '.join(sorted(known))}")
+    for name in ("id", "title", "any", "meaning", "cures", "sources", "sample"):
+        if not data.get(name):
+            raise KnowledgeError(f"{place}: {name!r} is missing or empty")
+    for name in _TEXTS:
+        if not isinstance(data.get(name, ""), str):
+            raise KnowledgeError(f"{place}: {name!r} must be text")
+    for name in _LISTS:
+        if not isinstance(data.get(name, []), list):
+            raise KnowledgeError(f"{place}: {name!r} must be a list")
+    if not re.fullmatch(r"[a-z0-9-]+", data["id"]):
+        raise KnowledgeError(f"{place}: an id has lower case letters, digits and hyphens only")
+    values = {name: data[name].strip() for name in _TEXTS if name in data}
+    values |= {name: tuple(data[name]) for name in ("cures", "not_helping", "bisect") if name in data}
+    values |= {name: tuple(_clue(one, f"{place}, {name}") for one in data[name]) for name in _CLUES if name in data}
+    values["sources"] = tuple(_source(one, place) for one in data["sources"])
+    values["general"] = bool(data.get("general", False))
+    values["conditions"] = _conditions(data.get("conditions", {}), place)
+    for name in ("cures", "not_helping", "bisect"):
+        for one in values.get(name, ()):
+            if not isinstance(one, str):
+                raise KnowledgeError(f"{place}: {name!r} has {one!r}, which YAML does not read as text; quote it")
+    return Entry(**values)
+
+
+def _clue(data: Any, place: str) -> Clue:
+    if isinstance(data, str):
+        try:
+            re.compile(data)
+            literals(data)
+        except (re.error, ValueError) as error:
+            raise KnowledgeError(f"{place}: {error}") from error
+        return Clue("line", data)
+    if isinstance(data, dict) and len(data) == 1:
+        ((kind, value),) = data.items()
+        if kind == "metric" and value in FACTS:
+            return Clue(kind, value)
+        if kind == "signal" and value in signal.Signals.__members__:
+            return Clue(kind, value)
+    raise KnowledgeError(
+        f"{place}: {data!r} is no clue; write a quoted regular expression, {{signal: SIGFPE}} or {{metric: NAME}} "
+        f"with one of {', '.join(FACTS)}"
+    )
+
+
+def _source(data: Any, place: str) -> str:
+    found = _SOURCE.match(str(data))
+    if found:  # GitHub sends /issues/ on to /pull/ where the number is a pull request
+        return f"https://github.com/{found['repository']}/issues/{found['number']}"
+    if data == "measured" or str(data).startswith("https://"):
+        return str(data)
+    raise KnowledgeError(f"{place}: source {data!r} must be owner/repository#number, an https address or 'measured'")
+
+
+def _conditions(data: Any, place: str) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise KnowledgeError(f"{place}: 'conditions' must be a mapping")
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    for name, value in data.items():
+        if name not in CONDITIONS or not isinstance(value, CONDITIONS[name]):
+            expected = ", ".join(f"{key} ({kind.__name__})" for key, kind in CONDITIONS.items())
+            raise KnowledgeError(f"{place}: condition {name!r} is unknown or of the wrong type; known: {expected}")
+    specifiers = [*data.get("packages", {}).values(), *(data[name] for name in ("cuda", "cublas") if name in data)]
+    for specifier in specifiers:
+        try:
+            SpecifierSet(specifier)
+        except (InvalidSpecifier, AttributeError, TypeError) as error:
+            raise KnowledgeError(f"{place}: {specifier!r} is no version specifier such as '<0.18'") from error
+    return data
