@@ -14,8 +14,8 @@ import contextlib
 import fcntl
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,8 @@ class Answer:
         level: how trials were started.
         horizon: steps per trial.
         notes: sentences for the user.
+        details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
         seconds: wall-clock time of this call.
-        finished_before: the study had its answer already, nothing was run.
     """
 
     status: str
@@ -139,6 +139,7 @@ class Answer:
     level: str = "cold"
     horizon: int | None = None
     notes: tuple[str, ...] = ()
+    details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -163,7 +164,7 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
             answer = _Phases(script, options, listener, folder, state, runner).run()
         finally:
             runner.close()
-    return Answer(**{**answer.__dict__, "seconds": time.monotonic() - started})
+    return replace(answer, seconds=time.monotonic() - started)
 
 
 # ---------------------------------------------------------------------------------------------------- the study folder
@@ -590,6 +591,7 @@ class _Phases:
         bisection.add(settings.good, runner.judged(good_run, runner.horizon), "good baseline")
         self.listener.isolating(bisection)
         report = bisection.run()
+        details = {trial.number: trial.user_attrs.get("attributes", {}) for trial in bisection.study.trials}
         return self._answer(
-            report.status, settings=settings, bad_run=bad_run, good_run=good_run, report=report
+            report.status, settings=settings, bad_run=bad_run, good_run=good_run, report=report, details=details
         )

@@ -163,8 +163,18 @@ def _record_begin(trainer):
         model=type(trainer.model).__name__,
         dtype=str(getattr(trainer.model, "dtype", "")).replace("torch.", ""),
         modules=heavy,
+        simulated=_simulated(),
         environment=environment(),
     )
+
+
+def _simulated():
+    """What a module of the script says of a fault it simulates, in its `SIMULATED_FAULT`; None for honest scripts."""
+    for module in list(sys.modules.values()):
+        text = getattr(module, "__dict__", {}).get("SIMULATED_FAULT")
+        if isinstance(text, str):
+            return text
+    return None
 
 
 def first_non_finite(model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,17 @@ def tail_of_log(path: Path, lines: int = 12, limit: int = 65536) -> list[str]:
         return []
     rows = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
     return [row for row in rows if row][-lines:]
+
+
+_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+
+
+def innermost_frame(folder: Path) -> str:
+    """Where the thread that crashed (or the main thread of a hang) was: ``function (file.py:27)``, "" if unknown."""
+    try:
+        stacks = (folder / "stacks.txt").read_text(errors="replace")
+    except OSError:
+        return ""
+    _, found, after = stacks.rpartition("Current thread")
+    match = _FRAME.search(after if found else stacks[stacks.rfind("Thread 0x") :])
+    return f"{match['function']} ({Path(match['path']).name}:{match['line']})" if match else ""

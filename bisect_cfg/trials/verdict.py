@@ -17,7 +17,7 @@ from bisect_cfg.diagnosis import signature as signatures
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.factors import Outcome
 from bisect_cfg.trials import health
-from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.files import Traces, innermost_frame
 
 # How much of the end of a log is searched for the specific line of a CUDA assertion. The assertion repeats for
 # every thread of every block; the first lines of it are the ones that say which.
@@ -121,12 +121,10 @@ def _death(
     exception = traces.event("exception")
     if weights is not None:
         after = f", then {exception['type']}: {_line(exception['message'])}" if exception else ""
-        return (
-            Signature("non-finite", "parameters"),
-            f"weights became NaN or infinite at step {weights['step']} ({weights['parameter']}){after}",
-        )
+        return Signature("non-finite", "parameters"), f"NaN or infinite weights ({weights['parameter']}){after}"
+    place = innermost_frame(folder)
     if hang is not None:
-        return Signature("hang"), hang
+        return Signature("hang"), f"{hang}, in {place}" if place else hang
     if exception is not None:
         frames = [(frame[0], frame[2]) for frame in exception["frames"]]
         found = signatures.from_exception(exception["type"], exception["message"], frames, _read(log))
@@ -139,7 +137,9 @@ def _death(
         return None, ""
     if exit_code != 0:
         found = signatures.from_exit(exit_code, log)
-        return found, f"{found}" if found else f"ended with exit status {exit_code}"
+        if found is not None and found.kind == "signal" and place:
+            return found, f"{found.name} in {place}"
+        return found, str(found)
     if not begun:
         return Signature("no-training"), "the script ended without training"
     return Signature("exit", "0"), "the process ended in the middle of training, with exit status 0"

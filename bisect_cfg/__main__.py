@@ -1,0 +1,5 @@
+"""``python -m bisect_cfg`` is ``bisect-cfg``."""
+
+from bisect_cfg.cli import main
+
+main()

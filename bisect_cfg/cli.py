@@ -1,0 +1,120 @@
+"""The command line: parse, call, print.
+
+Nothing heavy is imported before a command needs it, and torch never is: `bisect-cfg --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bisect_cfg.errors import InputError
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as a shell has it."""
+
+SCRIPT_FLAG_ADVICE = "Options of your script go after `--`: bisect-cfg bisect train.py -- --config my.yaml"
+
+
+class _Group(click.Group):
+    def resolve_command(self, context: click.Context, arguments: list[str]) -> Any:
+        try:
+            return super().resolve_command(context, arguments)
+        except click.UsageError:
+            if arguments and (arguments[0].endswith(".py") or Path(arguments[0]).is_dir()):
+                raise click.UsageError(f"Did you mean: bisect-cfg bisect {' '.join(arguments)}") from None
+            raise
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="bisect-cfg", prog_name="bisect-cfg")
+def cli() -> None:
+    """Find which of your settings break a GRPO run, with short real trials, and prove it."""
+
+
+@cli.command(
+    epilog="""Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails);
+    2 wrong usage or input; 3 inconclusive; 130 interrupted (the same command goes on where it was)."""
+)
+@click.argument("target")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
+@click.option("--study", type=click.Path(path_type=Path), help="Study folder. [bisect-cfg-studies/NAME]")
+@click.option("--good", multiple=True, metavar="FILE|NAME=VALUE", help="Move the good configuration (default: the library's defaults).")
+@click.option("--only", multiple=True, metavar="NAME", help="Vary only these settings.")
+@click.option("--except", "excluded", multiple=True, metavar="NAME", help="Leave these settings as the script has them.")
+@click.option("--pin", "pins", multiple=True, metavar="NAME=VALUE", help="Fix a setting for every trial.")
+@click.option("--steps", type=click.IntRange(1), help="Optimizer steps a trial runs. [from the step at which yours fails]")
+@click.option("--trial-timeout", type=click.FloatRange(0.1), metavar="SECONDS", help="No step for this long is a hang. [from the good run's pace, at least 20]")
+@click.option("--failure", metavar="any|signal|non-finite|REGEX", help="Which failures count. [exactly the one your configuration shows]")
+@click.option("--first", is_flag=True, help="Stop at the first proven cause.")
+@click.option("--confirm", type=click.IntRange(1), default=3, show_default=True, help="How often every claim of the answer is run.")
+@click.option("--confidence", type=click.FloatRange(0.5, 0.9999), default=0.95, show_default=True, help="For failures that come and go.")
+@click.option("--strategy", type=click.Choice(["adaptive", "one-at-a-time", "ddmin"]), default="adaptive", show_default=True, help="How to search.")
+@click.option("--prior", type=click.Choice(["risk", "flat"]), default="risk", show_default=True, help="Suspect risky settings first, or all alike.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Trials at once.")
+@click.option("--devices", default="", metavar="0,1,...", help="CUDA devices, one for each job.")
+@click.option("--level", type=click.Choice(["config", "imports", "cold"]), help="Start trials no warmer than this. [the warmest that is sound]")
+@click.option("--max-trials", type=click.IntRange(1), help="Stop after this many trials with what is known.")
+@click.option("--max-seconds", type=click.FloatRange(1), help="Start no trial after this long.")
+@click.option("--storage", metavar="URL", help="Optuna storage. [SQLite in the study folder]")
+@click.option("--python", metavar="PATH", help="Interpreter that runs the script. [this one]")
+@click.option("--restart", is_flag=True, help="Begin anew; the old study is kept beside it.")
+@click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
+def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
+    """Isolate the settings that make TARGET fail: a training script, or a folder with train.py and good.yaml.
+
+    TARGET is run as it is, with short trials that are prefixes of the real run. Killed or interrupted, the same
+    command goes on where it was.
+    """
+    from rich.console import Console
+
+    from bisect_cfg.diagnosis.environment import fingerprint
+    from bisect_cfg.reports.answer import EXIT_STATUS, write_answer
+    from bisect_cfg.reports.terminal import View, print_answer
+    from bisect_cfg.script_bisection import Options, bisect_script
+    from bisect_cfg.targets.script import find_script
+
+    devices = tuple(device.strip() for device in options.pop("devices").split(",") if device.strip())
+    plain, python = options.pop("plain"), options.pop("python")
+    script = find_script(target, arguments, python=python)
+    chosen = Options(devices=devices, **options)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(no_color=True, soft_wrap=True)  # whoever reads it breaks the lines
+    with View(console, live=False if plain else None) as view:
+        answer = bisect_script(script, chosen, view)
+    result = write_answer(answer, fingerprint(python))
+    print_answer(console, answer, result)
+    return EXIT_STATUS[answer.status]
+
+
+def main() -> None:
+    """Entry point: errors meant for people become two lines and an exit status."""
+    try:
+        status = cli.main(standalone_mode=False)
+    except click.exceptions.NoSuchOption as error:
+        _complain(error.format_message(), SCRIPT_FLAG_ADVICE)
+        status = 2
+    except click.ClickException as error:
+        _complain(error.format_message(), "See bisect-cfg --help.")
+        status = 2
+    except InputError as error:
+        _complain(error.message, error.advice)
+        status = 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("\nInterrupted; nothing is lost. The same command goes on where this one was.", err=True)
+        status = INTERRUPTED
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _complain(message: str, advice: str) -> None:
+    click.echo(f"bisect-cfg: {message}", err=True)
+    if advice:
+        click.echo(advice, err=True)
+
+
+if __name__ == "__main__":
+    main()

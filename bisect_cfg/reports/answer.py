@@ -1,0 +1,285 @@
+"""The answer as files and as a few lines: result.json, safe_config.yaml, the text at the end of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bisect_cfg.factors import equal
+from bisect_cfg.script_bisection import Answer
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.trials.script import Run
+
+SCHEMA = 1
+"""Version of result.json; raised when a key changes its meaning or goes away."""
+
+EXIT_STATUS = {"isolated": 0, "no_failure": 1, "baseline_fails": 1, "inconclusive": 3}
+
+LOADED_BY_TRAINER = "args"
+"""The kind of setting that safe_config.yaml can hold: what TrlParser reads into the training config."""
+
+
+def write_answer(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Write result.json (and safe_config.yaml, if there is a safe configuration) into the study folder.
+
+    Returns:
+        The content of result.json.
+    """
+    result = as_result(answer, environment)
+    target = answer.folder / "result.json"
+    temporary = target.with_name("result.json.new")
+    temporary.write_text(json.dumps(_strict(result), indent=2) + "\n")
+    safe = answer.folder / "safe_config.yaml"
+    if answer.report is not None and answer.report.safe_configuration is not None:
+        safe.write_text(safe_yaml(answer.settings, answer.report.safe_configuration))
+    temporary.replace(target)
+    return result
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no NaN and no infinity; as text they survive every reader."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_strict(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return repr(value)
+
+
+# ------------------------------------------------------------------------------------------------------ result.json
+
+
+def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer in the form of result.json (see the contract in the documentation)."""
+    report = answer.report
+    rows = _rows(answer) if report is not None else _rows_before(answer)
+    result = {
+        "schema": SCHEMA,
+        "status": answer.status,
+        "complete": bool(report is not None and report.complete),
+        "failure": failure_of(answer.bad_run),
+        "causes": [_cause(cause) for cause in report.causes] if report is not None else [],
+        "corrections": [
+            {"parameters": list(correction.parameters), "passes": _claim(correction.passes)}
+            for correction in (report.corrections if report is not None else ())
+        ],
+        "masking": [
+            {"settings": list(settings), "hide": list(cause)}
+            for settings, cause in (report.masking if report is not None else ())
+        ],
+        "reproduction": {
+            "rate": report.reproduction_rate if report is not None else None,
+            "interval_95": list(report.reproduction_interval or ()) if report is not None else [],
+        },
+        "recommendation": recommendation(answer),
+        "environment": dict(environment),
+        "target": {"script": str(answer.script.path), "arguments": list(answer.script.arguments)},
+        "start_level": answer.level,
+        "horizon": answer.horizon,
+        "notes": [*answer.notes, *(report.notes if report is not None else ())],
+        "warnings": warnings_of(answer),
+        "seconds": round(answer.seconds, 2),
+        "trials": rows,
+    }
+    text = simulated(answer.bad_run)
+    if text:
+        result["simulated"] = text
+    return result
+
+
+def simulated(run: Run | None) -> str:
+    """What a study says of a fault it simulates, "" for a natural one."""
+    begun = run.traces.event("train_begin") if run is not None else None
+    return (begun or {}).get("simulated") or ""
+
+
+def failure_of(run: Run | None) -> dict[str, Any] | None:
+    """The failure under study: kind, signal or exception, message, step."""
+    if run is None or run.seen.failure is None:
+        return None
+    signature, seen = run.seen.failure, run.seen
+    failure: dict[str, Any] = {"kind": signature.kind}
+    exception = run.traces.event("exception")
+    if signature.kind == "signal":
+        failure["signal"] = signature.name
+    elif signature.kind == "non-finite":
+        failure["quantity"] = signature.name
+    if exception is not None and signature.kind != "signal":
+        failure["exception"] = exception["type"]
+    text = seen.message or (seen.symptoms[0].text if seen.symptoms else str(signature))
+    return {**failure, "message": text, "where": signature.where, "step": seen.step, "signature": str(signature)}
+
+
+def _claim(claim: Any) -> dict[str, Any]:
+    return {
+        "subset": None if claim.subset is None else list(claim.subset),
+        "seen": claim.seen,
+        "runs": claim.runs,
+        "trials": list(claim.trials),
+        "note": claim.note,
+    }
+
+
+def _cause(cause: Any) -> dict[str, Any]:
+    return {
+        "parameters": {name: dict(cause.values[name]) for name in cause.parameters},
+        "companions": list(cause.companions),
+        "inseparable": list(cause.inseparable),
+        "signature": cause.signature,
+        "evidence": {
+            "fails": _claim(cause.evidence.fails),
+            "passes_without": {name: _claim(claim) for name, claim in cause.evidence.without.items()},
+        },
+    }
+
+
+def _rows(answer: Answer) -> list[dict[str, Any]]:
+    names = [factor.name for factor in answer.settings.factors]
+    rows = []
+    for row in answer.report.rows:
+        kept = {key: value for key, value in row.items() if key not in names}
+        details = answer.details.get(row["number"], {})
+        kept["values"] = {name: row[name] for name in names}
+        kept["folder"] = f"trials/{details.get('folder', row['number'])}"
+        kept["level"] = details.get("level")
+        kept["remarks"] = list(details.get("remarks", ()))
+        rows.append(kept)
+    return rows
+
+
+def _rows_before(answer: Answer) -> list[dict[str, Any]]:
+    """The trials of a study that never came to its search: the baselines."""
+    rows = []
+    for number, (purpose, run) in enumerate((("bad baseline", answer.bad_run), ("good baseline", answer.good_run))):
+        if run is not None:
+            rows.append(
+                {
+                    "number": number,
+                    "outcome": "fail" if run.seen.failure is not None else "pass",
+                    "signature": None if run.seen.failure is None else str(run.seen.failure),
+                    "seconds": run.seen.seconds,
+                    "step": run.seen.step,
+                    "purpose": purpose,
+                }
+            )
+    return rows
+
+
+def recommendation(answer: Answer) -> dict[str, Any] | None:
+    """The tested configuration next to the user's own that passed, and what it gives up."""
+    report = answer.report
+    if report is None or report.safe_configuration is None:
+        return None
+    safe, settings = report.safe_configuration, answer.settings
+    changes = {
+        factor.name: {"from": factor.bad, "to": safe[factor.name]}
+        for factor in settings.factors
+        if not equal(safe[factor.name], factor.bad)
+    }
+    passes = next((c.passes for c in report.corrections if set(c.parameters) == set(changes)), None)
+    return {
+        "configuration": dict(safe),
+        "changes": changes,
+        "verified": bool(passes is not None and passes.seen == passes.runs > 0),
+        "evidence": None if passes is None else _claim(passes),
+        "steps": answer.horizon,
+    }
+
+
+def warnings_of(answer: Answer) -> list[dict[str, Any]]:
+    """Oddities of trials that passed: worth knowing, not the failure under study. One entry a metric."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in answer.report.rows if answer.report is not None else ():
+        if row["outcome"] == "pass":
+            for remark in answer.details.get(row["number"], {}).get("remarks", ()):
+                what = remark.partition(" at ")[0]  # "grad_norm is inf"
+                entry = found.setdefault(what, {"text": f"{what} in trials that pass all the same", "trials": []})
+                entry["trials"].append(row["number"])
+    return list(found.values())
+
+
+# ------------------------------------------------------------------------------------------------ safe_config.yaml
+
+
+def safe_yaml(settings: Settings, safe: Mapping[str, Any]) -> str:
+    """The user's training config with the safe values, as a YAML file that TrlParser loads.
+
+    What the training config does not hold (`model.*`, `peft.*`) and what YAML cannot hold is in comments.
+    """
+    args = settings.capture.args
+    values: dict[str, Any] = {}
+    comments: list[str] = []
+    for name, value in args.raw.items():
+        if not equal(value, args.defaults.get(name)):
+            values[name] = value
+    for name, value in settings.pins.items():
+        if name.startswith("args."):
+            values[name[len("args.") :]] = value
+    for factor in settings.factors:
+        value = safe[factor.name]
+        if factor.kind != LOADED_BY_TRAINER:
+            comments.append(f"{factor.name}: {'the default' if value is None else value}  (set it in the script)")
+            continue
+        field, _, key = factor.name.partition(".")
+        if not key:
+            values[field] = value
+            continue
+        current = values.get(field) or {}
+        current = json.loads(current) if isinstance(current, str) else dict(current)
+        if equal(value, factor.good) and value is None:
+            current.pop(key, None)
+        else:
+            current[key] = value
+        values[field] = current
+    for name in [name for name, value in values.items() if _has_tag(value)]:
+        comments.append(f"{name}: as in the script ({values.pop(name)})")
+    head = ["# Found by bisect-cfg: your configuration with the least change that passed."]
+    head += [f"# {comment}" for comment in comments]
+    return "\n".join(head) + "\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _has_tag(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(str(key).startswith("$") for key in value) or any(_has_tag(item) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(_has_tag(item) for item in value)
+
+
+# ------------------------------------------------------------------------------------------------ commands by hand
+
+
+def commands(answer: Answer) -> dict[str, str]:
+    """Shell commands that repeat the first bad and the last good run of the proof by hand, from a cold start."""
+    if answer.report is None or not answer.report.causes:
+        return {}
+    evidence = answer.report.causes[0].evidence
+    found = {}
+    good = [number for claim in evidence.without.values() for number in claim.trials]
+    for label, numbers in (("last good", good), ("first bad", list(evidence.fails.trials))):
+        for number in reversed(numbers):
+            path = trial_folder(answer, number) / "command.sh"
+            if path.exists():
+                found[label] = f"sh {shlex.quote(short_path(path))}"
+                break
+    return found
+
+
+def trial_folder(answer: Answer, number: int) -> Path:
+    """The folder of a trial; the baselines' folders have names of their own."""
+    return answer.folder / "trials" / str(answer.details.get(number, {}).get("folder", number))
+
+
+def short_path(path: Path) -> str:
+    """A path relative to where the user is, if it lies there."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,324 @@
+"""What the user sees: a live view while trials run, plain lines where there is no terminal, and the answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from bisect_cfg.factors import Outcome
+from bisect_cfg.reports import answer as answers
+from bisect_cfg.reports import text
+from bisect_cfg.script_bisection import Answer, Listener
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.trials.script import Run
+from bisect_cfg.trials.verdict import Observation
+
+STYLES = {"pass": "green", "fail": "red", "unresolved": "yellow"}
+WORDS = {"pass": "passes", "fail": "fails", "unresolved": "says nothing"}
+
+REFRESH_PER_SECOND = 8
+"""Smooth enough for a clock that counts seconds, and nothing beside a training."""
+
+SETTINGS_SHOWN = 24
+"""More factors than this are not listed one by one."""
+
+
+class View(Listener):
+    """Tells the user what goes on. Live on a terminal, one line per event elsewhere.
+
+    Args:
+        console: where to.
+        live: whether to redraw; None: if the console is a terminal.
+    """
+
+    def __init__(self, console: Console, live: bool | None = None) -> None:
+        self.console = console
+        self._live_wanted = console.is_terminal if live is None else live
+        self._live: Live | None = None
+        self._phase = ("", "")
+        self._phase_since = time.monotonic()
+        self._running: dict[int | str, tuple[str, int, int | None]] = {}
+        self._bisection: Any = None
+        self._progress: Any = None
+        self._settings: Settings | None = None
+        self._last = Text("")
+
+    def __enter__(self) -> View:
+        if self._live_wanted:
+            self._live = Live(
+                get_renderable=self._render,
+                console=self.console,
+                refresh_per_second=REFRESH_PER_SECOND,
+                transient=True,
+            )
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        if self._live is not None:
+            self._live.__exit__(*details)
+            self._live = None
+
+    # ------------------------------------------------------------------------------------------------ what is heard
+
+    def phase(self, name: str, detail: str = "") -> None:
+        self._phase, self._phase_since = (name, detail), time.monotonic()
+        self._running.clear()
+        if self._live is None and name == "reproduce":
+            self._line("Running your command as it is, to see it fail ...")
+
+    def note(self, text: str) -> None:
+        self._line(Text(text, style="yellow"))
+
+    def step(self, number: int | str, steps: int, horizon: int | None) -> None:
+        asked = self._running.get(number, ("", 0, None))[0]
+        self._running[number] = (asked, steps, horizon)
+
+    def run_finished(self, purpose: str, run: Run, outcome: Outcome | None) -> None:
+        if purpose == "bad baseline" and outcome is Outcome.FAIL:
+            seen = run.seen
+            said = text.failure(
+                seen.failure.kind, seen.failure.name, seen.message or _symptom(seen), seen.step
+            )
+            self._line(
+                Text.assemble(("Your configuration ", ""), (said, "red"), f"  ({text.duration(seen.seconds)})")
+            )
+        elif purpose == "warm start" and outcome is Outcome.FAIL:
+            self._line(f"It fails in the same way from a warm start ({text.duration(run.seen.seconds)} a trial).")
+        elif purpose == "good baseline" and outcome is Outcome.PASS:
+            steps = text.count(run.seen.steps, "step")
+            self._line(
+                Text.assemble(
+                    ("The good configuration ", ""), ("trains", "green"),
+                    f": {steps} in {text.duration(run.seen.seconds)}.",
+                )
+            )  # fmt: skip
+
+    def factors(self, settings: Settings) -> None:
+        self._settings = settings
+        names = ", ".join(factor.name for factor in settings.factors[:SETTINGS_SHOWN])
+        more = f" and {len(settings.factors) - SETTINGS_SHOWN} more" if len(settings.factors) > SETTINGS_SHOWN else ""
+        self._line(f"{text.count(len(settings.factors), 'setting')} differ from the good configuration: {names}{more}.")
+
+    def isolating(self, bisection: Any) -> None:
+        self._bisection = bisection
+        self._progress = bisection.progress()
+
+    def event(self, event: Any) -> None:
+        kind = type(event).__name__
+        if kind == "TrialStarted":
+            self._running[event.request.number] = (self._asked(event.request), 0, None)
+        elif kind == "TrialFinished":
+            self._running.pop(event.request.number, None)
+            self._trial_line(event)
+        if kind in ("TrialStarted", "TrialFinished", "CauseFound"):
+            self._progress = self._bisection.progress()
+        if kind == "CauseFound":
+            names = " with ".join(f"{n}={text.show(v['bad'])}" for n, v in event.cause.values.items())
+            self._line(Text.assemble(("Proven: ", "bold"), (names, "bold red")))
+
+    # ------------------------------------------------------------------------------------------------ what is shown
+
+    def _line(self, line: str | Text) -> None:
+        self.console.print(line, highlight=False)
+
+    def _asked(self, request: Any) -> str:
+        """What a trial tests, in a few words."""
+        subset, everything = request.subset, [factor.name for factor in self._settings.factors]
+        missing = [name for name in everything if name not in subset]
+        if not subset:
+            return "the good configuration"
+        if not missing:
+            return "your configuration"
+        if len(missing) <= len(subset):
+            return "yours without " + _few(missing)
+        return "only " + _few([name for name in everything if name in subset])
+
+    def _trial_line(self, event: Any) -> None:
+        outcome, result = event.outcome.value, event.result
+        said = f"step {result.step}" if outcome == "fail" else f"{result.step} steps"
+        if outcome == "unresolved":
+            said = f"something else: {result.signature}"
+        number = f"{event.request.number:>4}  "
+        row = Text.assemble(
+            (number, "dim"), (f"{WORDS[outcome]:<7}", STYLES[outcome]), f" {self._asked(event.request)}",
+            (f"  ({said}, {text.duration(result.seconds)})", "dim"), overflow="ellipsis", no_wrap=self._live is not None,
+        )  # fmt: skip
+        self._line(row)
+
+    def _render(self) -> Group:
+        name, detail = self._phase
+        parts: list[Any] = []
+        elapsed = text.duration(time.monotonic() - self._phase_since)
+        progress = self._progress
+        if progress is None:
+            parts.append(Text.assemble((f"{detail or name} ", "bold"), (elapsed, "dim")))
+            for number, (_, steps, horizon) in self._running.items():
+                of = f" of at most {horizon}" if horizon else ""
+                parts.append(Text(f"  {text.count(steps, 'step')}{of}", style="dim"))
+            return Group(*parts)
+        left = progress.remaining * progress.seconds
+        parts.append(
+            Text.assemble(
+                (f"{text.count(progress.trials, 'trial')} done", "bold"),
+                f", about {progress.remaining} to go (about {text.duration(left)})  ",
+                (elapsed, "dim"),
+            )
+        )
+        for number, (asked, steps, horizon) in self._running.items():
+            of = f"/{horizon}" if horizon else ""
+            parts.append(
+                Text.assemble(("  testing ", ""), (asked, "cyan"), (f"  step {steps}{of}", "dim"), no_wrap=True)
+            )
+        parts.append(Padding(self._board(progress), (0, 0, 0, 2)))
+        return Group(*parts)
+
+    def _board(self, progress: Any) -> Text:
+        """Every factor: cause, suspected or ruled out."""
+        causes = {name for cause in progress.causes for name in cause.parameters}
+        ruled_out = set(progress.ruled_out)
+        board = Text()
+        for factor in self._settings.factors:
+            if factor.name in causes:
+                board.append(factor.name, style="bold red")
+            elif factor.name in ruled_out:
+                board.append(factor.name, style="dim strike")
+            else:
+                board.append(factor.name)
+            board.append("  ")
+        return board
+
+
+def _few(names: list[str], limit: int = 3) -> str:
+    if len(names) <= limit:
+        return ", ".join(names)
+    return f"{len(names)} of the settings ({', '.join(names[: limit - 1])}, ...)"
+
+
+def _symptom(seen: Observation) -> str:
+    return seen.symptoms[0].text if seen.symptoms else ""
+
+
+# ------------------------------------------------------------------------------------------------------- the answer
+
+
+def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> None:
+    """The answer in a few lines."""
+    console.print()
+    if answer.status == "no_failure":
+        _print_no_failure(console, answer)
+    elif answer.status == "baseline_fails":
+        _print_baseline_fails(console, answer)
+    else:
+        _print_causes(console, answer, result)
+    if result.get("simulated"):
+        console.print(Text(f"This study's fault is simulated: {result['simulated']}", style="yellow"))
+    for warning in result["warnings"]:
+        numbers = ", ".join(str(number) for number in warning["trials"][:6])
+        more = ", ..." if len(warning["trials"]) > 6 else ""
+        console.print(Text(f"Remark: {warning['text']} ({numbers}{more}).", style="yellow"))
+    for note in result["notes"]:
+        if note not in answer.notes:  # those were said when they came up
+            console.print(Text(note, style="yellow"))
+    trials = text.count(len(result["trials"]), "trial")
+    console.print(
+        f"[dim]{trials} in {text.duration(answer.seconds)}; everything is in {answers.short_path(answer.folder)}/[/]",
+        highlight=False,
+    )
+
+
+def _print_no_failure(console: Console, answer: Answer) -> None:
+    steps = text.count(answer.bad_run.seen.steps, "step")
+    console.print(Text(f"Your configuration does not fail: {steps}, all healthy. Nothing to isolate.", style="bold"))
+    console.print("If it fails later than that, say --steps N. If it only fails on other hardware, run it there.")
+
+
+def _print_baseline_fails(console: Console, answer: Answer) -> None:
+    if answer.good_run is None:
+        console.print(Text(answer.notes[-1], style="bold"))
+        return
+    seen = answer.good_run.seen
+    failure = seen.failure
+    said = text.failure(failure.kind, failure.name, seen.message or _symptom(seen), seen.step)
+    console.print(Text(f"The good configuration fails as well: it {said}.", style="bold red"))
+    console.print(
+        "So there is nothing to compare with. Move it with --good name=value or a good.yaml to values that "
+        f"work here; its log is {answers.short_path(answer.good_run.folder / 'log.txt')}.",
+        highlight=False,
+    )
+
+
+def _print_causes(console: Console, answer: Answer, result: dict[str, Any]) -> None:
+    report = answer.report
+    if not report.causes:
+        console.print(Text("No cause could be proven.", style="bold yellow"))
+    for number, cause in enumerate(report.causes, 1):
+        title = "Cause" if len(report.causes) == 1 else f"Cause {number}"
+        _print_cause(console, title, cause, result["failure"])
+    if report.causes:
+        others = (
+            "No other cause is left among the settings that differ."
+            if report.complete
+            else "There may be other causes: the search ended before that was settled."
+        )
+        console.print(others, highlight=False)
+    _print_recommendation(console, answer, result)
+
+
+def _print_cause(console: Console, title: str, cause: Any, failure: dict[str, Any]) -> None:
+    table = Table.grid(padding=(0, 2))
+    for position, name in enumerate(cause.parameters):
+        value = cause.values[name]
+        table.add_row(
+            Text(title if position == 0 else "", style="bold"),
+            Text(f"{'' if position == 0 else 'with '}{name} = {text.show(value['bad'])}", style="bold red"),
+            Text(f"good: {text.show(value['good'])}", style="green"),
+        )
+    console.print(table)
+    said = text.failure(
+        failure["kind"], failure.get("signal") or failure.get("quantity") or failure.get("exception", ""),
+        failure["message"], failure["step"],
+    )  # fmt: skip
+    together = "them" if len(cause.parameters) > 1 else "it"
+    claims = [f"fails {cause.evidence.fails} with only {together} changed from the good configuration"]
+    for name, claim in cause.evidence.without.items():
+        claims.append(f"passes {claim} without {name}" if claim.subset is not None else f"without {name}: {claim.note}")
+    lines = [f"With {together} the run {said}.", ", ".join(claims) + "."]
+    if cause.companions:
+        lines.append(f"The runs need {', '.join(cause.companions)} as well, only to be valid.")
+    if cause.inseparable:
+        lines.append(f"No valid configuration tells {' and '.join(cause.inseparable)} apart.")
+    _print_lines(console, lines)
+    console.print()
+
+
+def _print_recommendation(console: Console, answer: Answer, result: dict[str, Any]) -> None:
+    recommended = result["recommendation"]
+    if recommended is None:
+        return
+    changes = ", ".join(
+        f"{name}: {text.show(change['to'])}" for name, change in recommended["changes"].items()
+    )
+    evidence = recommended["evidence"]
+    shown = f"passes {evidence['seen']}/{evidence['runs']}" if evidence else "passed"
+    console.print()
+    console.print(
+        Text.assemble(
+            ("Use instead  ", "bold"), (changes or "your configuration", "bold green"),
+            f"   all else as you have it; {shown}  (safe_config.yaml)",
+        )
+    )  # fmt: skip
+    for label, command in answers.commands(answer).items():
+        console.print(f"[dim]{label} by hand:[/]  {command}", highlight=False)
+
+
+def _print_lines(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(Text("       " + line))

@@ -1,0 +1,67 @@
+"""Sentences and values as people read them; no colours, no layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SIGNALS = {
+    "SIGFPE": "a floating point exception",
+    "SIGSEGV": "a segmentation fault",
+    "SIGABRT": "an abort",
+    "SIGKILL": "killed from outside, usually for lack of memory",
+    "SIGBUS": "a bus error",
+    "SIGILL": "an illegal instruction",
+    "SIGTERM": "terminated from outside",
+}
+"""What the signals mean, in the words a shell would use."""
+
+
+def show(value: Any) -> str:
+    """A value as the user would write it: 5e-06, True, cosine."""
+    if value is None:
+        return "default"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def count(number: int, noun: str) -> str:
+    """``1 trial``, ``2 trials``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """``0.6 s``, ``47 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds - 60 * minutes:.0f} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def failure(kind: str, name: str, message: str, step: int | None) -> str:
+    """One sentence on how a run fails."""
+    at = f" at step {step}" if step else ""
+    if kind == "signal":
+        meaning = f" ({SIGNALS[name]})" if name in SIGNALS else ""
+        _, _, place = message.partition(" in ")
+        return f"dies with {name}{meaning}{at}" + (f", in {place}" if place else "")
+    if kind == "non-finite" and name == "parameters":
+        found, _, after = message.partition(", then ")
+        return f"gets {found or 'NaN or infinite weights'}{at}" + (f", then dies with {after}" if after else "")
+    if kind == "non-finite":
+        return f"{message}{at}" if message else f"{name} becomes NaN or infinite{at}"
+    if kind == "collapse":
+        return f"the policy collapses{at}: {message}"
+    if kind in ("no-gradient", "dead-reward"):
+        return f"learns nothing: {message}"
+    if kind == "hang":
+        return f"hangs{at}: {message}"
+    if kind == "out-of-memory":
+        return f"runs out of memory{at}: {message}"
+    if kind == "no-steps":
+        return "ends without a single optimizer step"
+    return f"dies{at} with {message or name}"
