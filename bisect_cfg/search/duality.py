@@ -1,0 +1,306 @@
+"""The duality loop: find a cause, take a correction, look again, until every correction cures.
+
+At each call everything is derived again from the records. The causes proven so far explain some failures. If a
+failure is left unexplained, there is another cause inside the smallest such subset: ask there what tells most,
+or finish the proof of what is all but certain. If all failures are explained, ask whether the bad configuration
+without each minimal correction passes. What fails there is a new unexplained failure; when all have passed, the
+list of causes is complete, because a further cause would have to avoid one of these corrections.
+
+If failures are random, a pass may be luck. The runs above are then repeated, those first that leave the most
+doubt, until the probability that a cause is missing or not minimal is below what the user asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bisect_cfg.factors import Outcome
+from bisect_cfg.search.belief import Belief
+from bisect_cfg.search.choose import choose
+from bisect_cfg.search.problem import Ask, Claim, Conclusion, Done, FoundCause, Problem, State, Wait, bits
+from bisect_cfg.search.proof import prove, split
+from bisect_cfg.search.strategies import NARROW, Needed, replay
+from bisect_cfg.search.tally import Tally
+from bisect_cfg.search.transversal import minimal_hitting_sets
+from bisect_cfg.search.validity import Validity
+
+ACCEPTED = 0.01
+"""A candidate with a complete proof counts as a cause unless it is all but excluded; the doubt that is left is
+worked off by repeated runs at the end, which serve all causes at once."""
+
+LIKELY = 4
+"""How many of the likeliest candidates are looked at for a complete proof."""
+
+ERROR_SHARE = 0.25
+"""Share of the permitted error spent on the two doubts below. The posterior's model (equal failure probability
+everywhere, independent causes) is not the world; the rest is kept for that."""
+
+MAX_CURES = 12
+"""How many corrections of a candidate are looked at as possible next runs."""
+
+MAX_CAUSES = 64
+"""A study with more causes than this has something else wrong; we stop and say so."""
+
+
+class Isolation:
+    """One decision: the records, and all that follows from them."""
+
+    def __init__(self, problem: Problem, tally: Tally) -> None:
+        self.problem, self.tally = problem, tally
+        self.validity = Validity(problem, tally)
+        self.causes: list[FoundCause] = []
+        self.notes: list[str] = []
+        self.loss = problem.loss or (1.0,) * problem.size
+
+    # ------------------------------------------------------------------------------------------------ the loop
+
+    def state(self) -> State:
+        """What to do next and what is known."""
+        while len(self.causes) < MAX_CAUSES:
+            known = [cause.parameters for cause in self.causes]
+            region = self._unexplained(known)
+            if region is None:
+                return self._corrections()
+            step = self._narrow(region, known)
+            if isinstance(step, State):
+                return step
+            self.causes = [c for c in self.causes if c.parameters & step.parameters != step.parameters]
+            self.causes.append(step)
+            if self.problem.first:
+                return self._confirmed(complete=False)
+        self.notes.append(f"More than {MAX_CAUSES} causes: the search stopped.")
+        return self._done(complete=False)
+
+    def _unexplained(self, known: Iterable[int]) -> int | None:
+        """The smallest failed subset that no known cause explains."""
+        known = tuple(known)
+        left = [m for m in self.tally.failed if m and not any(cause & m == cause for cause in known)]
+        return min(left, key=lambda mask: (mask.bit_count(), mask), default=None)
+
+    def _narrow(self, region: int, known: list[int]) -> State | FoundCause:
+        """A proven cause inside a failed subset, or the question that leads to one."""
+        if self.problem.strategy == "adaptive":
+            belief = Belief(self.problem, self.tally, known)
+            local = belief.inside(region)
+            if local is not None:
+                for row in local.best(LIKELY):
+                    proof = prove(self.problem, self.tally, self.validity, local.causes.mask(row), region)
+                    if proof is not None and proof.found is not None and local.weight[row] >= ACCEPTED:
+                        return proof.found
+                ask = choose(
+                    self.problem,
+                    self.tally,
+                    belief,
+                    self.validity,
+                    local,
+                    known,
+                    lambda cause: self._cures([*known, cause]),
+                    self._price(),
+                )
+                suspected = sum(
+                    1 << i for i in set(local.causes.index.ravel().tolist()) if i < self.problem.size
+                )
+                return (
+                    self._ask(ask, suspected)
+                    if ask
+                    else self._state(Wait("Running trials decide."), suspected)
+                )
+        return self._replay(region)
+
+    def _replay(self, region: int) -> State | FoundCause:
+        """The same by a plain algorithm: for comparison, and where the posterior has no candidates left."""
+        run = replay(self.problem, self.tally, self.validity, region)
+        try:
+            witness = NARROW[self.problem.strategy](self.problem, run, region)
+        except Needed as needed:
+            return self._ask(needed.ask, region)
+        if not self.validity.ok(witness):
+            witness |= self.validity.companions(witness, region) or 0
+        parameters = split(self.validity, witness)
+        proof = prove(self.problem, self.tally, self.validity, parameters, region)
+        if proof is None or proof.refuted:
+            return self._contradiction(witness)
+        if proof.missing:
+            return self._ask(proof.missing[0].ask, witness)
+        assert proof.found is not None
+        return proof.found
+
+    def _contradiction(self, witness: int) -> State:
+        shown = self.problem.show(witness)
+        self.notes.append(f"{shown}: runs contradict each other, so nothing could be proven here.")
+        return self._done(complete=False)
+
+    # ------------------------------------------------------------------------------------ corrections and doubts
+
+    def _corrections(self) -> State:
+        """Every minimal correction must be seen to cure; then the doubt that is left must be small."""
+        known = [cause.parameters for cause in self.causes]
+        complete, waiting = True, False
+        runs: dict[int, Ask] = {}
+        for correction in self._by_loss(known):
+            variants = self._variants(correction)
+            if not variants:
+                complete = False
+                self.notes.append(
+                    f"Whether {self.problem.show(correction)} is enough to reset could not be run in any valid way."
+                )
+            for mask in variants:
+                runs[mask] = self._cure_ask(mask)
+        for mask, ask in runs.items():
+            count = self.tally.of(mask)
+            if not count.passes and not count.running:
+                return self._ask(ask)
+            waiting |= not count.passes
+        if waiting:
+            return self._state(Wait("Corrections are running."))
+        if self.problem.strategy == "adaptive":
+            repeat = self._doubt(known, runs)
+            if repeat is not None:
+                return repeat
+        return self._confirmed(complete)
+
+    def _doubt(self, known: list[int], runs: dict[int, Ask]) -> State | None:
+        """Repeat the run that removes most doubt, if too much is left."""
+        belief = Belief(self.problem, self.tally, known)
+        allowed = (1 - self.problem.confidence) * ERROR_SHARE
+        hidden = belief.hidden_anywhere
+        options = {mask: belief.hidden(mask) for mask in runs}
+        doubt = hidden
+        for cause in self.causes:
+            others = [mask for mask in known if mask != cause.parameters]
+            local = Belief(self.problem, self.tally, others).inside(cause.parameters)
+            if local is None:
+                continue
+            whole = local.causes.counts == cause.parameters.bit_count()
+            doubt += float(local.weight[~whole].sum())
+            for mask in {*runs, *(c.subset for c in cause.without.values() if c.subset)}:
+                inside = local.causes.inside(mask) & ~whole
+                options[mask] = options.get(mask, 0.0) + float((local.weight * local.rate)[inside].sum())
+        if doubt <= allowed or not options:
+            return None
+        free = {mask: gain for mask, gain in options.items() if not self.tally.of(mask).running}
+        if not free:
+            return self._state(Wait("Repeated runs are going on."))
+        mask = max(free, key=lambda m: (round(free[m], 12), -m))
+        shown = self.problem.show(self.problem.full & ~mask)
+        reason = f"Does it pass again without {shown}? Failures are random, one pass may be luck."
+        return self._ask(Ask(mask, 0, "correction" if mask in runs else "cause minus one", reason))
+
+    def _confirmed(self, complete: bool) -> State:
+        """Each claim of the answer must have been observed as often as the user asked."""
+        times = self.problem.confirm
+        causes = []
+        for cause in self.causes:
+            own = cause.parameters & ~(cause.inseparable if cause.inseparable != cause.parameters else 0)
+            proof = prove(
+                self.problem,
+                self.tally,
+                self.validity,
+                own or cause.parameters,
+                cause.fails.subset or 0,
+                times,
+            )
+            if proof is not None and proof.missing:
+                for step in proof.missing:
+                    if not self.tally.of(step.subset).running:
+                        return self._ask(step.ask)
+                return self._state(Wait("Claims are being confirmed."))
+            causes.append(proof.found if proof is not None and proof.found is not None else cause)
+        self.causes = causes
+        known = [cause.parameters for cause in self.causes]
+        for correction in self._by_loss(known) if not self.problem.first else []:
+            for mask in self._variants(correction)[:1]:
+                count = self.tally.of(mask)
+                if 0 < count.passes < times:
+                    if count.running:
+                        return self._state(Wait("The correction is being confirmed."))
+                    return self._ask(self._cure_ask(mask))
+            break
+        return self._done(complete)
+
+    def _cures(self, known: list[int]) -> dict[int, Ask]:
+        """The runs that show the corrections of these causes to cure."""
+        masks = [m for h in minimal_hitting_sets(known)[:MAX_CURES] for m in self._variants(h)[:1]]
+        return {mask: self._cure_ask(mask) for mask in masks}
+
+    def _cure_ask(self, mask: int) -> Ask:
+        shown = self.problem.show(self.problem.full & ~mask)
+        return Ask(mask, 0, "correction", f"Does the bad configuration pass without {shown}?")
+
+    def _variants(self, correction: int) -> list[int]:
+        """The largest valid subsets without the correction: itself, or with the least more reset to good."""
+        return self.validity.largest_inside(self.problem.full & ~correction)
+
+    def _by_loss(self, known: Iterable[int]) -> list[int]:
+        """The minimal corrections, the one that gives up least first."""
+        sets = [mask for mask in minimal_hitting_sets(known) if mask]
+        return sorted(sets, key=lambda mask: (sum(self.loss[i] for i in bits(mask)), mask))
+
+    # ------------------------------------------------------------------------------------------------ the answers
+
+    def _price(self) -> float:
+        """What a failing run costs, as a share of a passing one; 1 until both were timed."""
+        times: dict[Outcome, list[float]] = {Outcome.FAIL: [], Outcome.PASS: []}
+        for record in self.tally.records:
+            if record.outcome in times and record.seconds > 0:
+                times[record.outcome].append(record.seconds)
+        fails, passes = times[Outcome.FAIL], times[Outcome.PASS]
+        if not fails or not passes:
+            return 1.0
+        ratio = (sum(fails) / len(fails)) / (sum(passes) / len(passes))
+        return min(max(ratio, CHEAPEST), DEAREST)
+
+    def _ask(self, ask: Ask, suspected: int = 0) -> State:
+        return self._state(ask, suspected)
+
+    def _state(self, question: Ask | Wait, suspected: int = 0) -> State:
+        known = 0
+        for cause in self.causes:
+            known |= cause.parameters
+        remaining = 2 + 2 * suspected.bit_count().bit_length()
+        ruled_out = self.problem.full & ~suspected & ~known if suspected else 0
+        return State(question, tuple(self.causes), suspected, ruled_out, remaining, self._conclude(False))
+
+    def _done(self, complete: bool) -> State:
+        conclusion = self._conclude(complete)
+        return State(Done(conclusion), tuple(self.causes), so_far=conclusion)
+
+    def _conclude(self, complete: bool) -> Conclusion:
+        known = [cause.parameters for cause in self.causes]
+        corrections: list[tuple[int, Claim]] = []
+        for correction in self._by_loss(known):
+            for mask in self._variants(correction):
+                if self.tally.of(mask).passes:
+                    claim = self.tally.claim(mask, Outcome.PASS)
+                    corrections.append((self.problem.full & ~mask, claim))
+        clean = [mask for mask in self.tally.passed if not self.tally.of(mask).fails]
+        safe = min(clean, key=lambda m: (self._given_up(m), m), default=None)
+        status = "isolated" if self.causes else "inconclusive"
+        return Conclusion(
+            status,
+            tuple(self.causes),
+            tuple(corrections),
+            complete,
+            safe,
+            (),
+            self._reproduction(known),
+            tuple(self.notes),
+        )
+
+    def _given_up(self, mask: int) -> float:
+        return sum(self.loss[i] for i in bits(self.problem.full & ~mask))
+
+    def _reproduction(self, known: list[int]) -> tuple[int, int]:
+        """Fails and runs of the subsets that hold a known cause; before one is known, of the bad configuration."""
+        holds = [m for m in self.tally.counts if any(c & m == c for c in known)] or [self.problem.full]
+        counts = [self.tally.of(mask) for mask in holds]
+        return sum(count.fails for count in counts), sum(count.runs for count in counts)
+
+
+CHEAPEST, DEAREST = 0.2, 2.0
+"""Bounds on the price of a failing run: a crash in the first step should not make us ask only what crashes."""
+
+
+def isolate(problem: Problem, tally: Tally) -> State:
+    """The next step once both baselines are as they should be."""
+    return Isolation(problem, tally).state()
