@@ -22,7 +22,18 @@ LONGEST = 16
 
 # Characters of training logs (metric rows, progress bars, printed text) from common to rare. What is not here
 # (capitals, most punctuation, other scripts) is rarer still.
-_COMMON = " et0aonris1lcd'_,.mup:hg2354f/b678-9vwyk|"
+_COMMON = " et0aonris1lcd'_,.mup:hg2354f/b678-9vwyk|()[]=\""
+CHEAP = 10
+"""Cost up to which a first letter is taken for a longer anchor: each is under one in a hundred characters."""
+
+# Lines that healthy logs are full of. An anchor found here would stop the scan on every one of them.
+_HEALTHY = (
+    "{'loss': 0.0, 'grad_norm': 0.3, 'learning_rate': 1e-06, 'num_tokens': 81.0, 'completions/mean_length': 8.0,"
+    " 'completions/clipped_ratio': 0.1, 'rewards/accuracy_reward/mean': 0.5, 'reward_std': 0.1, 'kl': 0.0,"
+    " 'frac_reward_zero_std': 0.0, 'clip_ratio/region_mean': 0.0, 'entropy': 0.4, 'epoch': 0.1}"
+    "step:1 - global_seqlen/mean:9 - actor/pg_loss:0.1 - critic/rewards/max:1.0 - timing_s/step:9.0"
+    "Loading checkpoint shards: 100%|##########| 2/2 [00:01<00:00, 1.2it/s] None True False"
+).encode()
 
 
 def literals(pattern: str) -> list[str]:
@@ -65,14 +76,17 @@ def scanner(patterns: Iterable[Sequence[str]]) -> re.Pattern[bytes]:
             for start in range(max(1, len(raw) - SHORTEST + 1)):
                 anchor = raw[start : start + LONGEST]
                 first = anchor[:1]
-                if len(anchor) > len(choice.get(first, b"")):
+                if anchor not in _HEALTHY and len(anchor) > len(choice.get(first, b"")):
                     choice[first] = anchor
-        choices.append(choice)
-    # The patterns with the least choice first: what they must pay for, the others get for nothing.
+        choices.append(choice or {runs[0].encode()[:1]: runs[0].encode()[:LONGEST]})
+    # The patterns with the least choice first: what they must pay for, the others get for nothing. Of what costs
+    # little more, the longest anchor lets the least through.
     choices.sort(key=lambda choice: min(map(_cost, choice)), reverse=True)
     groups: dict[bytes, set[bytes]] = {}
     for choice in choices:
-        first = next((first for first in choice if first in groups), None) or min(choice, key=_cost)
+        affordable = [first for first in choice if first in groups or _cost(first) <= CHEAP]
+        affordable = affordable or [min(choice, key=_cost)]
+        first = max(affordable, key=lambda first: (len(choice[first]), -_cost(first)))
         groups.setdefault(first, set()).add(choice[first][1:])
     alternatives = (
         re.escape(first) + b"(?:" + b"|".join(re.escape(rest) for rest in sorted(rests)) + b")"

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -31,6 +31,9 @@ BLOCK = 1 << 18
 
 LONGEST_LINE = 1 << 16
 """A longer line is cut: binary junk and whole prompts printed on one line say nothing further on."""
+
+WINDOW = 4000
+"""Bytes on each side of an anchor that are taken for its line; longer lines are printed data, not messages."""
 
 LONGEST_SHELL_LINE = 400
 """A shell prints the signal and the command; what is longer only happens to have such a word in it."""
@@ -105,8 +108,8 @@ _HOST_MEMORY = re.compile(
 )
 
 _LITERALS = (
+    "Assertion `",
     "Traceback (most recent",
-    "ssertion `",
     "Signals.SIG",
     "Signal 8",
     "exitcode",
@@ -124,7 +127,10 @@ _LITERALS = (
 ANCHORS = tuple((literal,) for literal in _LITERALS if len(literal.encode()) >= 4)
 """What a line must contain to be looked at, for `_anchors.scanner`; lets through all that is matched above."""
 
-TROUBLE = re.compile("|".join(re.escape(literal) for literal in _LITERALS).encode())
+_TROUBLE = scanner(ANCHORS)
+
+
+EachLine = Callable[[bytes, int], object]
 
 
 @dataclass
@@ -173,25 +179,50 @@ class Reader:
         self.evidence = Evidence()
         self._open: dict[str, tuple[int, list[tuple[str, str]]]] = {}  # who -> first line, frames
 
-    def busy(self) -> bool:
-        """Whether a traceback has begun and not ended: then the next block matters, whatever it holds."""
-        return bool(self._open)
+    def anchors(self) -> tuple[tuple[str], ...]:
+        """The `ANCHORS` that still matter: of thousands of assertions only the first counts."""
+        return ANCHORS[1:] if self.evidence.assertion else ANCHORS
 
-    def feed(self, block: bytes, number: int) -> None:
-        """Looks at the lines of a block that has trouble in it; its first line has this number."""
-        for offset, raw in enumerate(block.split(b"\n")):
-            if raw and (self._open or TROUBLE.search(raw)):
-                self._line(raw, number + offset)
-            if self.evidence.tracebacks:
-                self.saw_progress(raw)
+    def feed(self, block: bytes, number: int, scan: re.Pattern[bytes], each: EachLine | None = None) -> None:
+        """Looks at those lines of a block that the scan stops at, and at all lines of a traceback.
 
-    def saw_progress(self, block: bytes) -> None:
-        """Notes that training went on after the tracebacks so far."""
-        if self.evidence.tracebacks and not self.evidence.progress and _PROGRESS.search(block):
-            self.evidence.progress = True
+        Args:
+            block: Whole lines.
+            number: The number of its first line.
+            scan: Stops at all `ANCHORS` (and more, as the caller likes).
+            each: Called with every line looked at, and its number.
+        """
+        position = counted = checked = 0
+        while position < len(block):
+            if self._open:
+                start, hit = position, position
+            else:
+                found = scan.search(block, position)
+                if not found:
+                    break
+                low = max(position, found.start() - WINDOW)
+                hit = found.end()
+                start = max(block.rfind(b"\n", low, hit), block.rfind(b"\r", low, hit), low - 1) + 1
+            end = _line_end(block, hit)
+            number += block.count(b"\n", counted, start)
+            counted = start
+            raw = block[start:end]
+            if each:
+                each(raw, number)
+            if self._open or _TROUBLE.search(raw):
+                self._saw_progress(block, checked, start)
+                checked = start
+                self._line(raw, number)
+            position = end + 1
+        self._saw_progress(block, checked, len(block))
+
+    def _saw_progress(self, block: bytes, start: int, end: int) -> None:
+        """Notes whether training went on after the tracebacks so far."""
+        if self.evidence.tracebacks and not self.evidence.progress:
+            self.evidence.progress = _PROGRESS.search(block, start, end) is not None
 
     def _line(self, raw: bytes, number: int) -> None:
-        text = plain(raw[:LONGEST_LINE].decode("utf-8", "replace"))
+        text = plain(raw.decode("utf-8", "replace"))
         who, said = split_prefix(text)
         if "Traceback (most recent call last)" in said:
             self._open[who] = (number, [])
@@ -220,7 +251,7 @@ class Reader:
 
     def _marks(self, said: str, number: int) -> None:
         evidence = self.evidence
-        if evidence.assertion is None and "ssertion `" in said:
+        if evidence.assertion is None and "Assertion `" in said:
             found = _ASSERTION.search(said)
             if found:
                 evidence.assertion = (found["kernel"], found["assertion"], number)
@@ -241,6 +272,11 @@ class Reader:
             self.evidence.signal_lines[name] = said.strip()[:LONGEST_SHELL_LINE]
 
 
+def _line_end(block: bytes, position: int) -> int:
+    ends = [block.find(mark, position, position + WINDOW) for mark in (b"\n", b"\r")]
+    return min((end for end in ends if end >= 0), default=min(position + WINDOW, len(block)))
+
+
 def _named(number: str) -> str | None:
     try:
         return signal.Signals(int(number)).name
@@ -255,12 +291,8 @@ def _shell_signal(said: str) -> str | None:
 def read(stream: BinaryIO) -> Evidence:
     """Reads a log to its end and returns what it says about a failure."""
     reader = Reader()
-    scan = scanner(ANCHORS)
     number = 1
     for block in blocks(stream):
-        if reader.busy() or scan.search(block):
-            reader.feed(block, number)
-        else:
-            reader.saw_progress(block)
+        reader.feed(block, number, _TROUBLE)
         number += block.count(b"\n")
     return reader.evidence

@@ -49,6 +49,8 @@ RATIO_FLOOR = 0.8
 """A mean sampling ratio below this discards a fifth of the gradient; processed logprobs with top_k=50 give 0.17."""
 
 _ROW = re.compile(rb"['\"]loss['\"]: |actor/grad_norm: ?|['\"]grad_norm['\"]: ")
+# The same as plain words, which are found at memory speed.
+_ROW_WORDS = (b"'loss': ", b'"loss": ', b"actor/grad_norm:", b"'grad_norm': ", b'"grad_norm": ')
 _NON_FINITE = re.compile(rb"grad_norm['\"]?: ?['\"]?(?:[Nn]a[Nn]|-?[Ii]nf)")
 _VALUE = re.compile(
     r"['\"]?(?P<name>[A-Za-z_][\w/.-]*)['\"]?: ?['\"]?"
@@ -97,7 +99,7 @@ class Rows:
 
     def feed(self, block: bytes, number: int) -> None:
         """Looks at one block, whose first line has this number."""
-        if not _ROW.search(block):
+        if not any(word in block for word in _ROW_WORDS):
             if self._finished is None and _FINISHED in block:
                 self._finish(block, number)
             return
@@ -106,8 +108,10 @@ class Rows:
                 self._first.append(row)
                 if len(self._first) >= FIRST_ROWS:
                     break
-        if len(self._broken) < ENOUGH and _NON_FINITE.search(block):
-            start = max(_NON_FINITE.search(block).start() - 2000, 0)
+        # Two plain searches first: most blocks have neither word.
+        broken = len(self._broken) < ENOUGH and any(word in block for word in (b"nan", b"NaN", b"inf", b"Inf")) and _NON_FINITE.search(block)
+        if broken:
+            start = max(broken.start() - 2000, 0)
             for row in self._rows(block[start:], number + block.count(b"\n", 0, start)):
                 if not math.isfinite(row.values.get("grad_norm", 0.0)) and len(self._broken) < ENOUGH:
                     self._broken.append(row)

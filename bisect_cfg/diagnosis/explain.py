@@ -27,9 +27,6 @@ from bisect_cfg.diagnosis.knowledge import Clue, Entry, load
 EVIDENCE = 3
 """Lines kept for each clue. A device-side assertion prints thousands of the same."""
 
-WINDOW = 4000
-"""Bytes on each side of an anchor that are taken for its line; longer lines are printed data, not messages."""
-
 GENERAL, SPECIFIC, FOR_ALL, FOR_HINT, FOR_CONDITION = 4, 10, 3, 2, 2
 """What a match is worth. A specific entry beats a general one unless four hints speak for the general one, and an
 entry that needs a second clue beats one that does not."""
@@ -141,12 +138,9 @@ class _Reading:
         scan = self._scanner()
         for block in _logs.blocks(stream):
             self.rows.feed(block, number)
-            before = len(self._open)
-            trouble = self._scan(block, number, scan)
-            if trouble or self.logs.busy():
-                self.logs.feed(block, number)
-            self.logs.saw_progress(block)
-            if len(self._open) < before:
+            before = len(self._open), len(self.logs.anchors())
+            self.logs.feed(block, number, scan, self._line)
+            if (len(self._open), len(self.logs.anchors())) != before:
                 scan = self._scanner()
             number += block.count(b"\n")
         self.lines = number - 1
@@ -162,21 +156,9 @@ class _Reading:
         return found
 
     def _scanner(self) -> re.Pattern[bytes]:
-        return scanner([*self._open.values(), *_logs.ANCHORS])
+        return scanner([*self._open.values(), *self.logs.anchors()])
 
-    def _scan(self, block: bytes, number: int, scan: re.Pattern[bytes]) -> bool:
-        position, counted, trouble = 0, 0, False
-        while hit := scan.search(block, position):
-            low = max(position, hit.start() - WINDOW)
-            start = max(block.rfind(b"\n", low, hit.start()), block.rfind(b"\r", low, hit.start()), low - 1) + 1
-            ends = [block.find(mark, hit.end(), hit.end() + WINDOW) for mark in (b"\n", b"\r")]
-            position = min((end for end in ends if end >= 0), default=min(hit.end() + WINDOW, len(block)))
-            number += block.count(b"\n", counted, start)
-            counted = start
-            trouble |= self._line(block[start:position], number)
-        return trouble
-
-    def _line(self, raw: bytes, number: int) -> bool:
+    def _line(self, raw: bytes, number: int) -> None:
         text = raw.decode("utf-8", "replace")
         said = None
         for pattern, runs in list(self._open.items()):
@@ -190,7 +172,6 @@ class _Reading:
                     del self._open[pattern]
         if self.command is None and "Command '[" in text:
             self.command = text
-        return _logs.TROUBLE.search(raw) is not None
 
 
 def _match(
