@@ -372,6 +372,8 @@ class _Phases:
         if known is not None:
             run = known
         else:
+            if self.options.level != "cold":
+                self.runner.prepare_server()
             timeout = self.options.trial_timeout
             patience = REPRODUCTION_PATIENCE
             if timeout is not None:

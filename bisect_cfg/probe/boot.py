@@ -19,9 +19,9 @@ _NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 def start(path):
     """Read the orders at `path` and prepare this process.
 
-    The orders are a JSON object: ``level`` ("cold", "imports", "config"), ``restore`` (environment variables as
-    the user has them, None for absent), ``targets``, and for a cold start the ``request`` (see `serve.begin`), for
-    a server its ``socket`` (a file descriptor), ``modules`` to import and the ``fork_at`` point.
+    The orders are a JSON object: ``level`` ("cold" or "imports"), ``restore`` (environment variables as the user has
+    them, None for absent), ``targets``, and for a cold start the ``request`` (see `serve.begin`), for a server its
+    ``socket`` (a file descriptor) and the ``modules`` to import. Level "config" is a server that was told to advance.
     """
     with open(path, encoding="utf-8") as stream:
         orders = json.load(stream)
@@ -48,30 +48,29 @@ def start(path):
     serve.keep_single_threaded()
 
     def wait_for_orders(position):
-        reason = serve.unsound()
-        server.send({"ready": position, "unsound": reason})
-        request = server.run()  # returns in a forked child
-        if nvml_of_the_user is None:
+        server.send({"ready": position, "unsound": serve.unsound()})
+        kind, orders_now = server.run()
+        if kind == "advance":
+            capture.state.before = fork_point(orders_now)
+            return
+        if nvml_of_the_user is None:  # a forked child: from here on as the user has it
             os.environ.pop(_NVML, None)
         else:
             os.environ[_NVML] = nvml_of_the_user
-        serve.begin(request)
-        serve.restore_threads(request.get("threads"))
-        _attach(request["folder"])
+        serve.begin(orders_now)
+        serve.restore_threads(orders_now.get("threads"))
+        _attach(orders_now["folder"])
 
-    if orders["level"] == "imports":
-        _import(orders["modules"])
-        wait_for_orders("imports")
-        return
+    def fork_point(wanted):
+        def before(kind, index):
+            if (kind, index) == (wanted["kind"], wanted["index"]):
+                capture.state.before = None
+                wait_for_orders(f"{kind} {index}")
 
-    fork_at = (orders["fork_at"]["kind"], orders["fork_at"]["index"])
+        return before
 
-    def before(kind, index):
-        if (kind, index) == fork_at:
-            capture.state.before = None
-            wait_for_orders(f"{kind} {index}")
-
-    capture.state.before = before
+    _import(orders["modules"])
+    wait_for_orders("imports")
 
 
 def _import(modules):

@@ -6,6 +6,8 @@ The tool talks to a waiting server over a Unix socket, one JSON object a line:
   ``{"id": 3, "exit": -8}`` when the child has ended (a negative number is the signal that killed it);
 - ``{"op": "resolve", "id": 4, "items": [...]}`` -> ``{"id": 4, "results": [...]}``: builds configuration objects
   in a child of its own and says what they resolve to, or why they are invalid;
+- ``{"op": "advance", "fork_at": {...}}``: a server that waits after the imports runs the script up to that point
+  and waits there;
 - end of file: the tool is gone, so are we, with every child.
 
 Forking is sound only while nothing that cannot be inherited is alive: no CUDA context, no thread of the
@@ -82,7 +84,7 @@ def unsound():
 
 
 class Server:
-    """The waiting process. `run` returns only in a forked child, with the trial request it is to carry out."""
+    """The waiting process."""
 
     def __init__(self, descriptor):
         self.descriptor = descriptor
@@ -99,15 +101,22 @@ class Server:
                 self._die()
 
     def run(self):
-        """Serve until the tool hangs up; in a child, return the request."""
+        """Serve until the tool hangs up.
+
+        Returns:
+            In a forked child ``("trial", request)``; in the server itself ``("advance", fork_at)``, when it is to
+            go on to a later point.
+        """
         while True:
             for line in self._lines():
                 message = json.loads(line)
                 if message["op"] == "trial":
                     if self._fork(message["id"], message["request"]["folder"]):
-                        return message["request"]
+                        return "trial", message["request"]
                 elif message["op"] == "resolve":
                     self._resolve(message)
+                elif message["op"] == "advance":
+                    return "advance", message["fork_at"]
 
     def _lines(self):
         """Wait for messages and for children that end; yields complete lines."""

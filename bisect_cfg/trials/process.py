@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -158,7 +159,7 @@ def follow(
         KeyboardInterrupt: `interrupted` was set.
     """
     start = last = time.monotonic()
-    wait = POLL_SECONDS / 4  # the first looks come fast: a crash in the first step is common
+    end = _end_of(child.pid)
     try:
         while True:
             code = child.poll()
@@ -177,11 +178,23 @@ def follow(
                 _dump_stacks(child)
                 traces.read()
                 return Ending(None, f"no {what} for {silent:.0f} s", time.monotonic() - start)
-            time.sleep(wait)
-            wait = min(POLL_SECONDS, wait * 1.5)
+            if end is None:
+                time.sleep(POLL_SECONDS)
+            elif select.select([end], [], [], POLL_SECONDS)[0]:
+                time.sleep(POLL_SECONDS / 20)  # it has ended; its exit code is on the way to us
     finally:
         kill_group(child.pid)
         _await(child)
+        if end is not None:
+            os.close(end)
+
+
+def _end_of(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends, or None where there is no such thing."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # ended already, or an old kernel
+        return None
 
 
 def _limit(traces: Traces, patience: Patience) -> tuple[float, str]:
@@ -204,4 +217,4 @@ def _await(child: Child) -> None:
     # A killed process is gone in milliseconds, but it must be *seen* gone: its GPU memory is needed next.
     deadline = time.monotonic() + 10
     while child.poll() is None and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS / 4)
+        time.sleep(POLL_SECONDS / 20)

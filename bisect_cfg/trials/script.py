@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,28 @@ is the failure to study."""
 
 SERVER_PATIENCE = 3.0
 """A server gets this many times as long to reach its fork point as the first run took to get to its training."""
+
+
+IMPORTED_BY_ALL = ("torch", "transformers", "trl", "trl.trainer.grpo_trainer", "trl.trainer.grpo_config")
+IMPORTED_BY_SOME = ("datasets", "peft", "accelerate", "bitsandbytes", "vllm", "deepspeed")
+"""What takes seconds to import. Until the first run has shown what a script imports, these are imported ahead for it:
+the first always, the others where its text names them."""
+
+
+def probable_imports(script: Path) -> list[str]:
+    """Modules worth importing ahead of a script, save those that a file beside it would shadow."""
+    try:
+        text = script.read_text(errors="replace")
+    except OSError:
+        text = ""
+    wanted = [*IMPORTED_BY_ALL, *(name for name in IMPORTED_BY_SOME if re.search(rf"\b{name}\b", text))]
+    folder = script.resolve().parent
+
+    def shadowed(name: str) -> bool:
+        top = name.split(".")[0]
+        return (folder / top).is_dir() or (folder / f"{top}.py").exists()
+
+    return [name for name in wanted if not shadowed(name)]
 
 
 def horizon_for(step: int) -> int:
@@ -142,9 +165,7 @@ class ScriptRunner:
     def close(self) -> None:
         """End everything that was started; nothing of the study runs afterwards."""
         with self._server_lock:
-            if self._server is not None:
-                self._server.close()
-                self._server = None
+            self._close_server()
         self._keeper.close()
 
     def interrupt(self) -> None:
@@ -152,6 +173,13 @@ class ScriptRunner:
         self._interrupted.set()
 
     # ------------------------------------------------------------------------------------------------ starting points
+
+    def prepare_server(self) -> None:
+        """Let a process import the libraries while the first run goes on; it runs none of the user's code yet."""
+        with self._server_lock:
+            if self._server is None:
+                self._server = self._new_server(probable_imports(self.script.path))
+                self._server_level = "preparing"
 
     def start_server(self, level: str) -> str | None:
         """Bring up the process that trials are forked from.
@@ -161,39 +189,50 @@ class ScriptRunner:
         """
         with self._server_lock:
             if self._server is not None and level == self._server_level:
+                self.level = level
                 return None
-            if self._server is not None:
-                self._server.close()
-                self._server = None
+            if self._server_level == "config" or (level == "cold" and self._server is not None):
+                self._close_server()  # it cannot go back
             if level == "cold":
                 self.level = level
                 return None
-            folder = self.folder / "server"
-            folder.mkdir(exist_ok=True)
-            orders_path = folder / "orders.json"
-            environment, restore = probe_environment(os.environ, orders_path)
-            orders = {
-                "level": level,
-                "restore": restore,
-                "modules": list(self.capture.modules),
-                "fork_at": fork_point(self.capture),
-            }
-            server = TrialServer(
-                self.script.command, environment, orders, orders_path, f"{level}.txt", self._keeper
-            )
-            # Loaded from a warm disk cache the second time, so this bound is generous.
-            reason = server.wait_until_ready(max(60.0, SERVER_PATIENCE * self.start_seconds), self._interrupted)
+            fresh = self._server is None
+            if fresh:
+                self._server = self._new_server(self.capture.modules if self.capture else ())
+            reason = None
+            if fresh or self._server_level == "preparing":
+                reason = self._ready(self._server)
+            if reason is None and level == "config":
+                self._server.advance(fork_point(self.capture))
+                reason = self._ready(self._server)
             if reason is not None:
-                server.close()
+                self._close_server()
                 return reason
-            self._server, self._server_level, self.level = server, level, level
+            self._server_level = self.level = level
             return None
+
+    def _new_server(self, modules: Sequence[str]) -> TrialServer:
+        folder = self.folder / "server"
+        folder.mkdir(exist_ok=True)
+        orders_path = folder / "orders.json"
+        environment, restore = probe_environment(os.environ, orders_path)
+        orders = {"level": "imports", "restore": restore, "modules": list(modules)}
+        return TrialServer(self.script.command, environment, orders, orders_path, "log.txt", self._keeper)
+
+    def _ready(self, server: TrialServer) -> str | None:
+        # The second time everything comes from the disk cache, so this bound is generous.
+        return server.wait_until_ready(max(60.0, SERVER_PATIENCE * self.start_seconds), self._interrupted)
+
+    def _close_server(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._server, self._server_level = None, ""
 
     def resolve(self, item: Mapping[str, Any]) -> dict[str, Any]:
         """Build one configuration object in the user's environment; see the probe's `build`."""
         for _ in range(2):
             with self._server_lock:
-                if self._server is None:
+                if self._server_level in ("", "preparing"):
                     level = self.level
                     reason = self.start_server("imports")
                     if reason is not None:
@@ -205,7 +244,7 @@ class ScriptRunner:
             except ServerGone:
                 with self._server_lock:
                     if self._server is server:
-                        self._server = None
+                        self._close_server()
         return {"error": "building this configuration ends the process"}
 
     def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
@@ -348,7 +387,7 @@ class ScriptRunner:
             except ServerGone:
                 with self._server_lock:
                     if self._server is server:
-                        self._server = None
+                        self._close_server()
         raise RuntimeError("the process that trials are forked from has died twice; start again with --level cold")
 
     def _enough(self, until_it_dies: bool) -> Callable[[Traces], bool]:

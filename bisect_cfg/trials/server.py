@@ -95,6 +95,14 @@ class TrialServer:
             return answer["unsound"]
         return f"the script did not come to its configuration within {timeout:.0f} s"
 
+    def advance(self, fork_at: Mapping[str, Any]) -> None:
+        """Let a server that waits after the imports run the script up to a later fork point."""
+        with self._lock:
+            try:
+                self._ours.sendall((json.dumps({"op": "advance", "fork_at": dict(fork_at)}) + "\n").encode())
+            except OSError:
+                pass  # wait_until_ready will tell
+
     def fork(self, request: Mapping[str, Any]) -> ForkedChild:
         """Start one trial.
 
