@@ -1,10 +1,11 @@
 """One fast scan for a hundred patterns.
 
 Running a hundred regular expressions over 200 MB takes minutes. But each of them contains a run of plain
-characters that every match must contain too, its *anchor*, and Python's `re` can search for many plain strings at
-once, at about a nanosecond a byte, as long as few bytes of the text begin one of them. So the anchor of each pattern
-starts at its rarest letter ("visible by" instead of "divisible by"), patterns share first letters where they
-can, and the alternatives are grouped by their first letter. What the scan lets through is then matched properly.
+characters that every match must contain too, its *anchor*, and Python's `re` can search for many plain
+strings at once, at about a nanosecond a byte, as long as few bytes of the text begin one of them. So the
+anchor of each pattern starts at its rarest letter ("visible by" instead of "divisible by"), patterns share
+first letters where they can, and the alternatives are grouped by their first letter. What the scan lets
+through is then matched properly.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ CHEAP = 10
 
 # Lines that healthy logs are full of. An anchor found here would stop the scan on every one of them.
 _HEALTHY = (
-    "{'loss': 0.0, 'grad_norm': 0.3, 'learning_rate': 1e-06, 'num_tokens': 81.0, 'completions/mean_length': 8.0,"
-    " 'completions/clipped_ratio': 0.1, 'rewards/accuracy_reward/mean': 0.5, 'reward_std': 0.1, 'kl': 0.0,"
+    "{'loss': 0.0, 'grad_norm': 0.3, 'learning_rate': 1e-06, 'num_tokens': 81.0,"
+    " 'completions/mean_length': 8.0, 'completions/clipped_ratio': 0.1,"
+    " 'rewards/accuracy_reward/mean': 0.5, 'reward_std': 0.1, 'kl': 0.0,"
     " 'frac_reward_zero_std': 0.0, 'clip_ratio/region_mean': 0.0, 'entropy': 0.4, 'epoch': 0.1}"
     "step:1 - global_seqlen/mean:9 - actor/pg_loss:0.1 - critic/rewards/max:1.0 - timing_s/step:9.0"
     "Loading checkpoint shards: 100%|##########| 2/2 [00:01<00:00, 1.2it/s] None True False"
@@ -79,8 +81,8 @@ def scanner(patterns: Iterable[Sequence[str]]) -> re.Pattern[bytes]:
                 if anchor not in _HEALTHY and len(anchor) > len(choice.get(first, b"")):
                     choice[first] = anchor
         choices.append(choice or {runs[0].encode()[:1]: runs[0].encode()[:LONGEST]})
-    # The patterns with the least choice first: what they must pay for, the others get for nothing. Of what costs
-    # little more, the longest anchor lets the least through.
+    # The patterns with the least choice first: what they must pay for, the others get for nothing. Of what
+    # costs little more, the longest anchor lets the least through.
     choices.sort(key=lambda choice: min(map(_cost, choice)), reverse=True)
     groups: dict[bytes, set[bytes]] = {}
     for choice in choices:

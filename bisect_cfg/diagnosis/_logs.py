@@ -33,7 +33,7 @@ LONGEST_LINE = 1 << 16
 """A longer line is cut: binary junk and whole prompts printed on one line say nothing further on."""
 
 WINDOW = 4000
-"""Bytes on each side of an anchor that are taken for its line; longer lines are printed data, not messages."""
+"""Bytes on each side of an anchor that are taken for its line; longer ones are printed data, not messages."""
 
 LONGEST_SHELL_LINE = 400
 """A shell prints the signal and the command; what is longer only happens to have such a word in it."""
@@ -67,6 +67,7 @@ _RAISED = re.compile(
     r"(?!(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL):)"  # logging lines of the same rank in between
     r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?::(?: (?P<message>.*))?)?$"
 )
+_BARE = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>.+)$")
 _SIGNALS = (
     re.compile(r"died with <Signals\.(?P<name>SIG[A-Z]+): \d+>"),
     re.compile(r"Signal \d+ \((?P<name>SIG[A-Z]+)\) received by PID"),
@@ -117,6 +118,8 @@ _LITERALS = (
     "] Signal: ",
     "received by PID",
     "Fatal Python error",
+    "Error: ",
+    "Exception: ",
     "Killed process",
     "OOM Killed",
     "oom-kill",
@@ -125,7 +128,7 @@ _LITERALS = (
     *(word for words in SHELL_WORDS.values() for word in words.split("|")),
 )
 ANCHORS = tuple((literal,) for literal in _LITERALS if len(literal.encode()) >= 4)
-"""What a line must contain to be looked at, for `_anchors.scanner`; lets through all that is matched above."""
+"""What a line must contain to be looked at, for `_anchors.scanner`; lets through all that is matched here."""
 
 _TROUBLE = scanner(ANCHORS)
 
@@ -151,6 +154,7 @@ class Evidence:
     tracebacks: list[Traceback] = field(default_factory=list)
     signals: dict[str, int] = field(default_factory=dict)  # name -> first line
     signal_lines: dict[str, str] = field(default_factory=dict)
+    bare: Traceback | None = None  # an error's line without its traceback, as people paste it
     host_memory: int | None = None
     progress: bool = False  # metrics came after the tracebacks above
 
@@ -217,9 +221,12 @@ class Reader:
         self._saw_progress(block, checked, len(block))
 
     def _saw_progress(self, block: bytes, start: int, end: int) -> None:
-        """Notes whether training went on after the tracebacks so far."""
-        if self.evidence.tracebacks and not self.evidence.progress:
-            self.evidence.progress = _PROGRESS.search(block, start, end) is not None
+        """Notes whether training went on after the errors so far."""
+        evidence = self.evidence
+        waiting = evidence.bare or (evidence.tracebacks and not evidence.progress)
+        if waiting and _PROGRESS.search(block, start, end):
+            evidence.bare = None
+            evidence.progress = bool(evidence.tracebacks)
 
     def _line(self, raw: bytes, number: int) -> None:
         text = plain(raw.decode("utf-8", "replace"))
@@ -238,6 +245,7 @@ class Reader:
                 del self._open[who]
             if raised:
                 self._raised(Traceback(frames, raised["type"], raised["message"] or "", number))
+                return
             # Anything else is source text, a caret line, or another rank's unmarked line in between.
         self._marks(said, number)
 
@@ -251,6 +259,9 @@ class Reader:
 
     def _marks(self, said: str, number: int) -> None:
         evidence = self.evidence
+        bare = _BARE.match(said) if evidence.bare is None else None
+        if bare:
+            evidence.bare = Traceback([], bare["type"], bare["message"], number)
         if evidence.assertion is None and "Assertion `" in said:
             found = _ASSERTION.search(said)
             if found:

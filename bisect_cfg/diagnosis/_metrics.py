@@ -1,8 +1,8 @@
 """What the printed metrics of a run say.
 
 The Trainer prints one dictionary every `logging_steps`: numbers with transformers 4, strings with 5, and verl
-prints `actor/grad_norm:0.3 - ...`. A run that goes wrong without an exception shows it only there. Loss says little:
-in GRPO it is zero on healthy runs. Gradient norm, entropy and the spread of rewards say much.
+prints `actor/grad_norm:0.3 - ...`. A run that goes wrong without an exception shows it only there. Loss
+says little: in GRPO it is zero on healthy runs. Gradient norm, entropy and the spread of rewards say much.
 
 `Rows` collects the first rows and the last ones of a log of any size, and the first row with a non-finite
 gradient wherever it is. `facts` names what they show, in the words the knowledge files match on.
@@ -43,15 +43,16 @@ GROWTH = 100.0
 """Growth of the median grad_norm, first to last quarter, that no healthy run shows."""
 
 COLLAPSED = 0.05
-"""Entropy below this fraction of the first: a collapsed run ends at 0.00 to 0.01 of it, a converging one above 0.1."""
+"""Entropy below this fraction of the first. A collapsed run ends below 0.01 of it, a healthy one above 0.1."""
 
 RATIO_FLOOR = 0.8
-"""A mean sampling ratio below this discards a fifth of the gradient; processed logprobs with top_k=50 give 0.17."""
+"""A mean sampling ratio below this throws a fifth of the gradient away; top_k=50 gives 0.17."""
 
 _ROW = re.compile(rb"['\"]loss['\"]: |actor/grad_norm: ?|['\"]grad_norm['\"]: ")
 # The same as plain words, which are found at memory speed.
 _ROW_WORDS = (b"'loss': ", b'"loss": ', b"actor/grad_norm:", b"'grad_norm': ", b'"grad_norm": ')
 _NON_FINITE = re.compile(rb"grad_norm['\"]?: ?['\"]?(?:[Nn]a[Nn]|-?[Ii]nf)")
+_NON_FINITE_WORDS = (b"nan", b"NaN", b"inf", b"Inf")
 _VALUE = re.compile(
     r"['\"]?(?P<name>[A-Za-z_][\w/.-]*)['\"]?: ?['\"]?"
     r"(?P<value>-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[Nn]a[Nn]|-?[Ii]nf(?:inity)?|None|null)\b"
@@ -108,8 +109,9 @@ class Rows:
                 self._first.append(row)
                 if len(self._first) >= FIRST_ROWS:
                     break
-        # Two plain searches first: most blocks have neither word.
-        broken = len(self._broken) < ENOUGH and any(word in block for word in (b"nan", b"NaN", b"inf", b"Inf")) and _NON_FINITE.search(block)
+        # Plain searches first: most blocks have neither word.
+        suspect = len(self._broken) < ENOUGH and any(word in block for word in _NON_FINITE_WORDS)
+        broken = _NON_FINITE.search(block) if suspect else None
         if broken:
             start = max(broken.start() - 2000, 0)
             for row in self._rows(block[start:], number + block.count(b"\n", 0, start)):
@@ -133,8 +135,8 @@ class Rows:
     def _rows(block: bytes, number: int) -> Iterator[Row]:
         position = 0
         while found := _ROW.search(block, position):
-            start = max(block.rfind(b"\n", position, found.start()), block.rfind(b"\r", position, found.start()))
-            start = start + 1 if start >= 0 else position
+            breaks = [block.rfind(mark, position, found.start()) for mark in (b"\n", b"\r")]
+            start = max(*breaks, position - 1) + 1
             end = block.find(b"\n", found.end())
             end = len(block) if end < 0 else end
             number += block.count(b"\n", position, found.start())
@@ -142,7 +144,9 @@ class Rows:
             position = end
 
 
-def _facts(first: list[Row], broken: list[Row], last: list[Row], finished: Row | None) -> dict[str, list[Row]]:
+def _facts(
+    first: list[Row], broken: list[Row], last: list[Row], finished: Row | None
+) -> dict[str, list[Row]]:
     facts: dict[str, list[Row]] = {}
     if not last:
         return {"no-steps": [finished]} if finished else {}

@@ -1,4 +1,4 @@
-"""An explanation as text: the likeliest failure in full, the others in one line each, the next command last."""
+"""An explanation as text: the likeliest failure in full, the others in a line each, the next command last."""
 
 from __future__ import annotations
 
@@ -59,11 +59,12 @@ def _known(match: Match, width: int) -> str:
 def _unknown(explanation: Explanation, width: int) -> str:
     if explanation.signature is None:
         text = (
-            f"Nothing known was found in these {explanation.lines} lines, and no failure either: no traceback, no "
-            "signal, no metrics that went wrong. If the run died, the end of its output is missing; add 2>&1."
+            f"Nothing known was found in these {explanation.lines} lines, and no failure either: no "
+            "traceback, no signal, no metrics that went wrong. If the run died, the end of its output is "
+            "missing; add 2>&1 to the command that writes the log."
         )
         return _wrap(text, width, "", "")
-    text = "The log shows a failure that no known issue covers. It would be guessing to name a cause. The failure:"
+    text = "The log shows a failure that no known issue covers. A cause would be a guess. The failure:"
     return _wrap(text, width, "", "") + "\n\n  " + str(explanation.signature)
 
 

@@ -45,8 +45,10 @@ def judge(
         configuration: Parameter -> value, with or without a namespace (`args.bf16` or `bf16`).
     """
     environment = environment or {}
-    bare = {name.rpartition(".")[2]: value for name, value in (configuration or {}).items()}
-    return [*_environment(conditions, environment), *_parameters(conditions.get("parameters", {}), bare)]
+    settings = dict(configuration or {})
+    for name, value in (configuration or {}).items():
+        settings.setdefault(name.rpartition(".")[2], value)
+    return [*_environment(conditions, environment), *_parameters(conditions.get("parameters", {}), settings)]
 
 
 def _environment(conditions: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[Verdict]:
@@ -82,13 +84,13 @@ def _version(name: str, specifier: str, version: str | None) -> Verdict:
     return Verdict(asks, f"{name} {version}", holds)
 
 
-def _parameters(wanted: Mapping[str, Any], bare: Mapping[str, Any]) -> Iterator[Verdict]:
+def _parameters(wanted: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[Verdict]:
     for name, value in wanted.items():
         asks = f"{name} {value}" if _comparison(value) else f"{name}={value}"
-        if name not in bare:
+        if name not in settings:
             yield Verdict(asks, "unknown", None)
             continue
-        yield Verdict(asks, f"{name}={bare[name]}", _matches(value, bare[name]))
+        yield Verdict(asks, f"{name}={settings[name]}", _matches(value, settings[name]))
 
 
 def _comparison(value: Any) -> re.Match[str] | None:

@@ -1,10 +1,10 @@
 """`bisect-cfg explain`: a log in, what it means out. No GPU, no script, no torch.
 
-The log is read once, in blocks. One scan finds the few lines on which some clue could match (`_anchors`), those are
-matched properly; the metric rows are summed up (`_metrics`), and the tracebacks and signals are followed
-(`_logs`). Then every known failure whose clues are all there is ranked: one that needs more clues, and has
-more of its hints, says more; a general one gives way. What nobody knows is said to be unknown, with the
-failure's own words, and how to bisect it.
+The log is read once, in blocks. One scan finds the few lines on which some clue could match (`_anchors`),
+those are matched properly; the metric rows are summed up (`_metrics`), and the tracebacks and signals are
+followed (`_logs`). Then every known failure whose clues are all there is ranked: one that needs more clues,
+and has more of its hints, says more; a general one gives way. What nobody knows is said to be unknown, with
+the failure's own words, and how to bisect it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import io
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,8 +28,8 @@ EVIDENCE = 3
 """Lines kept for each clue. A device-side assertion prints thousands of the same."""
 
 GENERAL, SPECIFIC, FOR_ALL, FOR_HINT, FOR_CONDITION = 4, 10, 3, 2, 2
-"""What a match is worth. A specific entry beats a general one unless four hints speak for the general one, and an
-entry that needs a second clue beats one that does not."""
+"""What a match is worth. A specific entry beats a general one unless four hints speak for the general one,
+and an entry that needs a second clue beats one that does not."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,6 @@ class Explanation:
     signature: signature.Signature | None
     command: str
     lines: int = 0
-    notes: tuple[str, ...] = field(default=())
 
     def __str__(self) -> str:
         from bisect_cfg.diagnosis._render import render
@@ -71,6 +70,7 @@ def explain(
     *,
     environment: Mapping[str, Any] | None = None,
     configuration: Mapping[str, Any] | None = None,
+    failure: signature.Signature | None = None,
     entries: Sequence[Entry] | None = None,
 ) -> Explanation:
     """Explains a log.
@@ -79,18 +79,22 @@ def explain(
         stream: The log, opened in binary mode; it is read once, to its end.
         environment: A `fingerprint` of where it ran, if known; rules out what cannot apply there.
         configuration: The settings it ran with, if known.
-        entries: The known failures; those of this package if None.
+        failure: The failure, where somebody saw more than the log has: a process killed by a signal prints
+        nothing. entries: The known failures; those of this package if None.
     """
     reading = _Reading(load() if entries is None else entries)
     reading.read(stream)
     found = reading.found()
+    seen = _seen(failure)
+    if seen:
+        found.setdefault(seen, [])
     matches = [
         match
         for entry in reading.entries
         if (match := _match(entry, found, environment, configuration)) is not None
     ]
     matches.sort(key=lambda match: (-match.score, match.evidence[0].number if match.evidence else 0))
-    own = signature.from_evidence(reading.logs.evidence)
+    own = failure or signature.from_evidence(reading.logs.evidence)
     return Explanation(tuple(matches), own, _command(reading.command), reading.lines)
 
 
@@ -112,7 +116,8 @@ def explain_command(path: str) -> int:
             with Path(path).open("rb") as stream:
                 explanation = explain(stream)
     except OSError as error:
-        print(f"bisect-cfg explain: {path}: {error.strerror}. Give a log file, or - for standard input.", file=sys.stderr)
+        advice = "Give a log file, or - for standard input."
+        print(f"bisect-cfg explain: {path}: {error.strerror}. {advice}", file=sys.stderr)
         return 2
     from bisect_cfg.diagnosis._render import show
 
@@ -130,8 +135,8 @@ class _Reading:
         self.lines = 0
         self.command: str | None = None
         self._evidence: dict[str, list[Line]] = {}
-        patterns = dict.fromkeys(clue.value for entry in entries for clue in entry.clues if clue.kind == "line")
-        self._open = {pattern: literals(pattern) for pattern in patterns}
+        clues = {clue for entry in entries for clue in entry.clues}
+        self._open = {clue.value: literals(clue.value) for clue in clues if clue.kind == "line"}
 
     def read(self, stream: BinaryIO) -> None:
         number = 1
@@ -181,7 +186,9 @@ def _match(
     configuration: Mapping[str, Any] | None,
 ) -> Match | None:
     present = [clue for clue in entry.any if clue in found]
-    if not present or any(clue not in found for clue in entry.all) or any(clue in found for clue in entry.unless):
+    if not present or not all(clue in found for clue in entry.all):
+        return None
+    if any(clue in found for clue in entry.unless):
         return None
     hints = [clue for clue in entry.hints if clue in found]
     verdicts = judge(entry.conditions, environment, configuration)
@@ -190,18 +197,29 @@ def _match(
     holding = [verdict for verdict in verdicts if verdict.holds]
     score = GENERAL if entry.general else SPECIFIC
     score += FOR_ALL * len(entry.all) + FOR_HINT * len(hints) + FOR_CONDITION * len(holding)
-    why = [_reason(clue, found[clue][0]) for clue in [*present, *entry.all, *hints]]
+    why = [_reason(clue, found[clue]) for clue in [*present, *entry.all, *hints]]
     why += [f"{verdict.found} ({verdict.asks})" for verdict in holding]
     lines = {line for clue in [*present, *entry.all, *hints] for line in found[clue][:EVIDENCE]}
     return Match(entry, score, tuple(why), tuple(sorted(lines, key=lambda line: line.number)))
 
 
-def _reason(clue: Clue, line: Line) -> str:
+def _reason(clue: Clue, lines: list[Line]) -> str:
+    place = f"line {lines[0].number}: " if lines else ""
     if clue.kind == "metric":
-        return f"line {line.number}: {FACTS[clue.value]}"
+        return place + FACTS[clue.value]
     if clue.kind == "signal":
-        return f"line {line.number}: the process was ended by {clue.value}"
-    return f"line {line.number} has the message"
+        return f"{place}the process was ended by {clue.value}"
+    return f"{place}the message is there"
+
+
+def _seen(failure: signature.Signature | None) -> Clue | None:
+    """The clue that a failure is by itself."""
+    if failure is None:
+        return None
+    if failure.kind == "signal":
+        return Clue("signal", failure.name)
+    fact = "non-finite-gradient" if failure.kind == "non-finite" else failure.kind
+    return Clue("metric", fact) if fact in FACTS else None
 
 
 def _command(launched: str | None) -> str:

@@ -208,6 +208,7 @@ def from_evidence(evidence: _logs.Evidence) -> Signature | None:
     if direct:
         return Signature("signal", min(direct, key=evidence.signals.__getitem__))
     tracebacks = [] if evidence.progress and evidence.signals else evidence.tracebacks
+    tracebacks = [*tracebacks, *([evidence.bare] if evidence.bare else [])]
     tracebacks = [one for one in tracebacks if one.type_name.rpartition(".")[2] not in _logs.WRAPPERS]
     if tracebacks:
         first = tracebacks[0]

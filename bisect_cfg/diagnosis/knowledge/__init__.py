@@ -10,19 +10,20 @@ with a sample log, and the tests check that the sample leads to it. The fields:
     hints           clues that make this entry likelier than another with the same clues
     unless          clues that rule it out
     general         true for an entry that gives way to any other (a fallback)
-    conditions      where it applies: `packages` {name: version specifier}, `gpu` (regular expression), `cuda`,
-                    `cublas` (version specifiers), `parameters` {name: value, or a comparison such as ">0"},
+    conditions      where it applies: `packages` {name: version specifier}, `gpu` (regular expression), `cuda`
+                    and `cublas` (version specifiers), `parameters` {name: value, or a comparison as ">0"},
                     `launcher`
     meaning         what happened
     trigger         which setting makes it happen;   root_cause: what is at fault
     cures           in the order to try them;        not_helping: what is often tried in vain
     bisect          settings worth varying, if the cures do not settle it
-    sources         `owner/repository#number` on GitHub, or an address; "measured" for what was reproduced with
-                    tiny models on a CPU (torch 2.13, transformers 5.23, trl 1.16)
+    sources         `owner/repository#number` on GitHub, or an address; "measured" for what was reproduced
+                    with tiny models on a CPU (torch 2.13, transformers 5.23, trl 1.16)
     sample          a log that shows it
 
-A clue is a regular expression for one line, or `{signal: SIGFPE}`, or `{metric: collapse}` (see `_metrics.FACTS`).
-A regular expression needs four plain characters in a row outside of alternatives, which the scan looks for.
+A clue is a regular expression for one line, or `{signal: SIGFPE}`, or `{metric: collapse}` (see
+`_metrics.FACTS`). A regular expression needs four plain characters in a row outside of alternatives, which
+the scan looks for.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def load(folder: Path = FOLDER) -> tuple[Entry, ...]:
         except yaml.YAMLError as error:
             raise KnowledgeError(f"{path.name}: not YAML: {error}") from error
         if not isinstance(table, list):
-            raise KnowledgeError(f"{path.name}: a list of entries is expected, each beginning with '- id: ...'")
+            raise KnowledgeError(f"{path.name}: a list of entries is expected, each begins with '- id: ...'")
         for index, data in enumerate(table):
             entry = check(data, f"{path.name}, entry {index + 1}")
             if entry.id in entries:
@@ -120,7 +121,7 @@ def check(data: Any, place: str) -> Entry:
     known = {one.name for one in fields(Entry)}
     for name in data:
         if name not in known:
-            raise KnowledgeError(f"{place}: unknown field {name!r}; the fields are {', '.join(sorted(known))}")
+            raise KnowledgeError(f"{place}: unknown field {name!r}; known: {', '.join(sorted(known))}")
     for name in ("id", "title", "any", "meaning", "cures", "sources", "sample"):
         if not data.get(name):
             raise KnowledgeError(f"{place}: {name!r} is missing or empty")
@@ -132,16 +133,17 @@ def check(data: Any, place: str) -> Entry:
             raise KnowledgeError(f"{place}: {name!r} must be a list")
     if not re.fullmatch(r"[a-z0-9-]+", data["id"]):
         raise KnowledgeError(f"{place}: an id has lower case letters, digits and hyphens only")
-    values = {name: data[name].strip() for name in _TEXTS if name in data}
+    values: dict[str, Any] = {name: data[name].strip() for name in _TEXTS if name in data}
     values |= {name: tuple(data[name]) for name in ("cures", "not_helping", "bisect") if name in data}
-    values |= {name: tuple(_clue(one, f"{place}, {name}") for one in data[name]) for name in _CLUES if name in data}
+    for name in _CLUES:
+        values[name] = tuple(_clue(one, f"{place}, {name}") for one in data.get(name, []))
     values["sources"] = tuple(_source(one, place) for one in data["sources"])
     values["general"] = bool(data.get("general", False))
     values["conditions"] = _conditions(data.get("conditions", {}), place)
     for name in ("cures", "not_helping", "bisect"):
         for one in values.get(name, ()):
             if not isinstance(one, str):
-                raise KnowledgeError(f"{place}: {name!r} has {one!r}, which YAML does not read as text; quote it")
+                raise KnowledgeError(f"{place}: YAML does not read {one!r} in {name!r} as text; quote it")
     return Entry(**values)
 
 
@@ -160,8 +162,8 @@ def _clue(data: Any, place: str) -> Clue:
         if kind == "signal" and value in signal.Signals.__members__:
             return Clue(kind, value)
     raise KnowledgeError(
-        f"{place}: {data!r} is no clue; write a quoted regular expression, {{signal: SIGFPE}} or {{metric: NAME}} "
-        f"with one of {', '.join(FACTS)}"
+        f"{place}: {data!r} is no clue; write a quoted regular expression, {{signal: SIGFPE}} or "
+        f"{{metric: NAME}} with one of {', '.join(FACTS)}"
     )
 
 
@@ -171,7 +173,7 @@ def _source(data: Any, place: str) -> str:
         return f"https://github.com/{found['repository']}/issues/{found['number']}"
     if data == "measured" or str(data).startswith("https://"):
         return str(data)
-    raise KnowledgeError(f"{place}: source {data!r} must be owner/repository#number, an https address or 'measured'")
+    raise KnowledgeError(f"{place}: source {data!r} is no owner/repository#number, no https address")
 
 
 def _conditions(data: Any, place: str) -> dict[str, Any]:
@@ -182,8 +184,9 @@ def _conditions(data: Any, place: str) -> dict[str, Any]:
     for name, value in data.items():
         if name not in CONDITIONS or not isinstance(value, CONDITIONS[name]):
             expected = ", ".join(f"{key} ({kind.__name__})" for key, kind in CONDITIONS.items())
-            raise KnowledgeError(f"{place}: condition {name!r} is unknown or of the wrong type; known: {expected}")
-    specifiers = [*data.get("packages", {}).values(), *(data[name] for name in ("cuda", "cublas") if name in data)]
+            raise KnowledgeError(f"{place}: condition {name!r} is unknown or of the wrong type; {expected}")
+    specifiers = [*data.get("packages", {}).values()]
+    specifiers += [data[name] for name in ("cuda", "cublas") if name in data]
     for specifier in specifiers:
         try:
             SpecifierSet(specifier)

@@ -1,0 +1,217 @@
+"""explain: finds what is known, is honest about the rest, and does not mind the size or state of a log."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.diagnosis._anchors import literals, scanner
+from bisect_cfg.diagnosis.explain import explain, explain_command, explain_text
+
+ROOT = Path(__file__).parents[2]
+
+
+def rows(count: int = 12, strings: bool = False, **changes: object) -> str:
+    """Metric rows of a healthy run, with some values changed; a callable gets the row's number."""
+    lines = []
+    for step in range(count):
+        values: dict[str, object] = {
+            "loss": 0.0,
+            "grad_norm": 0.3 + step % 3 / 10,
+            "learning_rate": 1e-06,
+            "reward": 0.4 + step / 100,
+            "reward_std": 0.2,
+            "frac_reward_zero_std": 0.25,
+            "completions/clipped_ratio": 0.1,
+            "entropy": 1.1 - step / 100,
+            "epoch": step / 100,
+        }
+        values |= {name: value(step) if callable(value) else value for name, value in changes.items()}
+        if strings:
+            values = {name: f"{one:.4g}" if isinstance(one, float) else one for name, one in values.items()}
+        lines.append(str(values))
+    return "\n".join(lines) + "\n"
+
+
+NOT_FAILURES = {
+    "healthy, transformers 4": rows(),
+    "healthy, transformers 5": rows(strings=True),
+    "healthy, JSON lines": "".join(json.dumps({"loss": 0.0, "grad_norm": i / 9}) + "\n" for i in range(9)),
+    "healthy, verl": "".join(f"step:{i} - actor/grad_norm:0.3 - critic/score/mean:0.{i}\n" for i in range(9)),
+    "empty": "",
+    "one line": "Loading model...\n",
+    "loss is 0": rows(loss=0.0, grad_norm=0.4),
+    "loss slightly negative": rows(loss=-1e-9),
+    "grad_norm above the clip": "max_grad_norm=0.1\n" + rows(grad_norm=lambda step: 3.0 + step),
+    "no kl at beta 0": "beta=0.0\n" + rows(),
+    "kl NaN from the start at beta 0": "beta=0.0\n" + rows(kl=float("nan")),
+    "clip_ratio 0": rows(**{"clip_ratio/region_mean": 0.0}),
+    "learning rate 0 on the first step": rows(learning_rate=lambda step: 1e-7 * step),
+    "learning rate decays to 0": rows(learning_rate=lambda step: 1e-6 * (11 - step)),
+    "no reward on reuse steps": "".join(f"{{'loss': 0.0, 'grad_norm': 0.{i + 1}}}\n" for i in range(8)),
+    "one infinite step under fp16": rows(grad_norm=lambda step: float("inf") if step == 2 else 0.5),
+    "some groups agree": rows(reward_std=lambda step: 0.0 if step % 3 else 0.2),
+    "two rows with equal rewards": rows(2, reward_std=0.0, grad_norm=0.0),
+    "learnt the task": rows(
+        reward=lambda step: step / 11,
+        entropy=lambda step: 2.0 * 0.5**step,
+        reward_std=lambda step: 0.2 - step / 99,
+    ),
+    "some completions cut off": rows(**{"completions/clipped_ratio": 0.9}),
+    "progress bars": "".join(f"\r {i}%|###   | {i}/100 [00:09<01:00, 1.2s/it]" for i in range(100)),
+    "colours": "\x1b[32mINFO\x1b[0m 03-02 10:11:12 engine.py:7] \x1b[1mstarted\x1b[0m\n",
+    "summary of a good run": rows() + "{'train_runtime': 12.3, 'train_loss': 0.0, 'epoch': 1.0}\n",
+    "deprecation warnings": "FutureWarning: `tokenizer` is deprecated, will be removed in version 0.16.0\n",
+    "file not found": "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n"
+    "FileNotFoundError: [Errno 2] No such file or directory: 'data.json'\n",
+    "syntax error": '  File "train.py", line 3\n    x =\n      ^\nSyntaxError: invalid syntax\n',
+    "key error in a user's reward": "Traceback (most recent call last):\n  File \"r.py\", line 8, in reward\n"
+    "KeyError: 'answer'\n",
+    "no network": "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443)\n",
+    "disk full": "OSError: [Errno 28] No space left on device\n",
+    "interrupted": "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n"
+    "KeyboardInterrupt\n",
+    "git": "error: failed to push some refs to 'origin'\nhint: Updates were rejected\n",
+    "completions that talk of failure": "Answer: 12 must be divisible by 3. It is out of the memory."
+    " He killed time. A floating point exception is an event.\n" + rows(),
+    "settings alone": "GRPOConfig(fp16=True, adam_epsilon=1e-08, num_iterations=4)\n" + rows(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log", NOT_FAILURES.values(), ids=NOT_FAILURES.keys())
+def test_what_is_no_known_failure_matches_nothing(log: str) -> None:
+    assert [match.entry.id for match in explain_text(log).matches] == []
+
+
+def test_there_are_thirty_of_them() -> None:
+    assert len(NOT_FAILURES) >= 30
+
+
+@pytest.mark.parametrize("strings", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "entry"),
+    [
+        ({"grad_norm": lambda step: float("nan") if step > 8 else 0.5}, "non-finite-gradient"),
+        ({"reward_std": 0.0, "grad_norm": 0.0}, "dead-reward"),
+        ({"entropy": lambda i: 5.5 * 0.3**i, "reward": 0.1, "frac_reward_zero_std": 1.0}, "policy-collapse"),
+        ({"reward": None}, "missing-reward"),
+        ({"kl": lambda step: float("inf") if step == 11 else 0.1 * step}, "kl-overflow"),
+    ],
+)
+def test_metrics_show_what_no_exception_says(changes: dict, entry: str, strings: bool) -> None:
+    explanation = explain_text(rows(strings=strings, **changes))
+    assert explanation.matches[0].entry.id == entry
+    assert explanation.matches[0].evidence[0].number > 0
+
+
+def test_unknown_failures_are_said_to_be_unknown() -> None:
+    explanation = explain_text(NOT_FAILURES["key error in a user's reward"])
+    text = str(explanation)
+    assert not explanation.matches and "no known issue" in text and "KeyError" in text
+    assert "bisect-cfg bisect train.py" in text
+    assert "no failure either" in str(explain_text(rows()))
+
+
+def test_text_names_line_cure_source_and_command() -> None:
+    command = "Command '['/venv/bin/python', 'grpo.py', '--bf16', 'true']' died with <Signals.SIGFPE: 8>.\n"
+    text = str(explain_text("one\ntwo\nsubprocess.CalledProcessError: " + command))
+    for part in ("3 |", "12.4.5.8", "trl/issues/2906", "bisect-cfg bisect grpo.py", "-- --bf16 true"):
+        assert part in text
+
+
+def test_line_numbers_with_carriage_returns_and_colours() -> None:
+    bars = "".join(f"\r{i}%|#| {i}/9" for i in range(9))
+    log = f"first\n{bars}\n\x1b[31m[rank1]: IndexError: index out of range in self\x1b[0m\n"
+    match = explain_text(log).matches[0]
+    assert (match.evidence[0].number, match.evidence[0].text) == (3, "IndexError: index out of range in self")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_binary_junk_and_broken_characters(seed: int) -> None:
+    junk = random.Random(seed).randbytes(600_000)
+    assert not explain(io.BytesIO(junk)).matches
+    error = b"\xff\xfe" + "浮点数例外".encode()[:-1] + b"\nCUDA out of memory \xe6\xb5\n"
+    assert explain(io.BytesIO(junk + b"\n" + error)).matches[0].entry.id == "gpu-out-of-memory"
+
+
+def test_a_line_without_end() -> None:
+    log = b"x" * 3_000_000 + b" CUDA out of memory " + b"y" * 3_000_000
+    assert explain(io.BytesIO(log)).matches[0].entry.id == "gpu-out-of-memory"
+
+
+class Endless(io.RawIOBase):
+    """A log of many megabytes that is never in memory."""
+
+    def __init__(self, chunk: bytes, count: int, tail: bytes) -> None:
+        self._chunks: Iterator[bytes] = iter([chunk] * count + [tail])
+
+    def read(self, size: int = -1) -> bytes:
+        return next(self._chunks, b"")
+
+
+def test_large_logs_in_bounded_memory_and_time() -> None:
+    chunk = (rows(300) + "".join(f"\r{i}%|###  | {i}/999 [00:01<00:09]" for i in range(3000)) + "\n").encode()
+    count = 20_000_000 // len(chunk)
+    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    log = Endless(chunk, count, b"RuntimeError: 'weight' must be 2-D\n")
+    explanation = explain(log)  # type: ignore[arg-type]
+    seconds = time.process_time() - started
+    assert explanation.matches[0].entry.id == "zero3-empty-weight"
+    assert explanation.lines == count * 301 + 1
+    # A tenth of 200 MB; the bound leaves a slow machine five times what a quiet one needs.
+    assert seconds < 1.5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
+
+
+def test_a_flood_of_assertions_is_quick() -> None:
+    line = (
+        "/aten/Indexing.cu:1289: indexSelectLargeIndex: block: [5,0,0], thread: [{},0,0] Assertion "
+        "`srcIndex < srcSelectDimSize` failed.\n"
+    )
+    log = "".join(line.format(number) for number in range(50_000))
+    started = time.process_time()
+    match = explain_text(log).matches[0]
+    assert match.entry.id == "index-out-of-range" and len(match.evidence) <= 3
+    assert time.process_time() - started < 2.0
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("RuntimeError: 'weight' must be 2-D\n")
+    assert explain_command(str(log)) == 0
+    assert "ZeRO-3" in capsys.readouterr().out
+    log.write_text("nothing\n")
+    assert explain_command(str(log)) == 1
+    assert explain_command(str(tmp_path / "absent.log")) == 2
+    assert "absent.log" in capsys.readouterr().err
+
+
+def test_starts_at_once_and_without_torch() -> None:
+    code = (
+        "import sys, time; start = time.process_time()\n"
+        "from bisect_cfg.diagnosis.explain import explain_command; explain_command('-')\n"
+        "heavy = [name for name in ('torch', 'trl', 'rich', 'pandas', 'optuna') if name in sys.modules]\n"
+        "print(heavy, file=sys.stderr); sys.exit(bool(heavy) or time.process_time() - start > 0.5)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = [sys.executable, "-c", code]
+    answer = subprocess.run(run, input="IndexError: index out of range in self\n", text=True, env=environment)
+    assert answer.returncode == 0
+
+
+def test_literals_and_scanner() -> None:
+    assert literals(r"size (\d+) must (?:not )?be divisible") == ["size ", " must ", "be divisible"]
+    assert literals(r"(?:found it)+ here") == ["found it", " here"]
+    scan = scanner([literals(r"must be divisible by \d+"), ["浮点数例外"]])
+    assert scan.search(b"4 must be divisible by 3") and scan.search("x浮点数例外".encode())
+    assert not scan.search(b"4 is divisible, but not by 3")

@@ -1,0 +1,115 @@
+"""The knowledge files: every entry keeps to the schema, and its own sample leads to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.diagnosis.conditions import judge
+from bisect_cfg.diagnosis.explain import explain_text
+from bisect_cfg.diagnosis.knowledge import Entry, KnowledgeError, check, load
+from bisect_cfg.diagnosis.signature import Signature
+
+ENTRIES = load()
+GOOD = {
+    "id": "one", "title": "t", "any": ["some words"], "meaning": "m", "cures": ["c"],
+    "sources": ["owner/name#1"], "sample": "some words",
+}  # fmt: skip
+
+
+def test_there_are_enough_and_the_original_reports_come_first() -> None:
+    assert len(ENTRIES) > 60
+    assert ENTRIES[0].id == "h20-cublas-sigfpe"
+    addresses = " ".join(address for entry in ENTRIES[:9] for address in entry.sources)
+    for report in ("trl/issues/2906", "trl/issues/2996", "trl/issues/2851", "RLHF#815", "trl/issues/3348"):
+        assert report.replace("#", "/issues/") in addresses
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+def test_sample_is_explained_by_its_entry_first(entry: Entry) -> None:
+    matches = explain_text(entry.sample).matches
+    assert matches and matches[0].entry.id == entry.id
+    assert len(matches) == 1 or matches[1].score < matches[0].score, "another entry fits as well"
+    assert matches[0].why and matches[0].evidence
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+def test_entry_says_what_to_do(entry: Entry) -> None:
+    assert entry.trigger and entry.root_cause and entry.cures
+    assert all(len(text) < 400 for text in (*entry.cures, *entry.not_helping))
+    assert "placeholder" not in str(dataclasses.asdict(entry))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"titel": "x"}, "unknown field 'titel'"),
+        ({"cures": []}, "'cures' is missing"),
+        ({"any": ["a|b"]}, "plain characters"),
+        ({"any": ["(unclosed words"]}, "unterminated"),
+        ({"any": ["(?i)some words"]}, "separate clues"),
+        ({"any": [{"metric": "sadness"}]}, "is no clue"),
+        ({"any": [{"signal": "SIGNONE"}]}, "is no clue"),
+        ({"sources": ["trl 2906"]}, "owner/repository#number"),
+        ({"id": "Two Words"}, "lower case"),
+        ({"conditions": {"packages": {"trl": "0.18"}}}, "no version specifier"),
+        ({"conditions": {"gpus": "H20"}}, "unknown or of the wrong type"),
+        ({"cures": [1.0]}, "quote it"),
+    ],
+)
+def test_a_wrong_entry_is_refused_with_its_place(change: dict, said: str) -> None:
+    with pytest.raises(KnowledgeError, match="here") as error:
+        check({**GOOD, **change}, "here")
+    assert said in str(error.value)
+
+
+def test_an_entry_in_a_file_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "- id: mine\n  title: Mine\n  any: ['flux capacitor overheated']\n  meaning: m\n  cures: [c]\n"
+        "  sources: [measured]\n  sample: flux capacitor overheated\n"
+    )
+    entries = load(tmp_path)
+    assert explain_text("E: flux capacitor overheated\n", entries=entries).matches[0].entry.id == "mine"
+    (tmp_path / "twice.yaml").write_text((tmp_path / "mine.yaml").read_text())
+    load.cache_clear()
+    with pytest.raises(KnowledgeError, match="used twice"):
+        load(tmp_path)
+    (tmp_path / "twice.yaml").write_text("- id: [")
+    with pytest.raises(KnowledgeError, match="twice.yaml: not YAML"):
+        load(tmp_path)
+
+
+H20 = {
+    "gpus": [{"name": "NVIDIA H20"}],
+    "cuda": "12.1",
+    "cublas": {"package": "nvidia-cublas-cu12", "version": "12.1.3.1"},
+    "packages": {"torch": "2.5.1+cu121", "trl": "0.17.0.dev0", "vllm": "0.6.6.post1"},
+}
+
+
+def test_conditions_hold_fail_or_stay_open() -> None:
+    conditions = {"gpu": "H20", "cublas": "<12.3.4.1", "packages": {"trl": "<0.18", "openrlhf": "<0.6"}}
+    assert [verdict.holds for verdict in judge(conditions, H20)] == [True, None, True, True]
+    cured = {**H20, "cublas": {"version": "12.4.5.8"}}
+    assert [verdict.holds for verdict in judge({"cublas": "<12.3.4.1"}, cured)] == [False]
+    parameters = {"parameters": {"beta": "!=0", "use_vllm": False, "model.dtype": "float16"}}
+    held = judge(parameters, {}, {"args.beta": 0.04, "use_vllm": True})
+    assert [verdict.holds for verdict in held] == [True, False, None]
+    assert judge(parameters, {}, {"model.dtype": "float16"})[-1].holds
+
+
+def test_the_environment_rules_out_and_supports() -> None:
+    log = "Floating point exception (core dumped)\n"
+    blind, seen = explain_text(log).matches[0], explain_text(log, environment=H20).matches[0]
+    assert seen.entry.id == "h20-cublas-sigfpe" and seen.score > blind.score
+    assert any("NVIDIA H20" in reason for reason in seen.why)
+    assert not explain_text(log, environment={**H20, "cublas": {"version": "12.4.5.8"}}).matches
+
+
+def test_a_failure_seen_from_outside_needs_no_log() -> None:
+    explanation = explain_text("", failure=Signature("signal", "SIGFPE"), environment=H20)
+    assert explanation.matches[0].entry.id == "h20-cublas-sigfpe"
+    collapsed = explain_text("", failure=Signature("collapse"))
+    assert collapsed.matches[0].entry.id == "policy-collapse" and str(collapsed)
