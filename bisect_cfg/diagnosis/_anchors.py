@@ -24,7 +24,7 @@ LONGEST = 16
 # Characters of training logs (metric rows, progress bars, printed text) from common to rare. What is not here
 # (capitals, most punctuation, other scripts) is rarer still.
 _COMMON = " et0aonris1lcd'_,.mup:hg2354f/b678-9vwyk|()[]=\""
-CHEAP = 10
+CHEAP = 8
 """Cost up to which a first letter is taken for a longer anchor: each is under one in a hundred characters."""
 
 # Lines that healthy logs are full of. An anchor found here would stop the scan on every one of them.

@@ -43,7 +43,7 @@ GROWTH = 100.0
 """Growth of the median grad_norm, first to last quarter, that no healthy run shows."""
 
 COLLAPSED = 0.05
-"""Entropy below this fraction of the first. A collapsed run ends below 0.01 of it, a healthy one above 0.1."""
+"""Entropy below this fraction of the first. Collapsed runs end below 0.01 of it, healthy ones above 0.1."""
 
 RATIO_FLOOR = 0.8
 """A mean sampling ratio below this throws a fifth of the gradient away; top_k=50 gives 0.17."""
@@ -52,7 +52,6 @@ _ROW = re.compile(rb"['\"]loss['\"]: |actor/grad_norm: ?|['\"]grad_norm['\"]: ")
 # The same as plain words, which are found at memory speed.
 _ROW_WORDS = (b"'loss': ", b'"loss": ', b"actor/grad_norm:", b"'grad_norm': ", b'"grad_norm": ')
 _NON_FINITE = re.compile(rb"grad_norm['\"]?: ?['\"]?(?:[Nn]a[Nn]|-?[Ii]nf)")
-_NON_FINITE_WORDS = (b"nan", b"NaN", b"inf", b"Inf")
 _VALUE = re.compile(
     r"['\"]?(?P<name>[A-Za-z_][\w/.-]*)['\"]?: ?['\"]?"
     r"(?P<value>-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[Nn]a[Nn]|-?[Ii]nf(?:inity)?|None|null)\b"
@@ -109,9 +108,11 @@ class Rows:
                 self._first.append(row)
                 if len(self._first) >= FIRST_ROWS:
                     break
-        # Plain searches first: most blocks have neither word.
-        suspect = len(self._broken) < ENOUGH and any(word in block for word in _NON_FINITE_WORDS)
-        broken = _NON_FINITE.search(block) if suspect else None
+        # NaN stays: the block that has the first one ends with one too. Only the first blocks, which may be the
+        # whole log, are searched for passing ones.
+        last = max(block.rfind(b"grad_norm"), 0)
+        suspect = len(self._tail) < 2 or _NON_FINITE.match(block, last)
+        broken = _NON_FINITE.search(block) if suspect and len(self._broken) < ENOUGH else None
         if broken:
             start = max(broken.start() - 2000, 0)
             for row in self._rows(block[start:], number + block.count(b"\n", 0, start)):

@@ -42,6 +42,8 @@ def _known(match: Match, width: int) -> str:
     lines = [_wrap(entry.title, width, "", ""), f"[{entry.id}]", "", "Why this:"]
     lines += [_wrap(reason, width, "  - ", "    ") for reason in match.why]
     lines += [f"  {line.number:>8} | {line.text[:LONGEST_EVIDENCE]}" for line in match.evidence[:4]]
+    if match.unchecked:
+        lines += [_wrap(f"if {'; '.join(match.unchecked)} (the log does not say)", width, "  - ", "    ")]
     lines += ["", _wrap(entry.meaning, width, "", "")]
     if entry.trigger:
         lines += [_wrap(entry.trigger, width, "Trigger:    ", "            ")]

@@ -48,6 +48,7 @@ class Match:
     score: int
     why: tuple[str, ...]
     evidence: tuple[Line, ...]
+    unchecked: tuple[str, ...] = ()  # conditions that neither the log nor a fingerprint decides
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,8 @@ def _match(
     why = [_reason(clue, found[clue]) for clue in [*present, *entry.all, *hints]]
     why += [f"{verdict.found} ({verdict.asks})" for verdict in holding]
     lines = {line for clue in [*present, *entry.all, *hints] for line in found[clue][:EVIDENCE]}
-    return Match(entry, score, tuple(why), tuple(sorted(lines, key=lambda line: line.number)))
+    unchecked = tuple(verdict.asks for verdict in verdicts if verdict.holds is None)
+    return Match(entry, score, tuple(why), tuple(sorted(lines, key=lambda line: line.number)), unchecked)
 
 
 def _reason(clue: Clue, lines: list[Line]) -> str:

@@ -105,7 +105,9 @@ def test_the_environment_rules_out_and_supports() -> None:
     blind, seen = explain_text(log).matches[0], explain_text(log, environment=H20).matches[0]
     assert seen.entry.id == "h20-cublas-sigfpe" and seen.score > blind.score
     assert any("NVIDIA H20" in reason for reason in seen.why)
-    assert not explain_text(log, environment={**H20, "cublas": {"version": "12.4.5.8"}}).matches
+    assert "cuBLAS <12.3.4.1" in blind.unchecked and "cuBLAS <12.3.4.1" not in seen.unchecked
+    cured = explain_text(log, environment={**H20, "cublas": {"version": "12.4.5.8"}})
+    assert cured.matches[0].entry.id == "integer-division"
 
 
 def test_a_failure_seen_from_outside_needs_no_log() -> None:
