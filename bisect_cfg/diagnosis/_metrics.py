@@ -108,8 +108,8 @@ class Rows:
                 self._first.append(row)
                 if len(self._first) >= FIRST_ROWS:
                     break
-        # NaN stays: the block that has the first one ends with one too. Only the first blocks, which may be the
-        # whole log, are searched for passing ones.
+        # NaN stays: the block that has the first one ends with one too. Only the first blocks, which may be
+        # the whole log, are searched for passing ones.
         last = max(block.rfind(b"grad_norm"), 0)
         suspect = len(self._tail) < 2 or _NON_FINITE.match(block, last)
         broken = _NON_FINITE.search(block) if suspect and len(self._broken) < ENOUGH else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _COMPARISON = re.compile(r"(<=|>=|==|!=|<|>)\s*(.+)")
+_OFF = ("", "false", "none", "0", "no", "[]", "{}")
 _OPERATORS = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -77,8 +78,10 @@ def _version(name: str, specifier: str, version: str | None) -> Verdict:
     if version is None:
         return Verdict(asks, "unknown", None)
     try:
-        # The release alone decides: 0.16.0.dev0 has what 0.16.0 has, and 2.5.1+cu121 is 2.5.1.
-        holds = SpecifierSet(specifier).contains(Version(version).base_version, prereleases=True)
+        # 0.16.0.dev0 has what 0.16.0 has, and 2.5.1+cu121 is 2.5.1; but 0.6.0.post2 is more than 0.6.0.
+        parsed = Version(version)
+        release = parsed.base_version if parsed.is_prerelease else parsed.public
+        holds = SpecifierSet(specifier).contains(release)
     except InvalidVersion:
         return Verdict(asks, version, None)
     return Verdict(asks, f"{name} {version}", holds)
@@ -98,6 +101,8 @@ def _comparison(value: Any) -> re.Match[str] | None:
 
 
 def _matches(wanted: Any, actual: Any) -> bool | None:
+    if isinstance(wanted, bool):
+        return (str(actual).lower() not in _OFF) == wanted
     comparison = _comparison(wanted)
     if not comparison:
         return str(wanted).lower() == str(actual).lower()

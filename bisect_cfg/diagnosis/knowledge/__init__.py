@@ -13,6 +13,7 @@ with a sample log, and the tests check that the sample leads to it. The fields:
     conditions      where it applies: `packages` {name: version specifier}, `gpu` (regular expression), `cuda`
                     and `cublas` (version specifiers), `parameters` {name: value, or a comparison as ">0"},
                     `launcher`
+    doctor          true if the conditions alone, when all of them hold, are worth a warning before a run
     meaning         what happened
     trigger         which setting makes it happen;   root_cause: what is at fault
     cures           in the order to try them;        not_helping: what is often tried in vain
@@ -76,6 +77,7 @@ class Entry:
     hints: tuple[Clue, ...] = ()
     unless: tuple[Clue, ...] = ()
     general: bool = False
+    doctor: bool = False
     conditions: dict[str, Any] = field(default_factory=dict, hash=False)
     trigger: str = ""
     root_cause: str = ""
@@ -138,7 +140,7 @@ def check(data: Any, place: str) -> Entry:
     for name in _CLUES:
         values[name] = tuple(_clue(one, f"{place}, {name}") for one in data.get(name, []))
     values["sources"] = tuple(_source(one, place) for one in data["sources"])
-    values["general"] = bool(data.get("general", False))
+    values |= {name: bool(data.get(name, False)) for name in ("general", "doctor")}
     values["conditions"] = _conditions(data.get("conditions", {}), place)
     for name in ("cures", "not_helping", "bisect"):
         for one in values.get(name, ()):

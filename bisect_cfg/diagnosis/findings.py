@@ -1,0 +1,215 @@
+"""What is worth saying before a trial is spent.
+
+Two sources. The known failures whose conditions all hold for this environment and this configuration: an
+H20 with an old cuBLAS is affected, whatever the run will do. And a few rules, for what the libraries accept
+in silence: clipping that is switched off, a learning rate nobody has published, a batch of no whole groups.
+
+A configuration here is complete: defaults resolved, since they differ from version to version. What it does
+not name is not judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bisect_cfg.diagnosis.conditions import judge
+from bisect_cfg.diagnosis.knowledge import load
+
+FULL_WARN, FULL_REFUSE = 1e-5, 5e-5
+"""Learning rates of full training. Published recipes use 3e-7 to 5e-6, one 2e-5 for 1.5B; 5e-5 is documented
+to collapse a 0.6B model (datawhalechina/hello-agents#770)."""
+
+ADAPTER_WARN = 5e-5
+"""Of LoRA: TRL's own reproduction uses 1e-5, its Python example 5e-5."""
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know before a run.
+
+    Args:
+        level: `problem` (it will fail or learn nothing), `warning` (it may) or `note`.
+        title: One line.
+        why: The facts of this environment and configuration that make it so.
+        cure: What to do.
+        source: Where it is known from.
+    """
+
+    level: str
+    title: str
+    why: str
+    cure: str
+    source: str
+
+
+def check(environment: Mapping[str, Any], configuration: Mapping[str, Any] | None = None) -> list[Finding]:
+    """All findings, the worst first.
+
+    Args:
+        environment: A `fingerprint`; `launcher` may be added ("python", "accelerate", "torchrun").
+        configuration: Dotted name -> resolved value; None checks the environment alone.
+    """
+    settings = dict(configuration or {})
+    for name, value in (configuration or {}).items():
+        settings.setdefault(name.rpartition(".")[2], value)
+    found = [*_known(environment, settings)]
+    for rule in RULES:
+        found += rule(environment, settings)
+    return sorted(found, key=lambda finding: ("problem", "warning", "note").index(finding.level))
+
+
+def _known(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    for entry in load():
+        verdicts = judge(entry.conditions, environment, settings) if entry.doctor else []
+        if verdicts and all(verdict.holds for verdict in verdicts):
+            why = ", ".join(verdict.found for verdict in verdicts)
+            yield Finding("problem", entry.title, why, entry.cures[0], entry.sources[0])
+
+
+def _groups(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """A generation batch must hold whole groups of completions."""
+    generations, batch = settings.get("num_generations"), settings.get("per_device_train_batch_size")
+    if not isinstance(generations, int) or not isinstance(batch, int):
+        return
+    if generations < 2:
+        yield Finding(
+            "problem", "GRPO needs at least two generations for a prompt", f"num_generations={generations}",
+            "num_generations=8", "https://github.com/huggingface/trl/issues/3199",
+        )  # fmt: skip
+        return
+    processes = settings.get("launch.num_processes") or settings.get("num_processes") or 1
+    # Which steps count differs: none in TRL 0.15 and 0.16, accumulation from 0.17 on.
+    steps = settings.get("steps_per_generation") or settings.get("gradient_accumulation_steps") or 1
+    if re.match(r"0\.1[56]\b", (environment.get("packages") or {}).get("trl", "")):
+        steps = 1
+    size = settings.get("generation_batch_size") or batch * processes * steps
+    if size % generations:
+        yield Finding(
+            "problem", "The generation batch holds no whole number of groups",
+            f"{size} completions a batch, num_generations={generations}",
+            "make processes * per_device_train_batch_size * gradient_accumulation_steps a multiple of it",
+            "https://github.com/huggingface/trl/issues/2858",
+        )  # fmt: skip
+
+
+def _launch(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """Plain python with several visible GPUs ends in nn.DataParallel."""
+    visible = (environment.get("variables") or {}).get("CUDA_VISIBLE_DEVICES")
+    gpus = len(environment.get("gpus") or [])
+    gpus = min(gpus, len([one for one in visible.split(",") if one])) if visible is not None else gpus
+    if environment.get("launcher") == "python" and gpus > 1:
+        yield Finding(
+            "warning", "One plain python process will drive several GPUs (nn.DataParallel)",
+            f"{gpus} visible GPUs, no launcher", "accelerate launch, or CUDA_VISIBLE_DEVICES=0",
+            "https://github.com/huggingface/transformers/issues/33985",
+        )  # fmt: skip
+
+
+def _fsdp(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """TRL before 0.18.0 leaves the reference model on the CPU; FSDP may be accelerate's or the Trainer's."""
+    variables = environment.get("variables") or {}
+    accelerate = str(variables.get("ACCELERATE_USE_FSDP")).lower() in ("1", "true")
+    sharded = bool(settings.get("fsdp")) or accelerate
+    old = all(verdict.holds for verdict in judge({"packages": {"trl": "<0.18.0"}}, environment))
+    if sharded and old and _number(settings.get("beta")):
+        yield Finding(
+            "problem", "FSDP leaves the reference model on the CPU", f"TRL before 0.18.0, beta={settings['beta']}",
+            "TRL 0.18.0 or newer, or beta=0", "https://github.com/huggingface/trl/issues/3348",
+        )  # fmt: skip
+
+
+def _old_gpu(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """bfloat16 needs compute capability 8.0."""
+    for gpu in environment.get("gpus") or []:
+        capability = re.match(r"\d+", str(gpu.get("compute_capability")))
+        if settings.get("bf16") is True and capability and int(capability.group()) < 8:
+            yield Finding(
+                "problem", "This GPU has no bfloat16", f"{gpu['name']}, bf16=True",
+                "bf16=False, fp16=True with the weights in float32",
+                "https://github.com/vllm-project/vllm/issues/1157",
+            )  # fmt: skip
+            return
+
+
+def _clipping(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """0 and below switch clipping off without a word."""
+    norm = _number(settings.get("max_grad_norm"))
+    if norm is not None and norm <= 0:
+        yield Finding(
+            "warning", "Gradient clipping is off", f"max_grad_norm={norm:g} switches it off silently",
+            "max_grad_norm=1.0, 0.2 or 0.1", "measured",
+        )  # fmt: skip
+
+
+def _learning_rate(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """Above what anybody has published."""
+    rate = _number(settings.get("learning_rate"))
+    adapter = bool(settings.get("use_peft")) or any(name.startswith("peft.") for name in settings)
+    limit = ADAPTER_WARN if adapter else FULL_WARN
+    if rate is None or rate < limit or (adapter and rate == limit):
+        return
+    yield Finding(
+        "problem" if not adapter and rate >= FULL_REFUSE else "warning",
+        "The learning rate is above what is published for GRPO",
+        f"learning_rate={rate:g}, {'LoRA' if adapter else 'full training'}; it may collapse without NaN",
+        "learning_rate=1e-5" if adapter else "learning_rate=1e-6",
+        "https://github.com/datawhalechina/hello-agents/issues/770",
+    )
+
+
+def _precision(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """fp16 and bf16 exclude each other."""
+    if settings.get("fp16") is True and settings.get("bf16") is True:
+        yield Finding(
+            "problem", "fp16 and bf16 are both on", "fp16=True, bf16=True (the default since TRL 0.19)",
+            "bf16=False next to fp16=True", "https://github.com/huggingface/trl/issues/3515",
+        )  # fmt: skip
+
+
+def _hidden_nan(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """The Trainer prints an average in place of a NaN loss."""
+    if settings.get("logging_nan_inf_filter") is True:
+        yield Finding(
+            "note", "A NaN loss will not be printed", "logging_nan_inf_filter=True (the default)",
+            "logging_nan_inf_filter=False", "https://huggingface.co/docs/transformers/main_classes/trainer",
+        )  # fmt: skip
+
+
+def _removed(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """Settings that the installed version no longer has."""
+    gone = {"packages": {"trl": ">=0.28.0"}}, {"packages": {"transformers": ">=5.23"}}
+    successors = (
+        (gone[0], "max_prompt_length", "cut the prompts in the dataset"),
+        (gone[1], "warmup_ratio", "warmup_steps, below 1 it is a ratio"),
+    )
+    for conditions, name, cure in successors:
+        gone_here = all(verdict.holds for verdict in judge(conditions, environment))
+        if settings.get(name) is not None and gone_here:
+            ((package, version),) = conditions["packages"].items()
+            yield Finding("problem", f"{name} is gone", f"{package} {version}", cure, "measured")
+
+
+RULES: tuple[Callable[[Mapping[str, Any], Settings], Iterator[Finding]], ...] = (
+    _groups,
+    _launch,
+    _fsdp,
+    _old_gpu,
+    _clipping,
+    _learning_rate,
+    _precision,
+    _hidden_nan,
+    _removed,
+)
+"""Every rule takes the environment and the settings, and yields what it finds."""
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
