@@ -67,6 +67,7 @@ _RAISED = re.compile(
     r"(?!(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL):)"  # logging lines of the same rank in between
     r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?::(?: (?P<message>.*))?)?$"
 )
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _BARE = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>.+)$")
 _SIGNALS = (
     re.compile(r"died with <Signals\.(?P<name>SIG[A-Z]+): \d+>"),
@@ -111,6 +112,8 @@ _HOST_MEMORY = re.compile(
 _LITERALS = (
     "Assertion `",
     "Traceback (most recent",
+    "f the above exception, another exc",
+    "above exception was the direct cause",
     "Signals.SIG",
     "Signal 8",
     "exitcode",
@@ -182,6 +185,7 @@ class Reader:
     def __init__(self) -> None:
         self.evidence = Evidence()
         self._open: dict[str, tuple[int, list[tuple[str, str]]]] = {}  # who -> first line, frames
+        self._last: dict[str, Traceback] = {}  # who -> the last one that ended, which another may follow from
 
     def anchors(self) -> tuple[tuple[str], ...]:
         """The `ANCHORS` that still matter: of thousands of assertions only the first counts."""
@@ -231,6 +235,10 @@ class Reader:
     def _line(self, raw: bytes, number: int) -> None:
         text = plain(raw.decode("utf-8", "replace"))
         who, said = split_prefix(text)
+        if said.startswith(_CHAINED):
+            last = self._last.pop(who, None)
+            self.evidence.tracebacks = [one for one in self.evidence.tracebacks if one is not last]
+            return
         if "Traceback (most recent call last)" in said:
             self._open[who] = (number, [])
             return
@@ -244,7 +252,8 @@ class Reader:
             if raised or number - first > LONGEST_TRACEBACK:
                 del self._open[who]
             if raised:
-                self._raised(Traceback(frames, raised["type"], raised["message"] or "", number))
+                self._last[who] = Traceback(frames, raised["type"], raised["message"] or "", number)
+                self._raised(self._last[who])
                 return
             # Anything else is source text, a caret line, or another rank's unmarked line in between.
         self._marks(said, number)

@@ -118,7 +118,7 @@ def _fsdp(environment: Mapping[str, Any], settings: Settings) -> Iterator[Findin
     old = all(verdict.holds for verdict in judge({"packages": {"trl": "<0.18.0"}}, environment))
     if sharded and old and _number(settings.get("beta")):
         yield Finding(
-            "problem", "FSDP leaves the reference model on the CPU", f"TRL before 0.18.0, beta={settings['beta']}",
+            "problem", "FSDP leaves the reference model on the CPU", f"beta={settings['beta']}, FSDP",
             "TRL 0.18.0 or newer, or beta=0", "https://github.com/huggingface/trl/issues/3348",
         )  # fmt: skip
 

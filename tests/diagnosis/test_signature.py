@@ -123,6 +123,17 @@ def test_a_traceback_that_training_survived_killed_nothing() -> None:
     assert signature is not None and signature.message == "real"
 
 
+def test_of_chained_exceptions_the_last_is_the_one_that_was_raised() -> None:
+    links = (
+        "\n\nThe above exception was the direct cause of the following exception:\n\n",
+        "\n\nDuring handling of the above exception, another exception occurred:\n\n",
+    )
+    for link in links:
+        log = traceback("KeyError: 'a'") + link + traceback("ValueError: wrong")
+        signature = from_exit(1, log)
+        assert signature is not None and signature.name == "ValueError"
+
+
 def test_launcher_errors_count_only_alone() -> None:
     launcher = traceback("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED")
     both = from_log(io.BytesIO((launcher + traceback("ValueError: real")).encode()))
