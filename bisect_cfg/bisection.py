@@ -131,7 +131,9 @@ class Bisection:
         first: stop at the first proven cause.
         confidence: probability the answer must reach if the failure is flaky.
         prior: "risk" (odds by name), "flat", or name -> odds (1 is ordinary, missing names are ordinary).
-        confirm: how often each claim of the answer must have been observed.
+        confirm: how often each claim of the answer (the cause fails, it passes without each one parameter, the
+            correction passes) must have been observed itself. 0: once, and a larger subset's pass speaks for a
+            smaller one, as it does unless a setting hides the failure; that saves a run or two a cause.
         is_failure: whether a failing result is the failure under study; None: same signature as the bad
             configuration's. Any other failure is UNRESOLVED.
         on_event: called with `Resumed`, `TrialStarted`, `TrialFinished`, `CauseFound`, `Concluded`, from the
@@ -161,7 +163,7 @@ class Bisection:
         first: bool = False,
         confidence: float = 0.95,
         prior: str | Mapping[str, float] = "risk",
-        confirm: int = 1,
+        confirm: int = 0,
         is_failure: Callable[[TrialResult], bool] | None = None,
         on_event: Callable[[Event], None] | None = None,
         max_seconds: float | None = None,
@@ -169,8 +171,8 @@ class Bisection:
     ) -> None:
         if strategy not in ("adaptive", "one-at-a-time", "ddmin"):
             raise ValueError(f"strategy must be 'adaptive', 'one-at-a-time' or 'ddmin', not {strategy!r}")
-        if jobs < 1 or confirm < 1:
-            raise ValueError("jobs and confirm must be at least 1")
+        if jobs < 1 or confirm < 0:
+            raise ValueError("jobs must be at least 1 and confirm at least 0")
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must lie between 0 and 1, not {confidence!r}")
         self.good, self.bad, self.seed = dict(good), dict(bad), seed

@@ -239,7 +239,7 @@ def _proof_runs(
     covered: dict[int, set[int]] = {}
     for row in local.best(PROOFS):
         cause = local.causes.mask(row)
-        proof = prove(problem, tally, validity, cause, local.region)
+        proof = prove(problem, tally, validity, cause, local.region, min(problem.confirm, 1))
         if proof is None or proof.refuted:
             continue
         for step in proof.missing:

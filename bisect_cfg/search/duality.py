@@ -25,8 +25,11 @@ from bisect_cfg.search.transversal import minimal_hitting_sets
 from bisect_cfg.search.validity import Validity
 
 ACCEPTED = 0.01
-"""A candidate with a complete proof counts as a cause unless it is all but excluded; the doubt that is left is
-worked off by repeated runs at the end, which serve all causes at once."""
+"""As long as nothing contradicts a deterministic failure, a candidate with a complete proof counts as a cause
+unless it is all but excluded; what doubt is left is worked off at the end, for all causes at once."""
+
+ACCEPTED_IF_RANDOM = 0.9
+"""Once runs contradict each other, one pass proves little: a candidate must leave its rivals behind first."""
 
 LIKELY = 4
 """How many of the likeliest candidates are looked at for a complete proof."""
@@ -83,9 +86,17 @@ class Isolation:
             belief = Belief(self.problem, self.tally, known)
             local = belief.inside(region)
             if local is not None:
+                accepted = ACCEPTED_IF_RANDOM if self.tally.contradictory else ACCEPTED
                 for row in local.best(LIKELY):
-                    proof = prove(self.problem, self.tally, self.validity, local.causes.mask(row), region)
-                    if proof is not None and proof.found is not None and local.weight[row] >= ACCEPTED:
+                    proof = prove(
+                        self.problem,
+                        self.tally,
+                        self.validity,
+                        local.causes.mask(row),
+                        region,
+                        min(self.problem.confirm, 1),
+                    )
+                    if proof is not None and proof.found is not None and local.weight[row] >= accepted:
                         return proof.found
                 ask = choose(
                     self.problem,
@@ -163,9 +174,8 @@ class Isolation:
         """Repeat the run that removes most doubt, if too much is left."""
         belief = Belief(self.problem, self.tally, known)
         allowed = (1 - self.problem.confidence) * ERROR_SHARE
-        hidden = belief.hidden_anywhere
         options = {mask: belief.hidden(mask) for mask in runs}
-        doubt = hidden
+        doubt = belief.hidden_in_any(runs)  # what no valid run could show is no doubt that runs could remove
         for cause in self.causes:
             others = [mask for mask in known if mask != cause.parameters]
             local = Belief(self.problem, self.tally, others).inside(cause.parameters)

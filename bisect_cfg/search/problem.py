@@ -187,7 +187,8 @@ class Problem:
         strategy: "adaptive", "one-at-a-time" or "ddmin".
         first: stop at the first proven cause.
         confidence: probability that the answer must reach when failures are flaky.
-        confirm: how often each claim of the answer must have been observed.
+        confirm: how often each claim of the answer must have been observed; 0 lets the passes of larger subsets
+            speak for smaller ones.
         jobs: how many trials may run at once.
     """
 
@@ -198,7 +199,7 @@ class Problem:
     strategy: str = "adaptive"
     first: bool = False
     confidence: float = 0.95
-    confirm: int = 1
+    confirm: int = 0
     jobs: int = 1
 
     @property

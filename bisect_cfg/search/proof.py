@@ -17,6 +17,8 @@ from bisect_cfg.search.validity import Validity
 
 CANNOT = "no configuration without it can be valid"
 
+IMPLIED = "seen in a larger subset, without this one as well"
+
 
 @dataclass(frozen=True)
 class Step:
@@ -53,7 +55,9 @@ def prove(
         validity: what can be run.
         cause: the claimed parameters.
         pool: a failed subset containing it, where companions are looked for first.
-        times: how often each run must have been seen.
+        times: how often each run must have been seen; 0 lets a run without a parameter count as passed when
+            one of a larger subset passed, which is the same thing if no setting hides the failure. Of a cause of
+            several parameters one such run is made all the same, as a spot check for just that.
     """
     companions = validity.companions(cause, pool)
     if companions is None:
@@ -63,19 +67,26 @@ def prove(
     if companions is None:
         return None
     witness = cause | companions
+    stuck = sum(1 << i for i in bits(cause) if _without(validity, witness, 1 << i) is None)
+    stuck = sum(1 << i for i in bits(stuck) if not _group(validity, witness, 1 << i))
+    if (
+        stuck and stuck != cause
+    ):  # they leave only together with a parameter: companions, whoever proposed them
+        return prove(problem, tally, validity, cause & ~stuck, pool, times)
     shown = problem.show(cause)
     missing: list[Step] = []
-    if tally.of(witness).fails < times:
+    if tally.of(witness).fails < max(times, 1):
         reason = f"Does {shown} alone fail?" if not companions else f"Does {shown} fail?"
         missing.append(Step(witness, Outcome.FAIL, Ask(witness, companions, "cause fails", reason)))
     claims: dict[int, Claim] = {}
     grouped = inseparable = 0
     refuted = False
+    implied: list[tuple[int, int]] = []
     for index in bits(cause):
         bit = 1 << index
         smaller = _without(validity, witness, bit)
         if smaller is None:
-            group = _group(validity, witness, bit, cause)
+            group = _group(validity, witness, bit)
             grouped |= group & ~cause
             inseparable |= group | bit if group & ~cause else group
             claims[index] = Claim(None, Outcome.PASS, note=CANNOT)
@@ -86,10 +97,21 @@ def prove(
             claims[index] = tally.claim(smaller, Outcome.PASS)
         count = tally.of(smaller)
         refuted |= count.fails > 0
-        if count.passes < times:
+        if times == 0 and not count.runs:
+            larger = next((m for m in tally.passed if m & smaller == smaller and not tally.of(m).fails), None)
+            if larger is not None and claims[index].subset is not None:
+                claims[index] = tally.claim(larger, Outcome.PASS, IMPLIED)
+                implied.append((index, smaller))
+                continue
+        if count.passes < max(times, 1):
             reason = f"Does {shown} still fail without {problem.names[index]}?"
             step = Ask(smaller, smaller & ~cause, "cause minus one", reason)
             missing.append(Step(smaller, Outcome.PASS, step))
+    if len(implied) > 1 and len(implied) == cause.bit_count():
+        index, smaller = implied[0]
+        reason = f"Does {shown} still fail without {problem.names[index]}? A spot check."
+        step = Ask(smaller, smaller & ~cause, "cause minus one", reason)
+        missing.append(Step(smaller, Outcome.PASS, step))
     for index in bits(companions & ~grouped):
         bit = 1 << index
         other = _without(validity, witness, bit)
@@ -119,7 +141,7 @@ def _without(validity: Validity, witness: int, bit: int) -> int | None:
     return None if extra is None else smaller | extra
 
 
-def _group(validity: Validity, witness: int, bit: int, cause: int) -> int:
+def _group(validity: Validity, witness: int, bit: int) -> int:
     """The companions that must leave the witness together with a factor; 0 if no single one lets it go."""
     for index in bits(witness & ~bit):
         if validity.ok(witness & ~bit & ~(1 << index)):

@@ -29,7 +29,11 @@ class Count:
 
 
 class Tally:
-    """The records of a study by subset."""
+    """The records of a study by subset.
+
+    `contradictory` is True once a run passed although a run of the same or a smaller subset failed: then the
+    failure is random, or a setting hides it.
+    """
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.records = tuple(records)
@@ -48,6 +52,8 @@ class Tally:
         self.passed = [mask for mask, count in self.counts.items() if count.passes]
         self.running = [mask for mask, count in self.counts.items() if count.running]
         self.unresolved = [mask for mask, c in self.counts.items() if c.unresolved and not c.runs]
+
+        self.contradictory = any(f & p == f for p in self.passed for f in self.failed if f)
 
     def of(self, mask: int) -> Count:
         """The count of one subset, zeros if it never ran."""
