@@ -563,6 +563,7 @@ class _Phases:
 
     def _isolate(self, bad_run: Run, warm_runs: list[Run], good_run: Run) -> Answer:
         from bisect_cfg.bisection import Bisection
+        from bisect_cfg.storage import sqlite_storage
         from bisect_cfg.study import StudyMismatch
 
         runner, options, settings = self.runner, self.options, self.runner.settings
@@ -572,7 +573,7 @@ class _Phases:
                 settings.good,
                 settings.bad,
                 runner,
-                storage=options.storage or f"sqlite:///{self.folder / 'study.db'}",
+                storage=options.storage or sqlite_storage(self.folder / "study.db"),
                 study_name=self.script.name,
                 max_trials=options.max_trials,
                 jobs=options.jobs,

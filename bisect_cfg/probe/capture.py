@@ -23,6 +23,7 @@ kind           built by                                    names
 =============  ==========================================  =========================
 """
 
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -129,6 +130,16 @@ def _wrap_post_init(cls, kind):
             _active.discard(id(self))
 
     cls.__post_init__ = __post_init__
+
+
+@contextlib.contextmanager
+def unwatched(thing):
+    """Let an object be resolved without our hook."""
+    _active.add(id(thing))
+    try:
+        yield
+    finally:
+        _active.discard(id(thing))
 
 
 def _is_library(module_name):

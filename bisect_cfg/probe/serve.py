@@ -90,6 +90,7 @@ class Server:
         self.descriptor = descriptor
         self.buffer = b""
         self.children = {}  # pid -> (id, pidfd)
+        self.resolver = None  # (pid, stream of questions, stream of answers)
 
     def send(self, message):
         """Write one message; a closed socket means the tool is gone."""
@@ -154,6 +155,9 @@ class Server:
         os.close(self.descriptor)
         for _, handle in self.children.values():
             os.close(handle)
+        if self.resolver is not None:
+            self.resolver[1].close()
+            self.resolver[2].close()
         log = os.open(os.path.join(folder, "log.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, nothing), (1, log), (2, log)):
@@ -163,27 +167,53 @@ class Server:
         return True
 
     def _resolve(self, message):
-        reading, writing = os.pipe()
+        # One child answers all such questions: a fork of a large process costs more than building a config, and
+        # building one leaves traces (accelerate's shared state) that the trials must not inherit.
+        results = []
+        for item in message["items"]:
+            if self.resolver is None:
+                self.resolver = self._fork_resolver()
+            results.append(self._ask_resolver(item))
+        self.send({"id": message["id"], "results": results})
+
+    def _ask_resolver(self, item):
+        pid, questions, answers = self.resolver
+        try:
+            questions.write(json.dumps(item) + "\n")
+            questions.flush()
+            line = answers.readline()
+        except OSError:
+            line = ""
+        if line:
+            return json.loads(line)
+        questions.close()
+        answers.close()
+        _, status = os.waitpid(pid, 0)
+        self.resolver = None
+        code = os.waitstatus_to_exitcode(status)
+        return {"error": f"building the configuration ended the process with status {code}"}
+
+    def _fork_resolver(self):
+        child_reads, we_write = os.pipe()
+        we_read, child_writes = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
         pid = os.fork()
         if not pid:
-            os.close(reading)
+            os.close(we_write)
+            os.close(we_read)
+            os.close(self.descriptor)
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, 1)
             os.dup2(nothing, 2)
-            results = [build(item) for item in message["items"]]
-            with os.fdopen(writing, "wb") as stream:
-                stream.write(json.dumps(results).encode())
+            with os.fdopen(child_reads) as questions, os.fdopen(child_writes, "w") as answers:
+                for line in questions:  # ends when the server does
+                    answers.write(json.dumps(build(json.loads(line))) + "\n")
+                    answers.flush()
             os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as stream:
-            data = stream.read()
-        _, status = os.waitpid(pid, 0)
-        if data:
-            self.send({"id": message["id"], "results": json.loads(data)})
-        else:
-            code = os.waitstatus_to_exitcode(status)
-            text = f"building the configuration ended the process with status {code}"
-            self.send({"id": message["id"], "results": [{"error": text}] * len(message["items"])})
+        os.close(child_reads)
+        os.close(child_writes)
+        return pid, os.fdopen(we_write, "w"), os.fdopen(we_read)
 
     def _die(self):
         for pid in self.children:
@@ -201,17 +231,20 @@ def build(item):
         item: ``{"module", "cls", "raw": {field: encoded}, "overrides": {field: encoded}}``.
 
     Returns:
-        ``{"values": {field: encoded}}`` or ``{"error": text}``.
+        ``{"values": {field: encoded}, "reads": [field, ...]}`` or ``{"error": text, "reads": [...]}``. `reads` names
+        the fields the library looked at: a configuration that agrees in those resolves, or fails, in the same way.
     """
     import importlib
     import warnings
 
     warnings.simplefilter("ignore")
     capture.state.before = None
+    reads = set()
     try:
         cls = getattr(importlib.import_module(item["module"]), item["cls"])
         defaults = capture.defaults_of(cls)
-        thing = cls.__new__(cls)
+        watched = _reading(cls, reads)
+        thing = watched.__new__(watched)
         for name, value in defaults.items():
             setattr(thing, name, value)
         for name, value in item["raw"].items():
@@ -222,12 +255,31 @@ def build(item):
         capture.apply(thing, item["overrides"], defaults)
         quiet.silence(thing)
         thing.output_dir = os.devnull  # never created: resolving only checks
-        post_init = getattr(thing, "__post_init__", None)
-        if post_init is not None:
-            post_init()
+        reads.clear()
+        if hasattr(thing, "__post_init__"):
+            with capture.unwatched(thing):  # our own hook would look at every field
+                thing.__post_init__()
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"values": {name: values.encode(getattr(thing, name, None)) for name in defaults}}
+        return {"error": f"{type(error).__name__}: {error}", "reads": sorted(reads)}
+    read = sorted(reads & set(defaults))
+    return {"values": {name: values.encode(getattr(thing, name, None)) for name in defaults}, "reads": read}
+
+
+_reading_classes = {}
+
+
+def _reading(cls, reads):
+    """A subclass of `cls` that notes in `reads` which attributes are looked at."""
+    if cls not in _reading_classes:
+
+        def __getattribute__(self, name):
+            _reading_classes[cls][1].add(name)
+            return super(watched, self).__getattribute__(name)
+
+        watched = type(cls.__name__, (cls,), {"__getattribute__": __getattribute__, "__module__": cls.__module__})
+        _reading_classes[cls] = [watched, reads]
+    _reading_classes[cls][1] = reads
+    return _reading_classes[cls][0]
 
 
 def begin(request):

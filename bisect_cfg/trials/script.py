@@ -153,7 +153,7 @@ class ScriptRunner:
         self._server_level = ""
         self._server_lock = threading.RLock()
         self._interrupted = threading.Event()
-        self._validity: dict[str, str | None] = {}
+        self._validity: dict[frozenset[str], dict[str, str | None]] = {}  # fields looked at -> values -> error
         self._also_cold: set[str | None] = set()  # signatures of other failures that a cold start shows as well
         self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
         for device in devices:
@@ -248,12 +248,21 @@ class ScriptRunner:
         return {"error": "building this configuration ends the process"}
 
     def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
-        """None if the training config can be built, otherwise the library's own words. Trains nothing."""
+        """None if the training config can be built, otherwise the library's own words. Trains nothing.
+
+        The search asks this hundreds of times. The library looks at few of the settings while it checks them, so an
+        answer holds for every configuration that agrees in those.
+        """
         item = self.settings.args_item(configuration)
-        key = json.dumps(item["overrides"], sort_keys=True)
-        if key not in self._validity:
-            self._validity[key] = self.resolve(item).get("error")
-        return self._validity[key]
+        changed = item["overrides"]
+        for reads, answers in self._validity.items():
+            key = _restricted(changed, reads)
+            if key in answers:
+                return answers[key]
+        answer = self.resolve(item)
+        reads = frozenset(answer.get("reads", ()))
+        self._validity.setdefault(reads, {})[_restricted(changed, reads)] = answer.get("error")
+        return answer.get("error")
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -450,6 +459,12 @@ class ScriptRunner:
         ]
         (folder / "command.sh").write_text("\n".join(lines))
         return environment, orders_path
+
+
+def _restricted(overrides: Mapping[str, Any], fields: frozenset[str]) -> str:
+    """The overrides of certain fields, as a key."""
+    kept = {name: value for name, value in overrides.items() if name.split(".")[0] in fields}
+    return json.dumps(kept, sort_keys=True, default=repr)
 
 
 def _until(enough: Callable[[Traces], bool], seconds: float | None) -> Callable[[Traces], bool]:
