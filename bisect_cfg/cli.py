@@ -91,6 +91,15 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     return EXIT_STATUS[answer.status]
 
 
+@cli.command(epilog="Exit status: 0 something is known about it; 1 nothing is; 2 the log cannot be read.")
+@click.argument("log", metavar="FILE|-")
+def explain(log: str) -> int:
+    """Say what is known about the failure in a log, with sources and cures. Needs no GPU, no script, no torch."""
+    from bisect_cfg.diagnosis.explain import explain_command
+
+    return explain_command(log)
+
+
 def main() -> None:
     """Entry point: errors meant for people become two lines and an exit status."""
     try:

@@ -81,6 +81,7 @@ def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
             "interval_95": list(report.reproduction_interval or ()) if report is not None else [],
         },
         "recommendation": recommendation(answer),
+        "known_issue": known_issue(answer, environment),
         "environment": dict(environment),
         "target": {"script": str(answer.script.path), "arguments": list(answer.script.arguments)},
         "start_level": answer.level,
@@ -193,6 +194,35 @@ def recommendation(answer: Answer) -> dict[str, Any] | None:
         "evidence": None if passes is None else _claim(passes),
         "steps": answer.horizon,
     }
+
+
+def known_issue(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the field knows about this failure: trigger against root cause.
+
+    Only an entry that is specific, and whose every condition is met here, is worth saying beside a proof.
+    """
+    from bisect_cfg.diagnosis.explain import explain
+
+    run = answer.bad_run
+    if run is None or run.seen.failure is None:
+        return None
+    configuration = answer.settings.capture.args.resolved if answer.settings is not None else None
+    with (run.folder / "log.txt").open("rb") as stream:
+        found = explain(
+            stream, environment=environment, configuration=configuration, failure=run.seen.failure
+        ).matches
+    for match in found:
+        if not match.unchecked and not match.entry.general:
+            entry = match.entry
+            return {
+                "id": entry.id,
+                "title": entry.title,
+                "trigger": entry.trigger,
+                "root_cause": entry.root_cause,
+                "cures": list(entry.cures),
+                "sources": list(entry.sources),
+            }
+    return None
 
 
 def warnings_of(answer: Answer) -> list[dict[str, Any]]:

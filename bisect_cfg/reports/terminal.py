@@ -218,6 +218,12 @@ def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> No
         _print_baseline_fails(console, answer)
     else:
         _print_causes(console, answer, result)
+    issue = result.get("known_issue")
+    if issue and answer.status == "isolated":
+        console.print(Text.assemble(("Known issue  ", "bold"), " ".join(issue["title"].split())))
+        root = " ".join((issue["root_cause"] or issue["cures"][0]).split())
+        console.print(Text(f"       {root}"))
+        console.print(Text(f"       {issue['sources'][0]}", style="dim"))
     if result.get("simulated"):
         console.print(Text(f"This study's fault is simulated: {result['simulated']}", style="yellow"))
     for warning in result["warnings"]:
@@ -228,8 +234,14 @@ def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> No
         if note not in answer.notes:  # those were said when they came up
             console.print(Text(note, style="yellow"))
     trials = text.count(len(result["trials"]), "trial")
+    starts = {
+        "config": "each forked from your script at its configuration",
+        "imports": "each forked after the imports",
+        "cold": "each launched cold",
+    }[answer.level]
     console.print(
-        f"[dim]{trials} in {text.duration(answer.seconds)}; everything is in {answers.short_path(answer.folder)}/[/]",
+        f"[dim]{trials}, {starts}; {text.duration(answer.seconds)}. "
+        f"Everything is in {answers.short_path(answer.folder)}/[/]",
         highlight=False,
     )
 

@@ -15,6 +15,10 @@ import torch
 from torch import nn
 
 
+SIMULATED_FAULT = "bf16 matrix products raise SIGFPE, as cuBLAS 12.1 did on an H20 (huggingface/trl#2906)"
+"""bisect-cfg looks for this name and says so in its result."""
+
+
 def _computes_in_bfloat16(layer: nn.Linear, activations: torch.Tensor) -> bool:
     device_type = activations.device.type
     if torch.is_autocast_enabled(device_type):
