@@ -1,0 +1,438 @@
+"""The command line: what it says, how it exits, what it leaves, for everything a user can get wrong."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+PREFIX = """
+    import os, signal, sys
+    from trl import GRPOConfig, GRPOTrainer
+"""
+
+FAILS = """
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, weight_decay=0.1, bf16=True, temperature=0.9)
+    def step(number):
+        if args.bf16 and number == 3:
+            os.kill(os.getpid(), signal.SIGFPE)
+    GRPOTrainer(args, step).train()
+    open("done.txt", "w").write("the script went on after training")
+"""
+
+
+def script(folder: Path, text: str = FAILS, name: str = "train.py") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(PREFIX) + textwrap.dedent(text))
+    return path
+
+
+def assert_clear(said, *words: str, status: int = 2) -> None:
+    """An error for people: exit status, the words, no traceback of ours."""
+    assert said.status == status, said.all
+    assert not re.search("^Traceback", said.err, re.MULTILINE), said.err  # an indented one is the script's
+    for word in words:
+        assert word in said.all, said.all
+
+
+# --------------------------------------------------------------------------------------------------------- the answer
+
+
+def test_the_answer(tool):
+    script(tool.folder)
+    said = tool("bisect", "train.py", "--study", "s")
+    assert said.status == 0, said.all
+    result = json.loads((tool.folder / "s/result.json").read_text())
+    assert [cause["parameters"] for cause in result["causes"]] == [{"bf16": {"good": None, "bad": True}}]
+    assert result["status"] == "isolated" and result["complete"] is True
+    assert (result["failure"]["kind"], result["failure"]["signal"], result["failure"]["step"]) == ("signal", "SIGFPE", 3)
+    assert not (tool.folder / "out").exists() and not (tool.folder / "done.txt").exists()
+    assert sorted(path.name for path in tool.folder.iterdir()) == ["s", "train.py"]
+    tool.assert_nothing_left()
+
+
+def test_a_finished_study_answers_again_without_trials(tool):
+    script(tool.folder)
+    assert tool("bisect", "train.py", "--study", "s").status == 0
+    before = sorted((tool.folder / "s/trials").iterdir())
+    again = tool("bisect", "train.py", "--study", "s")
+    assert again.status == 0 and "bf16" in again.out
+    assert sorted((tool.folder / "s/trials").iterdir()) == before
+
+
+def test_jobs(tool):
+    script(tool.folder)
+    said = tool("bisect", "train.py", "--jobs", "3")
+    assert said.status == 0 and "Cause  bf16 = True" in said.out
+    tool.assert_nothing_left()
+
+
+@pytest.mark.parametrize("level", ["config", "imports", "cold"])
+def test_every_level_gives_the_same_answer(tool, level):
+    script(tool.folder)
+    said = tool("bisect", "train.py", "--study", "s", "--level", level)
+    assert said.status == 0, said.all
+    result = json.loads((tool.folder / "s/result.json").read_text())
+    assert result["start_level"] == level
+    assert list(result["causes"][0]["parameters"]) == ["bf16"]
+
+
+def test_commands_by_hand_repeat_the_runs(tool):
+    import subprocess
+
+    script(tool.folder)
+    said = tool("bisect", "train.py", "--study", "s")
+    bad = re.search(r"first bad by hand: +(.+)", said.out)[1]
+    good = re.search(r"last good by hand: +(.+)", said.out)[1]
+    traces = sorted((tool.folder / "s").rglob("events.jsonl"))
+    sizes = [path.stat().st_size for path in traces]
+    run = {"cwd": tool.folder, "env": tool.environment, "shell": True}
+    assert subprocess.run(bad, **run).returncode == 136  # as a shell reports SIGFPE
+    assert subprocess.run(good, **run).returncode == 0
+    assert [path.stat().st_size for path in traces] == sizes  # the evidence stays as it was
+    assert not (tool.folder / "out").exists() and not (tool.folder / "done.txt").exists()
+
+
+# ----------------------------------------------------------------------------------------------------- wrong targets
+
+
+def test_no_such_script(tool):
+    script(tool.folder, name="trian.py")
+    assert_clear(tool("bisect", "train.py"), "There is no script train.py", "trian.py")
+    assert not (tool.folder / "bisect-cfg-studies").exists()
+
+
+def test_folder_without_train_py(tool):
+    (tool.folder / "empty").mkdir()
+    assert_clear(tool("bisect", "empty"), "empty has no train.py")
+
+
+def test_not_a_python_script(tool):
+    (tool.folder / "run.sh").write_text("python train.py\n")
+    assert_clear(tool("bisect", "run.sh"), "run.sh is not a Python script", ".py")
+
+
+def test_script_without_config(tool):
+    script(tool.folder, "print('hello')")
+    assert_clear(tool("bisect", "train.py"), "without ever building a training config", "hello")
+    tool.assert_nothing_left()
+
+
+def test_script_that_dies_before_its_config(tool):
+    script(tool.folder, "print('loading')\nraise FileNotFoundError('data.json')")
+    assert_clear(tool("bisect", "train.py"), "died before it built", "FileNotFoundError: data.json", "loading")
+
+
+def test_script_that_is_killed_before_its_config(tool):
+    script(tool.folder, "os.kill(os.getpid(), signal.SIGSEGV)")
+    assert_clear(tool("bisect", "train.py"), "died before it built", "SIGSEGV")
+
+
+def test_script_with_a_syntax_error(tool):
+    (tool.folder / "train.py").write_text("def broken(:\n")
+    assert_clear(tool("bisect", "train.py"), "SyntaxError", "def broken(:")
+
+
+def test_script_that_builds_its_config_and_ends(tool):
+    script(tool.folder, "GRPOConfig(bf16=True)")
+    assert_clear(tool("bisect", "train.py"), "ended without training")
+
+
+def test_config_that_is_not_valid(tool):
+    script(tool.folder, "GRPOTrainer(GRPOConfig(num_generations=1)).train()")
+    assert_clear(tool("bisect", "train.py"), "not valid", "num_generations must be at least 2")
+
+
+def test_config_with_a_name_of_the_past(tool):
+    script(tool.folder, "GRPOTrainer(GRPOConfig(warmup_ratio=0.1)).train()")
+    assert_clear(tool("bisect", "train.py"), "unexpected keyword argument 'warmup_ratio'", "warmup_steps")
+
+
+def test_empty_script(tool):
+    (tool.folder / "train.py").write_text("")
+    assert_clear(tool("bisect", "train.py"), "without ever building a training config", "It printed nothing")
+
+
+# -------------------------------------------------------------------------------------------- nothing to be isolated
+
+
+def test_bad_configuration_that_passes(tool):
+    script(tool.folder, "GRPOTrainer(GRPOConfig(bf16=True)).train()")
+    said = tool("bisect", "train.py", "--study", "s", "--steps", "5")
+    assert_clear(said, "does not fail: 5 steps", status=1)
+    assert json.loads((tool.folder / "s/result.json").read_text())["status"] == "no_failure"
+    tool.assert_nothing_left()
+
+
+def test_good_configuration_that_fails(tool):
+    script(tool.folder, FAILS.replace("args.bf16 and ", ""))
+    said = tool("bisect", "train.py", "--study", "s")
+    assert_clear(said, "The good configuration fails as well", "SIGFPE", status=1)
+    result = json.loads((tool.folder / "s/result.json").read_text())
+    assert result["status"] == "baseline_fails" and result["causes"] == []
+    tool.assert_nothing_left()
+
+
+def test_no_setting_differs(tool):
+    script(tool.folder, "GRPOTrainer(GRPOConfig(), lambda number: 1 / 0).train()")
+    said = tool("bisect", "train.py", "--study", "s")
+    assert_clear(said, "No setting differs", status=1)
+
+
+# ------------------------------------------------------------------------------------------------ the good configuration
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("warmup_ratio", "warmup_steps"),
+        ("max_prompt_length", "removed in TRL 0.28"),
+        ("lerning_rate", "Did you mean learning_rate?"),
+        ("torch_dtype", "model.dtype"),
+        ("zzzz", "does not know"),
+    ],
+)
+def test_unknown_name_in_good_yaml(tool, name, advice):
+    script(tool.folder)
+    good = tool.folder / "good.yaml"
+    good.write_text(f"{name}: 0.1\n")
+    said = tool("bisect", ".", "--study", "s")
+    assert_clear(said, name, advice)
+    # Nothing is lost: with the name corrected, the same command goes on, and does not repeat the first run.
+    first = (tool.folder / "s/trials/0/ending.json").stat().st_mtime_ns
+    good.write_text("learning_rate: 1.0e-6\n")
+    said = tool("bisect", ".", "--study", "s")
+    assert said.status == 0, said.all
+    assert (tool.folder / "s/trials/0/ending.json").stat().st_mtime_ns == first
+
+
+def test_number_that_yaml_reads_as_text(tool):
+    script(tool.folder)
+    (tool.folder / "good.yaml").write_text("learning_rate: 1e-6\n")
+    said = tool("bisect", ".", "--study", "s")
+    assert said.status == 0, said.all
+    assert "learning_rate: 1e-6 is text to YAML 1.1" in said.out
+    result = json.loads((tool.folder / "s/result.json").read_text())
+    assert {row["values"]["learning_rate"] for row in result["trials"]} == {1e-6, 3e-4}
+
+
+def test_text_for_a_number(tool):
+    script(tool.folder)
+    (tool.folder / "good.yaml").write_text("learning_rate: small\n")
+    assert_clear(tool("bisect", "."), "learning_rate must be a number, not the text 'small'")
+
+
+def test_good_yaml_that_is_no_yaml(tool):
+    script(tool.folder)
+    (tool.folder / "good.yaml").write_text("a: [1\nb: 2\n")
+    assert_clear(tool("bisect", "."), "good.yaml is not valid YAML (line 2)")
+
+
+def test_good_yaml_that_is_a_list(tool):
+    script(tool.folder)
+    (tool.folder / "good.yaml").write_text("- learning_rate\n")
+    assert_clear(tool("bisect", "."), "does not hold names and values")
+
+
+def test_good_configuration_that_cannot_be_built(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--good", "num_generations=1"), "num_generations must be at least 2", "--good")
+
+
+def test_good_file_that_is_missing(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--good", "godo.yaml"), "godo.yaml")
+
+
+def test_good_moves_the_baseline(tool):
+    script(tool.folder)
+    said = tool("bisect", "train.py", "--study", "s", "--good", "learning_rate=1e-6", "--good", "beta=0.04")
+    assert said.status == 0, said.all
+    values = json.loads((tool.folder / "s/result.json").read_text())["trials"][1]["values"]
+    assert values["learning_rate"] == 3e-4 and "beta" in values
+
+
+# ----------------------------------------------------------------------------------------------------- choosing factors
+
+
+def test_only_unknown_name(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--only", "bf61"), "bf61", "Did you mean bf16?")
+
+
+def test_only_a_setting_that_does_not_differ(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--only", "beta"), "beta is not among the settings that differ", "bf16")
+
+
+def test_pin_unknown_name(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--pin", "bf61=true"), "bf61")
+
+
+def test_pin_without_value(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--pin", "bf16"), "not of the form name=value")
+
+
+def test_pin_holds_in_every_trial(tool):
+    script(tool.folder, FAILS.replace("step(number):", "step(number):\n        assert args.beta == 0.125"))
+    said = tool("bisect", "train.py", "--pin", "beta=0.125")
+    assert said.status == 0 and "Cause  bf16 = True" in said.out, said.all
+
+
+def test_only(tool):
+    script(tool.folder)
+    said = tool("bisect", "train.py", "--only", "bf16", "--only", "temperature")
+    assert said.status == 0 and "2 settings differ" in said.out, said.all
+
+
+def test_except_the_cause(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--except", "bf16"), "The good configuration fails as well", status=1)
+
+
+# ----------------------------------------------------------------------------------------------------- the study folder
+
+
+def test_file_in_place_of_the_folder(tool):
+    script(tool.folder)
+    (tool.folder / "s").write_text("")
+    assert_clear(tool("bisect", "train.py", "--study", "s"), "is a file, not a folder", "--study")
+
+
+def test_folder_below_a_file(tool):
+    script(tool.folder)
+    (tool.folder / "s").write_text("")
+    assert_clear(tool("bisect", "train.py", "--study", "s/t"), "cannot be written", "--study")
+
+
+def test_folder_that_cannot_be_written(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--study", "/proc/bisect-cfg"), "cannot be written", "--study")
+
+
+def test_folder_with_other_things_in_it(tool):
+    script(tool.folder)
+    (tool.folder / "s").mkdir()
+    (tool.folder / "s/thesis.tex").write_text("")
+    assert_clear(tool("bisect", "train.py", "--study", "s"), "holds no study")
+    assert sorted(path.name for path in (tool.folder / "s").iterdir() if path.is_file()) in (["lock", "thesis.tex"], ["thesis.tex"])
+
+
+def test_study_of_another_script(tool):
+    script(tool.folder)
+    script(tool.folder, name="other.py")
+    assert tool("bisect", "train.py", "--study", "s").status == 0
+    before = (tool.folder / "s/result.json").read_bytes()
+    assert_clear(tool("bisect", "other.py", "--study", "s"), "study of another script", "train.py")
+    assert_clear(tool("bisect", "other.py", "--study", "s", "--restart"), "study of another script", "train.py")
+    assert (tool.folder / "s/result.json").read_bytes() == before
+
+
+def test_study_with_other_arguments(tool):
+    script(tool.folder)
+    assert tool("bisect", "train.py", "--study", "s").status == 0
+    assert_clear(tool("bisect", "train.py", "--study", "s", "--", "--x", "1"), "other arguments")
+
+
+def test_changed_script(tool):
+    path = script(tool.folder)
+    assert tool("bisect", "train.py", "--study", "s").status == 0
+    path.write_text(path.read_text() + "# changed\n")
+    assert_clear(tool("bisect", "train.py", "--study", "s"), "train.py changed", "--restart")
+    assert tool("bisect", "train.py", "--study", "s", "--restart").status == 0
+    assert (tool.folder / "s.old-1/result.json").exists()
+
+
+def test_changed_good_file(tool):
+    script(tool.folder)
+    (tool.folder / "good.yaml").write_text("learning_rate: 1.0e-6\n")
+    assert tool("bisect", ".", "--study", "s").status == 0
+    (tool.folder / "good.yaml").write_text("learning_rate: 1.0e-5\n")
+    assert_clear(tool("bisect", ".", "--study", "s"), "the good file changed", "--restart")
+
+
+def test_folder_in_use(tool):
+    script(tool.folder)
+    (tool.folder / "s").mkdir()
+    with (tool.folder / "s/lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert_clear(tool("bisect", "train.py", "--study", "s"), "Another bisect-cfg is working in")
+        assert_clear(tool("bisect", "train.py", "--study", "s", "--restart"), "Another bisect-cfg is working in")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"target": 1}'])
+def test_broken_study_json(tool, text):
+    script(tool.folder)
+    (tool.folder / "s").mkdir()
+    (tool.folder / "s/study.json").write_text(text)
+    assert_clear(tool("bisect", "train.py", "--study", "s"), "study.json", "--study")
+
+
+def test_broken_study_db(tool):
+    script(tool.folder)
+    assert tool("bisect", "train.py", "--study", "s").status == 0
+    (tool.folder / "s/study.db").write_text("this is no database, it only looks like a file of one")
+    assert_clear(tool("bisect", "train.py", "--study", "s"), "study.db")
+
+
+def test_storage_that_does_not_exist(tool):
+    script(tool.folder)
+    said = tool("bisect", "train.py", "--storage", "nonsense://x")
+    assert_clear(said, "nonsense://x")
+
+
+# ----------------------------------------------------------------------------------------------------- the command line
+
+
+def test_option_of_the_script_without_dashes(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--learning_rate", "1"), "--learning_rate", "go after `--`")
+
+
+def test_forgotten_command(tool):
+    script(tool.folder)
+    assert_clear(tool("train.py"), "bisect-cfg bisect train.py")
+
+
+def test_failure_that_is_no_regular_expression(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--failure", "(["), "'(['", "regular expression")
+    assert not list((tool.folder / "bisect-cfg-studies").glob("*/trials/0"))  # said before anything runs
+
+
+def test_failure_that_is_not_shown(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--failure", "non-finite"), "--failure non-finite", "SIGFPE")
+
+
+def test_script_with_spaces(tool):
+    script(tool.folder, name="my runs/first try.py")
+    said = tool("bisect", "my runs/first try.py")
+    assert said.status == 0 and "Cause  bf16 = True" in said.out, said.all
+    assert (tool.folder / "bisect-cfg-studies/first try/result.json").exists()
+
+
+def test_arguments_reach_the_script(tool):
+    script(tool.folder, "assert sys.argv == ['train.py', '--x', 'a b', '--help'], sys.argv\n" + textwrap.dedent(FAILS))
+    said = tool("bisect", "train.py", "--", "--x", "a b", "--help")
+    assert said.status == 0, said.all
+
+
+def test_python_that_does_not_exist(tool):
+    script(tool.folder)
+    assert_clear(tool("bisect", "train.py", "--python", "/no/such/python"), "/no/such/python")
+
+
+def test_two_scripts_of_one_name_get_two_studies(tool):
+    script(tool.folder, name="a/x/train.py")
+    script(tool.folder, name="b/x/train.py")
+    assert tool("bisect", "a/x/train.py").status == 0
+    assert tool("bisect", "b/x").status == 0
+    assert sorted(path.name for path in (tool.folder / "bisect-cfg-studies").iterdir()) == ["x", "x-2"]

@@ -1,0 +1,209 @@
+"""Toy training scripts for tests: real GRPO on a 2-layer Qwen2 built in code, seconds instead of hours.
+
+`write` puts a script (and the module `toy` that it imports) into a folder. `SETTINGS` are arguments of GRPOConfig
+under which a step takes a few hundredths of a second on a CPU.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+TOY = '''
+"""Model, tokenizer, data and reward, all built in code."""
+
+import random
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
+
+torch.set_num_threads(1)
+WORDS = ["<eos>", *"0123456789+="]
+
+
+def tokenizer():
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<eos>", eos_token="<eos>", padding_side="left"
+    )
+
+
+def config():
+    return Qwen2Config(
+        vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=256, pad_token_id=0, eos_token_id=0, bos_token_id=None,
+    )
+
+
+def model():
+    set_seed(0)
+    return Qwen2ForCausalLM(config())
+
+
+def saved_model(folder):
+    """A folder that `from_pretrained` loads."""
+    model().save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def data(rows=64):
+    numbers = random.Random(0)
+    return Dataset.from_dict({"prompt": [f"{numbers.randint(0, 9)} + {numbers.randint(0, 9)} =" for _ in range(rows)]})
+
+
+def reward(completions, **kwargs):
+    return [sum(word in "02468" for word in text.split()) / 8 for text in completions]
+
+
+def trainer(args, **changes):
+    from trl import GRPOTrainer
+
+    parts = {
+        "model": None, "processing_class": tokenizer(), "reward_funcs": reward, "args": args, "train_dataset": None,
+    }
+    parts.update(changes)
+    parts["model"] = parts["model"] if parts["model"] is not None else model()
+    parts["train_dataset"] = parts["train_dataset"] if parts["train_dataset"] is not None else data()
+    return GRPOTrainer(**parts)
+'''
+
+SETTINGS = {
+    "per_device_train_batch_size": 4,
+    "num_generations": 4,
+    "max_completion_length": 8,
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": "none",
+}
+
+
+def settings(**changes: object) -> str:
+    """`SETTINGS` with changes, as the arguments of a call."""
+    return ", ".join(f"{name}={value!r}" for name, value in {**SETTINGS, **changes}.items())
+
+
+def write(folder: Path, text: str, name: str = "train.py") -> Path:
+    """Write a script that can ``import toy``; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "toy.py").write_text(TOY)
+    path = folder / name
+    path.write_text(textwrap.dedent(text).lstrip())
+    return path
+
+
+# ------------------------------------------------------------------------------------------------ a stand-in library
+
+LIBRARY = {
+    "torch/__init__.py": """
+        __version__ = "0"
+        class cuda:
+            is_initialized = staticmethod(lambda: False)
+        class version:
+            cuda = None
+        get_num_threads = lambda: 1
+        set_num_threads = lambda count: None
+    """,
+    "transformers/__init__.py": "",
+    "transformers/training_args.py": """
+        from dataclasses import dataclass, field
+
+        @dataclass
+        class TrainingArguments:
+            output_dir: str | None = None
+            learning_rate: float = 5e-5
+            weight_decay: float = 0.0
+            warmup_steps: float = 0
+            max_grad_norm: float = 1.0
+            adam_beta2: float = 0.999
+            per_device_train_batch_size: int = 8
+            bf16: bool | None = None
+            tf32: bool | None = None
+            report_to: str | list[str] | None = "none"
+            save_strategy: str = "steps"
+            push_to_hub: bool = False
+            logging_nan_inf_filter: bool = True
+            world_size = 1
+
+            def __post_init__(self):
+                if self.per_device_train_batch_size < 1:
+                    raise ValueError("per_device_train_batch_size must be positive")
+    """,
+    "transformers/trainer.py": """
+        import os, types
+
+        class TrainerCallback:
+            def on_step_begin(self, args, state, control, **kwargs): pass
+            def on_step_end(self, args, state, control, **kwargs): pass
+            def on_log(self, args, state, control, logs=None, **kwargs): pass
+            def on_train_end(self, args, state, control, **kwargs): pass
+
+        class Model:
+            def named_parameters(self):
+                return []
+
+        class Trainer:
+            steps = 1000
+
+            def __init__(self, args, step=lambda number: None):
+                self.args, self.step, self.callbacks = args, step, []
+                self.model = Model()
+                self.state = types.SimpleNamespace(global_step=0)
+                if args.output_dir is not None:
+                    os.makedirs(args.output_dir, exist_ok=True)
+
+            def add_callback(self, callback):
+                self.callbacks.append(callback)
+
+            def train(self):
+                control = types.SimpleNamespace(should_log=False)
+                for number in range(1, self.steps + 1):
+                    for callback in self.callbacks:
+                        callback.on_step_begin(self.args, self.state, control)
+                    self.step(number)
+                    self.state.global_step = number
+                    for callback in self.callbacks:
+                        callback.on_step_end(self.args, self.state, control)
+                    logs = {"loss": 0.5, "grad_norm": 1.0, "reward": 0.1, "reward_std": 0.3, "entropy": 2.0}
+                    for callback in self.callbacks:
+                        callback.on_log(self.args, self.state, control, logs=logs)
+                for callback in self.callbacks:
+                    callback.on_train_end(self.args, self.state, control)
+    """,
+    "trl/__init__.py": """
+        from trl.trainer.grpo_config import GRPOConfig
+        from transformers.trainer import Trainer as GRPOTrainer
+    """,
+    "trl/trainer/__init__.py": "",
+    "trl/trainer/grpo_config.py": """
+        from dataclasses import dataclass, field
+        from transformers.training_args import TrainingArguments
+
+        @dataclass
+        class GRPOConfig(TrainingArguments):
+            beta: float = 0.0
+            temperature: float = 1.0
+            num_generations: int = 8
+            loss_type: str = "dapo"
+            model_init_kwargs: dict | str | None = None
+
+            def __post_init__(self):
+                super().__post_init__()
+                if self.num_generations < 2:
+                    raise ValueError("num_generations must be at least 2")
+    """,
+}
+"""Just enough of torch, transformers and trl for the probe: a script that uses it trains a step in microseconds and
+starts at once, so that hundreds of real processes can be run, killed and looked at in seconds."""
+
+
+def write_library(folder: Path) -> Path:
+    """Write the stand-in library; its folder goes on PYTHONPATH of whoever runs the script."""
+    for name, text in LIBRARY.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text).lstrip())
+    return folder
