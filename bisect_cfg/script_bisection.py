@@ -17,8 +17,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
 from bisect_cfg.targets.names import SUCCESSORS, parse_assignment, read_good_file
@@ -35,7 +36,7 @@ from bisect_cfg.trials.script import (
     horizon_for,
     load_run,
 )
-from bisect_cfg.trials.verdict import Observation, judge, same_as, widened
+from bisect_cfg.trials.verdict import FailureTest, Observation, judge, same_as, widened
 
 WARM_TRIES = 2
 """How often the bad configuration may pass at a start level before that level is given up: a failure can be random,
@@ -186,8 +187,11 @@ def default_folder(script: Script) -> Path:
 
 def _read_state(folder: Path) -> dict[str, Any] | None:
     try:
-        return json.loads((folder / "study.json").read_text())
-    except FileNotFoundError:
+        state = json.loads((folder / "study.json").read_text())
+        if not (isinstance(state, dict) and all(isinstance(state.get(key), dict) for key in ("target", "options"))):
+            raise ValueError("it does not describe a study")
+        return state
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise InputError(
@@ -205,13 +209,9 @@ def open_study(script: Script, options: Options) -> Iterator[tuple[Path, dict[st
     folder = (options.study or default_folder(script)).absolute()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder.", "Name another folder with --study.")
-    if options.restart and folder.exists():
-        _check_target(folder, script)
-        aside = next(
-            path for i in range(1, 1000) if not (path := folder.with_name(f"{folder.name}.old-{i}")).exists()
-        )
-        folder.rename(aside)
     try:
+        if options.restart and folder.exists():
+            _put_aside(folder, script)
         (folder / "trials").mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")
     except OSError as error:
@@ -219,14 +219,8 @@ def open_study(script: Script, options: Options) -> Iterator[tuple[Path, dict[st
             f"The study folder {folder} cannot be written: {error.strerror}.",
             "Name another one with --study DIR.",
         ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise InputError(
-            f"Another bisect-cfg is working in {folder}.", "Wait for it, or name another folder with --study."
-        ) from None
     with lock:
+        _take(lock, folder)
         state = _read_state(folder)
         if state is None:
             if any(entry.name not in ("trials", "lock") for entry in folder.iterdir()):
@@ -238,6 +232,24 @@ def open_study(script: Script, options: Options) -> Iterator[tuple[Path, dict[st
         _check_target(folder, script)
         _check_unchanged(folder, state, script, options)
         yield folder, state
+
+
+def _take(lock: IO[str], folder: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise InputError(
+            f"Another bisect-cfg is working in {folder}.", "Wait for it, or name another folder with --study."
+        ) from None
+
+
+def _put_aside(folder: Path, script: Script) -> None:
+    """Rename the old study, unless it is another script's or somebody works in it."""
+    _check_target(folder, script)
+    with (folder / "lock").open("w") as lock:
+        _take(lock, folder)
+        names = (folder.with_name(f"{folder.name}.old-{i}") for i in range(1, 1000))
+        folder.rename(next(path for path in names if not path.exists()))
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
@@ -273,12 +285,22 @@ def _check_unchanged(folder: Path, state: dict[str, Any], script: Script, option
     for key, value in options.identity().items():
         if state["options"].get(key) != value:
             changed.append(f"--{key}")
+    if changed and not {f"the script {script.path}", "--pins"} & set(changed) and _only_reproduced(folder):
+        # The good configuration and the choice of factors were typed wrong, and nothing rests on them yet.
+        state.update(target=ours, options=options.identity())
+        save_state(folder, state)
+        return
     if changed:
         raise InputError(
             f"Since the study in {folder} was begun, {' and '.join(changed)} changed: its trials say nothing about "
             "the new state.",
             "Start anew with --restart (the old study is kept beside it), or name another folder with --study DIR.",
         )
+
+
+def _only_reproduced(folder: Path) -> bool:
+    """Whether no trial but the first run of the user's own command has been started."""
+    return all(path.name.split(".")[0] == "0" for path in (folder / "trials").iterdir())
 
 
 # ------------------------------------------------------------------------------------------------------- the phases
@@ -305,12 +327,14 @@ class _Phases:
         options, runner = self.options, self.runner
         pins = dict(parse_assignment(text, "--pin") for text in options.pins)
         good = self._read_good()
+        if options.failure:
+            self._widened(Signature("exit"))  # a mistake in it is said before the first run
 
         bad_run = self._reproduce(pins)
         failure = bad_run.seen.failure
         if failure is None:
             return self._answer("no_failure", bad_run=bad_run)
-        runner.is_failure = widened(options.failure, failure) if options.failure else same_as(failure)
+        runner.is_failure = self._widened(failure) if options.failure else same_as(failure)
         if not runner.is_failure(failure):
             raise InputError(
                 f"The run fails, but not in the way that --failure {options.failure} asks for: {failure}.",
@@ -335,6 +359,12 @@ class _Phases:
         runner.usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
         runner.good_pace = good_run.seen.pace
         return self._isolate(bad_run, warm_runs, good_run)
+
+    def _widened(self, failure: Signature) -> FailureTest:
+        try:
+            return widened(self.options.failure, failure)
+        except ValueError as error:
+            raise InputError(f"{error}.", "It takes any, signal, non-finite or a regular expression.") from None
 
     def _answer(self, status: str, **parts: Any) -> Answer:
         return Answer(
@@ -562,6 +592,8 @@ class _Phases:
     # --------------------------------------------------------------------------------------------- isolate
 
     def _isolate(self, bad_run: Run, warm_runs: list[Run], good_run: Run) -> Answer:
+        from sqlalchemy.exc import SQLAlchemyError
+
         from bisect_cfg.bisection import Bisection
         from bisect_cfg.storage import sqlite_storage
         from bisect_cfg.study import StudyMismatch
@@ -588,6 +620,13 @@ class _Phases:
             )
         except StudyMismatch as error:
             raise InputError(str(error), "Start anew with --restart, or name another folder with --study.") from None
+        except (SQLAlchemyError, ImportError) as error:
+            where = options.storage or self.folder / "study.db"
+            raise InputError(
+                f"The storage {where} cannot be opened: {str(error).splitlines()[0]}.",
+                "Check its address and that its database driver is installed." if options.storage else
+                "Start anew with --restart (the old study is kept beside it), or name another folder with --study.",
+            ) from None
         bisection.add(settings.bad, runner.judged(bad_run, None), "bad baseline")
         for run in warm_runs:
             bisection.add(settings.bad, runner.judged(run, runner.horizon), f"warm start: {run.folder.name}")

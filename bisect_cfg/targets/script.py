@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,6 +85,8 @@ def find_script(
     if good is not None and not good.is_file():
         raise InputError(f"There is no file {good}.", "--good takes a YAML file or name=value.")
     interpreter = python or sys.executable
+    if shutil.which(interpreter) is None:
+        raise InputError(f"There is no Python interpreter {interpreter}.", "--python takes its path, or its name on PATH.")
     return Script(path, tuple(arguments), interpreter, good)
 
 
