@@ -160,9 +160,10 @@ class View(Listener):
         progress = self._progress
         if progress is None:
             parts.append(Text.assemble((f"{detail or name} ", "bold"), (elapsed, "dim")))
-            for number, (_, steps, horizon) in self._running.items():
+            for _, steps, horizon in self._running.values():
                 of = f" of at most {horizon}" if horizon else ""
-                parts.append(Text(f"  {text.count(steps, 'step')}{of}", style="dim"))
+                done = f"{text.count(steps, 'step')}{of}" if steps else "importing, loading, then training"
+                parts.append(Text(f"  {done}", style="dim"))
             return Group(*parts)
         left = progress.remaining * progress.seconds
         parts.append(
@@ -199,7 +200,7 @@ class View(Listener):
 def _few(names: list[str], limit: int = 3) -> str:
     if len(names) <= limit:
         return ", ".join(names)
-    return f"{len(names)} of the settings ({', '.join(names[: limit - 1])}, ...)"
+    return f"{len(names)} settings: {', '.join(names[: limit - 1])}, ..."
 
 
 def _symptom(seen: Observation) -> str:
