@@ -140,7 +140,7 @@ def choose(
     """
     values = Values(belief, local, tally.running, price)
     known = tuple(known)
-    proofs, asks = _proof_runs(problem, tally, validity, local, cures)
+    proofs, asks = _proof_runs(problem, tally, validity, local, cures, known)
     scored: dict[int, float] = dict(_informative(problem, values, local, len(tally.records)))
     for mask, share in proofs.items():
         chance = exp(-belief.hidden(mask)) if mask & local.region != mask else 1.0
@@ -162,9 +162,7 @@ def choose(
             )
             continue
         for changed, companions in validity.repairs(mask, local.region):
-            if changed in (0, problem.full, local.region) or tally.of(changed).running:
-                continue
-            if any(cause & changed == cause for cause in known):
+            if changed == local.region or not _askable(problem, tally, known, changed):
                 continue
             worth = values.of(changed) * validity.chance(changed)
             if best is None or worth > best.value + 1e-9:
@@ -172,6 +170,14 @@ def choose(
     if best is None or (tally.running and best.value < WORTH_ASKING):
         return None
     return best.ask
+
+
+def _askable(problem: Problem, tally: Tally, known: Iterable[int], mask: int) -> bool:
+    """Whether running it may teach something: a decided subset only if failures have turned out to be random."""
+    count = tally.of(mask)
+    if mask in (0, problem.full) or count.running or (count.runs and not tally.contradictory):
+        return False
+    return not any(cause & mask == cause for cause in known)
 
 
 def _search_ask(problem: Problem, local: Local, mask: int, companions: int) -> Ask:
@@ -232,6 +238,7 @@ def _proof_runs(
     validity: Validity,
     local: Local,
     cures: Callable[[int], dict[int, Ask]],
+    known: tuple[int, ...],
 ) -> tuple[dict[int, float], dict[int, Ask]]:
     """Runs that proofs of the likeliest candidates need, with the probability that they will."""
     shares: dict[int, float] = {}
@@ -239,7 +246,7 @@ def _proof_runs(
     covered: dict[int, set[int]] = {}
     for row in local.best(PROOFS):
         cause = local.causes.mask(row)
-        proof = prove(problem, tally, validity, cause, local.region, min(problem.confirm, 1))
+        proof = prove(problem, tally, validity, cause, local.region, min(problem.confirm, 1), known)
         if proof is None or proof.refuted:
             continue
         for step in proof.missing:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from bisect_cfg.factors import Outcome
 from bisect_cfg.search.belief import Belief
 from bisect_cfg.search.choose import choose
@@ -37,6 +39,9 @@ LIKELY = 4
 ERROR_SHARE = 0.25
 """Share of the permitted error spent on the two doubts below. The posterior's model (equal failure probability
 everywhere, independent causes) is not the world; the rest is kept for that."""
+
+UNPROVOKED = 3
+"""Without a contradiction nothing is run more often than this, whatever doubt the prior leaves."""
 
 MAX_CURES = 12
 """How many corrections of a candidate are looked at as possible next runs."""
@@ -95,6 +100,7 @@ class Isolation:
                         local.causes.mask(row),
                         region,
                         min(self.problem.confirm, 1),
+                        tuple(known),
                     )
                     if proof is not None and proof.found is not None and local.weight[row] >= accepted:
                         return proof.found
@@ -111,14 +117,13 @@ class Isolation:
                 suspected = sum(
                     1 << i for i in set(local.causes.index.ravel().tolist()) if i < self.problem.size
                 )
-                return (
-                    self._ask(ask, suspected)
-                    if ask
-                    else self._state(Wait("Running trials decide."), suspected)
-                )
-        return self._replay(region)
+                if ask is not None:
+                    return self._ask(ask, suspected)
+                if self.tally.running:
+                    return self._state(Wait("Running trials decide."), suspected)
+        return self._replay(region, tuple(known))
 
-    def _replay(self, region: int) -> State | FoundCause:
+    def _replay(self, region: int, known: tuple[int, ...]) -> State | FoundCause:
         """The same by a plain algorithm: for comparison, and where the posterior has no candidates left."""
         run = replay(self.problem, self.tally, self.validity, region)
         try:
@@ -127,8 +132,8 @@ class Isolation:
             return self._ask(needed.ask, region)
         if not self.validity.ok(witness):
             witness |= self.validity.companions(witness, region) or 0
-        parameters = split(self.validity, witness)
-        proof = prove(self.problem, self.tally, self.validity, parameters, region)
+        parameters = split(self.validity, witness, known)
+        proof = prove(self.problem, self.tally, self.validity, parameters, region, known=known)
         if proof is None or proof.refuted:
             return self._contradiction(witness)
         if proof.missing:
@@ -174,20 +179,31 @@ class Isolation:
         """Repeat the run that removes most doubt, if too much is left."""
         belief = Belief(self.problem, self.tally, known)
         allowed = (1 - self.problem.confidence) * ERROR_SHARE
-        options = {mask: belief.hidden(mask) for mask in runs}
-        doubt = belief.hidden_in_any(runs)  # what no valid run could show is no doubt that runs could remove
+        options = {mask: belief.hidden(mask) for mask in runs if mask}
+        doubt = belief.hidden_in_any(
+            options
+        )  # what no valid run could show is no doubt that runs could remove
         for cause in self.causes:
             others = [mask for mask in known if mask != cause.parameters]
             local = Belief(self.problem, self.tally, others).inside(cause.parameters)
             if local is None:
                 continue
-            whole = local.causes.counts == cause.parameters.bit_count()
-            doubt += float(local.weight[~whole].sum())
-            for mask in {*runs, *(c.subset for c in cause.without.values() if c.subset)}:
-                inside = local.causes.inside(mask) & ~whole
+            rivals = local.causes.counts < cause.parameters.bit_count()
+            testable = np.zeros(len(rivals), bool)
+            smaller = {claim.subset for claim in cause.without.values() if claim.subset}
+            for mask in {*runs, *smaller} - {0}:
+                inside = local.causes.inside(mask) & rivals
+                testable |= inside
                 options[mask] = options.get(mask, 0.0) + float((local.weight * local.rate)[inside].sum())
+            doubt += float(local.weight[testable].sum())
         if doubt <= allowed or not options:
             return None
+        if not self.tally.contradictory:
+            options = {
+                mask: gain for mask, gain in options.items() if self.tally.of(mask).passes < UNPROVOKED
+            }
+            if not options:
+                return None
         free = {mask: gain for mask, gain in options.items() if not self.tally.of(mask).running}
         if not free:
             return self._state(Wait("Repeated runs are going on."))
@@ -201,12 +217,11 @@ class Isolation:
         times = self.problem.confirm
         causes = []
         for cause in self.causes:
-            own = cause.parameters & ~(cause.inseparable if cause.inseparable != cause.parameters else 0)
             proof = prove(
                 self.problem,
                 self.tally,
                 self.validity,
-                own or cause.parameters,
+                cause.parameters,
                 cause.fails.subset or 0,
                 times,
             )

@@ -45,7 +45,13 @@ class Proof:
 
 
 def prove(
-    problem: Problem, tally: Tally, validity: Validity, cause: int, pool: int, times: int = 1
+    problem: Problem,
+    tally: Tally,
+    validity: Validity,
+    cause: int,
+    pool: int,
+    times: int = 1,
+    known: tuple[int, ...] = (),
 ) -> Proof | None:
     """The state of the proof that `cause` is a cause; None if no run can contain it.
 
@@ -58,21 +64,22 @@ def prove(
         times: how often each run must have been seen; 0 lets a run without a parameter count as passed when
             one of a larger subset passed, which is the same thing if no setting hides the failure. Of a cause of
             several parameters one such run is made all the same, as a spot check for just that.
+        known: other causes; a run that holds one of them would fail for that, and tells nothing.
     """
-    companions = validity.companions(cause, pool)
+    companions = validity.companions(cause, pool, avoid=known)
     if companions is None:
-        companions = validity.companions(cause)
+        companions = validity.companions(cause, avoid=known)
     if companions is None:
         companions = validity.shrink(pool, cause) & ~cause if cause & pool == cause else None
     if companions is None:
         return None
     witness = cause | companions
-    stuck = sum(1 << i for i in bits(cause) if _without(validity, witness, 1 << i) is None)
-    stuck = sum(1 << i for i in bits(stuck) if not _group(validity, witness, 1 << i))
+    stuck = sum(1 << i for i in bits(cause) if _without(validity, witness, 1 << i, known) is None)
+    stuck = sum(1 << i for i in bits(stuck) if not _group(validity, witness, 1 << i, known))
     if (
         stuck and stuck != cause
     ):  # they leave only together with a parameter: companions, whoever proposed them
-        return prove(problem, tally, validity, cause & ~stuck, pool, times)
+        return prove(problem, tally, validity, cause & ~stuck, pool, times, known)
     shown = problem.show(cause)
     missing: list[Step] = []
     if tally.of(witness).fails < max(times, 1):
@@ -84,14 +91,14 @@ def prove(
     implied: list[tuple[int, int]] = []
     for index in bits(cause):
         bit = 1 << index
-        smaller = _without(validity, witness, bit)
+        smaller = _without(validity, witness, bit, known)
         if smaller is None:
-            group = _group(validity, witness, bit)
+            group = _group(validity, witness, bit, known)
             grouped |= group & ~cause
-            inseparable |= group | bit if group & ~cause else group
+            inseparable |= group | bit if group else 0
             claims[index] = Claim(None, Outcome.PASS, note=CANNOT)
-            smaller = witness & ~bit & ~group if group and group & ~cause else None
-            if smaller is None or not smaller:
+            smaller = witness & ~bit & ~group if group else 0
+            if not smaller:
                 continue
         else:
             claims[index] = tally.claim(smaller, Outcome.PASS)
@@ -114,7 +121,7 @@ def prove(
         missing.append(Step(smaller, Outcome.PASS, step))
     for index in bits(companions & ~grouped):
         bit = 1 << index
-        other = _without(validity, witness, bit)
+        other = _without(validity, witness, bit, known)
         if other is None or any(mask & cause == cause and not mask & bit for mask in tally.failed):
             continue
         if tally.of(other).passes and not tally.of(other).fails:
@@ -132,32 +139,35 @@ def prove(
     return Proof(found=found)
 
 
-def _without(validity: Validity, witness: int, bit: int) -> int | None:
+def _without(validity: Validity, witness: int, bit: int, known: tuple[int, ...]) -> int | None:
     """The nearest valid run to the witness without one factor, or None."""
     smaller = witness & ~bit
     if validity.ok(smaller):
         return smaller
-    extra = validity.companions(smaller, forbidden=bit)
+    extra = validity.companions(smaller, forbidden=bit, avoid=known)
     return None if extra is None else smaller | extra
 
 
-def _group(validity: Validity, witness: int, bit: int) -> int:
-    """The companions that must leave the witness together with a factor; 0 if no single one lets it go."""
+def _group(validity: Validity, witness: int, bit: int, known: tuple[int, ...]) -> int:
+    """The factor that a stuck one must leave the witness with, if that is stuck as well; 0 if there is none.
+
+    If the other could leave alone, it is a parameter, and the stuck one merely accompanies it.
+    """
     for index in bits(witness & ~bit):
-        if validity.ok(witness & ~bit & ~(1 << index)):
-            return 1 << index
+        other = 1 << index
+        if validity.ok(witness & ~bit & ~other) and _without(validity, witness, other, known) is None:
+            return other
     return 0
 
 
-def split(validity: Validity, witness: int) -> int:
+def split(validity: Validity, witness: int, known: tuple[int, ...] = ()) -> int:
     """The parameters of a minimal failing run: what can be taken out alone, or, if nothing can, all of it.
 
     A factor that cannot is a companion if taking it out forces a parameter out with it. Factors that only leave
     together stay parameters; `prove` then reports them as inseparable.
     """
-    parameters = sum(1 << i for i in bits(witness) if _without(validity, witness, 1 << i) is not None)
+    parameters = sum(1 << i for i in bits(witness) if _without(validity, witness, 1 << i, known) is not None)
     for index in bits(witness & ~parameters):
-        for other in bits(witness & ~parameters & ~(1 << index)):
-            if validity.ok(witness & ~(1 << index) & ~(1 << other)):
-                parameters |= 1 << index | 1 << other
+        if _group(validity, witness, 1 << index, known):
+            parameters |= 1 << index
     return parameters or witness

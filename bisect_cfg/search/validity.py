@@ -2,17 +2,28 @@
 
 `num_generations` alone may be impossible because the batch size must be a multiple of it. Then the search runs
 it together with the batch size, a *companion*: bad in the run, labelled, and never called a cause for that.
+
+Some invalidity shows only in the run: a scheduler that needs `lr_scheduler_kwargs` dies after the configuration
+was built. Such a trial is UNRESOLVED, and two simple rules are read from it: "x needs y" and "x and y exclude
+each other" (or x breaks everything, which is the second with y = x). Rules that any other run contradicts are
+dropped; a subset that all the remaining readings of a trial forbid is not asked.
 """
 
 from __future__ import annotations
 
 from itertools import combinations
 
+import numpy as np
+
+from bisect_cfg.search.hypotheses import switches
 from bisect_cfg.search.problem import Problem, bits
 from bisect_cfg.search.tally import Tally
 
 MAX_COMPANIONS = 3
 """Rules that tie more than four settings together are not known in TRL; looking further costs n^4 checks."""
+
+MANY = 40
+"""With more factors than this in play, three at a time are too many to try."""
 
 
 class Validity:
@@ -21,10 +32,53 @@ class Validity:
     def __init__(self, problem: Problem, tally: Tally) -> None:
         self._problem = problem
         self._unresolved = frozenset(tally.unresolved)
+        self._rules = [_rules(problem.size, mask, tally) for mask in tally.unresolved]
+        self._companions: dict[tuple[int, int, tuple[int, ...]], int | None] = {}
 
     def ok(self, mask: int) -> bool:
         """Whether this very subset may be run."""
         return mask not in self._unresolved and self._problem.valid(mask)
+
+    def chance(self, mask: int) -> float:
+        """How likely a run of this subset says PASS or FAIL, from what earlier runs left UNRESOLVED."""
+        result = 1.0
+        if self._rules:
+            inside = switches(mask, self._problem.size)[:-1]
+            for needs, excludes in self._rules:
+                total = needs.sum() + excludes.sum()
+                if total:
+                    broken = needs[inside][:, ~inside].sum() + excludes[inside][:, inside].sum()
+                    result *= 1 - broken / (total + 1)
+        return float(result)
+
+    def companions(
+        self, mask: int, pool: int | None = None, forbidden: int = 0, avoid: tuple[int, ...] = ()
+    ) -> int | None:
+        """The fewest factors from `pool` that make `mask` valid: 0 if it is already, None if nothing does.
+
+        Args:
+            mask: what shall be bad.
+            pool: where companions may come from; all factors by default.
+            forbidden: factors that must stay good.
+            avoid: subsets that the result must not contain.
+        """
+        if self.ok(mask):
+            return 0
+        pool = (self._problem.full if pool is None else pool) & ~mask & ~forbidden
+        key = (mask, pool, avoid)
+        if key not in self._companions:
+            self._companions[key] = self._least(mask, [1 << i for i in bits(pool)], avoid)
+        return self._companions[key]
+
+    def _least(self, mask: int, choices: list[int], avoid: tuple[int, ...]) -> int | None:
+        for count in range(1, MAX_COMPANIONS + 1):
+            if count == 3 and len(choices) > MANY:
+                break
+            extras = (sum(chosen) for chosen in combinations(choices, count))
+            found = [e for e in extras if self.ok(mask | e) and not any(a & (mask | e) == a for a in avoid)]
+            if found:
+                return max(found, key=lambda extra: self.chance(mask | extra)) if self._rules else found[0]
+        return None
 
     def shrink(self, mask: int, keep: int) -> int:
         """Take factors out of a valid subset, one by one, as long as it stays valid and holds `keep`."""
@@ -32,31 +86,6 @@ class Validity:
             if self.ok(mask & ~(1 << index)):
                 mask &= ~(1 << index)
         return mask
-
-    def companions(self, mask: int, pool: int | None = None, forbidden: int = 0) -> int | None:
-        """The fewest factors from `pool` that make `mask` valid: 0 if it is already, None if nothing does.
-
-        Args:
-            mask: what shall be bad.
-            pool: where companions may come from; all factors by default.
-            forbidden: factors that must stay good.
-        """
-        if self.ok(mask):
-            return 0
-        pool = (self._problem.full if pool is None else pool) & ~mask & ~forbidden
-        choices = [1 << i for i in bits(pool)]
-        for count in range(1, MAX_COMPANIONS + 1):
-            if count == 3 and len(choices) > 40:
-                break
-            for chosen in combinations(choices, count):
-                extra = sum(chosen)
-                if self.ok(mask | extra):
-                    return extra
-        return None
-
-    def chance(self, mask: int) -> float:
-        """How likely a run of this subset says PASS or FAIL, from what earlier runs left UNRESOLVED."""
-        return 1.0
 
     def repairs(self, mask: int, region: int) -> list[tuple[int, int]]:
         """Valid subsets one step away from an invalid one, as (subset, companions added)."""
@@ -78,7 +107,7 @@ class Validity:
         found: list[int] = []
         members = [1 << i for i in bits(mask)]
         for count in range(1, MAX_COMPANIONS + 1):
-            if count == 3 and (found or len(members) > 40):
+            if count == 3 and (found or len(members) > MANY):
                 break
             for chosen in combinations(members, count):
                 out = sum(chosen)
@@ -86,4 +115,20 @@ class Validity:
                     continue
                 if self.ok(mask & ~out):
                     found.append(mask & ~out)
-        return found[:most]
+        return sorted(found, key=lambda m: -self.chance(m))[:most] if self._rules else found[:most]
+
+
+def _rules(size: int, unresolved: int, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+    """The rules that would explain an unresolved subset and that no resolved run contradicts.
+
+    Returns:
+        `needs[x, y]`: bad x needs bad y; `excludes[x, y]`, x <= y: they cannot both be bad.
+    """
+    inside = switches(unresolved, size)[:-1]
+    needs = np.outer(inside, ~inside)
+    excludes = np.triu(np.outer(inside, inside))
+    for mask in {*tally.failed, *tally.passed}:
+        other = switches(mask, size)[:-1]
+        needs &= ~np.outer(other, ~other)
+        excludes &= ~np.outer(other, other)
+    return needs, excludes
