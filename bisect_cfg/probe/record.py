@@ -9,13 +9,14 @@ import json
 import os
 import time
 
-_state = {"folder": None, "start": time.time()}
+_state = {"folder": None, "start": time.time(), "process": None}
 
 
 def open_folder(folder):
     """Direct all further lines to `folder`."""
     _state["folder"] = folder
     _state["start"] = time.time()
+    _state["process"] = os.getpid()
 
 
 def folder():
@@ -24,8 +25,8 @@ def folder():
 
 
 def _append(name, row):
-    if _state["folder"] is None:
-        return
+    if _state["folder"] is None or _state["process"] != os.getpid():
+        return  # no trial yet, or a helper that the script forked: what happens there is not the training's doing
     line = (json.dumps(row) + "\n").encode()
     handle = os.open(os.path.join(_state["folder"], name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:

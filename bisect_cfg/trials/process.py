@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +27,10 @@ POLL_SECONDS = 0.02
 
 STACK_DUMP_SECONDS = 1.0
 """How long a hanging process gets to write its Python stacks before it is killed."""
+
+KILL_SECONDS = 10.0
+"""A killed process is gone in milliseconds, unless the kernel holds it (a driver, a network disk); no longer than this
+is waited for it."""
 
 STACK_SIGNAL = signal.SIGRTMIN + 9
 """Must equal `bisect_cfg.probe.boot.STACK_SIGNAL`; the probe imports nothing of ours, and we nothing of it."""
@@ -69,6 +74,60 @@ class Keeper:
             except OSError:
                 pass
         self._process.wait()
+
+
+class Sweep:
+    """Ends what trials leave behind outside of their process groups: daemons, helpers in sessions of their own.
+
+    Such a process is no child of ours, but it carries the study's mark. It is a trial's if it was not there before
+    the trial; while several trials run at once nobody can tell whose it is, and it is ended with the last of them.
+
+    Args:
+        mark: of the study.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self._mark = f"{MARK}={mark}"
+        self._lock = threading.Lock()
+        self._running = 0
+        self._known: set[int] = set()
+
+    @contextlib.contextmanager
+    def around(self, spared_group: Callable[[], int | None]) -> Iterator[None]:
+        """Around one trial.
+
+        Args:
+            spared_group: asked at the end for the process group of a server, which may have been started meanwhile.
+        """
+        with self._lock:
+            if self._running == 0:
+                self._known = set(keeper_module.marked(self._mark))
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                if self._running == 0:
+                    self._end(spared_group())
+
+    def _end(self, spared: int | None) -> None:
+        deadline = time.monotonic() + KILL_SECONDS
+        while time.monotonic() < deadline:
+            left = [pid for pid in keeper_module.marked(self._mark) if pid not in self._known and _group(pid) != spared]
+            if not left:
+                return
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(POLL_SECONDS / 4)
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
 
 
 class Child(Protocol):
@@ -215,6 +274,6 @@ def _dump_stacks(child: Child) -> None:
 
 def _await(child: Child) -> None:
     # A killed process is gone in milliseconds, but it must be *seen* gone: its GPU memory is needed next.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + KILL_SECONDS
     while child.poll() is None and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS / 20)

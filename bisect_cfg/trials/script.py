@@ -27,7 +27,7 @@ from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Capture, Settings, fork_point
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.process import Child, Ending, Keeper, Patience, follow, launch
+from bisect_cfg.trials.process import Child, Ending, Keeper, Patience, Sweep, follow, launch
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 from bisect_cfg.trials.server import ServerGone, TrialServer, probe_environment
 from bisect_cfg.trials.verdict import FailureTest, Observation, judge, observe
@@ -149,6 +149,7 @@ class ScriptRunner:
         self._timeout, self._jobs = timeout, jobs
         self._on_progress = on_progress
         self._keeper = Keeper()
+        self._sweep = Sweep(self._keeper.mark)
         self._server: TrialServer | None = None
         self._server_level = ""
         self._server_lock = threading.RLock()
@@ -362,20 +363,21 @@ class ScriptRunner:
             }
             _write_json(folder / "configuration.json", dict(configuration))
             environment, orders_path = self._write_cold_orders(folder, request)
-            child: Child
-            if level == "cold":
-                child = launch(self.script.command, environment, folder, "log.txt", self._keeper)
-            else:
-                child = self._fork(request)
             traces = Traces.of(folder)
-            ending = follow(
-                child,
-                traces,
-                patience or self._patience(configuration),
-                enough=_until(self._enough(until_it_dies), seconds),
-                progress=lambda traces: self._on_progress(number, len(traces.metrics.rows), steps),
-                interrupted=self._interrupted,
-            )
+            with self._sweep.around(self._server_group):
+                child: Child
+                if level == "cold":
+                    child = launch(self.script.command, environment, folder, "log.txt", self._keeper)
+                else:
+                    child = self._fork(request)
+                ending = follow(
+                    child,
+                    traces,
+                    patience or self._patience(configuration),
+                    enough=_until(self._enough(until_it_dies), seconds),
+                    progress=lambda traces: self._on_progress(number, len(traces.metrics.rows), steps),
+                    interrupted=self._interrupted,
+                )
             self._keeper.remove(child.pid)
             traces.read()
             _write_json(folder / "ending.json", asdict(ending))
@@ -384,6 +386,10 @@ class ScriptRunner:
         finally:
             if device is not None:
                 self._slots.put(device)
+
+    def _server_group(self) -> int | None:
+        server = self._server
+        return None if server is None else server.pid
 
     def _fork(self, request: Mapping[str, Any]) -> Child:
         for _ in range(2):

@@ -78,6 +78,11 @@ class TrialServer:
         self._gone = False
         threading.Thread(target=self._read, name="trial-server-reader", daemon=True).start()
 
+    @property
+    def pid(self) -> int:
+        """Of the process, which leads a group of its own."""
+        return self._process.pid
+
     def wait_until_ready(self, timeout: float, interrupted: threading.Event) -> str | None:
         """Wait until the process has reached its fork point.
 

@@ -1,0 +1,325 @@
+"""The runner against real processes that crash, hang, fork, print garbage or end without training.
+
+The script is a stand-in that trains in microseconds; what it does at its third step is said by a setting, so that one
+waiting server serves most of these tests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bisect_cfg.factors import Outcome
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.settings import build_settings, read_capture
+from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.script import Run, ScriptRunner
+from bisect_cfg.trials.verdict import judge, same_as
+
+SCRIPT = """
+    import multiprocessing, os, signal, subprocess, sys, threading, time
+    from trl import GRPOConfig, GRPOTrainer
+
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, loss_type="fine")
+    what = args.loss_type
+
+    def lazy_reward():
+        time.sleep(1000)
+
+    def step(number):
+        if number != 3:
+            return
+        if what.startswith("SIG"):
+            os.kill(os.getpid(), getattr(signal, what))
+        if what == "raise":
+            raise ValueError("the reward of step 3 is wrong")
+        if what == "memory":
+            raise MemoryError
+        if what == "torch memory":
+            raise type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        if what == "host memory":
+            import resource
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+            hoard = bytearray(1 << 40)
+        if what == "_exit":
+            os._exit(0)
+        if what == "exit in training":
+            sys.exit(0)
+        if what == "hang":
+            lazy_reward()
+        if what == "hang with ignored signals":
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            lazy_reward()
+        if what == "children":
+            subprocess.Popen(["sleep", "1000"])
+            if os.fork() == 0:
+                time.sleep(1000)
+        if what == "daemons":
+            subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    time.sleep(1000)
+                os._exit(0)
+        if what == "child that fails":
+            if os.fork() == 0:
+                raise RuntimeError("only the child's trouble")
+            os.wait()
+        if what == "thread that fails":
+            thread = threading.Thread(target=lambda: 1 / 0)
+            thread.start()
+            thread.join()
+        if what == "garbage":
+            os.write(1, os.urandom(1 << 16) + b"\\0\\xff\\xfe\\n" * 100)
+            raise ValueError("bytes \\udcff\\x00 in the message")
+        if what == "100 MB":
+            for _ in range(100):
+                os.write(1, b"x" * (1 << 20))
+            os.write(1, b"\\n")
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if what == "closed output":
+            os.close(1)
+            os.close(2)
+
+    if what == "raise before training":
+        raise KeyError("no such column")
+    if what == "exit before training":
+        sys.exit(0)
+    if what == "status before training":
+        sys.exit(7)
+    if what == "hang before training":
+        lazy_reward()
+    if what == "few steps":
+        GRPOTrainer.steps = 2
+    if what == "no steps":
+        GRPOTrainer.steps = 0
+    trainer = GRPOTrainer(args, step)
+    try:
+        trainer.train()
+    except Exception:
+        open("caught", "w")
+    open("done.txt", "w").write("after training")
+"""
+
+FOLDER_FILES = {"train.py", "study"}
+
+
+class Bench:
+    """One study folder with its runner, warm."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
+        (folder / "study/trials").mkdir(parents=True)
+        self.runner = ScriptRunner(Script(folder / "train.py"), folder / "study")
+        run = self.runner.train(0, {}, 5, level="cold", patience=Patience(60, 20, 20), overrides={})
+        assert run.seen.failure is None
+        self.runner.capture = read_capture(run.traces.events.rows)
+        assert self.runner.start_server("config") is None
+        self.runner.settings = build_settings(self.runner.capture, self.runner.resolve)
+        self.waiting = self.processes()  # the server
+        self.count = 0
+
+    def __call__(self, what: str, level: str = "config", patience: float = 20.0, steps: int | None = 5) -> Run:
+        self.count += 1
+        return self.runner.train(
+            self.count,
+            self.runner.settings.bad,
+            steps,
+            level=level,
+            patience=Patience(patience, patience, patience),
+            overrides={"args.loss_type": what},
+        )
+
+    def processes(self) -> set[psutil.Process]:
+        """Everything that carries the study's mark."""
+        found = set()
+        for process in psutil.process_iter():
+            try:
+                mine = process.environ().get("BISECT_CFG_STUDY") == self.runner._keeper.mark
+                if mine and process.status() != psutil.STATUS_ZOMBIE:
+                    found.add(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def assert_nothing_left(self) -> None:
+        """Only the waiting server runs, and the user's folder is as it was."""
+        assert self.processes() - self.waiting == set()
+        assert {path.name for path in self.folder.iterdir()} == FOLDER_FILES
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("bench")
+    before = os.getcwd(), os.environ.get("PYTHONPATH")
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = str(library)
+    made = Bench(folder)
+    try:
+        yield made
+    finally:
+        made.runner.close()
+        left = made.processes()
+        os.chdir(before[0])
+        os.environ.pop("PYTHONPATH") if before[1] is None else os.environ.update(PYTHONPATH=before[1])
+    assert left == set()
+
+
+@pytest.fixture(params=["config", "cold"])
+def level(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+SIGNALS = ["SIGFPE", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGKILL", "SIGTERM", "SIGTRAP", "SIGXCPU"]
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_signals(bench, name, level):
+    run = bench(name, level)
+    assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("signal", name, 3)
+    assert judge(run.seen, same_as(run.seen.died), frozenset())[0] is Outcome.FAIL
+    bench.assert_nothing_left()
+
+
+def test_exception_in_training(bench, level):
+    run = bench("raise", level)
+    assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("exception", "ValueError", 3)
+    assert run.seen.message == "ValueError: the reward of step 3 is wrong"
+    assert run.seen.died.where == "train:step"
+    assert "the reward of step 3 is wrong" in (run.folder / "log.txt").read_text()
+    bench.assert_nothing_left()  # the script's own `except` never ran
+
+
+def test_exception_before_training(bench, level):
+    run = bench("raise before training", level)
+    assert (run.seen.died.kind, run.seen.died.name) == ("exception", "KeyError")
+    assert not run.seen.trained
+    bench.assert_nothing_left()
+
+
+@pytest.mark.parametrize(("what", "name"), [("memory", "host"), ("torch memory", "GPU"), ("host memory", "host")])
+def test_out_of_memory(bench, what, name, level):
+    run = bench(what, level)
+    assert (run.seen.died.kind, run.seen.died.name) == ("out-of-memory", name)
+    bench.assert_nothing_left()
+
+
+@pytest.mark.parametrize("what", ["_exit", "exit in training"])
+def test_status_0_in_the_middle_is_no_pass(bench, what, level):
+    run = bench(what, level)
+    assert str(run.seen.died) == "exit (0)"
+    assert judge(run.seen, same_as(run.seen.died), frozenset())[0] is Outcome.FAIL
+    bench.assert_nothing_left()
+
+
+def test_status_0_before_training_is_no_pass(bench, level):
+    run = bench("exit before training", level)
+    assert run.seen.died.kind == "no-training"
+    bench.assert_nothing_left()
+
+
+def test_status_before_training(bench, level):
+    run = bench("status before training", level)
+    assert str(run.seen.died) == "exit (7)"
+    bench.assert_nothing_left()
+
+
+def test_zero_steps(bench, level):
+    run = bench("no steps", level)
+    assert run.seen.died.kind == "no-steps"
+    bench.assert_nothing_left()
+
+
+def test_fewer_steps_than_the_horizon_is_a_pass(bench):
+    run = bench("few steps")
+    assert run.seen.failure is None and run.seen.steps == 2
+    bench.assert_nothing_left()
+
+
+def test_healthy_run_stops_at_the_horizon(bench, level):
+    run = bench("fine", level, steps=7)
+    assert run.seen.failure is None and run.seen.steps == 7
+    bench.assert_nothing_left()
+
+
+@pytest.mark.parametrize("what", ["hang", "hang with ignored signals"])
+def test_hang(bench, what, level):
+    start = time.monotonic()
+    run = bench(what, level, patience=3.0)
+    assert time.monotonic() - start < 15
+    assert (run.seen.died.kind, run.seen.step) == ("hang", 3)
+    assert judge(run.seen, same_as(run.seen.died), frozenset())[0] is Outcome.FAIL
+    stacks = (run.folder / "stacks.txt").read_text()
+    assert "in lazy_reward" in stacks and "in step" in stacks
+    assert "lazy_reward" in run.seen.message
+    bench.assert_nothing_left()
+
+
+def test_hang_before_training(bench):
+    run = bench("hang before training", patience=2.0)
+    assert run.seen.died.kind == "hang" and "start of training" in run.seen.message
+    assert "in lazy_reward" in (run.folder / "stacks.txt").read_text()
+    bench.assert_nothing_left()
+
+
+@pytest.mark.parametrize("what", ["children", "daemons"])
+def test_children_that_outlive_the_trial(bench, what, level):
+    run = bench(what, level)
+    assert run.seen.failure is None and run.seen.steps == 5
+    bench.assert_nothing_left()
+
+
+@pytest.mark.parametrize("what", ["child that fails", "thread that fails", "closed output"])
+def test_trouble_that_is_not_the_trainings(bench, what, level):
+    run = bench(what, level)
+    assert run.seen.failure is None and run.seen.steps == 5
+    bench.assert_nothing_left()
+
+
+def test_binary_garbage(bench, level):
+    run = bench("garbage", level)
+    assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("exception", "ValueError", 3)
+    bench.assert_nothing_left()
+
+
+def test_100_megabytes_of_output(bench):
+    start = time.monotonic()
+    run = bench("100 MB")
+    assert (run.folder / "log.txt").stat().st_size > 100 << 20
+    assert run.seen.died.name == "SIGSEGV"
+    assert time.monotonic() - start < 30
+    (run.folder / "log.txt").unlink()
+    bench.assert_nothing_left()
+
+
+def test_trial_after_all_that_is_healthy(bench, level):
+    assert bench("fine", level).seen.failure is None
+
+
+def test_server_that_is_killed_is_started_again(bench):
+    for process in bench.waiting:
+        process.kill()
+    run = bench("raise")
+    assert run.seen.died.name == "ValueError"
+    bench.waiting = bench.processes()
+    assert len(bench.waiting) == 1
+
+
+def test_interrupt_ends_a_running_trial(bench):
+    import threading
+
+    threading.Timer(1.0, bench.runner.interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        bench("hang", patience=60)
+    bench.runner._interrupted.clear()
+    bench.assert_nothing_left()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
