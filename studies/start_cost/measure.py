@@ -58,8 +58,18 @@ def whole(script: Script, folder: Path, **options) -> tuple[float, int, str, Clo
     return answer.seconds, len(answer.report.rows), causes, clock
 
 
-def per_trial(script: Script, folder: Path, repeats: int) -> dict[str, list[float]]:
-    """Wall seconds of one and the same passing trial at each level."""
+def per_trial(
+    script: Script, folder: Path, repeats: int, steps: int, change: dict[str, object]
+) -> dict[str, list[float]]:
+    """Wall seconds of one and the same passing trial at each level.
+
+    Args:
+        script: whose configuration is run.
+        folder: for the study.
+        repeats: runs at each level.
+        steps: optimizer steps of a run.
+        change: what to change in the script's configuration so that it passes.
+    """
     from bisect_cfg.script_bisection import _Phases, open_study
     from bisect_cfg.trials.script import LEVELS, ScriptRunner
 
@@ -70,18 +80,18 @@ def per_trial(script: Script, folder: Path, repeats: int) -> dict[str, list[floa
         try:
             phases = _Phases(script, options, Listener(), path, state, runner)
             bad = phases._reproduce({})
-            runner.horizon = 5
+            runner.horizon = steps
             settings = phases._find_factors(bad, phases._read_good(), {})
-            configuration = {**settings.bad, "bf16": False}
+            configuration = {**settings.bad, **change}
             for level in LEVELS:
                 reason = runner.start_server(level)
                 if reason is not None:
                     raise SystemExit(f"level {level}: {reason}")
-                runner.train(f"{level}-first", configuration, 5)  # the first touches pages for all
+                runner.train(f"{level}-first", configuration, steps)  # the first touches pages for all
                 for number in range(repeats):
                     begun = time.perf_counter()
-                    run = runner.train(f"{level}-{number}", configuration, 5)
-                    if run.seen.failure is not None or run.seen.steps != 5:
+                    run = runner.train(f"{level}-{number}", configuration, steps)
+                    if run.seen.failure is not None or run.seen.steps != steps:
                         raise SystemExit(f"level {level}: the trial failed: {run.seen.failure}")
                     seconds.setdefault(level, []).append(time.perf_counter() - begun)
         finally:
@@ -99,7 +109,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         print(f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}")
-        seconds = per_trial(script, root / "levels", arguments.repeats)
+        seconds = per_trial(script, root / "levels", arguments.repeats, 5, {"bf16": False})
         medians = {level: statistics.median(values) for level, values in seconds.items()}
         print(f"\none trial of 5 steps, median of {arguments.repeats}")
         names = {"cold": "cold launch", "imports": "import-level fork", "config": "config-level fork"}
