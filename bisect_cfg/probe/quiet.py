@@ -17,6 +17,7 @@ _TRACKERS_OFF = {
     "SWANLAB_MODE": "disabled",
     "CLEARML_OFFLINE_MODE": "1",
     "DVCLIVE_TEST": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",  # a trial is not a use of the libraries that anyone should count
 }
 
 # Uploads of huggingface_hub that a script may call before it trains.

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from bisect_cfg.factors import equal
+from bisect_cfg.factors import configuration_of, equal
 from bisect_cfg.script_bisection import Answer
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.script import Run
@@ -36,8 +36,8 @@ def write_answer(answer: Answer, environment: Mapping[str, Any]) -> dict[str, An
     temporary = target.with_name("result.json.new")
     temporary.write_text(json.dumps(_strict(result), indent=2) + "\n")
     safe = answer.folder / "safe_config.yaml"
-    if answer.report is not None and answer.report.safe_configuration is not None:
-        safe.write_text(safe_yaml(answer.settings, answer.report.safe_configuration))
+    if result["recommendation"] is not None:
+        safe.write_text(safe_yaml(answer.settings, result["recommendation"]["configuration"]))
     temporary.replace(target)
     return result
 
@@ -176,21 +176,27 @@ def _rows_before(answer: Answer) -> list[dict[str, Any]]:
 
 
 def recommendation(answer: Answer) -> dict[str, Any] | None:
-    """The tested configuration next to the user's own that passed, and what it gives up."""
-    report = answer.report
+    """A configuration next to the user's own that was run and passed, what it gives up, and how often it passed.
+
+    Of the corrections that always passed, the one that was run most often: the one the certificate rests on.
+    """
+    report, settings = answer.report, answer.settings
     if report is None or report.safe_configuration is None:
         return None
-    safe, settings = report.safe_configuration, answer.settings
+    safe, passes = report.safe_configuration, None
+    tested = [c.passes for c in report.corrections if c.passes.subset is not None and c.passes.seen == c.passes.runs > 0]
+    if tested:
+        passes = max(tested, key=lambda claim: claim.runs)
+        safe = configuration_of(passes.subset, settings.good, settings.bad)
     changes = {
         factor.name: {"from": factor.bad, "to": safe[factor.name]}
         for factor in settings.factors
         if not equal(safe[factor.name], factor.bad)
     }
-    passes = next((c.passes for c in report.corrections if set(c.parameters) == set(changes)), None)
     return {
         "configuration": dict(safe),
         "changes": changes,
-        "verified": bool(passes is not None and passes.seen == passes.runs > 0),
+        "verified": passes is not None,
         "evidence": None if passes is None else _claim(passes),
         "steps": answer.horizon,
     }
