@@ -53,11 +53,11 @@ class _State:
     objects: list = []
     user_output_dir = None  # where the script itself would have written
     before = None  # called with (kind, index) before an object is touched: the server's fork point
-    resolve_only = None  # called after the objects of these kinds are resolved: the validity check
 
 
 state = _State()
 _active = set()
+_settled = {}  # id of a resolved training config -> (index, overrides, defaults)
 
 
 def install():
@@ -100,6 +100,36 @@ def _wrap_training_arguments(module):
             _wrap_post_init(cls, "args")
 
     base.__init_subclass__ = classmethod(__init_subclass__)
+    _watch_assignments(base)
+
+
+def _watch_assignments(base):
+    """Scripts also set attributes of the finished object (``training_args.learning_rate = ...``).
+
+    Such an assignment of the user's is a setting like any other: it is recorded, and where the trial asks for
+    another value it is passed over, as are those that would send output elsewhere.
+    """
+    original = base.__setattr__
+
+    def __setattr__(self, name, value):
+        settled = _settled.get(id(self))
+        if settled is None or _is_library(sys._getframe(1).f_globals.get("__name__", "")):
+            return original(self, name, value)
+        index, wanted, defaults = settled
+        if name not in defaults:
+            return original(self, name, value)
+        record.event("assigned", kind="args", index=index, name=name, value=values.encode(value))
+        if name in wanted or quiet.redirects(name):
+            return None
+        original(self, name, value)
+        nested = {key: item for key, item in wanted.items() if key.startswith(name + ".")}
+        if nested:
+            del _settled[id(self)]  # our own assignments are not the user's
+            apply(self, nested, defaults)
+            _settled[id(self)] = settled
+        return None
+
+    base.__setattr__ = __setattr__
 
 
 def _wrap_class(cls, kind):
@@ -225,7 +255,8 @@ def _on_object(thing, kind, resolve):
         defaults={name: values.encode(value) for name, value in defaults.items()},
         types={field.name: str(field.type) for field in dataclasses.fields(cls) if field.init},
     )
-    apply(thing, _wanted(kind, index), defaults)
+    wanted = _wanted(kind, index)
+    apply(thing, wanted, defaults)
     if kind == "args":
         state.user_output_dir = getattr(thing, "output_dir", None)
         quiet.silence(thing)
@@ -234,15 +265,15 @@ def _on_object(thing, kind, resolve):
     except BaseException as error:
         record.event("invalid", kind=kind, index=index, type=type(error).__name__, message=str(error))
         raise
-    state.objects.append((kind, index, thing))
+    state.objects.append((kind, index, thing))  # also keeps the object, and so its id, for as long as we run
+    if kind == "args":
+        _settled[id(thing)] = (index, wanted, defaults)
     record.event(
         "resolved",
         kind=kind,
         index=index,
         values={name: values.encode(getattr(thing, name, None)) for name in names},
     )
-    if state.resolve_only is not None:
-        state.resolve_only(kind, index)
 
 
 def apply(thing, wanted, defaults):

@@ -43,6 +43,11 @@ def install():
     when_imported("huggingface_hub.hf_api", _wrap_hub)
 
 
+def redirects(name):
+    """Whether a setting says where output goes, and so is ours while a trial runs."""
+    return name in PINNED or name in ("output_dir", "logging_dir")
+
+
 def silence(arguments):
     """Redirect a `TrainingArguments` object before it is resolved."""
     for name, value in PINNED.items():

@@ -139,6 +139,11 @@ def read_capture(events: Sequence[Row]) -> Capture | None:
             built[event["kind"], event["index"]] = event
         elif event["event"] == "resolved":
             resolved[event["kind"], event["index"]] = event["values"]
+        elif event["event"] == "assigned" and not begun:
+            # training_args.learning_rate = ... after the object was built: what the user set, like the rest.
+            key = (event["kind"], event["index"])
+            built[key] = {**built[key], "raw": {**built[key]["raw"], event["name"]: event["value"]}}
+            resolved[key] = {**resolved[key], event["name"]: event["value"]}
         elif event["event"] == "train_begin":
             begun = event
     candidates = [key for key in built if key[0] == "args"]
