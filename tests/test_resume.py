@@ -1,0 +1,152 @@
+"""The tool killed anywhere goes on where it was: same answer, no finished trial run again, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from test_cli import script
+
+KILLS = 10
+
+SLOW_ENOUGH_TO_BE_KILLED = """
+    import time
+    args = GRPOConfig(
+        output_dir="out", learning_rate=3e-4, weight_decay=0.1, warmup_steps=7, max_grad_norm=0.2, adam_beta2=0.95,
+        bf16=True, tf32=False, beta=0.04, temperature=0.9,
+    )
+    def step(number):
+        time.sleep(0.02)
+        if args.bf16 and args.beta and number == 3:
+            os.kill(os.getpid(), signal.SIGFPE)
+    GRPOTrainer(args, step).train()
+    open("done.txt", "w").write("after training")
+"""
+
+
+def finished_folders(study: Path) -> dict[str, int]:
+    """Trial folders that came to their end, with the time of that."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in study.glob("trials/*/ending.json")}
+
+
+def finished_trials(study: Path) -> dict[int, tuple]:
+    """The finished trials in the Optuna study: number -> (state, value, when)."""
+    if not (study / "study.db").exists():
+        return {}
+    storage = optuna.storages.RDBStorage(f"sqlite:///{study / 'study.db'}")
+    summaries = storage.get_all_studies()
+    return {
+        trial.number: (trial.state, trial.value, trial.datetime_complete, trial.user_attrs.get("outcome"))
+        for found in summaries
+        for trial in storage.get_all_trials(found._study_id)
+        if trial.state.is_finished()
+    }
+
+
+def causes(study: Path) -> tuple:
+    result = json.loads((study / "result.json").read_text())
+    return result["status"], result["complete"], [sorted(cause["parameters"]) for cause in result["causes"]]
+
+
+def test_killed_ten_times(tool):
+    script(tool.folder, SLOW_ENOUGH_TO_BE_KILLED)
+    study = tool.folder / "s"
+    started = time.monotonic()
+    assert tool("bisect", "train.py", "--study", "whole").status == 0
+    whole = time.monotonic() - started
+
+    moments = random.Random(2906)
+    landed = 0
+    for attempt in range(5 * KILLS):
+        before, trials = finished_folders(study), finished_trials(study)
+        process = tool.start("bisect", "train.py", "--study", "s", "--jobs", 1 + attempt % 2)
+        time.sleep(moments.uniform(0.1, 0.45) * whole)
+        if process.poll() is not None:
+            process.communicate()
+            break
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        tool.assert_nothing_left()
+        landed += 1
+        after, then = finished_folders(study), finished_trials(study)
+        assert before == {name: after.get(name) for name in before}, "a finished trial ran again"
+        assert trials == {number: then.get(number) for number in trials}, "a finished trial was changed"
+        if landed == KILLS:
+            break
+    before, trials = finished_folders(study), finished_trials(study)
+    said = tool("bisect", "train.py", "--study", "s")
+    assert said.status == 0, said.all
+    assert before.items() <= finished_folders(study).items()
+    assert trials.items() <= finished_trials(study).items()
+    assert causes(study) == causes(tool.folder / "whole") == ("isolated", True, [["beta", "bf16"]])
+    assert landed >= KILLS, f"only {landed} kills before the study was finished"
+    assert {path.name for path in tool.folder.iterdir()} == {"train.py", "s", "whole"}
+    tool.assert_nothing_left()
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_ctrl_c(tool, jobs):
+    script(tool.folder, SLOW_ENOUGH_TO_BE_KILLED)
+    study = tool.folder / "s"
+    process = tool.start("bisect", "train.py", "--study", "s", "--jobs", jobs)
+    deadline = time.monotonic() + 60
+    while len(finished_folders(study)) < 5 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody in the foreground
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, out + err
+    assert "Interrupted; nothing is lost" in err and "Traceback" not in err
+    tool.assert_nothing_left()
+    before, trials = finished_folders(study), finished_trials(study)
+    assert len(before) >= 5
+    assert tool("bisect", "train.py", "--study", "s").status == 0
+    assert before.items() <= finished_folders(study).items()
+    assert trials.items() <= finished_trials(study).items()
+    assert causes(study) == ("isolated", True, [["beta", "bf16"]])
+
+
+@pytest.mark.parametrize("moment", ["first run", "hang"])
+def test_ctrl_c_in_the_first_run(tool, moment):
+    text = SLOW_ENOUGH_TO_BE_KILLED.replace("0.02", "1000" if moment == "hang" else "0.5")
+    script(tool.folder, text)
+    process = tool.start("bisect", "train.py", "--study", "s")
+    deadline = time.monotonic() + 60
+    while not list(tool.folder.glob("s/trials/0/events.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, out + err
+    assert "Traceback" not in err
+    tool.assert_nothing_left()
+    assert finished_folders(tool.folder / "s") == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_ended_by_others(tool, number):
+    script(tool.folder, SLOW_ENOUGH_TO_BE_KILLED)
+    process = tool.start("bisect", "train.py", "--study", "s")
+    time.sleep(2)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    tool.assert_nothing_left()
+    assert tool("bisect", "train.py", "--study", "s").status == 0
+
+
+def test_trials_with_daemons_are_cleared_up_after_a_kill(tool):
+    daemon = '\n    import subprocess\n    subprocess.Popen(["sleep", "1000"], start_new_session=True)\n'
+    script(tool.folder, daemon + SLOW_ENOUGH_TO_BE_KILLED.replace("0.02", "0.5"))
+    process = tool.start("bisect", "train.py", "--study", "s")
+    deadline = time.monotonic() + 60
+    while not any("sleep" in p.name() for p in tool.left()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert any("sleep" in p.name() for p in tool.left())
+    process.kill()
+    process.communicate()
+    tool.assert_nothing_left()
