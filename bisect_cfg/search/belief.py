@@ -24,7 +24,7 @@ from bisect_cfg.search.tally import Tally
 GRID = np.array([1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
 """Failure probabilities considered. Below .2 a failure can hardly be called the one of this configuration."""
 
-DETERMINISTIC = 0.9
+DETERMINISTIC = 0.95
 """Prior probability of p = 1; most reported failures come back at every start."""
 
 _SHARES = np.array([0.0, 0.5, 0.8, 1.0, 1.0, 1.0, 1.0, 0.8, 0.5, 0.3])

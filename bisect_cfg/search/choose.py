@@ -29,16 +29,18 @@ from bisect_cfg.search.validity import Validity
 PROOFS = 12
 """How many of the likeliest candidates have their proofs looked at for runs that do double duty."""
 
+FEW = 8
+"""Up to this many suspects all their subsets are valued, instead of those along some orders."""
+
 MAX_PATTERNS = 32
 """Outcome patterns of running trials told apart; rarer ones are merged."""
 
 WORTH_ASKING = 0.02
 """With trials running, a run worth less than this (in runs) waits for their outcomes instead."""
 
-TRADE = 1.0
-"""Runs per bit. One run gives at most one bit."""
-
-CERT = 1.0
+PROOF_SHARE = 0.9
+"""What a run that a proof needs is worth beside a bit of information, of which one run gives at most one. Measured:
+at 1 or more, runs that prove are asked too early when there are several causes; below, the last few cost more."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Option:
 
 def entropy(probability: np.ndarray | float) -> np.ndarray:
     """Binary entropy in bits."""
-    p = np.clip(probability, 1e-12, 1 - 1e-12)
+    p = np.minimum(np.maximum(probability, 1e-12), 1 - 1e-12)
     return -(p * np.log2(p) + (1 - p) * np.log2(1 - p))
 
 
@@ -78,6 +80,20 @@ class Values:
         )
         return self._worth(inside, fails, doubt, FALSE_FAIL)
 
+    def subsets(self, members: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """All subsets of a few factors, as masks, and the value of each."""
+        size = len(members)
+        numbers = np.arange(1 << size)
+        place = np.zeros(self._local.causes.size + 1, np.int64)  # where each factor is among the members
+        place[members] = 1 << np.arange(size)
+        wanted = place[self._local.causes.index].sum(1)
+        contained = (wanted[None, :] & ~numbers[:, None]) == 0
+        columns = np.zeros((len(wanted), 3 * self._count))
+        for number, weight in enumerate(self._weights):
+            columns[np.arange(len(wanted)), number * self._count + self._pattern] = weight
+        inside, fails, doubt = np.split((contained @ columns).T, 3)
+        return numbers, self._worth(inside, fails, doubt, FALSE_FAIL)
+
     def of(self, mask: int, proof: float = 0.0) -> float:
         """The value of one subset, `proof` being the probability-weighted share of proofs it belongs to."""
         contained = self._local.causes.inside(mask)
@@ -98,7 +114,7 @@ class Values:
         bits_ = (self._totals[:, None] * entropy(chance) - doubt - outside * entropy(hidden)).sum(0)
         fail = failing.sum(0)
         price = fail * self._price + (1 - fail)
-        return (TRADE * bits_ + CERT * proof) / price
+        return (bits_ + PROOF_SHARE * proof) / price
 
 
 def _patterns(local: Local, running: Iterable[int]) -> tuple[np.ndarray, int]:
@@ -191,6 +207,11 @@ def _search_ask(problem: Problem, local: Local, mask: int, companions: int) -> A
 def _informative(problem: Problem, values: Values, local: Local, seed: int) -> Iterable[tuple[int, float]]:
     """Subsets of the region with the most information, found along orders of its factors."""
     members = list(bits(local.region))
+    if len(members) <= FEW:
+        _, worth = values.subsets(members)
+        ranked = np.argsort(-worth, kind="stable")[: 2 * FEW].tolist()
+        chosen = [(sum(1 << members[i] for i in bits(n)), float(worth[n])) for n in ranked]
+        return [(mask, value) for mask, value in chosen if mask not in (0, local.region)]
     marginal = np.zeros(problem.size + 1)
     for column in local.causes.index.T:
         marginal += np.bincount(column, local.weight, problem.size + 1)

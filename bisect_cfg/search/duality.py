@@ -36,9 +36,10 @@ ACCEPTED_IF_RANDOM = 0.9
 LIKELY = 4
 """How many of the likeliest candidates are looked at for a complete proof."""
 
-ERROR_SHARE = 0.25
-"""Share of the permitted error spent on the two doubts below. The posterior's model (equal failure probability
-everywhere, independent causes) is not the world; the rest is kept for that."""
+ERROR_SHARE = 0.1
+ERROR_SHARE_IF_RANDOM = 0.5
+"""Share of the permitted error spent on doubt. Before the first contradiction it is small: the doubt rests on the
+prior probability of a random failure, which may be far off for this machine. After one the rate is measured."""
 
 UNPROVOKED = 3
 """Without a contradiction nothing is run more often than this, whatever doubt the prior leaves."""
@@ -178,14 +179,16 @@ class Isolation:
     def _doubt(self, known: list[int], runs: dict[int, Ask]) -> State | None:
         """Repeat the run that removes most doubt, if too much is left."""
         belief = Belief(self.problem, self.tally, known)
-        allowed = (1 - self.problem.confidence) * ERROR_SHARE
+        share = ERROR_SHARE_IF_RANDOM if self.tally.contradictory else ERROR_SHARE
+        allowed = (1 - self.problem.confidence) * share
         options = {mask: belief.hidden(mask) for mask in runs if mask}
         doubt = belief.hidden_in_any(
             options
         )  # what no valid run could show is no doubt that runs could remove
+        # Nothing is taken as known here: a smaller cause that fails at random might be behind several of these.
+        alone = Belief(self.problem, self.tally, ())
         for cause in self.causes:
-            others = [mask for mask in known if mask != cause.parameters]
-            local = Belief(self.problem, self.tally, others).inside(cause.parameters)
+            local = alone.inside(cause.parameters)
             if local is None:
                 continue
             rivals = local.causes.counts < cause.parameters.bit_count()

@@ -199,7 +199,7 @@ class Problem:
     strategy: str = "adaptive"
     first: bool = False
     confidence: float = 0.95
-    confirm: int = 0
+    confirm: int = 1
     jobs: int = 1
 
     @property

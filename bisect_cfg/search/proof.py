@@ -62,8 +62,7 @@ def prove(
         cause: the claimed parameters.
         pool: a failed subset containing it, where companions are looked for first.
         times: how often each run must have been seen; 0 lets a run without a parameter count as passed when
-            one of a larger subset passed, which is the same thing if no setting hides the failure. Of a cause of
-            several parameters one such run is made all the same, as a spot check for just that.
+            one of a larger subset passed, which is the same thing if no setting hides the failure.
         known: other causes; a run that holds one of them would fail for that, and tells nothing.
     """
     companions = validity.companions(cause, pool, avoid=known)
@@ -79,7 +78,9 @@ def prove(
     if (
         stuck and stuck != cause
     ):  # they leave only together with a parameter: companions, whoever proposed them
-        return prove(problem, tally, validity, cause & ~stuck, pool, times, known)
+        smaller_claim = prove(problem, tally, validity, cause & ~stuck, pool, times, known)
+        if smaller_claim is not None and not smaller_claim.refuted:
+            return smaller_claim
     shown = problem.show(cause)
     missing: list[Step] = []
     if tally.of(witness).fails < max(times, 1):
@@ -87,8 +88,8 @@ def prove(
         missing.append(Step(witness, Outcome.FAIL, Ask(witness, companions, "cause fails", reason)))
     claims: dict[int, Claim] = {}
     grouped = inseparable = 0
-    refuted = False
-    implied: list[tuple[int, int]] = []
+    seen = tally.of(witness)
+    refuted = seen.passes > 0 and not seen.fails and not tally.contradictory
     for index in bits(cause):
         bit = 1 << index
         smaller = _without(validity, witness, bit, known)
@@ -108,17 +109,11 @@ def prove(
             larger = next((m for m in tally.passed if m & smaller == smaller and not tally.of(m).fails), None)
             if larger is not None and claims[index].subset is not None:
                 claims[index] = tally.claim(larger, Outcome.PASS, IMPLIED)
-                implied.append((index, smaller))
                 continue
         if count.passes < max(times, 1):
             reason = f"Does {shown} still fail without {problem.names[index]}?"
             step = Ask(smaller, smaller & ~cause, "cause minus one", reason)
             missing.append(Step(smaller, Outcome.PASS, step))
-    if len(implied) > 1 and len(implied) == cause.bit_count():
-        index, smaller = implied[0]
-        reason = f"Does {shown} still fail without {problem.names[index]}? A spot check."
-        step = Ask(smaller, smaller & ~cause, "cause minus one", reason)
-        missing.append(Step(smaller, Outcome.PASS, step))
     for index in bits(companions & ~grouped):
         bit = 1 << index
         other = _without(validity, witness, bit, known)

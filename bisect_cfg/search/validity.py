@@ -33,6 +33,7 @@ class Validity:
         self._problem = problem
         self._unresolved = frozenset(tally.unresolved)
         self._rules = [_rules(problem.size, mask, tally) for mask in tally.unresolved]
+        self._chance: dict[int, float] = {}
         self._companions: dict[tuple[int, int, tuple[int, ...]], int | None] = {}
 
     def ok(self, mask: int) -> bool:
@@ -41,15 +42,18 @@ class Validity:
 
     def chance(self, mask: int) -> float:
         """How likely a run of this subset says PASS or FAIL, from what earlier runs left UNRESOLVED."""
-        result = 1.0
-        if self._rules:
+        if not self._rules:
+            return 1.0
+        if mask not in self._chance:
+            result = 1.0
             inside = switches(mask, self._problem.size)[:-1]
             for needs, excludes in self._rules:
                 total = needs.sum() + excludes.sum()
                 if total:
                     broken = needs[inside][:, ~inside].sum() + excludes[inside][:, inside].sum()
                     result *= 1 - broken / (total + 1)
-        return float(result)
+            self._chance[mask] = float(result)
+        return self._chance[mask]
 
     def companions(
         self, mask: int, pool: int | None = None, forbidden: int = 0, avoid: tuple[int, ...] = ()
