@@ -55,7 +55,7 @@ def failure(kind: str, name: str, message: str, step: int | None) -> str:
     if kind == "non-finite":
         return f"{message}{at}" if message else f"{name} becomes NaN or infinite{at}"
     if kind == "collapse":
-        return f"the policy collapses{at}: {message}"
+        return f"collapses the policy{at}: {message}"
     if kind in ("no-gradient", "dead-reward"):
         return f"learns nothing: {message}"
     if kind == "hang":
