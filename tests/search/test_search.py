@@ -1,0 +1,167 @@
+"""The search against every small monotone oracle, and against thousands of random ones with rules."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.search.oracles import Oracle, complaint, draw, holds, solve
+
+from bisect_cfg.factors import Outcome
+from bisect_cfg.search import Ask, Problem, Record, look, next_question
+from bisect_cfg.search.transversal import minimal_hitting_sets
+
+
+class Remembered:
+    """`next_question`, remembered by its arguments: thousands of oracles share most of their decision tree."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple, object] = {}
+
+    def __call__(self, problem: Problem, records: list[Record]) -> object:
+        key = tuple((r.subset, r.outcome) for r in records)
+        if key not in self.known:
+            self.known[key] = next_question(problem, records)
+        return self.known[key]
+
+
+def test_all_monotone_oracles_over_four_factors() -> None:
+    masks = range(1, 16)
+    families: set[tuple[int, ...]] = set()
+    for chosen in range(1, 1 << 15):
+        family = [m for m in masks if chosen >> (m - 1) & 1]
+        families.add(tuple(m for m in family if not any(o != m and o & m == o for o in family)))
+    assert len(families) == 166  # Dedekind's number 168 without the constant functions
+    remembered = Remembered()
+    for family in families:
+        oracle = Oracle(4, family)
+        conclusion, _, _ = solve(oracle, ask=remembered)
+        assert conclusion.complete and complaint(oracle, conclusion) is None, (oracle, conclusion)
+
+
+def test_twenty_thousand_oracles_with_rules() -> None:
+    rng = random.Random(1)
+    incomplete = 0
+    worlds: dict[tuple, Remembered] = {}
+    pool = [draw(rng, 4, rules=1) for _ in range(60)]
+    for _ in range(20_000):
+        world = rng.choice(pool)
+        oracle = Oracle(4, draw(rng, 4).causes, world.invalid, world.hidden)
+        remembered = worlds.setdefault((world.invalid, world.hidden), Remembered())
+        conclusion, _, _ = solve(oracle, ask=remembered)
+        assert complaint(oracle, conclusion) is None, (oracle, conclusion)
+        incomplete += not conclusion.complete
+    assert incomplete < 200
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(5, 10))
+def test_larger_oracles_with_rules(seed: int, size: int) -> None:
+    oracle = draw(random.Random(seed), size, rules=2)
+    conclusion, _, _ = solve(oracle)
+    assert complaint(oracle, conclusion) is None, (oracle, conclusion)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from((2, 4, 8)))
+def test_parallel_runs_change_nothing_in_the_answer(seed: int, jobs: int) -> None:
+    oracle = draw(random.Random(seed), 9)
+    conclusion, _, _ = solve(oracle, jobs=jobs)
+    assert complaint(oracle, conclusion) is None and conclusion.complete
+
+
+@pytest.mark.parametrize("strategy", ["one-at-a-time", "ddmin"])
+def test_the_strategies_for_comparison_are_right_too(strategy: str) -> None:
+    rng = random.Random(2)
+    for _ in range(60):
+        oracle = draw(rng, 8)
+        conclusion, _, _ = solve(oracle, strategy=strategy)
+        assert complaint(oracle, conclusion) is None and conclusion.complete
+
+
+def test_first_stops_at_a_proven_cause() -> None:
+    oracle = Oracle(10, (0b11, 0b1100))
+    conclusion, records, _ = solve(oracle, first=True)
+    assert len(conclusion.causes) == 1 and not conclusion.complete
+    assert len(records) < len(solve(oracle)[1])
+
+
+@pytest.mark.parametrize(("size", "causes", "limit"), [(19, 1, 9.0), (19, 2, 15.0), (19, 3, 20.0), (64, 2, 19.0)])
+def test_trials_stay_few(size: int, causes: int, limit: float) -> None:
+    rng = random.Random(3)
+    total = 0
+    for _ in range(20):
+        oracle = Oracle(size, (sum(1 << i for i in rng.sample(range(size), causes)),))
+        conclusion, records, _ = solve(oracle)
+        assert complaint_of_large(oracle, conclusion) is None
+        total += len(records)
+    assert total / 20 <= limit
+
+
+def complaint_of_large(oracle: Oracle, conclusion: object) -> str | None:
+    found = {cause.parameters for cause in conclusion.causes}  # type: ignore[attr-defined]
+    return None if found == set(oracle.causes) and conclusion.complete else f"found {found}"  # type: ignore
+
+
+@pytest.mark.parametrize("rate", [0.9, 0.7, 0.5])
+def test_random_failures_are_isolated_within_the_confidence(rate: float) -> None:
+    rng = random.Random(4)
+    right = 0
+    for number in range(30):
+        oracle = Oracle(12, (sum(1 << i for i in rng.sample(range(12), 2)),), rate=rate, rng=random.Random(number))
+        right += complaint_of_large(oracle, solve(oracle)[0]) is None
+    assert right >= 25  # .95 of 30 is 28.5; fewer than 25 would happen once in 300 by chance
+
+
+def test_companions_are_never_causes() -> None:
+    # num_generations (1) is valid only with a larger batch (0): the batch is a companion, not a cause.
+    oracle = Oracle(8, (0b10,), invalid=((1, 0, True),))
+    conclusion, _, _ = solve(oracle)
+    (cause,) = conclusion.causes
+    assert cause.parameters == 0b10 and cause.companions == 0b1
+
+
+def test_what_cannot_be_separated_is_reported_as_such() -> None:
+    oracle = Oracle(6, (0b01,), invalid=((0, 1, True), (1, 0, True)))
+    conclusion, _, _ = solve(oracle)
+    (cause,) = conclusion.causes
+    assert cause.parameters == 0b11 and cause.inseparable == 0b11
+
+
+def test_decisions_are_fast_enough() -> None:
+    for size, limit in ((60, 0.25), (200, 1.5)):  # five and three times the aim: this machine may be busy
+        oracle = Oracle(size, ((1 << 3) | (1 << (size - 2)),))
+        problem = Problem(tuple(f"f{i}" for i in range(size)))
+        records: list[Record] = []
+        slowest = 0.0
+        while True:
+            start = time.perf_counter()
+            question = next_question(problem, records)
+            if len(records) > 3:
+                slowest = max(slowest, time.perf_counter() - start)
+            if not isinstance(question, Ask):
+                break
+            records.append(Record(question.subset, oracle.run(question.subset), question.purpose, len(records)))
+        assert slowest < limit
+
+
+def test_equal_records_give_equal_questions() -> None:
+    oracle = draw(random.Random(7), 10, rules=2)
+    _, records, _ = solve(oracle)
+    problem = Problem(tuple(f"f{i}" for i in range(10)), lambda mask: holds(oracle.invalid, mask))
+    for end in range(len(records)):
+        assert look(problem, records[:end]).question == look(problem, records[:end]).question
+
+
+def test_an_undecided_baseline_is_inconclusive() -> None:
+    problem = Problem(("a", "b"))
+    question = next_question(problem, [Record(0b11, Outcome.UNRESOLVED)])
+    assert question.conclusion.status == "inconclusive"  # type: ignore[union-attr]
+
+
+def test_hitting_sets() -> None:
+    assert minimal_hitting_sets([]) == [0]
+    assert set(minimal_hitting_sets([0b11, 0b101])) == {0b1, 0b110}
