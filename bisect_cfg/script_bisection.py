@@ -10,18 +10,16 @@ after a crash goes on where it was.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
+from bisect_cfg.study_folder import open_study, save_state
 from bisect_cfg.targets.names import SUCCESSORS, parse_assignment, read_good_file
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import RESOURCES, Settings, build_settings, read_capture
@@ -152,7 +150,7 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
         KeyboardInterrupt: after everything that runs was ended; the study can be resumed.
     """
     started = time.monotonic()
-    with open_study(script, options) as (folder, state):
+    with open_study(script, options.study, options.identity(), options.restart) as (folder, state):
         runner = ScriptRunner(
             script,
             folder,
@@ -166,141 +164,6 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
         finally:
             runner.close()
     return replace(answer, seconds=time.monotonic() - started)
-
-
-# ---------------------------------------------------------------------------------------------------- the study folder
-
-
-def default_folder(script: Script) -> Path:
-    """``bisect-cfg-studies/NAME`` here, or NAME-2, ... where another script has that name."""
-    base = Path("bisect-cfg-studies")
-    for number in range(1, 1000):
-        folder = base / (script.name if number == 1 else f"{script.name}-{number}")
-        state = _read_state(folder)
-        if state is None:
-            return folder
-        same = {"script", "arguments"}
-        if all(state["target"].get(key) == script.identity()[key] for key in same):
-            return folder
-    raise InputError("bisect-cfg-studies/ has a thousand studies of this name.", "Name one with --study DIR.")
-
-
-def _read_state(folder: Path) -> dict[str, Any] | None:
-    try:
-        state = json.loads((folder / "study.json").read_text())
-        if not (isinstance(state, dict) and all(isinstance(state.get(key), dict) for key in ("target", "options"))):
-            raise ValueError("it does not describe a study")
-        return state
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{folder / 'study.json'} cannot be read: {error}.", "Name another folder with --study, or remove it."
-        ) from None
-
-
-@contextlib.contextmanager
-def open_study(script: Script, options: Options) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Open or make the study folder; it is locked while we work in it.
-
-    Raises:
-        InputError: not writable, of another script, changed since, or in use.
-    """
-    folder = (options.study or default_folder(script)).absolute()
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file, not a folder.", "Name another folder with --study.")
-    try:
-        if options.restart and folder.exists():
-            _put_aside(folder, script)
-        (folder / "trials").mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
-    except OSError as error:
-        raise InputError(
-            f"The study folder {folder} cannot be written: {error.strerror}.",
-            "Name another one with --study DIR.",
-        ) from None
-    with lock:
-        _take(lock, folder)
-        state = _read_state(folder)
-        if state is None:
-            if any(entry.name not in ("trials", "lock") for entry in folder.iterdir()):
-                raise InputError(
-                    f"{folder} is not empty and holds no study.", "Name an empty or new folder with --study."
-                )
-            state = {"target": script.identity(), "options": options.identity()}
-            save_state(folder, state)
-        _check_target(folder, script)
-        _check_unchanged(folder, state, script, options)
-        yield folder, state
-
-
-def _take(lock: IO[str], folder: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise InputError(
-            f"Another bisect-cfg is working in {folder}.", "Wait for it, or name another folder with --study."
-        ) from None
-
-
-def _put_aside(folder: Path, script: Script) -> None:
-    """Rename the old study, unless it is another script's or somebody works in it."""
-    _check_target(folder, script)
-    with (folder / "lock").open("w") as lock:
-        _take(lock, folder)
-        names = (folder.with_name(f"{folder.name}.old-{i}") for i in range(1, 1000))
-        folder.rename(next(path for path in names if not path.exists()))
-
-
-def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write the study's state, all or nothing."""
-    temporary = folder / "study.json.new"
-    temporary.write_text(json.dumps(state, indent=1))
-    temporary.replace(folder / "study.json")
-
-
-def _check_target(folder: Path, script: Script) -> None:
-    state = _read_state(folder)
-    if state is None:
-        return
-    theirs, ours = state["target"], script.identity()
-    if theirs["script"] != ours["script"]:
-        raise InputError(
-            f"{folder} is a study of another script: {theirs['script']}.", "Name another folder with --study DIR."
-        )
-    if theirs["arguments"] != ours["arguments"]:
-        raise InputError(
-            f"{folder} is a study of the same script with other arguments: {' '.join(theirs['arguments']) or '(none)'}.",
-            "Name another folder with --study DIR.",
-        )
-
-
-def _check_unchanged(folder: Path, state: dict[str, Any], script: Script, options: Options) -> None:
-    theirs, ours = state["target"], script.identity()
-    changed = [
-        what
-        for key, what in (("script_hash", f"the script {script.path}"), ("good_file_hash", "the good file"))
-        if theirs[key] != ours[key]
-    ]
-    for key, value in options.identity().items():
-        if state["options"].get(key) != value:
-            changed.append(f"--{key}")
-    if changed and not {f"the script {script.path}", "--pins"} & set(changed) and _only_reproduced(folder):
-        # The good configuration and the choice of factors were typed wrong, and nothing rests on them yet.
-        state.update(target=ours, options=options.identity())
-        save_state(folder, state)
-        return
-    if changed:
-        raise InputError(
-            f"Since the study in {folder} was begun, {' and '.join(changed)} changed: its trials say nothing about "
-            "the new state.",
-            "Start anew with --restart (the old study is kept beside it), or name another folder with --study DIR.",
-        )
-
-
-def _only_reproduced(folder: Path) -> bool:
-    """Whether no trial but the first run of the user's own command has been started."""
-    return all(path.name.split(".")[0] == "0" for path in (folder / "trials").iterdir())
 
 
 # ------------------------------------------------------------------------------------------------------- the phases

@@ -70,12 +70,13 @@ def per_trial(
         steps: optimizer steps of a run.
         change: what to change in the script's configuration so that it passes.
     """
-    from bisect_cfg.script_bisection import _Phases, open_study
+    from bisect_cfg.script_bisection import _Phases
+    from bisect_cfg.study_folder import open_study
     from bisect_cfg.trials.script import LEVELS, ScriptRunner
 
     seconds: dict[str, list[float]] = {}
     options = Options(study=folder)
-    with open_study(script, options) as (path, state):
+    with open_study(script, folder, options.identity()) as (path, state):
         runner = ScriptRunner(script, path)
         try:
             phases = _Phases(script, options, Listener(), path, state, runner)
