@@ -19,6 +19,7 @@ import numpy as np
 from bisect_cfg.factors import Outcome
 from bisect_cfg.search.belief import Belief
 from bisect_cfg.search.choose import choose
+from bisect_cfg.search.masking import Masked, look_for_masking
 from bisect_cfg.search.problem import Ask, Claim, Conclusion, Done, FoundCause, Problem, State, Wait, bits
 from bisect_cfg.search.proof import prove, split
 from bisect_cfg.search.strategies import NARROW, Needed, replay
@@ -36,7 +37,7 @@ ACCEPTED_IF_RANDOM = 0.9
 LIKELY = 4
 """How many of the likeliest candidates are looked at for a complete proof."""
 
-ERROR_SHARE = 0.1
+ERROR_SHARE = 0.25
 ERROR_SHARE_IF_RANDOM = 0.5
 """Share of the permitted error spent on doubt. Before the first contradiction it is small: the doubt rests on the
 prior probability of a random failure, which may be far off for this machine. After one the rate is measured."""
@@ -59,6 +60,7 @@ class Isolation:
         self.validity = Validity(problem, tally)
         self.causes: list[FoundCause] = []
         self.notes: list[str] = []
+        self.masking: list[Masked] = []
         self.loss = problem.loss or (1.0,) * problem.size
 
     # ------------------------------------------------------------------------------------------------ the loop
@@ -171,10 +173,53 @@ class Isolation:
         if waiting:
             return self._state(Wait("Corrections are running."))
         if self.problem.strategy == "adaptive":
-            repeat = self._doubt(known, runs)
+            repeat = self._spot_check(known) or self._masked() or self._doubt(known, runs)
             if repeat is not None:
                 return repeat
         return self._confirmed(complete)
+
+    def _spot_check(self, known: list[int]) -> State | None:
+        """Does each of several causes still fail in the company of all else that is not another cause?
+
+        Of a single one the bad configuration itself is that run. With `confirm` = 0 it is left out.
+        """
+        if self.problem.confirm < 1 or self.masking:
+            return None
+        for cause in known:
+            others = [other & ~cause for other in known if other != cause]
+            if not others or not all(others):
+                continue
+            companies = [self.problem.full & ~h for h in minimal_hitting_sets(others)]
+            if any(self.tally.of(company).runs or company == cause for company in companies):
+                continue
+            company = next((c for c in companies if self.validity.ok(c)), None)
+            if company is None:
+                continue
+            if self.tally.of(company).running:
+                return self._state(Wait("A spot check is running."))
+            reason = f"Does {self.problem.show(cause)} still fail together with all that is no cause?"
+            return self._ask(Ask(company, 0, "masking", reason))
+        return None
+
+    def _masked(self) -> State | None:
+        """If runs contradict each other: is the failure random, or does a setting hide it?"""
+        if not self.tally.contradictory or self.masking:
+            return None
+        found = look_for_masking(self.problem, self.tally, self.validity, self.causes)
+        if isinstance(found, Ask):
+            if self.tally.of(found.subset).running:
+                return self._state(Wait("A contradiction is being looked into."))
+            return self._ask(found)
+        if not found:
+            return None
+        rest = [record for record in self.tally.records if not any(m.spoils(record) for m in found)]
+        again = Isolation(self.problem, Tally(rest))
+        again.masking = found
+        for masked in found:
+            again.notes.append(
+                f"{self.problem.show(masked.setting)} hides the failure of {self.problem.show(masked.cause)}."
+            )
+        return again.state()
 
     def _doubt(self, known: list[int], runs: dict[int, Ask]) -> State | None:
         """Repeat the run that removes most doubt, if too much is left."""
@@ -310,7 +355,7 @@ class Isolation:
             tuple(corrections),
             complete,
             safe,
-            (),
+            tuple((masked.setting, masked.cause) for masked in self.masking),
             self._reproduction(known),
             tuple(self.notes),
         )

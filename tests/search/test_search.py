@@ -89,7 +89,9 @@ def test_first_stops_at_a_proven_cause() -> None:
     assert len(records) < len(solve(oracle)[1])
 
 
-@pytest.mark.parametrize(("size", "causes", "limit"), [(19, 1, 9.0), (19, 2, 15.0), (19, 3, 20.0), (64, 2, 19.0)])
+@pytest.mark.parametrize(
+    ("size", "causes", "limit"), [(19, 1, 9.0), (19, 2, 15.0), (19, 3, 20.0), (64, 2, 19.0)]
+)
 def test_trials_stay_few(size: int, causes: int, limit: float) -> None:
     rng = random.Random(3)
     total = 0
@@ -111,7 +113,9 @@ def test_random_failures_are_isolated_within_the_confidence(rate: float) -> None
     rng = random.Random(4)
     right = 0
     for number in range(30):
-        oracle = Oracle(12, (sum(1 << i for i in rng.sample(range(12), 2)),), rate=rate, rng=random.Random(number))
+        oracle = Oracle(
+            12, (sum(1 << i for i in rng.sample(range(12), 2)),), rate=rate, rng=random.Random(number)
+        )
         right += complaint_of_large(oracle, solve(oracle)[0]) is None
     assert right >= 25  # .95 of 30 is 28.5; fewer than 25 would happen once in 300 by chance
 
@@ -144,7 +148,9 @@ def test_decisions_are_fast_enough() -> None:
                 slowest = max(slowest, time.perf_counter() - start)
             if not isinstance(question, Ask):
                 break
-            records.append(Record(question.subset, oracle.run(question.subset), question.purpose, len(records)))
+            records.append(
+                Record(question.subset, oracle.run(question.subset), question.purpose, len(records))
+            )
         assert slowest < limit
 
 
@@ -165,3 +171,38 @@ def test_an_undecided_baseline_is_inconclusive() -> None:
 def test_hitting_sets() -> None:
     assert minimal_hitting_sets([]) == [0]
     assert set(minimal_hitting_sets([0b11, 0b101])) == {0b1, 0b110}
+
+
+def test_a_setting_that_hides_the_failure_is_named() -> None:
+    # a (0) fails alone but not together with m (1); b and c (2, 3) fail in any case.
+    named = 0
+    rng = random.Random(5)
+    for _ in range(25):
+        a, m, b, c = (1 << i for i in rng.sample(range(10), 4))
+        oracle = Oracle(10, (a, b | c), masked=((m, a),))
+        conclusion, _, _ = solve(oracle)
+        found = {cause.parameters for cause in conclusion.causes}
+        assert conclusion.status == "isolated" and found <= {a, b | c}
+        if a in found:  # if it was never seen to fail, nothing can be seen to hide it
+            assert conclusion.masking == ((m, a),)
+            named += 1
+    assert named >= 3
+
+
+def one_minimal(oracle: Oracle, mask: int) -> bool:
+    smaller = [mask & ~(1 << i) for i in range(oracle.size) if mask >> i & 1]
+    return oracle.fails(mask) and not any(oracle.fails(other) for other in smaller)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_without_monotony_the_answer_still_fails_and_is_one_minimal(seed: int) -> None:
+    rng = random.Random(seed)
+    oracle = draw(rng, 8)
+    hidden = tuple((1 << rng.randrange(8), rng.choice(oracle.causes)) for _ in range(rng.randint(1, 2)))
+    oracle.masked = tuple((m, c) for m, c in hidden if not m & c)
+    if not oracle.fails(0xFF):
+        return
+    conclusion, _, _ = solve(oracle)
+    for cause in conclusion.causes:
+        assert one_minimal(oracle, cause.parameters), (oracle, conclusion)
