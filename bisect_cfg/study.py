@@ -48,6 +48,9 @@ SILENCE_SECONDS = 120.0
 LOG_RATIO = 10.0
 """Numeric levels this far apart differ in magnitude (1e-6 and 1e-4): their distribution is logarithmic."""
 
+OPENING_ATTEMPTS = 8
+"""Optuna creates its tables in several transactions; the loser of a race finds them there a moment later."""
+
 _LIVE_RUNS: set[str] = set()
 """Bisections running in this very process, to tell their trials from those of an abandoned one."""
 
@@ -168,13 +171,7 @@ class Ledger:
         self._stored = {f.name: (stored_value(f, "good"), stored_value(f, "bad")) for f in self.factors}
         self._index = {factor.name: i for i, factor in enumerate(self.factors)}
         optuna.logging.set_verbosity(max(optuna.logging.get_verbosity(), optuna.logging.WARNING))
-        self.study = optuna.create_study(
-            storage=storage,
-            study_name=study_name or (None if storage is None else "bisection"),
-            direction="maximize",
-            load_if_exists=True,
-            sampler=BisectionSampler(self),
-        )
+        self.study = self._open(storage, study_name)
         self._storage, self._study_id = self.study._storage, self.study._study_id
         self._run = uuid.uuid4().hex
         self._beats: dict[int, tuple[Any, float]] = {}
@@ -182,6 +179,24 @@ class Ledger:
         self._lock = threading.RLock()
         _LIVE_RUNS.add(self._run)
         self._check_identity()
+
+    def _open(self, storage: str | optuna.storages.BaseStorage | None, name: str | None) -> optuna.Study:
+        """Create or load the study; two processes may be creating the tables of one new database at once."""
+        for attempt in range(OPENING_ATTEMPTS):
+            try:
+                return optuna.create_study(
+                    storage=storage,
+                    study_name=name or (None if storage is None else "bisection"),
+                    direction="maximize",
+                    load_if_exists=True,
+                    sampler=BisectionSampler(self),
+                )
+            except Exception as error:  # the kinds are the database driver's, which need not be installed here
+                last = attempt == OPENING_ATTEMPTS - 1
+                if last or type(error).__name__ not in ("IntegrityError", "OperationalError"):
+                    raise
+                time.sleep(0.1 * (attempt + 1))
+        raise AssertionError("not reached")
 
     def _check_identity(self) -> None:
         mine = {f.name: [_text(f.good), _text(f.bad)] for f in self.factors}

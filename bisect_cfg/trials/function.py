@@ -180,7 +180,7 @@ def result_of_exception(error: BaseException) -> TrialResult:
 
 def normalise(text: str) -> str:
     """The text without what differs between two occurrences of one failure: addresses, paths, numbers."""
-    text = re.sub(r"0x[0-9a-fA-F]+", "0x…", text)
+    text = re.sub(r"\b0x[0-9a-fA-F]+", "ADDRESS", text)
     text = re.sub(r"(?<![\w.])(?:~|\.{1,2})?(?:/[\w.@+-]+){2,}/?", "PATH", text)
     text = re.sub(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", "N", text)
     return " ".join(text.split())

@@ -1,0 +1,170 @@
+"""The engine among processes: trials that die in every way, a tool that is killed, several tools on one study."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bisect_cfg import Bisection, Outcome
+from bisect_cfg.trials.function import FunctionRunner, normalise
+from bisect_cfg.trials.result import TrialRequest, TrialResult
+
+NAMES = [f"x{i}" for i in range(10)]
+GOOD, BAD = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 1)
+
+
+def one(trial, **options) -> TrialResult:
+    return FunctionRunner(trial, **options).run(TrialRequest(0, {"a": 1}, frozenset(), "search", ""))
+
+
+def test_how_a_child_can_end() -> None:
+    def raises(c: dict) -> bool:
+        raise ValueError(f"bad tensor at 0x7f3a in /home/me/x/train.py, step {c['a']}")
+
+    assert one(lambda c: True).outcome is Outcome.PASS
+    assert one(lambda c: False).outcome is Outcome.FAIL
+    assert one(lambda c: None).outcome is Outcome.UNRESOLVED
+    assert one(lambda c: "what").outcome is Outcome.UNRESOLVED
+    assert one(raises).signature == "ValueError: bad tensor at ADDRESS in PATH, step N"
+    assert one(lambda c: os.kill(os.getpid(), signal.SIGFPE)).signature == "SIGFPE"
+    assert one(lambda c: os._exit(3)).signature == "exit status 3"
+    assert one(lambda c: sys.exit("no")).outcome is Outcome.FAIL
+    quiet = one(lambda c: os._exit(0))
+    assert quiet.outcome is Outcome.UNRESOLVED and "without an answer" in quiet.message
+    assert one(lambda c: time.sleep(30), timeout=0.3).signature == "hang"
+    rich = one(lambda c: TrialResult(Outcome.FAIL, "s", "m", 2.0, 7, {"k": [1], "o": object()}))
+    assert (rich.signature, rich.seconds, rich.step, rich.attributes["k"]) == ("s", 2.0, 7, [1])
+
+
+def test_a_grandchild_dies_with_the_trial(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+
+    def trial(c: dict) -> bool:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        note.write_text(str(child.pid))
+        return True
+
+    assert one(trial).outcome is Outcome.PASS
+    deadline = time.monotonic() + 5
+    while alive(int(note.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(int(note.read_text()))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_normalise() -> None:
+    assert normalise("CUDA error at 0xdeadbeef line 12") == "CUDA error at ADDRESS line N"
+    assert normalise("loss is nan, lr=1e-06") == "loss is nan, lr=N"
+
+
+SCRIPT = """
+    import os, sys, time
+    from bisect_cfg import Bisection
+    log, url, jobs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    names = [f"x{i}" for i in range(10)]
+    good, bad = dict.fromkeys(names, 0), dict.fromkeys(names, 1)
+
+    def trial(c):
+        time.sleep(0.03)
+        with open(log, "a") as file:
+            file.write("".join(str(c[n]) for n in names) + "\\n")
+        return not (c["x2"] and c["x7"])
+
+    report = Bisection(good, bad, trial, storage=url, jobs=jobs, prior="flat").run()
+    print([cause.parameters for cause in report.causes], report.complete, len(report.rows))
+"""
+
+
+def script(tmp_path: Path) -> list[str]:
+    path = tmp_path / "tool.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    return [sys.executable, str(path), str(tmp_path / "log"), f"sqlite:///{tmp_path}/study.db"]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+
+
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_killed_at_random_moments_it_goes_on_where_it_was(tmp_path: Path, jobs: str) -> None:
+    command = [*script(tmp_path), jobs]
+    rng = random.Random(1)
+    for _ in range(5):
+        tool = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, start_new_session=True)
+        try:
+            tool.wait(timeout=1.0 + rng.random())  # the imports alone take about a second
+        except subprocess.TimeoutExpired:
+            tool.kill()
+            tool.wait()
+        assert tool.stdout is not None
+        tool.stdout.close()
+    last = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
+    assert "[('x2', 'x7')] True" in last.stdout
+    runs = (tmp_path / "log").read_text().split()
+    trials = int(last.stdout.split()[-1])
+    killed = 5 * int(jobs)  # a run may have ended, and its result not been written, when the tool died
+    assert trials <= len(runs) <= trials + killed
+    time.sleep(0.2)
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
+
+
+def test_two_tools_share_one_study(tmp_path: Path) -> None:
+    command = [*script(tmp_path), "1"]
+    tools = [
+        subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    answers = [tool.communicate(timeout=60)[0] for tool in tools]
+    assert all("[('x2', 'x7')] True" in answer for answer in answers), answers
+    trials = max(int(answer.split()[-1]) for answer in answers)
+    assert len((tmp_path / "log").read_text().split()) <= trials + 4  # what was dropped once the answer stood
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [*script(tmp_path), "2"]
+    tool = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, start_new_session=True)
+    log = tmp_path / "log"
+    deadline = time.monotonic() + 20
+    while not log.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    tool.send_signal(signal.SIGINT)
+    tool.communicate(timeout=10)
+    assert tool.returncode != 0
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
+    last = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
+    assert "[('x2', 'x7')] True" in last.stdout
+
+
+def test_jobs_run_at_once() -> None:
+    def trial(c: dict) -> bool:
+        time.sleep(0.2)
+        return not (c["x1"] and c["x4"])
+
+    started = time.monotonic()
+    report = Bisection(GOOD, BAD, trial, jobs=4, prior="flat").run()
+    assert report.causes[0].parameters == ("x1", "x4")
+    assert time.monotonic() - started < 0.2 * len(report.rows)
+
+
+def test_values_optuna_cannot_hold(tmp_path: Path) -> None:
+    good = {"a": float("nan"), "b": {"x": 1}, "c": [1], "d": True, "e": 1e-6, "f": 3}
+    bad = {"a": 1.0, "b": {"x": 2}, "c": (2,), "d": 1, "e": 1e-3, "f": 3000, "g": None}
+    report = Bisection(
+        good, bad, lambda c: c["b"] != {"x": 2}, isolation="none", storage=f"sqlite:///{tmp_path}/s.db"
+    ).run()
+    assert report.causes[0].parameters == ("b",)
+    assert report.causes[0].values["b"] == {"good": {"x": 1}, "bad": {"x": 2}}
