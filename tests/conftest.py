@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,6 +17,12 @@ import psutil
 import pytest
 
 import toys
+from bisect_cfg.targets.settings import Capture, Settings, build_settings, read_capture
+from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.process import Keeper, Patience, follow
+from bisect_cfg.trials.script import Run
+from bisect_cfg.trials.server import TrialServer, probe_environment
+from bisect_cfg.trials.verdict import observe
 
 MARK = "BISECT_CFG_TEST"
 
@@ -79,6 +87,70 @@ class Tool:
         while self.left() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert [process.cmdline() for process in self.left()] == []
+
+
+LAUNCHER = """
+import json, os, runpy, sys
+told = json.loads(os.environ.pop("TOLD"))
+sys.argv = told["argv"]
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+os.chdir(sys.path[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+class WarmTRL:
+    """One process that has imported torch, transformers, trl and peft, and forks a child per script: real TRL, without
+    the ten seconds of imports for every test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        launcher = folder / "launcher.py"
+        launcher.write_text(LAUNCHER)
+        self.keeper = Keeper()
+        orders = folder / "orders.json"
+        environment, restore = probe_environment(os.environ, orders)
+        modules = ["torch", "transformers", "peft", "datasets", "trl", "trl.trainer.grpo_trainer"]
+        self.server = TrialServer(
+            [sys.executable, str(launcher)], environment, {"level": "imports", "restore": restore, "modules": modules},
+            orders, "log.txt", self.keeper,
+        )  # fmt: skip
+        assert self.server.wait_until_ready(300, threading.Event()) is None
+        self.count = 0
+
+    def run(self, script: Path, *argv: str, steps: int | None = 1, settings: Settings | None = None,
+            configuration: dict | None = None, patience: float = 60.0) -> Run:  # fmt: skip
+        """Run a script to `steps` optimizer steps, or to wherever it comes; with `settings` under a configuration."""
+        self.count += 1
+        folder = self.folder / str(self.count)
+        folder.mkdir()
+        request = {
+            "folder": str(folder), "steps": steps, "stop_when_non_finite": True,
+            "env": {"TOLD": json.dumps({"argv": [str(script), *argv]})},
+            "overrides": settings.overrides(configuration) if settings is not None else {},
+            "targets": settings.targets if settings is not None else None,
+        }  # fmt: skip
+        traces = Traces.of(folder)
+        ending = follow(self.server.fork(request), traces, Patience(patience, patience, patience))
+        traces.read()
+        return Run(observe(traces, folder, ending.exit_code, ending.hang, ending.seconds), traces, folder)
+
+    def capture(self, script: Path, *argv: str, **options: object) -> Capture:
+        run = self.run(script, *argv, **options)
+        assert run.seen.died is None, (run.folder / "log.txt").read_text()[-3000:]
+        return read_capture(run.traces.events.rows)
+
+    def settings(self, script: Path, *argv: str, **options: object) -> Settings:
+        """The factors of a script."""
+        return build_settings(self.capture(script, *argv), lambda item: self.server.resolve([item])[0], **options)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTRL]:
+    made = WarmTRL(tmp_path_factory.mktemp("warm"))
+    yield made
+    made.server.close()
+    made.keeper.close()
 
 
 @pytest.fixture

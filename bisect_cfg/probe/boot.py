@@ -15,6 +15,9 @@ STACK_SIGNAL = signal.SIGRTMIN + 9
 # Until a trial forks, even `torch.cuda.is_available()` must not initialise CUDA; imports call it.
 _NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
+# Variables that the libraries look at when they are used, not when they are imported; scripts often set them.
+_READ_LATER = ("WANDB_", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES")
+
 
 def start(path):
     """Read the orders at `path` and prepare this process.
@@ -39,8 +42,10 @@ def start(path):
         request = orders["request"]
         serve.begin(request)
         _attach(request["folder"])
+        _note_preparations()
         return
 
+    quiet.state.folder = os.path.dirname(path)  # what runs before the fork writes there, not to the user's places
     server = serve.Server(orders["socket"])
     os.set_inheritable(orders["socket"], False)
     nvml_of_the_user = os.environ.get(_NVML)
@@ -71,6 +76,28 @@ def start(path):
 
     _import(orders["modules"])
     wait_for_orders("imports")
+
+
+def _note_preparations():
+    """Record what the script sets up before it imports a library that reads it at import.
+
+    ``os.environ["HF_ENDPOINT"] = ...`` or a folder put first on ``sys.path`` comes too late for a library that was
+    imported ahead of the script; the tool must know.
+    """
+    environment, path = dict(os.environ), set(sys.path)
+
+    def note():
+        changed = sorted(
+            name
+            for name in {*environment, *os.environ}
+            if environment.get(name) != os.environ.get(name) and not name.startswith(_READ_LATER)
+        )
+        own = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else None
+        added = [entry for entry in sys.path if entry not in path and os.path.abspath(entry) != own]
+        if changed or added:
+            record.event("prepared", variables=changed, path=added)
+
+    imports.before_first_import(watch.HEAVY + ("numpy", "huggingface_hub", "tokenizers"), note)
 
 
 def _import(modules):

@@ -113,7 +113,8 @@ def _watch_assignments(base):
 
     def __setattr__(self, name, value):
         settled = _settled.get(id(self))
-        if settled is None or _is_library(sys._getframe(1).f_globals.get("__name__", "")):
+        setter = sys._getframe(1).f_globals.get("__name__", "")
+        if settled is None or _is_library(setter) or setter.startswith("_bisect_cfg_probe"):
             return original(self, name, value)
         index, wanted, defaults = settled
         if name not in defaults:
@@ -221,9 +222,13 @@ def _library_class(cls):
 
 
 def defaults_of(cls):
-    """Field name -> raw default, for the fields a caller can pass and that have a default."""
+    """Field name -> raw default, for the fields a caller can pass and that have a default.
+
+    Fields that a class of the user's adds have the user's defaults; those of the library keep the library's.
+    """
     result = {}
-    for field in dataclasses.fields(_library_class(cls)):
+    library = {field.name: field for field in dataclasses.fields(_library_class(cls))}
+    for field in {**{field.name: field for field in dataclasses.fields(cls)}, **library}.values():
         if not field.init:
             continue
         if field.default is not dataclasses.MISSING:

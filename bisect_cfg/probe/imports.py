@@ -9,10 +9,16 @@ import importlib.util
 import sys
 
 _waiting = {}
+_first = {}
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
+        if name in _first:
+            function = _first.pop(name)
+            for other in [other for other, known in _first.items() if known is function]:
+                del _first[other]
+            function()
         if name not in _waiting:
             return None
         # Ask the finders behind us. A plain find_spec(name) would come back here.
@@ -45,6 +51,16 @@ def when_imported(name, function):
     if module is not None:
         function(module)
         return
+    _install()
+    _waiting.setdefault(name, []).append(function)
+
+
+def before_first_import(names, function):
+    """Call ``function()`` once, right before the first of these modules is looked for."""
+    _install()
+    _first.update({name: function for name in names})
+
+
+def _install():
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    _waiting.setdefault(name, []).append(function)

@@ -37,6 +37,13 @@ PINNED = {
 }
 
 
+class _State:
+    folder = None  # where output goes while there is no trial: in a server, before it forks
+
+
+state = _State()
+
+
 def install():
     """Switch trackers and uploads off for this process and its children."""
     os.environ.update(_TRACKERS_OFF)
@@ -53,10 +60,11 @@ def silence(arguments):
     for name, value in PINNED.items():
         if hasattr(arguments, name):
             setattr(arguments, name, value)
-    if record.folder() is not None:
-        arguments.output_dir = os.path.join(record.folder(), "output")
+    folder = record.folder() or state.folder
+    if folder is not None:
+        arguments.output_dir = os.path.join(folder, "output")
         if getattr(arguments, "logging_dir", None) is not None:
-            arguments.logging_dir = os.path.join(record.folder(), "output", "runs")
+            arguments.logging_dir = os.path.join(folder, "output", "runs")
 
 
 def _wrap_hub(module):

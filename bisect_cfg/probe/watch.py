@@ -17,9 +17,9 @@ from .imports import when_imported
 _STEPS_AFTER_NON_FINITE = 3
 
 # Packages that take seconds to import; a server at level `imports` imports what the first run had of them.
-_HEAVY = ("torch", "transformers", "trl", "datasets", "peft", "accelerate", "vllm", "deepspeed", "bitsandbytes")
+HEAVY = ("torch", "transformers", "trl", "datasets", "peft", "accelerate", "vllm", "deepspeed", "bitsandbytes")
 
-_VERSIONS = (*_HEAVY, "liger_kernel", "flash_attn", "numpy")
+_VERSIONS = (*HEAVY, "liger_kernel", "flash_attn", "numpy")
 
 
 class _Limits:
@@ -151,7 +151,7 @@ def _record_begin(trainer):
         indices = [index for known, index, _ in capture.state.objects if known == kind]
         return indices[-1] if indices else None
 
-    heavy = [name for name in list(sys.modules) if name.split(".")[0] in _HEAVY]
+    heavy = [name for name in list(sys.modules) if name.split(".")[0] in HEAVY]
     record.event(
         "train_begin",
         args=capture.object_index("args", trainer.args),

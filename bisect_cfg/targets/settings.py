@@ -109,6 +109,7 @@ class Capture:
         order: (kind, index) of all objects, in order of creation.
         modules: heavy modules the script had imported when training began.
         environment: versions as the process had them.
+        prepares: whether the script changes the environment or the path before it imports the libraries.
     """
 
     args: Built
@@ -116,6 +117,7 @@ class Capture:
     order: tuple[tuple[str, int], ...]
     modules: tuple[str, ...]
     environment: Row
+    prepares: bool = False
 
 
 def fork_point(capture: Capture) -> Row:
@@ -134,6 +136,7 @@ def read_capture(events: Sequence[Row]) -> Capture | None:
     built: dict[tuple[str, int], Row] = {}
     resolved: dict[tuple[str, int], Row] = {}
     begun: Row = {}
+    prepares = False
     for event in events:
         if event["event"] == "config":
             built[event["kind"], event["index"]] = event
@@ -144,6 +147,8 @@ def read_capture(events: Sequence[Row]) -> Capture | None:
             key = (event["kind"], event["index"])
             built[key] = {**built[key], "raw": {**built[key]["raw"], event["name"]: event["value"]}}
             resolved[key] = {**resolved[key], event["name"]: event["value"]}
+        elif event["event"] == "prepared":
+            prepares = True
         elif event["event"] == "train_begin":
             begun = event
     candidates = [key for key in built if key[0] == "args"]
@@ -168,7 +173,7 @@ def read_capture(events: Sequence[Row]) -> Capture | None:
         elif known and not begun:
             others[kind] = made(known[-1])
     return Capture(
-        made(chosen), others, tuple(built), tuple(begun.get("modules", ())), begun.get("environment", {})
+        made(chosen), others, tuple(built), tuple(begun.get("modules", ())), begun.get("environment", {}), prepares
     )
 
 
@@ -303,7 +308,10 @@ def build_settings(
             f"The good configuration is not valid for this version of {args.module.split('.')[0]}: {answer['error']}",
             "Move it with --good name=value or a good.yaml until it can be built.",
         )
-    good_values, bad_values = answer["values"], {**args.resolved}
+    # The class that is built there is the library's: fields that the user's own class adds are not in the answer.
+    own = {name: value for name, value in args.defaults.items() if name not in answer["values"]}
+    own.update({name: moved[f"args.{name}"] for name in own if f"args.{name}" in moved})
+    good_values, bad_values = {**own, **answer["values"]}, {**args.resolved}
 
     factors: list[Setting] = []
     same: list[str] = []

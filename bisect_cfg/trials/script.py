@@ -197,9 +197,12 @@ class ScriptRunner:
             if level == "cold":
                 self.level = level
                 return None
+            if self._server_level == "preparing" and self.capture is not None and self.capture.prepares:
+                self._close_server()  # what it imported, it imported too early
             fresh = self._server is None
             if fresh:
-                self._server = self._new_server(self.capture.modules if self.capture else ())
+                ahead = self.capture is not None and not self.capture.prepares
+                self._server = self._new_server(self.capture.modules if ahead else ())
             reason = None
             if fresh or self._server_level == "preparing":
                 reason = self._ready(self._server)

@@ -16,7 +16,10 @@ def _start():
     if own is not None and own.loader is not None:
         module = importlib.util.module_from_spec(own)
         sys.modules["sitecustomize"] = module
-        own.loader.exec_module(module)
+        try:
+            own.loader.exec_module(module)
+        except Exception:  # the interpreter, too, only reports it and goes on
+            sys.excepthook(*sys.exc_info())
     if not spec_path:
         return
 
