@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass, field
@@ -29,8 +30,10 @@ class Tail:
             return False
         end = data.rfind(b"\n") + 1
         self._position += end
-        new = data[:end].splitlines()
-        self.rows.extend(json.loads(line) for line in new)
+        new = data[:end].split(b"\n")[:-1]
+        for line in new:
+            with contextlib.suppress(ValueError):  # cut short by a full disk: the other lines still count
+                self.rows.append(json.loads(line))
         return bool(new)
 
 

@@ -1,0 +1,130 @@
+"""What metrics say about a run that does not die: pure functions over rows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bisect_cfg.trials import health
+
+NAN, INF = math.nan, math.inf
+
+
+def rows(count=20, **columns):
+    """Healthy rows; a column is a value, or a list (its last value goes on)."""
+    base = {"loss": 0.01, "grad_norm": 1.0, "reward": 0.3, "reward_std": 0.2, "frac_reward_zero_std": 0.0, "entropy": 2.0}
+    base.update(columns)
+    result = []
+    for i in range(count):
+        row = {"step": i + 1}
+        for name, value in base.items():
+            row[name] = value[min(i, len(value) - 1)] if isinstance(value, list) else value
+        result.append({name: value for name, value in row.items() if value != "absent"})
+    return result
+
+
+def kinds(found, ended=True):
+    return [(s.kind, s.name) if s.name else s.kind for s in health.symptoms(found, ended)]
+
+
+def test_healthy():
+    assert kinds(rows()) == []
+    assert kinds([]) == []
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"loss": 0.0},  # one iteration, beta 0: the loss is zero by construction
+        {"grad_norm": 1e6},  # logged before clipping
+        {"learning_rate": [0.0, 1e-6]},  # warmup
+        {"reward": [0.3, "absent", 0.3]},  # completions used again
+        {"entropy": [2.0 - 0.05 * i for i in range(20)]},  # half the entropy in twenty steps: learning
+        {"frac_reward_zero_std": [1.0, 1.0, 0.0, 1.0, 0.0]},  # a sparse reward
+        {"grad_norm": [0.0, 0.0, 1.0]},
+        {"entropy": None, "kl": None},
+    ],
+)
+def test_what_is_no_symptom(columns):
+    assert kinds(rows(**columns)) == []
+
+
+def test_grad_scaler_finding_its_scale():
+    assert kinds(rows(grad_norm=[INF] * 5 + [1.0])) == []
+    assert kinds(rows(grad_norm=[NAN] * 7 + [1.0])) == []
+
+
+def test_grad_norm_infinite_for_good():
+    assert kinds(rows(grad_norm=INF)) == [("non-finite", "grad_norm")]
+    assert kinds(rows(grad_norm=INF), ended=False) == [("non-finite", "grad_norm")]
+    assert health.symptoms(rows(grad_norm=INF), ended=False)[0].step == health.NON_FINITE_STREAK
+
+
+def test_nan_at_the_end():
+    late = rows(10, loss=[0.1] * 7 + [NAN])
+    assert kinds(late) == [("non-finite", "loss")]
+    assert kinds(late, ended=False) == []  # it may come back
+    assert kinds(rows(10, loss=[0.1] * 8 + [NAN])) == []  # two in a row, weights finite
+
+
+def test_short_run_that_is_nan_throughout():
+    assert ("non-finite", "loss") in kinds(rows(2, loss=NAN))
+
+
+def test_one_nan_is_a_remark():
+    found = rows(10, kl=[0.1, 0.1, INF, 0.1])
+    assert kinds(found) == []
+    assert health.remarks(found) == ["kl is inf at 1 of 10 steps (first at step 3)"]
+    assert health.remarks(rows()) == []
+
+
+def test_collapse():
+    found = rows(entropy=[5.5, 5.4, 3.0, 0.3, 0.01], frac_reward_zero_std=[0.0, 0.1, 0.5, 1.0])
+    assert kinds(found) == ["collapse"]
+    assert health.symptoms(found, True)[0].step == 4 + health.COLLAPSE_STREAK
+
+
+def test_low_entropy_with_a_signal_is_no_collapse():
+    assert kinds(rows(entropy=[5.5, 5.4, 0.01], frac_reward_zero_std=0.2)) == []
+
+
+def test_one_degenerate_batch_is_no_collapse():
+    assert kinds(rows(entropy=[5.5, 0.01, 5.0, 0.01, 0.01, 5.0], frac_reward_zero_std=[0, 1, 0, 1, 1, 0])) == []
+
+
+def test_collapse_that_recovers_later_is_still_named():
+    found = rows(entropy=[5.5, 0.01, 0.01, 0.01, 5.0], frac_reward_zero_std=[0.0, 1.0, 1.0, 1.0, 0.0])
+    assert kinds(found) == ["collapse"]
+
+
+def test_old_trl_without_entropy():
+    old = {"entropy": "absent", "frac_reward_zero_std": "absent"}
+    assert kinds(rows(**old)) == []
+    dead = rows(reward_std=[0.3, 0.2, 0.0], grad_norm=[1.0, 1.0, 0.0], **old)
+    assert kinds(dead) == ["collapse"]
+    assert kinds(rows(reward_std=[0.3] * 3 + [0.0] * 5 + [0.2], grad_norm=[1.0] * 3 + [0.0] * 5 + [1.0], **old)) == []
+
+
+def test_old_trl_dead_from_the_start():
+    found = rows(entropy="absent", frac_reward_zero_std="absent", reward_std=0.0, grad_norm=0.0)
+    assert "dead-reward" in kinds(found) and "collapse" not in kinds(found)
+
+
+def test_dead_reward():
+    found = rows(frac_reward_zero_std=1.0, reward_std=0.0, grad_norm=0.0)
+    assert kinds(found) == ["dead-reward"]
+    assert health.symptoms(found, True)[0].step == health.DEAD_STEPS
+    assert kinds(rows(health.DEAD_STEPS - 1, frac_reward_zero_std=1.0, grad_norm=0.0)) == []
+
+
+def test_no_gradient():
+    assert kinds(rows(grad_norm=0.0)) == ["no-gradient"]
+
+
+def test_dead_reward_with_nan_gradient_is_non_finite_first():
+    assert kinds(rows(frac_reward_zero_std=1.0, grad_norm=NAN))[0] == ("non-finite", "grad_norm")
+
+
+def test_text_and_booleans_are_no_numbers():
+    assert kinds(rows(loss="0.1", reward=True, kl=None)) == []

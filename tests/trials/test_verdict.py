@@ -1,0 +1,185 @@
+"""From traces to outcomes, without a process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.factors import Outcome
+from bisect_cfg.trials.files import Tail, Traces, tail_of_log
+from bisect_cfg.trials.verdict import judge, observe, same_as, widened
+
+BEGUN = {"event": "train_begin", "time": 1.0}
+ENDED = {"event": "train_end", "time": 3.0, "steps": 5, "stopped": "horizon"}
+SAMPLING = "probability tensor contains either `inf`, `nan` or element < 0"
+
+
+def row(step, **values):
+    return {"time": 1.0 + step / 10, "step": step, "loss": 0.1, "grad_norm": 1.0, "entropy": 2.0, "reward_std": 0.2, **values}
+
+
+def exception(kind="RuntimeError", message="boom", where="step"):
+    return {"event": "exception", "phase": "training", "type": kind, "message": message, "frames": [["/x/train.py", 3, where]]}
+
+
+@pytest.fixture
+def seen(tmp_path: Path):
+    def observed(events, rows=(), code=0, hang=None, log=""):
+        (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+        (tmp_path / "log.txt").write_text(log)
+        traces = Traces.of(tmp_path)
+        traces.read()
+        return observe(traces, tmp_path, code, hang, 4.0)
+
+    return observed
+
+
+FIVE = [row(step) for step in range(1, 6)]
+
+
+def test_pass(seen):
+    run = seen([BEGUN, ENDED], FIVE)
+    assert run.failure is None and run.steps == run.step == 5
+    assert run.pace == pytest.approx(0.1)
+    assert judge(run, same_as(Signature("signal", "SIGFPE")), frozenset()) == (Outcome.PASS, None)
+
+
+def test_nan_weights_go_before_the_sampling_error_they_cause(seen):
+    weights = {"event": "non_finite_parameters", "step": 2, "parameter": "lm_head.weight"}
+    run = seen([BEGUN, weights, exception(message=SAMPLING)], FIVE[:2], code=1)
+    assert run.died == Signature("non-finite", "parameters") and run.step == 2
+    assert "lm_head.weight" in run.message and "probability tensor" in run.message
+    early = seen([BEGUN, weights, ENDED], FIVE[:2])  # a trial stops at the weights; it is the same failure
+    assert early.died.same(run.died)
+
+
+def test_nan_metrics_with_finite_weights_are_a_remark(seen):
+    run = seen([BEGUN, ENDED], [row(step, grad_norm=float("inf") if step == 2 else 1.0) for step in range(1, 6)])
+    assert run.failure is None and run.remarks == ("grad_norm is inf at 1 of 5 steps (first at step 2)",)
+
+
+@pytest.mark.parametrize("code", [-8, 136])
+def test_signal_as_python_and_as_a_shell_report_it(seen, code):
+    assert seen([BEGUN], FIVE[:1], code=code).died == Signature("signal", "SIGFPE")
+
+
+def test_signal_named_by_a_launcher(seen):
+    log = "subprocess.CalledProcessError: Command '['python', 'train.py']' died with <Signals.SIGFPE: 8>.\n"
+    assert seen([], code=1, log=log).died == Signature("signal", "SIGFPE")
+
+
+def test_another_failure_is_unresolved(seen):
+    studied = same_as(Signature("signal", "SIGFPE"))
+    for run in (
+        seen([BEGUN], FIVE[:1], code=-11),
+        seen([BEGUN, exception()], FIVE[:1], code=1),
+        seen([BEGUN], FIVE[:1], code=None, hang="no optimizer step for 20 s"),
+        seen([], code=0),
+        seen([BEGUN, {**ENDED, "steps": 0}]),
+        seen([BEGUN], FIVE[:1], code=0),
+    ):
+        assert run.died is not None
+        assert judge(run, studied, frozenset())[0] is Outcome.UNRESOLVED
+
+
+def test_same_exception_elsewhere_is_another_failure(seen):
+    here = seen([BEGUN, exception(where="step")], FIVE[:1], code=1).died
+    there = seen([BEGUN, exception(where="load")], FIVE[:1], code=1)
+    assert judge(there, same_as(here), frozenset())[0] is Outcome.UNRESOLVED
+
+
+def test_exceptions_that_differ_in_numbers_are_the_same(seen):
+    one = seen([BEGUN, exception(message="index 17 out of bounds at 0x7f3a91")], code=1).died
+    two = seen([BEGUN, exception(message="index 4711 out of bounds at 0x55d0")], code=1)
+    assert judge(two, same_as(one), frozenset())[0] is Outcome.FAIL
+
+
+COLLAPSED = [row(s, entropy=5.0 if s < 3 else 0.001, frac_reward_zero_std=0.0 if s < 3 else 1.0) for s in range(1, 9)]
+
+
+def test_collapse_is_a_failure_of_its_own(seen):
+    run = seen([BEGUN, ENDED], COLLAPSED)
+    assert run.failure == Signature("collapse") and run.died is None and run.step == 5
+    assert judge(run, same_as(Signature("collapse")), frozenset())[0] is Outcome.FAIL
+
+
+def test_collapsed_run_says_nothing_about_another_failure(seen):
+    run = seen([BEGUN, ENDED], COLLAPSED)
+    assert judge(run, same_as(Signature("signal", "SIGFPE")), frozenset())[0] is Outcome.UNRESOLVED
+    assert judge(run, same_as(Signature("signal", "SIGFPE")), frozenset({"collapse"}))[0] is Outcome.PASS
+
+
+def test_dead_reward_of_the_script_is_no_obstacle(seen):
+    run = seen([BEGUN, ENDED], [row(step, frac_reward_zero_std=1.0, grad_norm=0.0) for step in range(1, 8)])
+    assert run.failure == Signature("dead-reward")
+    assert judge(run, same_as(Signature("signal", "SIGFPE")), frozenset({"dead-reward"}))[0] is Outcome.PASS
+
+
+def test_invalid_configuration(seen):
+    invalid = {"event": "invalid", "kind": "args", "type": "ValueError", "message": "not divisible"}
+    run = seen([invalid, {**exception("ValueError", "not divisible"), "phase": "before training"}], code=1)
+    assert run.invalid == "ValueError: not divisible" and not run.trained
+
+
+# ----------------------------------------------------------------------------------------------------- --failure
+
+SIGFPE, SIGSEGV = Signature("signal", "SIGFPE"), Signature("signal", "SIGSEGV")
+NAN = Signature("non-finite", "parameters")
+SAMPLED = Signature("exception", "RuntimeError", SAMPLING)
+OTHER = Signature("exception", "ValueError", "no such column")
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts", "does_not"),
+    [
+        ("any", [SIGFPE, SIGSEGV, NAN, OTHER], []),
+        ("signal", [SIGFPE, SIGSEGV], [NAN, OTHER]),
+        ("non-finite", [NAN, SAMPLED, Signature("non-finite", "loss")], [SIGFPE, OTHER]),
+        ("sig(fpe|segv)", [SIGFPE, SIGSEGV], [NAN, OTHER]),
+        ("column", [OTHER], [SIGFPE, NAN]),
+    ],
+)
+def test_widened(kind, counts, does_not):
+    test = widened(kind, SIGFPE)
+    assert all(test(signature) for signature in counts)
+    assert not any(test(signature) for signature in does_not)
+
+
+def test_widened_by_nonsense():
+    with pytest.raises(ValueError, match="regular expression"):
+        widened("([", SIGFPE)
+
+
+# ----------------------------------------------------------------------------------------------------- files
+
+
+def test_tail_reads_only_complete_lines(tmp_path):
+    path = tmp_path / "x.jsonl"
+    tail = Tail(path)
+    assert tail.read() is False
+    path.write_text('{"a": 1}\n{"a"')
+    assert tail.read() is True and tail.rows == [{"a": 1}]
+    assert tail.read() is False
+    with path.open("a") as stream:
+        stream.write(': 2}\n')
+    assert tail.read() is True and tail.rows == [{"a": 1}, {"a": 2}]
+
+
+def test_tail_passes_over_a_broken_line(tmp_path):
+    """A full disk cuts a line short; the rest of the trial still counts."""
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n{"b": {"a": 2}\n\x00\xff\n{"a": 3}\n')
+    tail = Tail(path)
+    tail.read()
+    assert tail.rows == [{"a": 1}, {"a": 3}]
+
+
+def test_tail_of_log(tmp_path):
+    path = tmp_path / "log.txt"
+    assert tail_of_log(path) == []
+    path.write_bytes(b"first\n\n  0%|   |\r 50%|== |\r100%|===|\n\xff\xfe last \n")
+    assert tail_of_log(path, 2) == ["100%|===|", "\ufffd\ufffd last"]
