@@ -1,0 +1,71 @@
+"""Watching a run changes nothing of it: real TRL, every start level, against the plain command."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import toys
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.settings import build_settings, read_capture
+from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.script import ScriptRunner
+
+SCRIPT = f"""
+    import toy, torch
+    from transformers import TrainerCallback
+    from trl import GRPOConfig
+
+    torch.set_num_threads(2)
+
+    class Print(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            if "loss" in logs:
+                print("ROW", state.global_step, *(repr(float(logs.get(n, -1))) for n in NAMES), torch.get_num_threads(), flush=True)
+
+    NAMES = ("loss", "grad_norm", "learning_rate", "reward", "reward_std", "entropy")
+    args = GRPOConfig(output_dir="out", learning_rate=1e-2, warmup_steps=3, max_grad_norm=0.5, num_iterations=2,
+                      logging_steps=1, max_steps=6, gradient_accumulation_steps=2, {toys.settings()})
+    trainer = toy.trainer(args, callbacks=[Print()], reward_funcs=lambda completions, **kwargs: [
+        float(len(set(text))) + torch.rand(()).item() for text in completions])
+    trainer.train()
+"""
+
+STEPS = 6
+SLOW = Patience(300, 120, 120)
+
+
+def rows(text: str) -> list[str]:
+    return re.findall(r"ROW \d.*$", text, re.MULTILINE)  # a progress bar may stand before it
+
+
+def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = toys.write(tmp_path, SCRIPT)
+    plain = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    expected = rows(plain.stdout)
+    assert len(expected) == STEPS, plain.stderr[-2000:]
+    assert len({row.split()[3] for row in expected}) > STEPS / 2  # it does train
+    assert all(row.endswith(" 2") for row in expected)
+
+    (tmp_path / "study/trials").mkdir(parents=True)
+    runner = ScriptRunner(Script(path), tmp_path / "study")
+    try:
+        cold = runner.train(0, {}, None, level="cold", patience=SLOW, overrides={})
+        runner.capture = read_capture(cold.traces.events.rows)
+        found = {"cold": cold}
+        for level in ("imports", "config"):
+            assert runner.start_server(level) is None
+            runner.settings = build_settings(runner.capture, runner.resolve)
+            found[level] = runner.train(level, runner.settings.bad, None, patience=SLOW)
+        found["config again"] = runner.train("again", runner.settings.bad, 4, patience=SLOW)
+    finally:
+        runner.close()
+    for level, run in found.items():
+        assert run.seen.failure is None, level
+        assert rows((run.folder / "log.txt").read_text()) == expected[: 4 if level == "config again" else STEPS], level
+        for row, line in zip(run.traces.metrics.rows, expected):
+            assert [row["step"], row["loss"], row["grad_norm"]] == [float(word) for word in line.split()[1:4]], level
+    assert os.path.exists(tmp_path / "out")  # made by the plain command, not by us
