@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bisect_cfg.api import bisect
     from bisect_cfg.bisection import Bisection
     from bisect_cfg.factors import Outcome
 
-__all__ = ["Bisection", "Outcome"]
+__all__ = ["Bisection", "Outcome", "bisect"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,6 +18,10 @@ def __getattr__(name: str) -> Any:
         from bisect_cfg.bisection import Bisection
 
         return Bisection
+    if name == "bisect":
+        from bisect_cfg.api import bisect
+
+        return bisect
     if name == "Outcome":
         from bisect_cfg.factors import Outcome
 

@@ -71,23 +71,16 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     """
     from rich.console import Console
 
-    from bisect_cfg.diagnosis.environment import fingerprint
-    from bisect_cfg.reports.answer import EXIT_STATUS, write_answer
-    from bisect_cfg.reports.terminal import View, print_answer
-    from bisect_cfg.script_bisection import Options, bisect_script
-    from bisect_cfg.targets.script import find_script
+    from bisect_cfg.api import run
+    from bisect_cfg.reports.answer import EXIT_STATUS
+    from bisect_cfg.script_bisection import Options
 
     devices = tuple(device.strip() for device in options.pop("devices").split(",") if device.strip())
     plain, python = options.pop("plain"), options.pop("python")
-    script = find_script(target, arguments, python=python)
-    chosen = Options(devices=devices, **options)
     console = Console()
     if not console.is_terminal:
         console = Console(no_color=True, soft_wrap=True)  # whoever reads it breaks the lines
-    with View(console, live=False if plain else None) as view:
-        answer = bisect_script(script, chosen, view)
-    result = write_answer(answer, fingerprint(python))
-    print_answer(console, answer, result)
+    answer, _ = run(target, arguments, python, Options(devices=devices, **options), console, False if plain else None)
     return EXIT_STATUS[answer.status]
 
 

@@ -10,6 +10,7 @@ after a crash goes on where it was.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
 from bisect_cfg.study_folder import open_study, save_state
 from bisect_cfg.targets.names import SUCCESSORS, parse_assignment, read_good_file
-from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.script import Script, hash_of
 from bisect_cfg.targets.settings import RESOURCES, Settings, build_settings, read_capture
 from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.process import Patience
@@ -35,6 +37,9 @@ from bisect_cfg.trials.script import (
     load_run,
 )
 from bisect_cfg.trials.verdict import FailureTest, Observation, judge, same_as, widened
+
+LIBRARIES = ("torch", "transformers", "trl", "accelerate", "peft")
+"""Another version of one of these and the trials of before say nothing any more."""
 
 WARM_TRIES = 2
 """How often the bad configuration may pass at a start level before that level is given up: a failure can be random,
@@ -150,7 +155,9 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
         KeyboardInterrupt: after everything that runs was ended; the study can be resumed.
     """
     started = time.monotonic()
-    with open_study(script, options.study, options.identity(), options.restart) as (folder, state):
+    installed = fingerprint(None if script.python == sys.executable else script.python).get("packages", {})
+    libraries = {name: version for name, version in installed.items() if name in LIBRARIES}
+    with open_study(script, options.study, options.identity(), options.restart, libraries) as (folder, state):
         runner = ScriptRunner(
             script,
             folder,
@@ -260,11 +267,12 @@ class _Phases:
 
     def _reproduce(self, pins: dict[str, Any]) -> Run:
         """The user's own command, cold, watched and redirected but otherwise unchanged."""
-        self.listener.phase("reproduce", "running your command as it is, to see it fail")
         known = load_run(self.folder, 0)
         if known is not None:
+            self.listener.phase("resume", f"going on with the study in {self.folder}")
             run = known
         else:
+            self.listener.phase("reproduce", "running your command as it is, to see it fail")
             if self.options.level != "cold":
                 self.runner.prepare_server()
             timeout = self.options.trial_timeout
@@ -282,6 +290,9 @@ class _Phases:
                 overrides=encoded,
             )
         begun = run.traces.event("train_begin")
+        if "modules" not in self.state:
+            files = (begun or {}).get("own_files", ())
+            self._keep("modules", {path: hash_of(Path(path)) for path in files if Path(path).is_file()})
         self.runner.start_seconds = begun["time"] if begun else run.seen.seconds
         self._check_that_it_trains(run)
         self.listener.run_finished("bad baseline", run, Outcome.FAIL if run.seen.failure else Outcome.PASS)
@@ -323,10 +334,9 @@ class _Phases:
     def _find_factors(self, bad_run: Run, good: dict[str, Any], pins: dict[str, Any]) -> Settings:
         self.listener.phase("factors", "comparing your settings with the good ones")
         capture = self.runner.capture = read_capture(bad_run.traces.events.rows)
-        next((level for level in self._levels() if self._bring_up(level)), None)  # the settings are resolved there
         settings = build_settings(
             capture,
-            self.runner.resolve,
+            self._resolve,
             good=good,
             pins=pins,
             only=self.options.only,
@@ -338,6 +348,15 @@ class _Phases:
             self._note(note)
         self.listener.factors(settings)
         return settings
+
+    def _resolve(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        """Resolve in the process that the trials will be forked from, if it has to be done at all."""
+
+        def build(request: Mapping[str, Any]) -> dict[str, Any]:
+            next((level for level in self._levels() if self._bring_up(level)), None)
+            return self.runner.resolve(request)
+
+        return self.runner.checks.resolve(item, build)
 
     # --------------------------------------------------------------------------------------------- baselines
 
@@ -385,7 +404,9 @@ class _Phases:
     def _warm_start(self, level: str) -> list[Run] | None:
         """Bring a level up and see the bad configuration fail there; None if the level is of no use."""
         self.listener.phase("warm start", f"level {level}")
-        if not self._bring_up(level):
+        if self.state.get("level") == level:
+            self.runner.level = level  # settled before; the server comes up when a trial needs it
+        elif not self._bring_up(level):
             return None
         if level == "cold":
             return []

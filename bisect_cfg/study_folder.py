@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.script import Script, hash_of
 
 
 def default_folder(script: Script) -> Path:
@@ -48,7 +48,11 @@ def _read_state(folder: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def open_study(
-    script: Script, folder: Path | None, options: Mapping[str, Any], restart: bool = False
+    script: Script,
+    folder: Path | None,
+    options: Mapping[str, Any],
+    restart: bool = False,
+    libraries: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Open or make the study folder; it is locked while we work in it.
 
@@ -57,6 +61,7 @@ def open_study(
         folder: where; None for the default.
         options: those that change what the trials mean; kept with the study and compared when it is resumed.
         restart: put an old study aside and begin anew.
+        libraries: name -> version of what the script trains with; another version is another study.
 
     Yields:
         The folder, and the study's state (see `save_state`).
@@ -85,10 +90,10 @@ def open_study(
                 raise InputError(
                     f"{folder} is not empty and holds no study.", "Name an empty or new folder with --study."
                 )
-            state = {"target": script.identity(), "options": dict(options)}
+            state = {"target": script.identity(), "options": dict(options), "libraries": dict(libraries or {})}
             save_state(folder, state)
         _check_target(folder, script)
-        _check_unchanged(folder, state, script, options)
+        _check_unchanged(folder, state, script, options, libraries or {})
         yield folder, state
 
 
@@ -134,7 +139,11 @@ def _check_target(folder: Path, script: Script) -> None:
 
 
 def _check_unchanged(
-    folder: Path, state: dict[str, Any], script: Script, options: Mapping[str, Any]
+    folder: Path,
+    state: dict[str, Any],
+    script: Script,
+    options: Mapping[str, Any],
+    libraries: Mapping[str, str],
 ) -> None:
     theirs, ours = state["target"], script.identity()
     changed = [
@@ -142,10 +151,17 @@ def _check_unchanged(
         for key, what in (("script_hash", f"the script {script.path}"), ("good_file_hash", "the good file"))
         if theirs[key] != ours[key]
     ]
+    changed += [f"the file {path}" for path in _changed_files(state)]
+    changed += [
+        f"{name} ({version} -> {theirs_now})"
+        for name, version in state.get("libraries", {}).items()
+        if (theirs_now := libraries.get(name)) != version
+    ]
     for key, value in options.items():
         if state["options"].get(key) != value:
             changed.append(f"--{key}")
-    if changed and not {f"the script {script.path}", "--pins"} & set(changed) and _only_reproduced(folder):
+    good_side = {"the good file", "--good", "--only", "--except", "--failure"}
+    if changed and set(changed) <= good_side and _only_reproduced(folder):
         # The good configuration and the choice of factors were typed wrong, and nothing rests on them yet.
         state.update(target=ours, options=dict(options))
         save_state(folder, state)
@@ -156,6 +172,12 @@ def _check_unchanged(
             "the new state.",
             "Start anew with --restart (the old study is kept beside it), or name another folder with --study DIR.",
         )
+
+
+def _changed_files(state: Mapping[str, Any]) -> list[str]:
+    """Files of the user's that the study rests on and that are not what they were."""
+    known = {**state["target"].get("files", {}), **state.get("modules", {})}
+    return [path for path, digest in known.items() if not Path(path).is_file() or hash_of(Path(path)) != digest]
 
 
 def _only_reproduced(folder: Path) -> bool:

@@ -164,8 +164,20 @@ def _record_begin(trainer):
         dtype=str(getattr(trainer.model, "dtype", "")).replace("torch.", ""),
         modules=heavy,
         simulated=_simulated(),
+        own_files=_own_files(),
         environment=environment(),
     )
+
+
+def _own_files():
+    """Modules that lie beside the script (its rewards, its data): part of what is run."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not main:
+        return []
+    script = os.path.abspath(main)
+    folder = os.path.dirname(script) + os.sep
+    files = {os.path.abspath(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    return sorted(f for f in files if f.startswith(folder) and f != script and "site-packages" not in f)
 
 
 def _simulated():

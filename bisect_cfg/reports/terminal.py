@@ -73,6 +73,8 @@ class View(Listener):
         self._running.clear()
         if self._live is None and name == "reproduce":
             self._line("Running your command as it is, to see it fail ...")
+        elif name == "resume":
+            self._line(detail[0].upper() + detail[1:] + ".")
 
     def note(self, text: str) -> None:
         self._line(Text(text, style="yellow"))

@@ -46,12 +46,19 @@ class Script:
         return {
             "script": str(self.path.resolve()),
             "arguments": list(self.arguments),
-            "script_hash": _hash(self.path),
-            "good_file_hash": _hash(self.good_file) if self.good_file else None,
+            "script_hash": hash_of(self.path),
+            "good_file_hash": hash_of(self.good_file) if self.good_file else None,
+            "files": {name: hash_of(Path(name)) for name in self._argument_files()},
         }
 
+    def _argument_files(self) -> list[str]:
+        """Files named on the script's command line: a YAML or JSON config, data."""
+        values = [argument.partition("=")[2] or argument for argument in self.arguments]
+        return sorted({value for value in values if Path(value).is_file()})
 
-def _hash(path: Path) -> str:
+
+def hash_of(path: Path) -> str:
+    """A short hash of a file's content."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 

@@ -30,6 +30,7 @@ from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Child, Ending, Keeper, Patience, Sweep, follow, launch
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 from bisect_cfg.trials.server import ServerGone, TrialServer, probe_environment
+from bisect_cfg.trials.validity import ConfigChecks
 from bisect_cfg.trials.verdict import FailureTest, Observation, judge, observe
 
 LEVELS = ("config", "imports", "cold")
@@ -154,7 +155,7 @@ class ScriptRunner:
         self._server_level = ""
         self._server_lock = threading.RLock()
         self._interrupted = threading.Event()
-        self._validity: dict[frozenset[str], dict[str, str | None]] = {}  # fields looked at -> values -> error
+        self.checks = ConfigChecks(folder / "validity.json", self.resolve)
         self._also_cold: set[str | None] = set()  # signatures of other failures that a cold start shows as well
         self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
         for device in devices:
@@ -165,6 +166,7 @@ class ScriptRunner:
 
     def close(self) -> None:
         """End everything that was started; nothing of the study runs afterwards."""
+        self.checks.save()
         with self._server_lock:
             self._close_server()
         self._keeper.close()
@@ -238,7 +240,7 @@ class ScriptRunner:
             with self._server_lock:
                 if self._server_level in ("", "preparing"):
                     level = self.level
-                    reason = self.start_server("imports")
+                    reason = self.start_server("imports" if level == "cold" else level)
                     if reason is not None:
                         raise RuntimeError(f"no process to check configurations in: {reason}")
                     self.level = level  # trials go on starting as they did
@@ -252,21 +254,8 @@ class ScriptRunner:
         return {"error": "building this configuration ends the process"}
 
     def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
-        """None if the training config can be built, otherwise the library's own words. Trains nothing.
-
-        The search asks this hundreds of times. The library looks at few of the settings while it checks them, so an
-        answer holds for every configuration that agrees in those.
-        """
-        item = self.settings.args_item(configuration)
-        changed = item["overrides"]
-        for reads, answers in self._validity.items():
-            key = _restricted(changed, reads)
-            if key in answers:
-                return answers[key]
-        answer = self.resolve(item)
-        reads = frozenset(answer.get("reads", ()))
-        self._validity.setdefault(reads, {})[_restricted(changed, reads)] = answer.get("error")
-        return answer.get("error")
+        """None if the training config can be built, otherwise the library's own words. Trains nothing."""
+        return self.checks.error(self.settings.args_item(configuration))
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -397,7 +386,7 @@ class ScriptRunner:
     def _fork(self, request: Mapping[str, Any]) -> Child:
         for _ in range(2):
             with self._server_lock:
-                if self._server is None and self.start_server(self.level) is not None:
+                if self.start_server(self.level) is not None:
                     break
                 server = self._server
             try:
@@ -468,12 +457,6 @@ class ScriptRunner:
         ]
         (folder / "command.sh").write_text("\n".join(lines))
         return environment, orders_path
-
-
-def _restricted(overrides: Mapping[str, Any], fields: frozenset[str]) -> str:
-    """The overrides of certain fields, as a key."""
-    kept = {name: value for name, value in overrides.items() if name.split(".")[0] in fields}
-    return json.dumps(kept, sort_keys=True, default=repr)
 
 
 def _until(enough: Callable[[Traces], bool], seconds: float | None) -> Callable[[Traces], bool]:

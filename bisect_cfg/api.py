@@ -1,0 +1,76 @@
+"""Bisect a training script: the one call behind the command line, and what notebooks use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bisect_cfg.diagnosis.environment import fingerprint
+from bisect_cfg.reports.answer import write_answer
+from bisect_cfg.reports.report import Report
+from bisect_cfg.script_bisection import Answer, Options, bisect_script
+from bisect_cfg.targets.script import find_script
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def run(
+    target: str, arguments: Sequence[str], python: str | None, options: Options, console: Console, live: bool | None
+) -> tuple[Answer, dict[str, Any]]:
+    """Bisect, show it, write the study's files.
+
+    Returns:
+        The answer, and the content of result.json.
+    """
+    from bisect_cfg.reports.terminal import View, print_answer
+
+    script = find_script(target, arguments, python=python)
+    with View(console, live=live) as view:
+        answer = bisect_script(script, options, view)
+    result = write_answer(answer, fingerprint(python))
+    print_answer(console, answer, result)
+    return answer, result
+
+
+def bisect(
+    target: str | Path, arguments: Sequence[str] = (), *, python: str | None = None, **options: Any
+) -> Report:
+    """Find which settings of a training script make it fail, with progress printed as it goes.
+
+    Example:
+        ```python
+        report = bisect_cfg.bisect("train.py", ["--config", "recipe.yaml"], study="my-study")
+        report.trials
+        ```
+
+    Args:
+        target: a script, or a folder with train.py and good.yaml.
+        arguments: of the script.
+        python: the interpreter that trains; None for this one.
+        **options: those of `bisect-cfg bisect`, with underscores (`study`, `good`, `only`, `excluded`, `pins`,
+            `steps`, `trial_timeout`, `confirm`, `strategy`, `jobs`, ...). `good` and `pins` may be dicts.
+
+    Returns:
+        The same report as `Bisection.run`; the files are in the study folder.
+
+    Raises:
+        InputError: something about the input stands in the way; says what to do.
+        TypeError: an unknown option.
+    """
+    from rich.console import Console
+
+    for name in ("good", "pins"):
+        value = options.get(name)
+        if isinstance(value, dict):
+            options[name] = tuple(f"{key}={item}" for key, item in value.items())
+    for name in ("good", "pins", "only", "excluded", "devices"):
+        value = options.get(name, ())
+        options[name] = (value,) if isinstance(value, str) else tuple(value)
+    if options.get("study") is not None:
+        options["study"] = Path(options["study"])
+    answer, result = run(str(target), arguments, python, Options(**options), Console(), live=False)
+    return answer.report or Report(
+        answer.status, notes=tuple(result["notes"]), rows=tuple(result["trials"]), seconds=answer.seconds
+    )

@@ -1,0 +1,77 @@
+"""Can this configuration be built? Asked hundreds of times, answered by the installed library a few dozen times.
+
+The library looks at few of its fields while it checks them, and the probe reports which (see its `build`). An answer
+therefore holds for every configuration that agrees in those fields. Answers are kept in the study folder: a study
+that is resumed, or only looked at again, asks nobody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class ConfigChecks:
+    """The answers so far.
+
+    Args:
+        path: the file that keeps them.
+        build: asks the library: a request in, ``{"values" or "error": ..., "reads": [field, ...]}`` out.
+    """
+
+    def __init__(self, path: Path, build: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        self._path, self._build = path, build
+        self._resolved: dict[str, dict[str, Any]] = {}  # request -> answer
+        self._errors: dict[frozenset[str], dict[str, str | None]] = {}  # fields looked at -> their values -> error
+        self._changed = False
+        try:
+            kept = json.loads(path.read_text())
+            self._resolved = kept["resolved"]
+            self._errors = {frozenset(reads): answers for reads, answers in kept["errors"]}
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # a cache: whatever is wrong with it, the library can be asked again
+
+    def resolve(
+        self, item: Mapping[str, Any], build: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    ) -> dict[str, Any]:
+        """What a configuration resolves to, or why it cannot be built; `build` asks in place of the usual way."""
+        key = json.dumps(item, sort_keys=True, default=repr)
+        if key not in self._resolved:
+            self._resolved[key] = (build or self._build)(item)
+            self._changed = True
+            self.save()
+        return self._resolved[key]
+
+    def error(self, item: Mapping[str, Any]) -> str | None:
+        """None if the configuration can be built, otherwise the library's own words."""
+        overrides = item["overrides"]
+        for reads, answers in self._errors.items():
+            key = _restricted(overrides, reads)
+            if key in answers:
+                return answers[key]
+        answer = self._build(item)
+        reads = frozenset(answer.get("reads", ()))
+        self._errors.setdefault(reads, {})[_restricted(overrides, reads)] = answer.get("error")
+        self._changed = True
+        return answer.get("error")
+
+    def save(self) -> None:
+        """Write the answers down, if there are new ones."""
+        if not self._changed:
+            return
+        kept = {
+            "resolved": self._resolved,
+            "errors": [[sorted(reads), answers] for reads, answers in self._errors.items()],
+        }
+        temporary = self._path.with_name(self._path.name + ".new")
+        temporary.write_text(json.dumps(kept))
+        temporary.replace(self._path)
+        self._changed = False
+
+
+def _restricted(overrides: Mapping[str, Any], fields: frozenset[str]) -> str:
+    """The overrides of certain fields, as a key."""
+    kept = {name: value for name, value in overrides.items() if name.split(".")[0] in fields}
+    return json.dumps(kept, sort_keys=True, default=repr)
