@@ -2,7 +2,8 @@
 
 The search decides (`bisect_cfg.search`), a runner runs (`bisect_cfg.trials`), the study remembers
 (`bisect_cfg.study`); this module passes the word between them. It keeps nothing of its own: at every step the
-question is recomputed from the study, so that stopping and starting again, here or elsewhere, changes nothing.
+question is recomputed from the study, so that stopping and starting again, here or elsewhere, changes
+nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _OTHERS_POLL_SECONDS = 0.2
 """How often to look whether another process has finished what we wait for."""
 
 
-# ------------------------------------------------------------------------------------------------------- events
+# ------------------------------------------------------------------------------------------- events
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Progress:
 Event = Resumed | TrialStarted | TrialFinished | CauseFound | Concluded
 
 
-# --------------------------------------------------------------------------------------------------- the bisection
+# ------------------------------------------------------------------------------------ the bisection
 
 
 class Bisection:
@@ -118,7 +119,8 @@ class Bisection:
     Args:
         good: the configuration that works, dotted name -> value.
         bad: the one that fails. Its order is the user's order of the factors.
-        trial: ``trial(configuration)`` returns an `Outcome`, True (pass), False (fail), None (unresolved) or a
+        trial: ``trial(configuration)`` returns an `Outcome`, True (pass), False (fail), None (unresolved)
+            or a
             `TrialResult`; an exception is a failure with that signature. Or a `Runner`.
         is_valid: ``is_valid(configuration)`` returns whether it can be built; costs nothing, is asked often.
         isolation: "process" runs the function in a forked child, "none" in place. Not used with a `Runner`.
@@ -131,9 +133,10 @@ class Bisection:
         first: stop at the first proven cause.
         confidence: probability the answer must reach if the failure is flaky.
         prior: "risk" (odds by name), "flat", or name -> odds (1 is ordinary, missing names are ordinary).
-        confirm: how often each claim of the answer (the cause fails, it passes without each one parameter, the
-            correction passes) must have been observed itself. 0: once, and a larger subset's pass speaks for a
-            smaller one, as it does unless a setting hides the failure; that saves a run or two a cause.
+        confirm: how often each claim of the answer (the cause fails, it passes without each one parameter,
+            the
+            correction passes) must have been observed itself. 0: once, and a larger subset's pass speaks
+            for a smaller one, as it does unless a setting hides the failure; that saves a run or two a cause.
         is_failure: whether a failing result is the failure under study; None: same signature as the bad
             configuration's. Any other failure is UNRESOLVED.
         on_event: called with `Resumed`, `TrialStarted`, `TrialFinished`, `CauseFound`, `Concluded`, from the
@@ -197,7 +200,7 @@ class Bisection:
         """The Optuna study behind it."""
         return self._ledger.study
 
-    # ----------------------------------------------------------------------------------------------- the public part
+    # ------------------------------------------------------------------------------ the public part
 
     def run(self) -> Report:
         """Run trials until the answer stands, or the budget is spent.
@@ -224,7 +227,8 @@ class Bisection:
         return report
 
     def add(self, configuration: Mapping[str, Any], result: TrialResult, purpose: str) -> None:
-        """Record a trial that was run before the bisection started; it counts. Repeating the call does nothing.
+        """Record a trial that was run before the bisection started; it counts. Repeating the call does
+        nothing.
 
         Args:
             configuration: what was run; each factor must have its good or its bad value.
@@ -245,7 +249,8 @@ class Bisection:
         self._ledger.add(Ask(mask, 0, purpose), result, self._classify(result, mask, reference))
 
     def recorded(self, purpose: str) -> TrialResult | None:
-        """The result of the first finished trial with this purpose, e.g. one added before the tool was killed."""
+        """The result of the first finished trial with this purpose, e.g. one added before the tool was
+        killed."""
         for trial in self._ledger.trials():
             if trial.state.is_finished() and trial.user_attrs["purpose"] == purpose:
                 return result_of(trial)
@@ -269,7 +274,7 @@ class Bisection:
             seconds,
         )
 
-    # ------------------------------------------------------------------------------------------------------ the loop
+    # ------------------------------------------------------------------------------------- the loop
 
     def _loop(self, pool: ThreadPoolExecutor | None, started: float) -> Conclusion:
         futures: dict[Future[TrialResult], int] = {}
@@ -341,7 +346,8 @@ class Bisection:
 
     @contextmanager
     def _pool(self) -> Iterator[ThreadPoolExecutor | None]:
-        """Threads for several trials at once; a single one runs in the caller's thread, where Ctrl-C arrives."""
+        """Threads for several trials at once; a single one runs in the caller's thread, where Ctrl-C
+        arrives."""
         if self._jobs == 1:
             yield None
             return
@@ -366,7 +372,7 @@ class Bisection:
         finally:
             stop.set()
 
-    # -------------------------------------------------------------------------------------------- validity and verdicts
+    # ------------------------------------------------------------------------ validity and verdicts
 
     def _valid(self, mask: int) -> bool:
         if mask not in self._valid_cache:
@@ -389,7 +395,7 @@ class Bisection:
             return None
         return Outcome.FAIL if result.signature == reference.signature else Outcome.UNRESOLVED
 
-    # ---------------------------------------------------------------------------------------------------- the answer
+    # ----------------------------------------------------------------------------------- the answer
 
     def _emit(self, event: Event) -> None:
         if self._on_event is not None:

@@ -1,21 +1,23 @@
 """The study: everything that is remembered, in an Optuna study, and nothing anywhere else.
 
 A trial of the study is a run of ours. Its parameters are the factors with their real values (so that the
-dashboard and the samplers of Optuna understand them), its user attributes say what was asked and what came out.
-Every decision is recomputed from these trials. Resuming after a crash, a second process on the same storage and
+dashboard and the samplers of Optuna understand them), its user attributes say what was asked and what came
+out. Every decision is recomputed from these trials. Resuming after a crash, a second process on the same
+storage and
 replaying an old study are therefore the same thing: reading the study.
 
 Three things need care:
 
-*Crashes.* A trial is written as RUNNING, question included, in one transaction before it starts, and its result
-before its state changes. Whoever is killed leaves either a finished trial or a RUNNING one of a dead process,
-which the next process closes as "lost" and asks again.
+*Crashes.* A trial is written as RUNNING, question included, in one transaction before it starts, and its
+result before its state changes. Whoever is killed leaves either a finished trial or a RUNNING one of a
+dead process, which the next process closes as "lost" and asks again.
 
-*Several processes.* Each decides from what it has read. If another one started a trial in between, the later of
-the two (by trial number) decides again with both in view, and withdraws its own if it would now ask otherwise.
+*Several processes.* Each decides from what it has read. If another one started a trial in between, the
+later of the two (by trial number) decides again with both in view, and withdraws its own if it would now
+ask otherwise.
 
-*Values Optuna cannot hold* (dicts, lists, NaN) are stored as text in a categorical distribution. What was run is
-always derived from the subset, never from these values.
+*Values Optuna cannot hold* (dicts, lists, NaN) are stored as text in a categorical distribution. What was
+run is always derived from the subset, never from these values.
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ class StudyMismatch(ValueError):
 def distribution_of(factor: Factor) -> BaseDistribution:
     """The Optuna distribution whose end points, or choices, are the two levels of the factor.
 
-    Numbers of one kind become an int or float range, so that later steps can look between the levels; all else
-    is categorical with the good level first.
+    Numbers of one kind become an int or float range, so that later steps can look between the levels; all
+    else is categorical with the good level first.
     """
     good, bad = factor.good, factor.bad
     if _is_number(good) and _is_number(bad):
@@ -191,7 +193,9 @@ class Ledger:
                     load_if_exists=True,
                     sampler=BisectionSampler(self),
                 )
-            except Exception as error:  # the kinds are the database driver's, which need not be installed here
+            except (
+                Exception
+            ) as error:  # the kinds are the database driver's, which need not be installed here
                 last = attempt == OPENING_ATTEMPTS - 1
                 if last or type(error).__name__ not in ("IntegrityError", "OperationalError"):
                     raise
@@ -210,7 +214,7 @@ class Ledger:
                 f"{', '.join(differing)} differ. Use another study name or storage for this bisection."
             )
 
-    # ------------------------------------------------------------------------------------------------- reading
+    # -------------------------------------------------------------------------------------- reading
 
     def trials(self) -> list[FrozenTrial]:
         """All trials of ours, lost and withdrawn ones left out."""
@@ -262,7 +266,7 @@ class Ledger:
         """What the search would do now, or what it would have done before a certain trial."""
         return next_question(self.problem, self.records(before))
 
-    # ------------------------------------------------------------------------------------------------- writing
+    # -------------------------------------------------------------------------------------- writing
 
     def params(self, mask: int) -> dict[str, Any]:
         """Factor -> stored value."""
@@ -280,7 +284,8 @@ class Ledger:
         }
 
     def start(self, ask: Ask, seen: Sequence[Record]) -> FrozenTrial | None:
-        """Write the trial as RUNNING; None if another process was faster and this question is not the one now.
+        """Write the trial as RUNNING; None if another process was faster and this question is not the one
+        now.
 
         Args:
             ask: the question.
@@ -305,13 +310,15 @@ class Ledger:
         return trial
 
     def finish(self, trial: FrozenTrial, result: TrialResult, outcome: Outcome | None) -> None:
-        """Write the result, then the state. UNRESOLVED has no value and is a FAIL to Optuna, as its docs ask."""
+        """Write the result, then the state. UNRESOLVED has no value and is a FAIL to Optuna, as its docs
+        ask."""
         for name, value in _result_attributes(result, outcome).items():
             self._storage.set_trial_user_attr(trial._trial_id, name, value)
         self._close(trial, *_state_of(outcome or result.outcome))
 
     def add(self, ask: Ask, result: TrialResult, outcome: Outcome | None) -> None:
-        """Write a trial that was run before, in one go. Adding the same one again (on resuming) does nothing."""
+        """Write a trial that was run before, in one go. Adding the same one again (on resuming) does
+        nothing."""
         subset = self.attributes(ask)["subset"]
         for known in self.trials():
             a = known.user_attrs
@@ -343,7 +350,7 @@ class Ledger:
         with self._lock:
             self._mine.discard(trial._trial_id)
 
-    # -------------------------------------------------------------------------------------- the living and the dead
+    # ---------------------------------------------------------------------- the living and the dead
 
     def close_stale(self) -> int:
         """Close the running trials of dead processes; returns how many."""

@@ -1,4 +1,4 @@
-"""The engine among processes: trials that die in every way, a tool that is killed, several tools on one study."""
+"""The engine among processes: trials that die in every way, killed tools, several tools on one study."""
 
 from __future__ import annotations
 
@@ -120,7 +120,9 @@ def test_killed_at_random_moments_it_goes_on_where_it_was(tmp_path: Path, jobs: 
     killed = 5 * int(jobs)  # a run may have ended, and its result not been written, when the tool died
     assert trials <= len(runs) <= trials + killed
     time.sleep(0.2)
-    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())
+    ]
 
 
 def test_two_tools_share_one_study(tmp_path: Path) -> None:
@@ -144,7 +146,9 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     tool.send_signal(signal.SIGINT)
     tool.communicate(timeout=10)
     assert tool.returncode != 0
-    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())
+    ]
     last = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
     assert "[('x2', 'x7')] True" in last.stdout
 

@@ -83,7 +83,8 @@ class Report:
         status: "isolated", "no_failure", "baseline_fails" or "inconclusive".
         causes: every minimal failing subset found.
         corrections: tested ones, the one that gives up least first.
-        complete: whether there is provably (or, if the failure is flaky, with the stated confidence) no other.
+        complete: whether there is provably (or, if the failure is flaky, with the stated confidence) no
+            other.
         safe_configuration: a configuration that was run and passed, nearest to the bad one; None if none did.
         signature: the failure under study.
         masking: (settings that hide the failure, the cause they hide).
@@ -144,7 +145,8 @@ class Report:
             )
             parts.append(
                 f"<p>fails {e(str(cause.evidence.fails))}: <code>{e(str(cause.signature))}</code></p>"
-                f"<table><tr><th>setting</th><th>good</th><th>bad</th><th>passes without it</th></tr>{rows}</table>"
+                f"<table><tr><th>setting</th><th>good</th><th>bad</th>"
+                f"<th>passes without it</th></tr>{rows}</table>"
             )
             if cause.companions:
                 parts.append(f"<p>valid only together with {e(', '.join(cause.companions))}</p>")

@@ -1,9 +1,9 @@
 """What the records make likely: a posterior over small subsets, with an unknown failure probability.
 
-A cause inside the subset makes a run fail with probability p, the same for all causes. Real prior mass lies on
-p = 1, so that a deterministic failure costs no repeats; the rest lies on a grid, and every run that says
-something about p moves it. A FAIL proves that some cause is inside. A PASS is evidence against every cause
-inside, conclusive only if p = 1.
+A cause inside the subset makes a run fail with probability p, the same for all causes. Real prior mass
+lies on p = 1, so that a deterministic failure costs no repeats; the rest lies on a grid, and every run
+that says something about p moves it. A FAIL proves that some cause is inside. A PASS is evidence against
+every cause inside, conclusive only if p = 1.
 
 Two quantities come out. `Local`: given that subset R failed, which cause is in it. `hidden`: how likely yet
 another cause lies inside a subset in spite of all passes.
@@ -102,7 +102,8 @@ class Belief:
         return float(self._intensity[inside].sum())
 
     def inside(self, region: int) -> Local | None:
-        """The posterior over the cause in a failed subset; None if a larger one than those listed explains the records better."""
+        """The posterior over the cause in a failed subset; None if a larger one than those listed explains
+        the records better."""
         members = tuple(bits(region))
         causes = candidates(self._problem.size, members, self._problem.odds)
         passes = self._passes(causes)

@@ -1,8 +1,8 @@
 """Which subset tells most, inside a subset that failed.
 
-A run is worth the information it gives about the cause plus the share of the final proof it may be: a run that
-a proof needs anyway, and that is likely to come out as the proof needs it, is one run less later. Both are
-counted in runs and divided by the expected price of the run, because failing runs end early.
+A run is worth the information it gives about the cause plus the share of the final proof it may be: a run
+that a proof needs anyway, and that is likely to come out as the proof needs it, is one run less later.
+Both are counted in runs and divided by the expected price of the run, because failing runs end early.
 
 Informative subsets are searched along orders of the factors: in any order, the longer prefix contains more
 candidates, so one pass over the candidates gives the value of every prefix. The best are improved by moving
@@ -39,8 +39,9 @@ WORTH_ASKING = 0.02
 """With trials running, a run worth less than this (in runs) waits for their outcomes instead."""
 
 PROOF_SHARE = 0.9
-"""What a run that a proof needs is worth beside a bit of information, of which one run gives at most one. Measured:
-at 1 or more, runs that prove are asked too early when there are several causes; below, the last few cost more."""
+"""What a run that a proof needs is worth beside a bit of information, of which one run gives at most one.
+Measured: at 1 or more, runs that prove are asked too early when there are several causes; below, the last
+    few cost more."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,8 @@ def choose(
 
 
 def _askable(problem: Problem, tally: Tally, known: Iterable[int], mask: int) -> bool:
-    """Whether running it may teach something: a decided subset only if failures have turned out to be random."""
+    """Whether running it may teach something: a decided subset only if failures have turned out to be
+    random."""
     count = tally.of(mask)
     if mask in (0, problem.full) or count.running or (count.runs and not tally.contradictory):
         return False

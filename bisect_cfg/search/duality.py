@@ -1,10 +1,11 @@
 """The duality loop: find a cause, take a correction, look again, until every correction cures.
 
-At each call everything is derived again from the records. The causes proven so far explain some failures. If a
-failure is left unexplained, there is another cause inside the smallest such subset: ask there what tells most,
-or finish the proof of what is all but certain. If all failures are explained, ask whether the bad configuration
-without each minimal correction passes. What fails there is a new unexplained failure; when all have passed, the
-list of causes is complete, because a further cause would have to avoid one of these corrections.
+At each call everything is derived again from the records. The causes proven so far explain some failures.
+If a failure is left unexplained, there is another cause inside the smallest such subset: ask there what
+tells most, or finish the proof of what is all but certain. If all failures are explained, ask whether the
+bad configuration without each minimal correction passes. What fails there is a new unexplained failure;
+when all have passed, the list of causes is complete, because a further cause would have to avoid one of
+these corrections.
 
 If failures are random, a pass may be luck. The runs above are then repeated, those first that leave the most
 doubt, until the probability that a cause is missing or not minimal is below what the user asked for.
@@ -39,8 +40,9 @@ LIKELY = 4
 
 ERROR_SHARE = 0.25
 ERROR_SHARE_IF_RANDOM = 0.5
-"""Share of the permitted error spent on doubt. Before the first contradiction it is small: the doubt rests on the
-prior probability of a random failure, which may be far off for this machine. After one the rate is measured."""
+"""Share of the permitted error spent on doubt. Before the first contradiction it is small: the doubt rests
+on the prior probability of a random failure, which may be far off for this machine. After one the rate is
+measured."""
 
 UNPROVOKED = 3
 """Without a contradiction nothing is run more often than this, whatever doubt the prior leaves."""
@@ -63,7 +65,7 @@ class Isolation:
         self.masking: list[Masked] = []
         self.loss = problem.loss or (1.0,) * problem.size
 
-    # ------------------------------------------------------------------------------------------------ the loop
+    # ------------------------------------------------------------------------------------- the loop
 
     def state(self) -> State:
         """What to do next and what is known."""
@@ -149,7 +151,7 @@ class Isolation:
         self.notes.append(f"{shown}: runs contradict each other, so nothing could be proven here.")
         return self._done(complete=False)
 
-    # ------------------------------------------------------------------------------------ corrections and doubts
+    # ----------------------------------------------------------------------- corrections and doubts
 
     def _corrections(self) -> State:
         """Every minimal correction must be seen to cure; then the doubt that is left must be small."""
@@ -161,7 +163,8 @@ class Isolation:
             if not variants:
                 complete = False
                 self.notes.append(
-                    f"Whether {self.problem.show(correction)} is enough to reset could not be run in any valid way."
+                    f"Whether it is enough to reset {self.problem.show(correction)} could not be run in any "
+                    "valid way."
                 )
             for mask in variants:
                 runs[mask] = self._cure_ask(mask)
@@ -230,7 +233,7 @@ class Isolation:
         doubt = belief.hidden_in_any(
             options
         )  # what no valid run could show is no doubt that runs could remove
-        # Nothing is taken as known here: a smaller cause that fails at random might be behind several of these.
+        # Nothing is taken as known here: one smaller cause that fails at random may be behind several.
         alone = Belief(self.problem, self.tally, ())
         for cause in self.causes:
             local = alone.inside(cause.parameters)
@@ -309,7 +312,7 @@ class Isolation:
         sets = [mask for mask in minimal_hitting_sets(known) if mask]
         return sorted(sets, key=lambda mask: (sum(self.loss[i] for i in bits(mask)), mask))
 
-    # ------------------------------------------------------------------------------------------------ the answers
+    # ---------------------------------------------------------------------------------- the answers
 
     def _price(self) -> float:
         """What a failing run costs, as a share of a passing one; 1 until both were timed."""
@@ -364,14 +367,16 @@ class Isolation:
         return sum(self.loss[i] for i in bits(self.problem.full & ~mask))
 
     def _reproduction(self, known: list[int]) -> tuple[int, int]:
-        """Fails and runs of the subsets that hold a known cause; before one is known, of the bad configuration."""
+        """Fails and runs of the subsets that hold a known cause; before one is known, of the bad
+        configuration."""
         holds = [m for m in self.tally.counts if any(c & m == c for c in known)] or [self.problem.full]
         counts = [self.tally.of(mask) for mask in holds]
         return sum(count.fails for count in counts), sum(count.runs for count in counts)
 
 
 CHEAPEST, DEAREST = 0.2, 2.0
-"""Bounds on the price of a failing run: a crash in the first step should not make us ask only what crashes."""
+"""Bounds on the price of a failing run: a crash in the first step should not make us ask only what
+crashes."""
 
 
 def isolate(problem: Problem, tally: Tally) -> State:

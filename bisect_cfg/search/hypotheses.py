@@ -1,8 +1,9 @@
 """The subsets that may be a cause, as arrays: all small ones, with a prior intensity each.
 
 The prior is a Poisson process: every small subset is a cause independently, with a small intensity. It makes
-two questions easy that matter all the time. Given that a subset failed, which cause is in it? One in proportion
-to its intensity. And may yet another cause hide in a subset? The sum of the intensities in there tells.
+two questions easy that matter all the time. Given that a subset failed, which cause is in it? One in
+proportion to its intensity. And may yet another cause hide in a subset? The sum of the intensities in
+there tells.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ MAX_HYPOTHESES = 40_000
 
 @lru_cache(maxsize=64)
 def _combinations(size: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
-    """All subsets of up to `largest` of `size` things: rows of indices padded with `size`, and their sizes."""
+    """All subsets of up to `largest` of `size` things: rows of indices padded with `size`, and their
+    sizes."""
     blocks, sizes = [], []
     for k in range(1, largest + 1):
         flat = np.fromiter(chain.from_iterable(combinations(range(size), k)), np.int16, comb(size, k) * k)

@@ -1,9 +1,10 @@
 """Settings that hide a failure.
 
-If a run passed although it holds a cause that fails alone, then either the failure is random or something else in
-that run hides it. Repeating both tells: a random failure soon gives two outcomes for one subset, a hidden one
-never. Once it is established that the failure is hidden, the least that hides it is narrowed down by bisection,
-and the runs it spoiled are left out of the reckoning, which otherwise would take the failure for a rare one.
+If a run passed although it holds a cause that fails alone, then either the failure is random or something
+else in that run hides it. Repeating both tells: a random failure soon gives two outcomes for one subset, a
+hidden one never. Once it is established that the failure is hidden, the least that hides it is narrowed
+down by bisection, and the runs it spoiled are left out of the reckoning, which otherwise would take the
+failure for a rare one.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.validity import Validity
 
 REPEATS = 3
-"""How often the cause must have failed, and the larger subset passed, without one exception. At a failure rate of
-one half this would happen once in 64 times."""
+"""How often the cause must have failed, and the larger subset passed, without one exception. At a failure
+rate of one half this would happen once in 64 times."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ def look_for_masking(
 ) -> Ask | list[Masked]:
     """The settings that hide one of the causes, or the run that is needed to tell.
 
-    An empty list where nothing suggests it: no cause passed inside a larger subset, or a subset had two outcomes.
+    An empty list where nothing suggests it: no cause passed inside a larger subset, or a subset had two
+    outcomes.
     """
     if any(count.fails and count.passes for count in tally.counts.values()):
         return []
@@ -57,7 +59,9 @@ def look_for_masking(
             hiding = min(larger, key=lambda mask: (mask.bit_count(), mask))
             for mask, count in ((hiding, tally.of(hiding).passes), (witness, tally.of(witness).fails)):
                 if count < REPEATS:
-                    reason = f"Is the failure of {problem.show(cause.parameters)} random, or does a setting hide it?"
+                    reason = (
+                        f"Is the failure of {problem.show(cause.parameters)} random, or hidden by a setting?"
+                    )
                     return Ask(mask, mask & ~cause.parameters & cause.companions, "masking", reason)
             step = _narrow(problem, tally, validity, cause, witness, hiding & ~witness)
             if isinstance(step, Ask):

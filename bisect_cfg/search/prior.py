@@ -1,8 +1,8 @@
 """How risky a setting is, before any trial: prior odds of taking part in a cause.
 
-The odds steer which question comes first and so how many trials an answer takes. They never decide an answer: a
-cause is claimed on runs alone. An ordinary setting has odds 1. Each entry gives the reason, mostly a kind of
-report that keeps coming back in the trackers of TRL and transformers.
+The odds steer which question comes first and so how many trials an answer takes. They never decide an
+answer: a cause is claimed on runs alone. An ordinary setting has odds 1. Each entry gives the reason,
+mostly a kind of report that keeps coming back in the trackers of TRL and transformers.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ RISK: dict[str, tuple[float, str]] = {
         10.0,
         "other kernels and eight bits of mantissa: crashes in libraries, noise in the policy ratio",
     ),
-    "fp16": (10.0, "overflows at 65504, underflows below 6e-8"),
-    "dtype": (10.0, "weights in half precision cannot hold Adam's small updates"),
-    "torch_dtype": (10.0, "the old name of dtype"),
+    "fp16": (30.0, "overflows at 65504, underflows below 6e-8"),
+    "dtype": (20.0, "weights in half precision cannot hold Adam's small updates"),
+    "torch_dtype": (20.0, "the old name of dtype"),
     "model_init_kwargs": (8.0, "carries dtype and attention of the model"),
     "attn_implementation": (8.0, "other kernels, other masks, other requirements of the GPU"),
     "tf32": (4.0, "other matrix kernels"),
-    "learning_rate": (10.0, "the first reason for a policy that collapses"),
+    "learning_rate": (25.0, "the first reason for a policy that collapses"),
     "optim": (6.0, "what it keeps, and in which precision"),
     "adam_epsilon": (6.0, "underflows in half precision"),
     "adam_beta1": (3.0, "lets updates grow past what clipping sees"),

@@ -1,8 +1,8 @@
 """The words of the search: a problem, what was recorded, a question, a conclusion.
 
 Subsets are integers here, bit i for factor i in the user's order, because the search intersects millions of
-them. Names come back only in what is shown to people. Everything is immutable: the search is a function from a
-problem and its records to the next question, and has no other state.
+them. Names come back only in what is shown to people. Everything is immutable: the search is a function
+from a problem and its records to the next question, and has no other state.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class Problem:
         strategy: "adaptive", "one-at-a-time" or "ddmin".
         first: stop at the first proven cause.
         confidence: probability that the answer must reach when failures are flaky.
-        confirm: how often each claim of the answer must have been observed; 0 lets the passes of larger subsets
+        confirm: how often each claim of the answer must have been observed; 0 lets the passes of larger
+            subsets
             speak for smaller ones.
         jobs: how many trials may run at once.
     """

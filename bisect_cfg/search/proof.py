@@ -1,9 +1,9 @@
 """What it takes to call a subset a cause.
 
 A cause is claimed only with a run in which it failed and, for each of its parameters, a run without that one
-which passed, or the statement that no such run can be valid. The failing run may hold companions: factors that
-are there only because the run would be invalid without them. A companion that could be left out some other way
-is left out once, to see that the run still fails.
+which passed, or the statement that no such run can be valid. The failing run may hold companions: factors
+that are there only because the run would be invalid without them. A companion that could be left out some
+other way is left out once, to see that the run still fails.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ def _group(validity: Validity, witness: int, bit: int, known: tuple[int, ...]) -
 def split(validity: Validity, witness: int, known: tuple[int, ...] = ()) -> int:
     """The parameters of a minimal failing run: what can be taken out alone, or, if nothing can, all of it.
 
-    A factor that cannot is a companion if taking it out forces a parameter out with it. Factors that only leave
-    together stay parameters; `prove` then reports them as inseparable.
+    A factor that cannot is a companion if taking it out forces a parameter out with it. Factors that only
+    leave together stay parameters; `prove` then reports them as inseparable.
     """
     parameters = sum(1 << i for i in bits(witness) if _without(validity, witness, 1 << i, known) is not None)
     for index in bits(witness & ~parameters):

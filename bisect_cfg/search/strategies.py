@@ -1,8 +1,8 @@
 """Strategies written as plain algorithms, replayed against the records.
 
-Each reads as the textbook has it and asks `run(subset)` for an outcome. Known outcomes are looked up; the first
-unknown one stops the algorithm and becomes the next question. Replaying from the start each time costs nothing
-beside a training run and keeps these as stateless as the rest of the search.
+Each reads as the textbook has it and asks `run(subset)` for an outcome. Known outcomes are looked up; the
+first unknown one stops the algorithm and becomes the next question. Replaying from the start each time
+costs nothing beside a training run and keeps these as stateless as the rest of the search.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Run = Callable[[int, str], bool]
 def replay(problem: Problem, tally: Tally, validity: Validity, pool: int) -> Run:
     """A `run(subset, reason) -> failed` that answers from the records, or raises `Needed`.
 
-    A FAIL counts whatever else happened; what cannot be valid, even with companions from `pool`, did not fail.
+    A FAIL counts whatever else happened; what cannot be valid, even with companions from `pool`, did not
+    fail.
     """
 
     def run(mask: int, reason: str) -> bool:
@@ -86,7 +87,8 @@ def ddmin(problem: Problem, run: Run, inside: int) -> int:
 
 
 def growing_prefix(problem: Problem, run: Run, inside: int) -> int:
-    """Binary search for the shortest failing prefix; its last factor is in a cause; repeat with that one set."""
+    """Binary search for the shortest failing prefix; its last factor is in a cause; repeat with that one
+    set."""
     found, rest = 0, list(bits(inside))
     while not found or not run(found, f"Does {problem.show(found)} alone fail?"):
         low, high = 0, len(rest)

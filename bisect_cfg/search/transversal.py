@@ -1,7 +1,7 @@
 """Minimal hitting sets: the corrections that go with a list of causes.
 
-A correction resets at least one factor of every cause. Minimal corrections and causes are each other's minimal
-hitting sets (Reiter 1987), which is what makes the certificate of completeness possible.
+A correction resets at least one factor of every cause. Minimal corrections and causes are each other's
+minimal hitting sets (Reiter 1987), which is what makes the certificate of completeness possible.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from bisect_cfg.search.problem import bits
 
 MAX_HITTING_SETS = 4096
-"""Ten disjoint triples have 59049 corrections; no one can test or read that many. Past this we keep the smallest."""
+"""Ten disjoint triples have 59049 corrections; no one can test or read that many. Past this we keep the
+smallest."""
 
 
 def minimal_hitting_sets(causes: Iterable[int], limit: int = MAX_HITTING_SETS) -> list[int]:

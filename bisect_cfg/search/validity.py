@@ -1,12 +1,13 @@
 """Subsets that cannot be run, and the least that must be added so that they can.
 
-`num_generations` alone may be impossible because the batch size must be a multiple of it. Then the search runs
-it together with the batch size, a *companion*: bad in the run, labelled, and never called a cause for that.
+`num_generations` alone may be impossible because the batch size must be a multiple of it. Then the search
+runs it together with the batch size, a *companion*: bad in the run, labelled, and never called a cause for
+that.
 
-Some invalidity shows only in the run: a scheduler that needs `lr_scheduler_kwargs` dies after the configuration
-was built. Such a trial is UNRESOLVED, and two simple rules are read from it: "x needs y" and "x and y exclude
-each other" (or x breaks everything, which is the second with y = x). Rules that any other run contradicts are
-dropped; a subset that all the remaining readings of a trial forbid is not asked.
+Some invalidity shows only in the run: a scheduler that needs `lr_scheduler_kwargs` dies after the
+configuration was built. Such a trial is UNRESOLVED, and two simple rules are read from it: "x needs y" and
+"x and y exclude each other" (or x breaks everything, which is the second with y = x). Rules that any other
+run contradicts are dropped; a subset that all the remaining readings of a trial forbid is not asked.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class Validity:
         return found
 
     def largest_inside(self, mask: int, most: int = 6) -> list[int]:
-        """The largest valid subsets of `mask`, found by taking out the fewest factors (at most `MAX_COMPANIONS`)."""
+        """The largest valid subsets of `mask`, found by taking out the fewest factors (at most
+        `MAX_COMPANIONS`)."""
         if self.ok(mask):
             return [mask]
         found: list[int] = []

@@ -3,11 +3,12 @@
 ``trial(configuration)`` says what happened: an `Outcome`, True (pass), False (fail), None (unresolved) or a
 whole `TrialResult`. An exception is a failure and the exception is its signature.
 
-By default it runs in a *forked* child. Forking, rather than pickling the function over to a fresh interpreter,
-is what lets closures, lambdas and functions typed into a notebook cell work; a SIGFPE then kills the child and
-not the kernel of the notebook. The child leads its own process group, so that whatever it started dies with
-it, and on Linux it also dies when we do. What it has to say comes back through a pipe, in one message; a child
-that ends without a message has died, and how it died (signal, exit status) is the signature.
+By default it runs in a *forked* child. Forking, rather than pickling the function over to a fresh
+interpreter, is what lets closures, lambdas and functions typed into a notebook cell work; a SIGFPE then
+kills the child and not the kernel of the notebook. The child leads its own process group, so that whatever
+it started dies with it, and on Linux it also dies when we do. What it has to say comes back through a
+pipe, in one message; a child that ends without a message has died, and how it died (signal, exit status)
+is the signature.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class FunctionRunner:
 
     Args:
         trial: returns an `Outcome`, True, False, None or a `TrialResult`.
-        is_valid: returns False (or a reason as text) for a configuration that cannot be built, else True or None.
+        is_valid: returns False (or a reason as text) for a configuration that cannot be built, else True
+            or None.
             None: every configuration is valid.
         isolation: "process" (a forked child) or "none" (in place).
         timeout: seconds after which a child is killed and the trial is the failure "hang"; needs a child.
@@ -211,7 +213,7 @@ def _replace_seconds(result: TrialResult, seconds: float) -> TrialResult:
     )
 
 
-# ---------------------------------------------------------------------------------------------- the child's side
+# --------------------------------------------------------------------------------- the child's side
 
 
 def _child_main(
@@ -291,7 +293,7 @@ def _no_core_dump() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-# --------------------------------------------------------------------------------------------- the parent's side
+# -------------------------------------------------------------------------------- the parent's side
 
 
 def _listen(child: int, reader: int, timeout: float | None) -> tuple[TrialResult | None, int | None]:

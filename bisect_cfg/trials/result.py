@@ -64,9 +64,11 @@ class Runner(Protocol):
     """
 
     def run(self, request: TrialRequest) -> TrialResult:
-        """Run one trial to its end. An exception raised here ends the bisection (the study stays consistent)."""
+        """Run one trial to its end. An exception raised here ends the bisection (the study stays
+        consistent)."""
         ...
 
     def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
-        """None if the configuration can be built, otherwise why not. Called often: must launch nothing costly."""
+        """None if the configuration can be built, otherwise why not. Called often: must launch nothing
+        costly."""
         ...

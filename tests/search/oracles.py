@@ -1,4 +1,5 @@
-"""Simulated trials: a table of causes and of what cannot be run, asked by the search and then checked in full."""
+"""Simulated trials: a table of causes and of what cannot be run, asked by the search and then checked in
+full."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ def complaint(oracle: Oracle, conclusion: Conclusion) -> str | None:
 
 
 def draw(rng: random.Random, size: int, rules: int = 0) -> Oracle:
-    """A random monotone oracle with up to three causes of up to four factors, and up to `rules` rules of each kind."""
+    """A random monotone oracle with up to three causes of up to four factors, and up to `rules` rules of
+    each kind."""
     masks = {
         sum(1 << i for i in rng.sample(range(size), min(size, rng.choice((1, 1, 2, 2, 2, 3, 4)))))
         for _ in range(rng.choice((1, 1, 1, 2, 2, 3)))

@@ -8,15 +8,16 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.search.oracles import Oracle, complaint, draw, holds, solve
 
 from bisect_cfg.factors import Outcome
 from bisect_cfg.search import Ask, Problem, Record, look, next_question
 from bisect_cfg.search.transversal import minimal_hitting_sets
+from tests.search.oracles import Oracle, complaint, draw, holds, solve
 
 
 class Remembered:
-    """`next_question`, remembered by its arguments: thousands of oracles share most of their decision tree."""
+    """`next_question`, remembered by its arguments: thousands of oracles share most of their decision
+    tree."""
 
     def __init__(self) -> None:
         self.known: dict[tuple, object] = {}
