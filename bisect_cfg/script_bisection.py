@@ -226,6 +226,8 @@ class _Phases:
         settings = runner.settings
         if self._outcome(good_run) is not Outcome.PASS:
             return self._answer("baseline_fails", settings=settings, bad_run=bad_run, good_run=good_run)
+        for symptom in good_run.seen.symptoms:
+            self._note(f"A remark on the good configuration: {symptom.text}.")
         runner.usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
         runner.good_pace = good_run.seen.pace
         return self._isolate(bad_run, warm_runs, good_run)
