@@ -128,15 +128,13 @@ def test_ctrl_c_in_the_first_run(tool, moment):
     assert finished_folders(tool.folder / "s") == {}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_ended_by_others(tool, number):
+def test_ended_by_others(tool):
     script(tool.folder, SLOW_ENOUGH_TO_BE_KILLED)
     process = tool.start("bisect", "train.py", "--study", "s")
     time.sleep(2)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     tool.assert_nothing_left()
-    assert tool("bisect", "train.py", "--study", "s").status == 0
 
 
 def test_trials_with_daemons_are_cleared_up_after_a_kill(tool):

@@ -40,8 +40,7 @@ LOOK = """
 """
 
 
-@pytest.mark.parametrize("level", ["config", "imports", "cold"])
-@pytest.mark.parametrize("own_site", [False, True])
+@pytest.mark.parametrize(("level", "own_site"), [("config", True), ("imports", True), ("cold", True), ("config", False)])
 def test_same_as_plain_python(tool, library, tmp_path, level, own_site):
     home = tmp_path / "home"
     path = script(tmp_path, LOOK, "code/train.py")
@@ -116,7 +115,7 @@ TWO_STAGES = """
 """
 
 
-@pytest.mark.parametrize("level", ["config", "imports", "cold"])
+@pytest.mark.parametrize("level", ["config", "cold"])
 def test_a_stage_before_writes_nowhere_and_is_no_factor(tool, level):
     script(tool.folder, TWO_STAGES)
     said = tool("bisect", "train.py", "--study", "s", "--level", level)

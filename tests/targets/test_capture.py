@@ -6,6 +6,7 @@ import json
 
 import pytest
 import toys
+from bisect_cfg.reports.answer import safe_yaml
 
 WANTED = {"learning_rate": 3e-4, "weight_decay": 0.1, "warmup_steps": 0.1, "temperature": 0.9, "scale_rewards": "none"}
 EVERYTHING = {"output_dir": "out", **WANTED, **toys.SETTINGS}
@@ -334,3 +335,37 @@ def test_own_fields_of_a_subclass(warm, tmp_path):
     assert factors(settings) == {**EXPECTED, "bonus": (1.0, 5.0)}
     run = warm.run(path, settings=settings, configuration={**settings.bad, "bonus": 1.0})
     assert "BONUS 1.0" in (run.folder / "log.txt").read_text()
+
+
+# ------------------------------------------------------------------------------------------------ safe_config.yaml
+
+
+def test_safe_config_is_loaded_by_trl_parser(warm, tmp_path):
+    path = toys.write(
+        tmp_path,
+        f"""
+        import toy
+        from trl import GRPOConfig
+        args = GRPOConfig({CALL}, lr_scheduler_kwargs={{"num_cycles": 2}}, lr_scheduler_type="cosine",
+                          model_init_kwargs={{"dtype": "float32"}})
+        toy.trainer(args).train()
+        """,
+    )
+    settings = warm.settings(path)
+    safe = {**settings.bad, "learning_rate": 1e-6, "warmup_steps": 0}
+    loader = toys.write(
+        tmp_path / "loader",
+        """
+        import toy
+        from trl import GRPOConfig, TrlParser
+        args, = TrlParser((GRPOConfig,)).parse_args_and_config()
+        toy.trainer(args).train()
+        """,
+    )
+    (tmp_path / "loader/safe_config.yaml").write_text(safe_yaml(settings, safe))
+    loaded = warm.capture(loader, "--config", "safe_config.yaml").args.resolved
+    wanted = {**settings.capture.args.resolved, "learning_rate": 1e-6, "warmup_steps": 0}
+    ignored = {"output_dir", "logging_dir"}
+    plain = lambda values: {n: json.loads(v) if isinstance(v, str) and v.startswith("{") else v
+                            for n, v in values.items() if n not in ignored}  # fmt: skip  # noqa: E731
+    assert plain(loaded) == plain(wanted)
