@@ -47,6 +47,10 @@ measured."""
 UNPROVOKED = 3
 """Without a contradiction nothing is run more often than this, whatever doubt the prior leaves."""
 
+HOPELESS = 0.05
+"""A run that is likelier than nineteen in twenty to end in another failure is not worth its price, once a correction is
+known to cure: what it could add is a further cause that no run so far has shown."""
+
 MAX_CURES = 12
 """How many corrections of a candidate are looked at as possible next runs."""
 
@@ -166,6 +170,13 @@ class Isolation:
                     f"Whether it is enough to reset {self.problem.show(correction)} could not be run in any "
                     "valid way."
                 )
+            if self._hopeless(correction, variants):
+                complete = False
+                self.notes.append(
+                    f"With {self.problem.show(correction)} reset, some of the rest ends in another failure however it "
+                    "is combined; whether it has a part in a further cause cannot be seen."
+                )
+                variants = [mask for mask in variants if self.tally.of(mask).passes]
             for mask in variants:
                 runs[mask] = self._cure_ask(mask)
         for mask, ask in runs.items():
@@ -180,6 +191,13 @@ class Isolation:
             if repeat is not None:
                 return repeat
         return self._confirmed(complete)
+
+    def _hopeless(self, correction: int, variants: list[int]) -> bool:
+        """Whether enough has been tried: this correction is seen to cure, and its other variants keep ending in
+        another failure."""
+        cured = any(self.tally.of(mask).passes for mask in variants)
+        left = [mask for mask in variants if not self.tally.of(mask).runs and not self.tally.of(mask).running]
+        return cured and bool(left) and max(self.validity.chance(mask) for mask in left) < HOPELESS
 
     def _spot_check(self, known: list[int]) -> State | None:
         """Does each of several causes still fail in the company of all else that is not another cause?
