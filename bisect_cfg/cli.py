@@ -5,6 +5,7 @@ Nothing heavy is imported before a command needs it, and torch never is: `bisect
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,14 @@ def main() -> None:
         status = 2
     except InputError as error:
         _complain(error.message, error.advice)
+        status = 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        _complain(
+            f"{error.strerror}: {error.filename or 'the study folder'}.",
+            "Nothing is lost: with the room to write, the same command goes on where this one was.",
+        )
         status = 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("\nInterrupted; nothing is lost. The same command goes on where this one was.", err=True)

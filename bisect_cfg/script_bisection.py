@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.diagnosis.environment import fingerprint
+from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
 from bisect_cfg.study_folder import open_study, save_state
@@ -393,8 +393,9 @@ class _Phases:
         return judge(run.seen, self.runner.is_failure, frozenset(run.seen.silent_kinds))[0]
 
     def _levels(self) -> tuple[str, ...]:
-        wanted = self.state.get("level") or self.options.level
-        return LEVELS[LEVELS.index(wanted) :] if wanted else LEVELS
+        """The start levels still to be considered: none warmer than was settled before, or than the user allows."""
+        wanted = [level for level in (self.state.get("level"), self.options.level) if level]
+        return LEVELS[max((LEVELS.index(level) for level in wanted), default=0) :]
 
     def _bring_up(self, level: str) -> bool:
         reason = self._unsound.get(level) or self.runner.start_server(level)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 import toys
+
 from bisect_cfg.targets.settings import Capture, Settings, build_settings, read_capture
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Keeper, Patience, follow

@@ -156,7 +156,8 @@ class Belief:
         return passes
 
     def _updated(self, fails: int, passes: int) -> np.ndarray:
-        rates = RATES * GRID**fails * (1 - GRID) ** passes
+        prior = np.where(GRID == 1.0, 0.0, RATES) if self._tally.contradictory else RATES
+        rates = prior * GRID**fails * (1 - GRID) ** passes
         return rates / rates.sum()
 
     def _table(self, fails: int, passes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Capture, Settings, fork_point
@@ -242,7 +243,10 @@ class ScriptRunner:
                     level = self.level
                     reason = self.start_server("imports" if level == "cold" else level)
                     if reason is not None:
-                        raise RuntimeError(f"no process to check configurations in: {reason}")
+                        raise InputError(
+                            f"The process in which configurations are checked cannot be started: {reason}.",
+                            f"Its log is {self.folder / 'server' / 'log.txt'}.",
+                        )
                     self.level = level  # trials go on starting as they did
                 server = self._server
             try:
@@ -395,7 +399,10 @@ class ScriptRunner:
                 with self._server_lock:
                     if self._server is server:
                         self._close_server()
-        raise RuntimeError("the process that trials are forked from has died twice; start again with --level cold")
+        raise InputError(
+            "The process that trials are forked from has died twice.",
+            f"Its log is {self.folder / 'server' / 'log.txt'}. Start again with --level cold: nothing is lost.",
+        )
 
     def _enough(self, until_it_dies: bool) -> Callable[[Traces], bool]:
         def enough(traces: Traces) -> bool:

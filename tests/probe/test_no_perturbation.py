@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import toys
+
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import build_settings, read_capture
 from bisect_cfg.trials.process import Patience
