@@ -22,7 +22,7 @@ import numpy as np
 
 from bisect_cfg.search.belief import FALSE_FAIL, Belief, Local
 from bisect_cfg.search.problem import Ask, Problem, bits
-from bisect_cfg.search.proof import prove
+from bisect_cfg.search.proof import direct, prove
 from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.validity import Validity
 
@@ -269,7 +269,7 @@ def _proof_runs(
     covered: dict[int, set[int]] = {}
     for row in local.best(PROOFS):
         cause = local.causes.mask(row)
-        proof = prove(problem, tally, validity, cause, local.region, min(problem.confirm, 1), known)
+        proof = prove(problem, tally, validity, cause, local.region, direct(problem, tally), known)
         if proof is None or proof.refuted:
             continue
         for step in proof.missing:

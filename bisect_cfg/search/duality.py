@@ -22,7 +22,7 @@ from bisect_cfg.search.belief import Belief
 from bisect_cfg.search.choose import choose
 from bisect_cfg.search.masking import Masked, look_for_masking
 from bisect_cfg.search.problem import Ask, Claim, Conclusion, Done, FoundCause, Problem, State, Wait, bits
-from bisect_cfg.search.proof import prove, split
+from bisect_cfg.search.proof import direct, prove, split
 from bisect_cfg.search.strategies import NARROW, Needed, replay
 from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.transversal import minimal_hitting_sets
@@ -108,7 +108,7 @@ class Isolation:
                         self.validity,
                         local.causes.mask(row),
                         region,
-                        min(self.problem.confirm, 1),
+                        direct(self.problem, self.tally),
                         tuple(known),
                     )
                     if proof is not None and proof.found is not None and local.weight[row] >= accepted:
@@ -283,7 +283,7 @@ class Isolation:
 
     def _confirmed(self, complete: bool) -> State:
         """Each claim of the answer must have been observed as often as the user asked."""
-        times = self.problem.confirm
+        times = max(self.problem.confirm, direct(self.problem, self.tally))
         causes = []
         for cause in self.causes:
             proof = prove(

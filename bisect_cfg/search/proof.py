@@ -44,6 +44,12 @@ class Proof:
     found: FoundCause | None = None
 
 
+def direct(problem: Problem, tally: Tally) -> int:
+    """How often a proof must see each run itself while the search goes on: 1, or 0 if larger subsets may speak
+    for smaller ones, which they no longer can once runs contradict each other."""
+    return 1 if problem.confirm or tally.contradictory else 0
+
+
 def prove(
     problem: Problem,
     tally: Tally,
