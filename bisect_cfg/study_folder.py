@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import write_json
 from bisect_cfg.targets.script import Script, hash_of
 
 
@@ -117,9 +118,7 @@ def _put_aside(folder: Path, script: Script) -> None:
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
     """Write the study's state, all or nothing."""
-    temporary = folder / "study.json.new"
-    temporary.write_text(json.dumps(state, indent=1))
-    temporary.replace(folder / "study.json")
+    write_json(folder / "study.json", state)
 
 
 def _check_target(folder: Path, script: Script) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from bisect_cfg.factors import configuration_of, equal
+from bisect_cfg.jsonfile import write_json
 from bisect_cfg.script_bisection import Answer
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.script import Run
@@ -32,13 +33,10 @@ def write_answer(answer: Answer, environment: Mapping[str, Any]) -> dict[str, An
         The content of result.json.
     """
     result = as_result(answer, environment)
-    target = answer.folder / "result.json"
-    temporary = target.with_name("result.json.new")
-    temporary.write_text(json.dumps(_strict(result), indent=2) + "\n")
     safe = answer.folder / "safe_config.yaml"
     if result["recommendation"] is not None:
         safe.write_text(safe_yaml(answer.settings, result["recommendation"]["configuration"]))
-    temporary.replace(target)
+    write_json(answer.folder / "result.json", _strict(result))
     return result
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
+from bisect_cfg.jsonfile import write_json
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Capture, Settings, fork_point
 from bisect_cfg.trials import health
@@ -315,7 +316,7 @@ class ScriptRunner:
             },
         )
         saved = {**asdict(result), "outcome": result.outcome.value}
-        _write_json(run.folder / "result.json", saved)
+        write_json(run.folder / "result.json", saved)
         return result
 
     def train(
@@ -357,7 +358,7 @@ class ScriptRunner:
                 "env": {} if device is None else {"CUDA_VISIBLE_DEVICES": device},
                 "threads": max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
             }
-            _write_json(folder / "configuration.json", dict(configuration))
+            write_json(folder / "configuration.json", dict(configuration))
             environment, orders_path = self._write_cold_orders(folder, request)
             traces = Traces.of(folder)
             with self._sweep.around(self._server_group):
@@ -376,7 +377,7 @@ class ScriptRunner:
                 )
             self._keeper.remove(child.pid)
             traces.read()
-            _write_json(folder / "ending.json", asdict(ending))
+            write_json(folder / "ending.json", asdict(ending))
             seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
             return Run(seen, traces, folder)
         finally:
@@ -444,10 +445,10 @@ class ScriptRunner:
         """Orders for a cold start, and the command that repeats the trial by hand."""
         orders_path = folder / "orders.json"
         environment, restore = probe_environment(os.environ, orders_path)
-        _write_json(orders_path, {"level": "cold", "restore": restore, "request": request, "targets": request["targets"]})
+        write_json(orders_path, {"level": "cold", "restore": restore, "request": request, "targets": request["targets"]})
         # By hand the run goes to a folder of its own, so that the evidence stays as it is.
         by_hand = {**request, "folder": str(folder / "by-hand")}
-        _write_json(
+        write_json(
             folder / "orders-by-hand.json",
             {"level": "cold", "restore": restore, "request": by_hand, "targets": request["targets"]},
         )
@@ -472,10 +473,3 @@ def _until(enough: Callable[[Traces], bool], seconds: float | None) -> Callable[
     return lambda traces: enough(traces) or (
         bool(traces.metrics.rows) and traces.metrics.rows[-1]["time"] > seconds
     )
-
-
-def _write_json(path: Path, data: Any) -> None:
-    """Write all or nothing: a killed tool leaves no half file."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(json.dumps(data, indent=1, default=repr))
-    temporary.replace(path)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.jsonfile import write_json
+
 
 class ConfigChecks:
     """The answers so far.
@@ -65,9 +67,7 @@ class ConfigChecks:
             "resolved": self._resolved,
             "errors": [[sorted(reads), answers] for reads, answers in self._errors.items()],
         }
-        temporary = self._path.with_name(self._path.name + ".new")
-        temporary.write_text(json.dumps(kept))
-        temporary.replace(self._path)
+        write_json(self._path, kept)
         self._changed = False
 
 
