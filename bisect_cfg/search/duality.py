@@ -48,7 +48,8 @@ UNPROVOKED = 3
 """Without a contradiction nothing is run more often than this, whatever doubt the prior leaves."""
 
 HOPELESS = 0.05
-"""A run that is likelier than nineteen in twenty to end in another failure is not worth its price, once a correction is
+"""A run that is likelier than nineteen in twenty to end in another failure is not worth its price, once a
+correction is
 known to cure: what it could add is a further cause that no run so far has shown."""
 
 MAX_CURES = 12
@@ -193,8 +194,8 @@ class Isolation:
         return self._confirmed(complete)
 
     def _hopeless(self, correction: int, variants: list[int]) -> bool:
-        """Whether enough has been tried: this correction is seen to cure, and its other variants keep ending in
-        another failure."""
+        """Whether enough has been tried: this correction is seen to cure, and its other variants keep
+        ending in another failure."""
         cured = any(self.tally.of(mask).passes for mask in variants)
         left = [mask for mask in variants if not self.tally.of(mask).runs and not self.tally.of(mask).running]
         return cured and bool(left) and max(self.validity.chance(mask) for mask in left) < HOPELESS

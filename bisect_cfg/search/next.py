@@ -44,7 +44,8 @@ def look(problem: Problem, records: Iterable[Record]) -> State:
 
 
 def _assume_baselines(problem: Problem, records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """With workers to spare, take running baselines to come out as they nearly always do, and go on asking."""
+    """With workers to spare, take running baselines to come out as they nearly always do, and go on
+    asking."""
     expected = {problem.full: Outcome.FAIL, 0: Outcome.PASS}
     decided = {r.subset for r in records if r.outcome is not None}
     return tuple(

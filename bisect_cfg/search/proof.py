@@ -45,8 +45,8 @@ class Proof:
 
 
 def direct(problem: Problem, tally: Tally) -> int:
-    """How often a proof must see each run itself while the search goes on: 1, or 0 if larger subsets may speak
-    for smaller ones, which they no longer can once runs contradict each other."""
+    """How often a proof must see each run itself while the search goes on: 1, or 0 if larger subsets may
+    speak for smaller ones, which they no longer can once runs contradict each other."""
     return 1 if problem.confirm or tally.contradictory else 0
 
 
