@@ -56,37 +56,35 @@ def causes(study: Path) -> tuple:
 
 def test_killed_ten_times(tool):
     script(tool.folder, SLOW_ENOUGH_TO_BE_KILLED)
-    study = tool.folder / "s"
     started = time.monotonic()
     assert tool("bisect", "train.py", "--study", "whole").status == 0
     whole = time.monotonic() - started
 
-    moments = random.Random(2906)
-    landed = 0
-    for attempt in range(5 * KILLS):
-        before, trials = finished_folders(study), finished_trials(study)
-        process = tool.start("bisect", "train.py", "--study", "s", "--jobs", 1 + attempt % 2)
-        time.sleep(moments.uniform(0.1, 0.45) * whole)
-        if process.poll() is not None:
+    moments, landed, studies = random.Random(2906), 0, 0
+    while landed < KILLS:  # a study that was finished too soon for all of them is followed by another
+        study = tool.folder / f"s{studies}"
+        studies += 1
+        finished = False
+        while landed < KILLS and not finished:
+            before, trials = finished_folders(study), finished_trials(study)
+            process = tool.start("bisect", "train.py", "--study", study.name, "--jobs", 1 + landed % 2)
+            time.sleep(moments.uniform(0.1, 0.45) * whole)
+            finished = process.poll() is not None
+            if not finished:
+                process.send_signal(signal.SIGKILL)
+                landed += 1
             process.communicate()
-            break
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        tool.assert_nothing_left()
-        landed += 1
-        after, then = finished_folders(study), finished_trials(study)
-        assert before == {name: after.get(name) for name in before}, "a finished trial ran again"
-        assert trials == {number: then.get(number) for number in trials}, "a finished trial was changed"
-        if landed == KILLS:
-            break
-    before, trials = finished_folders(study), finished_trials(study)
-    said = tool("bisect", "train.py", "--study", "s")
-    assert said.status == 0, said.all
-    assert before.items() <= finished_folders(study).items()
-    assert trials.items() <= finished_trials(study).items()
-    assert causes(study) == causes(tool.folder / "whole") == ("isolated", True, [["beta", "bf16"]])
-    assert landed >= KILLS, f"only {landed} kills before the study was finished"
-    assert {path.name for path in tool.folder.iterdir()} == {"train.py", "s", "whole"}
+            tool.assert_nothing_left()
+            after, then = finished_folders(study), finished_trials(study)
+            assert before == {name: after.get(name) for name in before}, "a finished trial ran again"
+            assert trials == {number: then.get(number) for number in trials}, "a finished trial was changed"
+        before, trials = finished_folders(study), finished_trials(study)
+        said = tool("bisect", "train.py", "--study", study.name)
+        assert said.status == 0, said.all
+        assert before.items() <= finished_folders(study).items()
+        assert trials.items() <= finished_trials(study).items()
+        assert causes(study) == causes(tool.folder / "whole") == ("isolated", True, [["beta", "bf16"]])
+    assert {path.name for path in tool.folder.iterdir()} == {"train.py", "whole", *(f"s{n}" for n in range(studies))}
     tool.assert_nothing_left()
 
 
