@@ -134,9 +134,8 @@ class Bisection:
         confidence: probability the answer must reach if the failure is flaky.
         prior: "risk" (odds by name), "flat", or name -> odds (1 is ordinary, missing names are ordinary).
         confirm: how often each claim of the answer (the cause fails, it passes without each one parameter,
-            the
-            correction passes) must have been observed itself. 0: once, and a larger subset's pass speaks
-            for a smaller one, as it does unless a setting hides the failure; that saves a run or two a cause.
+            the correction passes) must have been observed itself. 0: once, and a larger subset's pass speaks
+            for a smaller one; that saves about one run a cause and trusts that no setting hides the failure.
         is_failure: whether a failing result is the failure under study; None: same signature as the bad
             configuration's. Any other failure is UNRESOLVED.
         on_event: called with `Resumed`, `TrialStarted`, `TrialFinished`, `CauseFound`, `Concluded`, from the
@@ -166,7 +165,7 @@ class Bisection:
         first: bool = False,
         confidence: float = 0.95,
         prior: str | Mapping[str, float] = "risk",
-        confirm: int = 0,
+        confirm: int = 1,
         is_failure: Callable[[TrialResult], bool] | None = None,
         on_event: Callable[[Event], None] | None = None,
         max_seconds: float | None = None,

@@ -402,24 +402,30 @@ _VOID = ("lost", "interrupted", "withdrawn")
 def result_of(trial: FrozenTrial) -> TrialResult:
     """The result as the runner gave it."""
     a = trial.user_attrs
-    outcome = Outcome(a.get("reported", Outcome.UNRESOLVED.value))
+    rest = a.get("result") or {}
     return TrialResult(
-        outcome, a.get("signature"), a.get("message", ""), float(a.get("seconds") or 0.0), a.get("step"),
+        Outcome(rest.get("reported", Outcome.UNRESOLVED.value)),
+        a.get("signature"),
+        rest.get("message", ""),
+        float(a.get("seconds") or 0.0),
+        rest.get("step"),
         a.get("attributes") or {},
-    )  # fmt: skip
+    )
 
 
 def _result_attributes(result: TrialResult, outcome: Outcome | None) -> dict[str, Any]:
+    """Few attributes, as each is a transaction of its own: what people look at singly, the rest together."""
     values: dict[str, Any] = {
-        "reported": result.outcome.value,
-        "signature": result.signature,
+        "result": {
+            "reported": result.outcome.value,
+            "message": result.message,
+            "step": result.step,
+        },
         "seconds": round(result.seconds, 6),
         "outcome": (outcome or result.outcome).value,
     }
-    if result.message:
-        values["message"] = result.message
-    if result.step is not None:
-        values["step"] = result.step
+    if result.signature is not None:
+        values["signature"] = result.signature
     if result.attributes:
         values["attributes"] = json.loads(json.dumps(dict(result.attributes), default=repr))
     return values

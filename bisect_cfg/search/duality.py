@@ -174,8 +174,8 @@ class Isolation:
             if self._hopeless(correction, variants):
                 complete = False
                 self.notes.append(
-                    f"With {self.problem.show(correction)} reset, some of the rest ends in another failure however it "
-                    "is combined; whether it has a part in a further cause cannot be seen."
+                    f"With {self.problem.show(correction)} reset, some of the rest ends in another failure "
+                    "however it is combined; whether it has a part in a further cause cannot be seen."
                 )
                 variants = [mask for mask in variants if self.tally.of(mask).passes]
             for mask in variants:
