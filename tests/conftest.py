@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,11 @@ from bisect_cfg.trials.server import TrialServer, probe_environment
 from bisect_cfg.trials.verdict import observe
 
 MARK = "BISECT_CFG_TEST"
+
+# A shell without job control starts background commands with SIGINT ignored, and so would be all that we start:
+# the tests of Ctrl-C would wait for nothing.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
