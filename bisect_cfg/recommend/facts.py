@@ -1,0 +1,145 @@
+"""What the data files of this package share: how values are compared, how names are written, what a source is.
+
+A setting has one name here, the dotted one (`args.learning_rate`, `model.dtype`). Users and reports call a
+setting of the training config by its bare name, and older versions called some settings otherwise; `spelled`
+and `canonical` translate.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "data"
+
+NAMESPACES = ("args", "model", "peft", "launch", "env", "packages")
+
+ALIASES = {
+    "args.model_init_kwargs.dtype": "model.dtype",
+    "args.model_init_kwargs.torch_dtype": "model.dtype",
+    "model.torch_dtype": "model.dtype",
+    "args.model_init_kwargs.attn_implementation": "model.attn_implementation",
+    "args.activation_checkpointing": "args.gradient_checkpointing",
+    "args.activation_checkpointing_kwargs.use_reentrant": "args.gradient_checkpointing_kwargs.use_reentrant",
+}
+"""Other names of the same setting: GRPOConfig can load the model itself (`model_init_kwargs`), and transformers has
+been renaming `torch_dtype` to `dtype` and `gradient_checkpointing` to `activation_checkpointing`. The name that most
+versions know is the canonical one."""
+
+_SOURCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
+_COMPARISON = re.compile(r"(<=|>=|!=|<|>)\s*(.+)")
+_OPERATORS = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+class DataError(ValueError):
+    """A data file that does not follow its schema; says which, where and what to write instead."""
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The entries of a data file, each checked to be a mapping without numbers that YAML takes for text.
+
+    Raises:
+        DataError: it is not so.
+    """
+    import yaml
+
+    try:
+        table = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise DataError(f"{path.name}: not YAML: {error}") from error
+    if not isinstance(table, list) or not all(isinstance(entry, dict) for entry in table):
+        raise DataError(f"{path.name}: a list of mappings is expected, each begins with '- '")
+    for number, entry in enumerate(table, 1):
+        for text in _texts(entry):
+            if _NUMBER.fullmatch(text):
+                raise DataError(
+                    f"{path.name}, entry {number}: {text} is text to YAML 1.1; write it with a dot, 1.0e-6"
+                )
+    return table
+
+
+def _texts(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+
+
+def source(text: Any, place: str) -> str:
+    """The address of a source: `owner/repository#number` on GitHub, an https address, or "measured".
+
+    Raises:
+        DataError: none of these.
+    """
+    found = _SOURCE.match(str(text))
+    if found:  # GitHub sends /issues/ on to /pull/ where the number is a pull request
+        return f"https://github.com/{found['repository']}/issues/{found['number']}"
+    if text == "measured" or str(text).startswith("https://"):
+        return str(text)
+    raise DataError(
+        f"{place}: source {text!r} is no owner/repository#number, no https address and not 'measured'"
+    )
+
+
+def dotted(name: str) -> str:
+    """A name with its namespace: what has none belongs to the training config."""
+    return name if name.split(".")[0] in NAMESPACES else f"args.{name}"
+
+
+def canonical(name: str) -> str:
+    """The one name that the data files use for a setting."""
+    return ALIASES.get(dotted(name), dotted(name))
+
+
+def spelled(name: str, present: Iterable[str]) -> str:
+    """The dotted name under which a setting is present, or the canonical one if it is not."""
+    for other in present:
+        if canonical(other) == name:
+            return dotted(other)
+    return name
+
+
+def plain(value: Any) -> Any:
+    """A value as people write it: a tagged or real torch dtype is its name."""
+    if isinstance(value, Mapping) and "$dtype" in value:
+        return value["$dtype"]
+    text = str(value)
+    return text.removeprefix("torch.") if text.startswith("torch.") else value
+
+
+def agrees(wanted: Any, actual: Any) -> bool:
+    """Whether a value is what an entry asks for.
+
+    Args:
+        wanted: a value, a list of values of which one is enough, a comparison (">1"), or "*" for any value.
+        actual: the value of a configuration.
+    """
+    if isinstance(wanted, list):
+        return any(agrees(one, actual) for one in wanted)
+    if wanted == "*":
+        return True
+    actual = plain(actual)
+    comparison = _COMPARISON.fullmatch(wanted) if isinstance(wanted, str) else None
+    if comparison:
+        try:
+            return not isinstance(actual, bool) and _OPERATORS[comparison[1]](
+                float(actual), float(comparison[2])
+            )
+        except (TypeError, ValueError):
+            return False
+    if isinstance(wanted, bool) or isinstance(actual, bool) or wanted is None or actual is None:
+        return wanted is actual
+    if isinstance(wanted, str) or isinstance(actual, str):
+        return str(wanted).lower() == str(actual).lower()
+    return bool(wanted == actual)
