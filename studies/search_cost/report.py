@@ -1,0 +1,110 @@
+"""Rows of the table, and how they are written."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from oracles import Answer, Oracle
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a tool made of one oracle; the fields are those of `Row`, before averaging."""
+
+    trials: int
+    exact: bool
+    right: bool
+    invalid: int
+    rounds: int
+    seconds: float
+
+
+def judge(tool: str, oracle: Oracle, answer: Answer, seconds: float) -> Result:
+    """Compare an answer with the truth."""
+    truth = frozenset(oracle.instance.causes)
+    exact = answer.causes == truth and (answer.complete or tool != "ours")
+    right = bool(answer.causes) and answer.causes <= truth
+    rounds = oracle.launches if answer.rounds is None else answer.rounds
+    return Result(oracle.launches, exact, right, oracle.invalid, rounds, seconds)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        case, tool, setting: which line; the setting is ours alone.
+        instances: how many oracles.
+        trials: mean number of runs, every launch counted; `error` is its standard error.
+        exact: share of answers that name all the causes and nothing else; from ours also that they are complete.
+        right: share of answers in which everything named is a cause, and something is named.
+        invalid: mean number of launches of an invalid configuration.
+        rounds: mean rounds of runs at once.
+        milliseconds: time per run spent in the tool.
+        aim: trials wanted of ours.
+    """
+
+    case: str
+    tool: str
+    setting: str
+    instances: int
+    trials: float
+    error: float
+    exact: float
+    right: float
+    invalid: float
+    rounds: float
+    milliseconds: float
+    aim: str
+
+
+def row(case: str, tool: str, setting: str, aim: str, results: Sequence[Result]) -> Row:
+    """The row of a case and a tool, from what came out of each oracle."""
+    trials = [result.trials for result in results]
+    count = len(results)
+
+    def mean(name: str) -> float:
+        return statistics.mean(float(getattr(result, name)) for result in results)
+
+    error = statistics.stdev(trials) / math.sqrt(count) if count > 1 else 0.0
+    milliseconds = 1000 * mean("seconds") / mean("trials")
+    return Row(
+        case, tool, setting, count, mean("trials"), error, mean("exact"), mean("right"), mean("invalid"),
+        mean("rounds"), milliseconds, aim,
+    )  # fmt: skip
+
+
+HEAD = (
+    "| case | tool | setting | trials | exact | right | invalid | rounds | ms a trial | aim | instances |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def line(r: Row) -> str:
+    """One row in markdown."""
+    return (
+        f"| {r.case} | {r.tool} | {r.setting} | {r.trials:.2f} ± {r.error:.2f} | {r.exact:.1%} | {r.right:.1%} "
+        f"| {r.invalid:g} | {r.rounds:.2f} | {r.milliseconds:.1f} | {r.aim} | {r.instances} |"
+    )
+
+
+def write(rows: Sequence[Row], folder: Path, order: Sequence[str]) -> None:
+    """Put the rows into `table.json` and `table.md`, in place of older ones of the same case, tool and setting.
+
+    Args:
+        rows: what was measured now.
+        folder: where the files are, or will be.
+        order: the names of all cases; rows of cases no longer among them are dropped.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    table = folder / "table.json"
+    old = [Row(**item) for item in json.loads(table.read_text())] if table.exists() else []
+    merged = {(r.case, r.tool, r.setting): r for r in (*old, *rows) if r.case in order}
+    sorted_rows = sorted(merged.values(), key=lambda r: order.index(r.case))
+    table.write_text(json.dumps([asdict(r) for r in sorted_rows], indent=1) + "\n")
+    (folder / "table.md").write_text("\n".join([HEAD, *map(line, sorted_rows)]) + "\n")

@@ -1,0 +1,81 @@
+"""The study of the search's cost: it runs, it counts every launch, and its oracles are the same for all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STUDY = Path(__file__).resolve().parents[1] / "studies" / "search_cost"
+
+
+@pytest.fixture
+def study(monkeypatch):
+    """The study's folder on the path, as when its program is run."""
+    monkeypatch.syspath_prepend(str(STUDY))
+
+
+def run(*arguments: str) -> str:
+    command = [sys.executable, str(STUDY / "run.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+def test_a_row_is_measured_printed_and_put_in_place_of_the_older_one(tmp_path) -> None:
+    arguments = ("--only", "n=8, k=2", "--confirm", "1", "--out", str(tmp_path))
+    run(*arguments, "--instances", "3")
+    printed = run(*arguments, "--instances", "6", "--processes", "2")
+    (row,) = json.loads((tmp_path / "table.json").read_text())
+    assert row["case"] == "n=8, k=2" and row["instances"] == 6 and row["exact"] == 1.0
+    assert 6 <= row["trials"] <= 20 and row["invalid"] == 0
+    line = (tmp_path / "table.md").read_text().splitlines()[-1]
+    assert line in printed.splitlines()
+    assert json.loads((tmp_path / "table.json").read_text())[0]["trials"] == row["trials"]
+
+
+def test_the_public_class_and_the_search_alone_run_the_same_trials(study) -> None:
+    import oracles
+    import ours
+
+    names = (
+        "n=19, k=2",
+        "p=0.5, n=19, k=2",
+        "two overlapping pairs, n=19",
+        "cause from the prior, n=19, risk",
+    )
+    for case in (c for c in oracles.cases() if c.name in names or c.name.startswith("TRL")):
+        for number in range(1 if case.fixed else 3):
+            one, other = oracles.Oracle(case.instance(number)), oracles.Oracle(case.instance(number))
+            first = ours.by_class(case, one, ours.Setting(1))
+            second = ours.by_rounds(case, other, ours.Setting(1))
+            assert (one.asked, first.causes, first.complete) == (other.asked, second.causes, second.complete)
+            assert one.invalid == 0
+
+
+def test_cases_of_one_kind_share_their_causes(study) -> None:
+    import oracles
+
+    kinds: dict[str, set[tuple]] = {}
+    for case in oracles.cases():
+        kinds.setdefault(case.kind, set()).add(tuple(case.instance(i).causes for i in range(5)))
+    assert all(len(drawn) == 1 for drawn in kinds.values()) and len(kinds) < len(oracles.cases())
+    case = next(c for c in oracles.cases() if c.name == "p=0.5, n=19, k=2")
+    full, coins = case.instance(0).full, []
+    for _ in range(2):
+        oracle = oracles.Oracle(case.instance(0))
+        coins.append([oracle.run(full) for _ in range(50)])
+    assert coins[0] == coins[1] and coins[0][0] is True and 10 < sum(coins[0]) < 40
+
+
+def test_an_invalid_launch_counts_and_too_many_end_the_run(study) -> None:
+    import oracles
+
+    case = next(c for c in oracles.cases() if c.name.startswith("TRL"))
+    oracle = oracles.Oracle(case.instance(0))
+    alone = 1 << oracles.OPTIONS.index("num_generations")
+    assert oracle.run(alone) is None and oracle.invalid == oracle.launches == 1
+    oracle.launches = oracles.LIMIT
+    with pytest.raises(oracles.Exhausted):
+        oracle.run(0)
