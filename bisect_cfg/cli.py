@@ -94,6 +94,38 @@ def explain(log: str) -> int:
     return explain_command(log)
 
 
+@cli.command(
+    epilog="Exit status: 0 nothing is known against it (notes aside); 1 findings; 2 wrong usage or input."
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TARGET] [-- ARGUMENTS | -- LAUNCHER COMMAND]")
+@click.option("--fingerprint", "recorded", multiple=True, metavar="FILE", help="Judge the environment that doctor --json (or a study's result.json) recorded on another machine; several are compared.")
+@click.option("--python", metavar="PATH", help="Interpreter that trains. [this one]")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None, as_json: bool) -> int:
+    """Say what is known against an environment and a configuration, before a trial is spent.
+
+    \b
+    bisect-cfg doctor                             the environment alone
+    bisect-cfg doctor train.py -- --lr 1e-6       and what the script sets; it is not trained
+    bisect-cfg doctor -- accelerate launch train.py   every process that this starts, compared
+
+    The script is run as it is, up to its trainer. Where there are GPUs, a few small products and copies show whether
+    they compute what they should.
+    """
+    from bisect_cfg.doctor import examine
+
+    diagnosis = examine(words, python=python, recorded=recorded)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(diagnosis.to_json(), indent=1))
+    else:
+        from bisect_cfg.reports.doctor import show
+
+        show(diagnosis)
+    return 0 if diagnosis.clean else 1
+
+
 def main() -> None:
     """Entry point: errors meant for people become two lines and an exit status."""
     try:

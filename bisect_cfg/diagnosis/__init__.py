@@ -5,4 +5,6 @@ knowledge     known failures, as data
 explain       a log in, what it means out
 environment   the fingerprint of where a trial runs
 findings      what is worth saying before a trial is spent
+ranks         whether the processes of one run find the same environment
+gpu           whether the GPUs compute what they should
 """

@@ -59,7 +59,9 @@ def _environment(conditions: Mapping[str, Any], environment: Mapping[str, Any]) 
     if "cuda" in conditions:
         yield _version("CUDA", conditions["cuda"], environment.get("cuda"))
     if "cublas" in conditions:
-        yield _version("cuBLAS", conditions["cublas"], (environment.get("cublas") or {}).get("version"))
+        cublas = environment.get("cublas") or {}  # what is loaded counts, where somebody has looked
+        version = cublas.get("loaded_version") or cublas.get("version")
+        yield _version("cuBLAS", conditions["cublas"], version)
     if "gpu" in conditions:
         names = [gpu["name"] for gpu in environment.get("gpus") or []]
         holds = any(re.search(conditions["gpu"], name) for name in names) if names else None

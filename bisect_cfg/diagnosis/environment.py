@@ -3,41 +3,29 @@
 The same settings crash on one machine and train on the next: the H20 floating point exception needs a GPU,
 a CUDA tag and a cuBLAS version together. So every verdict carries this fingerprint, and the conditions of the
 known issues are checked against it. It is read from package metadata, `nvidia-smi` and the kernel; torch is
-never imported, because that takes seconds and would initialise what the trials want untouched.
+never imported, because that takes seconds and would initialise what the trials want untouched. Only
+`loaded_cublas` imports it, in a process of its own.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.diagnosis import _packages
+from bisect_cfg.diagnosis import _machine, _packages
+
+VARIABLES = _machine.VARIABLES
+parse_gpus = _machine.parse_gpus
 
 PATIENCE = 20.0
-"""Seconds for `nvidia-smi` or another interpreter to answer; a cold driver takes several."""
+"""Seconds for another interpreter to say what it has installed."""
 
-VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-    "NCCL_P2P_DISABLE",
-    "NCCL_IB_DISABLE",
-    "VLLM_ATTENTION_BACKEND",
-    "VLLM_USE_V1",
-    "WORLD_SIZE",
-    "ACCELERATE_USE_FSDP",
-    "ACCELERATE_USE_DEEPSPEED",
-    "ACCELERATE_MIXED_PRECISION",
-)
-"""Variables that change how training runs. Named one by one, because an environment holds secrets."""
-
-_QUERY = "name,memory.total,driver_version,compute_cap"
+IMPORT_PATIENCE = 180.0
+"""Seconds for torch to be imported; from a cold network disk that takes minutes."""
 
 
 def fingerprint(python: str | None = None) -> dict[str, Any]:
@@ -53,15 +41,37 @@ def fingerprint(python: str | None = None) -> dict[str, Any]:
         could not be asked.
     """
     result = _packages.installed() if python is None else _ask(python)
-    driver, gpus = _gpus()
-    result |= {
-        "driver": driver,
-        "gpus": gpus,
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "memory_mb": _memory_mb(),
-    }
+    return result | _machine.machine()
+
+
+def loaded_cublas(python: str | None = None) -> dict[str, Any] | None:
+    """The cuBLAS that torch really loads (`path`, `version`), asked of a process that imports torch.
+
+    Args:
+        python: The interpreter that trains; this one if None.
+
+    Returns:
+        None if torch loads none, is not there, or does not come up.
+    """
+    try:
+        return _run(python or sys.executable, Path(_machine.__file__), IMPORT_PATIENCE)
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def with_loaded_cublas(environment: Mapping[str, Any], loaded: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fingerprint with `loaded_from` and `loaded_version` in its `cublas`.
+
+    The wheel's own version, which has a fourth number, is kept as the loaded one where the library lies inside it.
+    """
+    result, cublas = dict(environment), dict(environment.get("cublas") or {})
+    if loaded:
+        cublas["loaded_from"] = loaded["path"]
+        own = "/nvidia/" in loaded["path"] and str(cublas.get("version") or "").startswith(
+            loaded["version"] or "-"
+        )
+        cublas["loaded_version"] = cublas["version"] if own else loaded["version"]
+        result["cublas"] = cublas
     return result
 
 
@@ -69,55 +79,37 @@ def describe(environment: dict[str, Any]) -> str:
     """The fingerprint in one line for people: what a bug report would be asked for first."""
     parts = [f"Python {environment.get('python', '?')}"]
     packages = environment.get("packages") or {}
-    named = ("torch", "trl", "transformers", "vllm", "openrlhf")
+    named = ("torch", "trl", "transformers", "accelerate", "vllm", "deepspeed", "openrlhf")
     parts += [f"{name} {packages[name]}" for name in named if name in packages]
     if environment.get("cuda"):
         parts.append(f"CUDA {environment['cuda']}")
     cublas = environment.get("cublas") or {}
-    if cublas.get("version"):
-        parts.append(f"cuBLAS {cublas['version']}")
-    gpus = [gpu["name"] for gpu in environment.get("gpus") or []]
+    version = cublas.get("loaded_version") or cublas.get("version")
+    if version:
+        parts.append(f"cuBLAS {version}")
+    if environment.get("driver"):
+        parts.append(f"driver {environment['driver']}")
+    gpus = [_gpu(gpu) for gpu in environment.get("gpus") or []]
     parts += [f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)] or ["no GPU"]
     return ", ".join(parts)
 
 
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    memory = gpu.get("memory_mb")
+    return f"{gpu['name']} ({memory / 1024:.0f} GiB)" if memory else str(gpu["name"])
+
+
 def _ask(python: str) -> dict[str, Any]:
-    source = Path(_packages.__file__).read_text(encoding="utf-8")
     try:
-        answer = subprocess.run(
-            [python, "-c", source], capture_output=True, text=True, timeout=PATIENCE, check=True
-        )
-        return json.loads(answer.stdout.splitlines()[-1])
+        return _run(python, Path(_packages.__file__), PATIENCE)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         return {"executable": python, "packages": {}, "error": f"{python} could not be asked: {error}"}
 
 
-def _gpus() -> tuple[str | None, list[dict[str, Any]]]:
-    try:
-        answer = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"],
-            capture_output=True, text=True, timeout=PATIENCE, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):  # no GPU, no driver, or one that hangs
-        return None, []
-    return parse_gpus(answer.stdout)
-
-
-def parse_gpus(table: str) -> tuple[str | None, list[dict[str, Any]]]:
-    """Driver version and GPUs from `nvidia-smi`'s comma separated answer."""
-    driver, gpus = None, []
-    for line in table.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 4:
-            continue
-        name, memory, driver, capability = cells
-        memory_mb = int(memory) if memory.isdigit() else None  # "[N/A]" where memory is shared with the host
-        gpus.append({"name": name, "memory_mb": memory_mb, "compute_capability": capability})
-    return driver, gpus
-
-
-def _memory_mb() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
-    except (ValueError, OSError, AttributeError):
-        return None
+def _run(python: str, path: Path, patience: float) -> Any:
+    """What a file of ours prints in another interpreter; its source is handed over, nothing is put on its path."""
+    source = path.read_text(encoding="utf-8")
+    answer = subprocess.run(
+        [python, "-c", source], capture_output=True, text=True, timeout=patience, check=True
+    )
+    return json.loads(answer.stdout.splitlines()[-1])

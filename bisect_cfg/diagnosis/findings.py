@@ -11,8 +11,8 @@ not name is not judged.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bisect_cfg.diagnosis.conditions import judge
@@ -24,6 +24,9 @@ to collapse a 0.6B model (datawhalechina/hello-agents#770)."""
 
 ADAPTER_WARN = 5e-5
 """Of LoRA: TRL's own reproduction uses 1e-5, its Python example 5e-5."""
+
+LEVELS = ("problem", "warning", "note")
+"""The worst first. A note is worth a line and no more: a run with nothing else against it is clean."""
 
 Settings = Mapping[str, Any]
 
@@ -38,6 +41,8 @@ class Finding:
         why: The facts of this environment and configuration that make it so.
         cure: What to do.
         source: Where it is known from.
+        id: A short name that stays: of the knowledge entry, or of the rule.
+        meaning: What stands behind it, where the title does not say enough.
     """
 
     level: str
@@ -45,6 +50,8 @@ class Finding:
     why: str
     cure: str
     source: str
+    id: str = ""
+    meaning: str = ""
 
 
 def check(environment: Mapping[str, Any], configuration: Mapping[str, Any] | None = None) -> list[Finding]:
@@ -59,8 +66,14 @@ def check(environment: Mapping[str, Any], configuration: Mapping[str, Any] | Non
         settings.setdefault(name.rpartition(".")[2], value)
     found = [*_known(environment, settings)]
     for rule in RULES:
-        found += rule(environment, settings)
-    return sorted(found, key=lambda finding: ("problem", "warning", "note").index(finding.level))
+        name = rule.__name__.strip("_").replace("_", "-")
+        found += [replace(finding, id=name) for finding in rule(environment, settings)]
+    return worst_first(found)
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Problems, then warnings, then notes; otherwise in the order they came."""
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 def _known(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
@@ -68,7 +81,8 @@ def _known(environment: Mapping[str, Any], settings: Settings) -> Iterator[Findi
         verdicts = judge(entry.conditions, environment, settings) if entry.doctor else []
         if verdicts and all(verdict.holds for verdict in verdicts):
             why = ", ".join(verdict.found for verdict in verdicts)
-            yield Finding("problem", entry.title, why, entry.cures[0], entry.sources[0])
+            cure, source = entry.cures[0], entry.sources[0]
+            yield Finding("problem", entry.title, why, cure, source, entry.id, entry.meaning)
 
 
 def _groups(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
@@ -83,9 +97,13 @@ def _groups(environment: Mapping[str, Any], settings: Settings) -> Iterator[Find
         )  # fmt: skip
         return
     processes = settings.get("launch.num_processes") or settings.get("num_processes") or 1
-    # Which steps count differs: none in TRL 0.15 and 0.16, accumulation from 0.17 on.
+    # What counts differs: prompts before TRL 0.15 (any batch is whole), completions since; none of the accumulation
+    # steps in 0.15 and 0.16, all of them from 0.17 on.
     steps = settings.get("steps_per_generation") or settings.get("gradient_accumulation_steps") or 1
-    if re.match(r"0\.1[56]\b", (environment.get("packages") or {}).get("trl", "")):
+    version = re.match(r"0\.(\d+)", (environment.get("packages") or {}).get("trl", ""))
+    if version and int(version[1]) < 15:
+        return
+    if version and int(version[1]) < 17:
         steps = 1
     size = settings.get("generation_batch_size") or batch * processes * steps
     if size % generations:
@@ -120,6 +138,31 @@ def _fsdp(environment: Mapping[str, Any], settings: Settings) -> Iterator[Findin
         yield Finding(
             "problem", "FSDP leaves the reference model on the CPU", f"beta={settings['beta']}, FSDP",
             "TRL 0.18.0 or newer, or beta=0", "https://github.com/huggingface/trl/issues/3348",
+        )  # fmt: skip
+
+
+def _ranks(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """NCCL refuses two ranks on one GPU; a configuration for eight GPUs is often started on two."""
+    ranks, gpus = environment.get("local_ranks"), len(environment.get("gpus") or [])
+    if ranks and gpus and ranks > gpus:
+        yield Finding(
+            "problem", "More processes than GPUs on this machine", f"{ranks} ranks, {gpus} GPUs",
+            f"num_processes={gpus} in the accelerate config, or --nproc_per_node {gpus}",
+            "https://github.com/huggingface/trl/issues/2851",
+        )  # fmt: skip
+
+
+def _other_cublas(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """LD_LIBRARY_PATH goes before the wheel's own folder, and the two versions do not mix."""
+    cublas = environment.get("cublas") or {}
+    shadow, loaded = cublas.get("shadowed_by"), cublas.get("loaded_from")
+    if shadow and cublas.get("version") and (loaded is None or loaded == shadow):
+        verb = "is" if loaded else "would be"
+        yield Finding(
+            "warning", f"Another cuBLAS {verb} loaded than the one torch was installed with",
+            f"{shadow} by LD_LIBRARY_PATH, in place of {cublas['package']} {cublas['version']}",
+            "unset LD_LIBRARY_PATH before the run",
+            "https://github.com/vllm-project/vllm/issues/35608",
         )  # fmt: skip
 
 
@@ -197,7 +240,9 @@ def _removed(environment: Mapping[str, Any], settings: Settings) -> Iterator[Fin
 RULES: tuple[Callable[[Mapping[str, Any], Settings], Iterator[Finding]], ...] = (
     _groups,
     _launch,
+    _ranks,
     _fsdp,
+    _other_cublas,
     _old_gpu,
     _clipping,
     _learning_rate,

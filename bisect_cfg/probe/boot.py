@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from . import capture, imports, quiet, record, serve, watch
+from . import capture, imports, inspection, quiet, record, serve, watch
 
 # A real-time signal that nobody uses: asks a silent process for the Python stacks of all its threads.
 STACK_SIGNAL = signal.SIGRTMIN + 9
@@ -22,12 +22,15 @@ _READ_LATER = ("WANDB_", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES")
 def start(path):
     """Read the orders at `path` and prepare this process.
 
-    The orders are a JSON object: ``level`` ("cold" or "imports"), ``restore`` (environment variables as the user has
+    The orders are a JSON object: ``level`` ("cold", "imports", or "inspect", see `inspection`), ``restore`` (environment variables as the user has
     them, None for absent), ``targets``, and for a cold start the ``request`` (see `serve.begin`), for a server its
     ``socket`` (a file descriptor) and the ``modules`` to import. Level "config" is a server that was told to advance.
     """
     with open(path, encoding="utf-8") as stream:
         orders = json.load(stream)
+    if orders["level"] == "inspect":
+        inspection.start(orders)
+        return
     for name, value in orders["restore"].items():
         if value is None:
             os.environ.pop(name, None)

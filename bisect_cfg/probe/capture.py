@@ -53,6 +53,7 @@ class _State:
     objects: list = []
     user_output_dir = None  # where the script itself would have written
     before = None  # called with (kind, index) before an object is touched: the server's fork point
+    after = None  # called with (kind, object) once it is resolved
 
 
 state = _State()
@@ -279,6 +280,8 @@ def _on_object(thing, kind, resolve):
         index=index,
         values={name: values.encode(getattr(thing, name, None)) for name in names},
     )
+    if state.after is not None:
+        state.after(kind, thing)
 
 
 def apply(thing, wanted, defaults):

@@ -70,3 +70,14 @@ def test_a_trial_sees_only_its_device(tmp_path):
     for row in result["trials"]:
         orders = json.loads((tmp_path / "study" / row["folder"] / "orders.json").read_text())
         assert orders["request"]["env"]["CUDA_VISIBLE_DEVICES"] == last
+
+
+def test_doctor_computes_on_the_card() -> None:
+    from bisect_cfg.diagnosis.environment import fingerprint, loaded_cublas
+    from bisect_cfg.diagnosis.gpu import probe
+
+    results = probe()
+    assert [one for one in results if "signal" in one or "error" in one] == []
+    assert len(results) >= 4
+    loaded, installed = loaded_cublas(), fingerprint()["cublas"]
+    assert loaded is not None and loaded["version"].split(".")[0] == installed["version"].split(".")[0]

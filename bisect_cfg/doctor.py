@@ -1,0 +1,295 @@
+"""`bisect-cfg doctor`: what is known against an environment and a configuration, before a trial is spent.
+
+Three questions, each asked only where it can be: what the environment is (of this machine, of the interpreter that
+trains, of every process that a launcher starts, or as recorded on another machine); what the script sets (it is run up
+to its trainer, never into training); whether the GPUs compute what they should.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bisect_cfg.diagnosis import gpu, ranks
+from bisect_cfg.diagnosis.environment import fingerprint, loaded_cublas, with_loaded_cublas
+from bisect_cfg.diagnosis.findings import Finding, check, worst_first
+from bisect_cfg.errors import InputError
+from bisect_cfg.targets.names import SUCCESSORS
+from bisect_cfg.targets.script import find_script
+from bisect_cfg.targets.settings import Capture
+from bisect_cfg.trials.inspection import Inspection, Rank, inspect
+
+SCHEMA = 1
+"""Version of what --json prints."""
+
+SEVERAL_MACHINES = ("srun", "mpirun", "mpiexec", "deepspeed", "pdsh", "ray")
+"""Launchers that may reach other machines from one command."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found.
+
+    Attributes:
+        findings: the worst first.
+        environment: the fingerprint that was judged; that of rank 0 of a launched run.
+        configuration: dotted name -> resolved value, None if none was asked for or found.
+        target: what was run, as the user would type it; "" for the environment alone.
+        environments: one a process or a file, where there are several.
+        probes: results of the GPU probes; None where they were skipped.
+        skipped: why they were.
+        log: the last lines of a command that never came to its training.
+    """
+
+    findings: tuple[Finding, ...]
+    environment: dict[str, Any]
+    configuration: dict[str, Any] | None = None
+    target: str = ""
+    environments: tuple[dict[str, Any], ...] = ()
+    probes: tuple[dict[str, Any], ...] | None = None
+    skipped: str = ""
+    log: tuple[str, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is nothing but notes."""
+        return all(finding.level == "note" for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """What --json prints; `--fingerprint` reads it again."""
+        content = {
+            "schema": SCHEMA,
+            "clean": self.clean,
+            "findings": [asdict(finding) for finding in self.findings],
+            "environment": self.environment,
+            "configuration": self.configuration,
+            "target": self.target,
+            "environments": list(self.environments),
+            "probes": None if self.probes is None else list(self.probes),
+        }
+        # JSON has no NaN and no infinity; as text they survive every reader.
+        return json.loads(json.dumps(content, default=repr), parse_constant=str)
+
+
+def examine(
+    words: Sequence[str] = (),
+    *,
+    python: str | None = None,
+    recorded: Sequence[str] = (),
+    probe_gpus: bool = True,
+) -> Diagnosis:
+    """Examine an environment, and the configuration of a target if there is one.
+
+    Args:
+        words: a script and its arguments, or a launcher's whole command; empty for the environment alone.
+        python: the interpreter that trains; None for this one.
+        recorded: files with the environments of other machines, judged in place of this one.
+        probe_gpus: whether to compute on the GPUs.
+
+    Raises:
+        InputError: about the target or a file.
+    """
+    files = [read_recorded(path) for path in recorded]
+    target, inspection, launcher = " ".join(words), None, None
+    if words:
+        command, launcher = _command(words, python)
+        inspection = _inspected(command, launcher)
+    if files:
+        environments = [environment for environment, _ in files]
+        configuration = next((known for _, known in files if known is not None), None)
+    elif inspection is not None and inspection.ranks:
+        environments, configuration = [rank.environment for rank in inspection.ranks], None
+    else:
+        environments, configuration = [_here(python)], None
+    findings = ranks.compare(environments) if len(environments) > 1 else []
+    if inspection is not None:
+        findings += _of_the_run(inspection)
+        seen = next((rank for rank in inspection.ranks if rank.capture is not None), None)
+        configuration = settings_of(seen) if seen is not None else configuration
+    judged = environments if files or launcher is None else _with_launcher(environments, launcher)
+    findings += _judged(judged, configuration)
+    probes, skipped = None, "the environment is another machine's"
+    if not files:
+        probes, skipped = _probes(python, environments[0]) if probe_gpus else (None, "not asked for")
+        findings += gpu.findings(probes or ())
+    return Diagnosis(
+        tuple(worst_first(findings)),
+        judged[0],
+        configuration,
+        target,
+        tuple(judged) if len(judged) > 1 else (),
+        probes,
+        skipped,
+        inspection.log if inspection is not None and not _arrived(inspection) else (),
+    )
+
+
+def read_recorded(path: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """An environment, and a configuration if there is one, from a file: what --json printed, a study's result.json, or
+    a bare fingerprint.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} cannot be read: {error}.", "--fingerprint takes what doctor --json printed."
+        ) from None
+    environment = content.get("environment", content) if isinstance(content, dict) else None
+    if not isinstance(environment, dict) or not {"packages", "gpus", "cublas", "python"} & set(environment):
+        raise InputError(f"{path} holds no environment.", "--fingerprint takes what doctor --json printed.")
+    environment.setdefault("rank", Path(path).stem)
+    environment.setdefault("host", path)
+    configuration = content.get("configuration") if environment is not content else None
+    return environment, configuration if isinstance(configuration, dict) else None
+
+
+def _here(python: str | None) -> dict[str, Any]:
+    python = None if python == sys.executable else python
+    environment = fingerprint(python)
+    if "error" in environment:
+        raise InputError(
+            f"{environment['error']}.", "--python takes the path of the interpreter that trains."
+        )
+    # Importing torch takes seconds; without a GPU nobody will call what it loads.
+    asked = environment.get("cuda") and environment.get("gpus")
+    return with_loaded_cublas(environment, loaded_cublas(python) if asked else None)
+
+
+def _probes(
+    python: str | None, environment: Mapping[str, Any]
+) -> tuple[tuple[dict[str, Any], ...] | None, str]:
+    if not environment.get("gpus"):
+        return None, "there is no GPU here"
+    if not environment.get("cuda"):
+        return None, "this torch is built for CPUs"
+    return tuple(gpu.probe(python or environment.get("executable"))), ""
+
+
+# ------------------------------------------------------------------------------------------------------ the target
+
+
+def _command(words: Sequence[str], python: str | None) -> tuple[list[str], str]:
+    """The command line to run, and how it starts its processes."""
+    first = words[0]
+    if first.endswith(".py") or Path(first).is_dir():
+        return find_script(first, words[1:], python=python).command, "python"
+    path = shutil.which(first)
+    if path is None:
+        raise InputError(
+            f"{first} is neither a script nor a command.",
+            "Name a .py file, or a whole command after --: bisect-cfg doctor -- accelerate launch train.py",
+        )
+    name = Path(first).name
+    if name.startswith("python") and any("torch.distributed" in word for word in words):
+        name = "torchrun"
+    return [path, *words[1:]], "python" if name.startswith("python") else name
+
+
+def _inspected(command: Sequence[str], launcher: str) -> Inspection:
+    try:
+        inspection = inspect(command, launched=launcher != "python", shared=launcher in SEVERAL_MACHINES)
+    except OSError as error:
+        raise InputError(f"{command[0]} cannot be started: {error.strerror}.") from None
+    if not inspection.ranks and inspection.exit_code == 0:
+        raise InputError(
+            "The command ended without ever building a training config (GRPOConfig or another TrainingArguments).",
+            f"It must do so when started as: {' '.join(command)}",
+        )
+    return inspection
+
+
+def _arrived(inspection: Inspection) -> bool:
+    return bool(inspection.ranks) and all(rank.stopped for rank in inspection.ranks)
+
+
+def settings_of(rank: Rank) -> dict[str, Any]:
+    """The configuration of one process: dotted name -> value, resolved where the library could."""
+    capture: Capture = rank.capture
+    args = {**capture.args.raw, **capture.args.resolved}
+    settings = {f"args.{name}": value for name, value in args.items()}
+    for kind, namespace in (("modelcfg", "model"), ("load", "model"), ("peft", "peft")):
+        if kind in capture.others:
+            settings.update(
+                {f"{namespace}.{name}": value for name, value in capture.others[kind].raw.items()}
+            )
+    loading = args.get("model_init_kwargs")
+    dtype = loading.get("dtype", loading.get("torch_dtype")) if isinstance(loading, dict) else None
+    if isinstance(dtype, dict):
+        dtype = dtype.get("$dtype")
+    if rank.dtype or dtype:
+        settings["model.dtype"] = rank.dtype or dtype
+    if rank.environment["world_size"] > 1:
+        settings["launch.num_processes"] = rank.environment["world_size"]
+    return settings
+
+
+def _with_launcher(environments: Sequence[dict[str, Any]], launcher: str) -> list[dict[str, Any]]:
+    hosts = [environment.get("host") for environment in environments]
+    return [
+        {**environment, "launcher": launcher, "local_ranks": hosts.count(environment.get("host"))}
+        for environment in environments
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------ the findings
+
+
+def _judged(
+    environments: Sequence[Mapping[str, Any]], configuration: Mapping[str, Any] | None
+) -> list[Finding]:
+    """Conditions and rules for every environment; what holds for several is said once."""
+    found: dict[tuple[str, str, str], Finding] = {}
+    for environment in environments:
+        for finding in check(environment, configuration):
+            found.setdefault((finding.id, finding.title, finding.why), finding)
+    return list(found.values())
+
+
+def _of_the_run(inspection: Inspection) -> list[Finding]:
+    """What running up to the training showed: who never came, what the library refused, what it died of."""
+    found: list[Finding] = []
+    if inspection.ranks:
+        world = inspection.ranks[0].environment["world_size"]
+        found += ranks.missing(world, [rank.environment for rank in inspection.ranks])
+    seen: set[str] = set()
+    for rank in inspection.ranks:
+        if rank.refused and rank.refused not in seen:
+            seen.add(rank.refused)
+            found.append(_said("The library refuses this configuration", rank.refused, "refused"))
+        elif rank.exception and rank.exception not in seen and not rank.refused:
+            seen.add(rank.exception)
+            found.append(_said("The script dies before it trains", rank.exception, "script-dies"))
+    if not found and not _arrived(inspection):
+        how = (
+            "had to be ended" if inspection.exit_code is None else f"ended with status {inspection.exit_code}"
+        )
+        found.append(
+            _said("The command never comes to its training", f"It {how}", "script-dies", inspection.log)
+        )
+    return found
+
+
+def _said(title: str, words: str, name: str, log: Sequence[str] = ()) -> Finding:
+    """A finding from an error's words, with what the field knows about them."""
+    from bisect_cfg.diagnosis.explain import explain_text
+
+    explanation = explain_text("\n".join([*log, words]))
+    known = explanation.matches
+    if log and explanation.signature is not None:
+        words = f"{words}: {explanation.signature}"
+    old = next((option for option in SUCCESSORS if option in words), None)
+    cure, source = "see its last lines below", "measured"
+    if known:
+        cure, source = known[0].entry.cures[0], known[0].entry.sources[0]
+        title = f"{title}: {known[0].entry.title[0].lower()}{known[0].entry.title[1:]}"
+    if old is not None:
+        cure = f"{old}: {SUCCESSORS[old]}"
+    return Finding("problem", title, " ".join(words.split())[:400], cure, source, name)

@@ -1,0 +1,143 @@
+"""Look at what a script sets and where it runs, and end it before it trains: the probe behind `bisect-cfg doctor`.
+
+Every Python process under the user's command comes through here: the launcher itself, which builds no training
+config and so goes on undisturbed, and each of the processes it starts. One of those writes into a folder of its own,
+named by its rank: where it runs, then what it sets.
+
+A process on its own runs up to the trainer's constructor: by then the configuration has all its values, and the
+user's model is there. One of several stops as soon as its configuration is resolved, which is where the processes
+first meet: no data and no model has been loaded eight times over.
+"""
+
+import functools
+import importlib.util
+import os
+import socket
+import sys
+
+from . import capture, quiet, record, watch
+from .imports import when_imported
+
+# How the launchers tell a process its number. The first that is set counts.
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+_state = {"orders": None, "world": 1}
+
+
+def start(orders):
+    """Set the hooks.
+
+    `orders` has `folder`, `restore`, `collectors` (files that know the environment) and `launched`: whether the command
+    is a launcher, so that this process need not be the one that trains.
+    """
+    _state["orders"] = orders
+    capture.install()
+    quiet.install()
+    capture.state.before = _before
+    capture.state.after = _after
+    when_imported("transformers.trainer", lambda module: _end_at(module.Trainer))
+    when_imported("transformers.trainer", lambda module: _end_instead_of_training(module.Trainer))
+    when_imported("trl.trainer.grpo_trainer", lambda module: _end_at(module.GRPOTrainer))
+    previous = sys.excepthook
+
+    def excepthook(kind, error, trace):
+        # A script may die before it has built anything. A launcher dies as well then, and says nothing new.
+        if record.folder() is not None or not orders["launched"] or _number(_RANK, None) is not None:
+            _arrive()
+            watch.record_exception(error, trace, phase="before training")
+        previous(kind, error, trace)
+
+    sys.excepthook = excepthook
+
+
+def _number(names, default):
+    for name in names:
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return default
+
+
+def _arrive():
+    """The first time: open this rank's folder, say where it runs, leave no trace in the environment."""
+    orders = _state["orders"]
+    if record.folder() is not None:
+        return
+    rank = _number(_RANK, 0)
+    _state["world"] = _number(_WORLD, 1)
+    folder = os.path.join(orders["folder"], "rank-%d" % rank)
+    os.makedirs(folder, exist_ok=True)
+    record.open_folder(folder)
+    for name, value in orders["restore"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    found = {}
+    for number, path in enumerate(orders["collectors"]):
+        spec = importlib.util.spec_from_file_location("_bisect_cfg_collector_%d" % number, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        if hasattr(module, "installed"):
+            found.update(module.installed())
+        else:
+            found.update(module.machine())
+            found["loaded_cublas"] = module.loaded_cublas() if "torch" in sys.modules else None
+    record.event(
+        "arrived",
+        rank=rank,
+        local_rank=_number(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), 0),
+        world_size=_state["world"],
+        host=socket.gethostname(),
+        environment=found,
+    )
+
+
+def _before(kind, index):
+    _arrive()
+
+
+def _after(kind, thing):
+    if kind == "args" and _state["world"] > 1 and _is_the_trainers(thing):
+        _end(None)
+
+
+def _is_the_trainers(arguments):
+    """Whether this will be the training under study: a script may configure something else first."""
+    if "trl.trainer.grpo_config" in sys.modules:
+        return any(cls.__name__ == "GRPOConfig" for cls in type(arguments).__mro__)
+    return True
+
+
+def _end_at(cls):
+    """Building a trainer of this class for the training under study is the end."""
+    original = cls.__init__
+
+    @functools.wraps(original)
+    def __init__(self, *args, **kwargs):
+        given = [*args, *kwargs.values()]
+        arguments = next((one for one in given if capture.object_index("args", one) is not None), None)
+        if arguments is not None and not _is_the_trainers(arguments):
+            return original(self, *args, **kwargs)
+        _end(arguments, kwargs.get("model", args[0] if args else None))
+
+    cls.__init__ = __init__
+
+
+def _end_instead_of_training(cls):
+    """Whatever a script trains before the training under study, it is not trained."""
+
+    def train(self, *args, **kwargs):
+        _end(self.args)
+
+    cls.train = train
+
+
+def _end(arguments, model=None):
+    _arrive()
+    record.event(
+        "stopped",
+        args=None if arguments is None else capture.object_index("args", arguments),
+        trained_dtype=str(getattr(model, "dtype", "")).replace("torch.", "") or None,
+    )
+    watch.finish(0)
