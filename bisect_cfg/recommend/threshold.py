@@ -21,9 +21,9 @@ import numpy as np
 
 from bisect_cfg.recommend.scale import Axis
 
-CONFIDENCE = 0.975
+CONFIDENCE = 0.98
 """When to stop. A posterior that averages over all rates is somewhat too sure where the failure shows in 80 % of the
-runs: 0.975 gives brackets that hold the threshold in 96 % of simulated searches there."""
+runs: 0.98 gives brackets that hold the threshold in 97 % of simulated searches there."""
 
 ALWAYS_FAILS = 0.6
 """Prior probability that values beyond the threshold fail in every run: of the failures collected for this project more

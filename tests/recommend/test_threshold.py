@@ -14,12 +14,12 @@ from bisect_cfg.recommend.threshold import CONFIDENCE, MOST_TRIALS, Bracket, See
 
 RUNS = 500
 RANGES = [(1e-6, 0.02), (1e-6, 1e-4), (1e-6, 5e-5), (1e-8, 1e-3), (1e-3, 1e-8)]
-KNOWN_FAILURES = 6
-"""A study that reaches this phase has seen its bad configuration fail at least so often: the reproduction, the warm
-start, three confirmations of the cause and one at least on the way."""
+KNOWN_RUNS = 8
+"""A study that reaches this phase has run its bad configuration, or the cause alone, about so often: the reproduction,
+the warm start, three confirmations of the cause and a few on the way."""
 
 
-def search(axis: Axis, threshold: float, rate: float, seed: random.Random, known: int = KNOWN_FAILURES):
+def search(axis: Axis, threshold: float, rate: float, seed: random.Random, known: int = KNOWN_RUNS):
     """Bisect against a simulated threshold (a share of the way): the bracket and the trials it took."""
     failed = sum(seed.random() < rate for _ in range(known))
     counts = {len(axis.values) - 1: [known - failed, failed]}
