@@ -33,7 +33,7 @@ RATES = tuple(0.2 + 0.05 * i for i in range(16))
 """Other failure probabilities considered, equally likely: below 0.2 no short trial finds a threshold, and it is the
 verification over several seeds that has to notice."""
 
-CHANCE_FAILURE = 0.01
+CHANCE_FAILURE = 0.002
 """Probability that a healthy value fails all the same: a wrong "unhealthy" only makes the recommendation humbler, so
 this need not be exact, only not zero."""
 
@@ -113,7 +113,7 @@ def _inner(axis: Axis, seen: Sequence[Seen]) -> list[Seen]:
 def _rates() -> tuple[np.ndarray, np.ndarray]:
     """Failure probabilities beyond the threshold, and their prior; the first means "always"."""
     priors = [ALWAYS_FAILS, *[(1 - ALWAYS_FAILS) / len(RATES)] * len(RATES)]
-    return np.array([1 - CHANCE_FAILURE / 10, *RATES]), np.array(priors)
+    return np.array([1 - CHANCE_FAILURE, *RATES]), np.array(priors)
 
 
 def _posterior(axis: Axis, seen: Sequence[Seen]) -> np.ndarray:
