@@ -79,3 +79,27 @@ def test_an_invalid_launch_counts_and_too_many_end_the_run(study) -> None:
     oracle.launches = oracles.LIMIT
     with pytest.raises(oracles.Exhausted):
         oracle.run(0)
+
+
+@pytest.mark.parametrize(
+    "name", ["rimbisect", "lithium", "ddmin", "failmin", "shrinkray", "envbisect", "picire", "mlbisect"]
+)
+def test_a_tool_of_others_finds_a_single_cause(study, name) -> None:
+    import oracles
+    import peers
+
+    loaded = peers.load(name)
+    if loaded is None:
+        pytest.skip(f"{name} is not installed")
+    case = next(c for c in oracles.cases() if c.name == "n=8, k=2")
+    for number in range(5):
+        oracle = oracles.Oracle(case.instance(number))
+        assert loaded[0].solve(oracle, 1).causes == set(oracle.instance.causes)
+        assert 5 <= oracle.launches <= 60
+
+
+def test_a_missing_tool_is_left_out_with_a_line(study, capsys) -> None:
+    import peers
+
+    assert peers.load("nothing_of_that_name") is None
+    assert "nothing_of_that_name is left out" in capsys.readouterr().out

@@ -110,6 +110,19 @@ class Oracle:
             return True
         return random.Random(f"{truth.key} {mask} {repeat}").random() < truth.rate
 
+    @property
+    def size(self) -> int:
+        """How many factors."""
+        return len(self.instance.names)
+
+    def fails(self, mask: int, repeats: int) -> bool:
+        """Whether one of `repeats` runs fails; ends with the first that does. Invalid is no failure."""
+        for _ in range(repeats):
+            outcome = self.run(mask)
+            if outcome is not False:
+                return outcome is True
+        return False
+
 
 @dataclass(frozen=True)
 class Answer:

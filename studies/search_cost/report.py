@@ -108,3 +108,66 @@ def write(rows: Sequence[Row], folder: Path, order: Sequence[str]) -> None:
     sorted_rows = sorted(merged.values(), key=lambda r: order.index(r.case))
     table.write_text(json.dumps([asdict(r) for r in sorted_rows], indent=1) + "\n")
     (folder / "table.md").write_text("\n".join([HEAD, *map(line, sorted_rows)]) + "\n")
+
+
+COMPARED = (
+    "n=19, k=1",
+    "n=19, k=2",
+    "n=19, k=3",
+    "n=64, k=2",
+    "two disjoint pairs, n=19",
+    "two overlapping pairs, n=19",
+)
+FLAKY = ("p=0.7, n=19, k=2", "p=0.5, n=19, k=2")
+TOO_MANY = 120
+"""Bars end here; a longer one says its number."""
+
+
+def plot(folder: Path) -> None:
+    """Draw `table.svg` from `table.json`; without matplotlib a line says so.
+
+    On the left the trials of every tool where the failure is certain, hatched where it does not find all the causes. On the
+    right trials against the share of exact answers where it is not.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        print(f"No plot: {error}")
+        return
+    rows = [Row(**item) for item in json.loads((folder / "table.json").read_text())]
+    tools = list(dict.fromkeys(r.tool for r in rows if r.case in (*COMPARED, *FLAKY)))
+    tools.sort(key=lambda tool: tool != "ours")
+    colour = {tool: f"C{number}" for number, tool in enumerate(tools)}
+    figure = Figure(figsize=(13, 5.5), layout="constrained")
+    bars, scatter = figure.subplots(1, 2, width_ratios=(2, 1))
+    width = 0.85 / max(len(tools), 1)
+    for place, case in enumerate(COMPARED):
+        for number, tool in enumerate(tools):
+            row = next(
+                (r for r in rows if r.case == case and r.tool == tool and "confirm=0" not in r.setting), None
+            )
+            if row is None:
+                continue
+            x = place + (number - len(tools) / 2) * width
+            height = min(row.trials, TOO_MANY)
+            hatch = None if row.exact > 0.99 else "////"
+            bars.bar(x, height, width, color=colour[tool], hatch=hatch, edgecolor="white", linewidth=0)
+            if row.trials > TOO_MANY:
+                bars.text(x, TOO_MANY, f"{row.trials:.0f}", ha="center", va="bottom", fontsize=6)
+    bars.set_xticks(
+        range(len(COMPARED)), [case.replace(", n=19", "").replace("two ", "") for case in COMPARED]
+    )
+    bars.set(ylabel="trials (mean)", title="The failure shows every time (hatched: not all causes found)")
+    for tool in tools:
+        bars.bar(0, 0, color=colour[tool], label=tool)
+    bars.legend(fontsize=8, ncols=2)
+    for case, marker in zip(FLAKY, "os", strict=True):
+        for tool in tools:
+            found = [r for r in rows if r.case == case and r.tool == tool]
+            x, y = [r.trials for r in found], [100 * r.exact for r in found]
+            scatter.plot(x, y, marker, color=colour[tool], fillstyle="full" if marker == "o" else "none")
+    scatter.set(
+        xscale="log", xlabel="trials (mean)", ylabel="exact answers (%)",
+        title="It shows with p = .7 (dots) or .5 (squares), n=19, k=2",
+    )  # fmt: skip
+    figure.savefig(folder / "table.svg")
