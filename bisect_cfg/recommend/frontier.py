@@ -1,0 +1,274 @@
+"""The safe frontier between two numeric settings of one cause: how high may the rate go at each clipping value?
+
+Each setting has its axis from good to bad (`scale.Axis`); a point is a pair of values, healthy or not. Both axes are
+taken to be harmful: what is healthy stays healthy nearer to good, what is not stays so nearer to bad. So every healthy
+point clears the rectangle between it and good, every other one condemns the rectangle between it and bad, and the
+frontier lies in what is left. It is fitted half way through.
+
+Where to look next is a matter for an Optuna sampler. `FrontierSampler`, the default, takes the point whose outcome
+decides most of what is left, whichever way it goes. Any other fits too, because the study is a constrained search with
+two objectives: go as far as possible toward bad on both axes, subject to being healthy. Its Pareto front is the
+frontier; TPE and the Gaussian process (which needs scipy) were measured against it, see `studies/frontier_cost`.
+
+A failure is nearly proof and a pass only evidence: where the two contradict each other, the failure counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, IntDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from bisect_cfg.recommend.scale import Axis
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+CONSTRAINT = "unhealthy"
+"""The name of the constraint in the study: 1 violates it, -1 does not."""
+
+_ON_AXIS = 1e-9
+"""Values of earlier points are looked up on the axes; they went through JSON, which keeps them to the last bit, and
+through people, who do not."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One pair of values that was tried.
+
+    Attributes:
+        values: setting -> value, both settings.
+        healthy: None if the run said nothing (another failure, an invalid configuration).
+    """
+
+    values: Mapping[str, float]
+    healthy: bool | None
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """What is known about the frontier.
+
+    Attributes:
+        axes: the two settings; the frontier is a function of the first.
+        points: all pairs tried, earlier ones first.
+        safe: for each value of the first axis, the farthest value of the second that was seen to be healthy there or
+            farther out; None if none was.
+        unsafe: the nearest value of the second axis that was seen to fail there or nearer; None if none was.
+        undecided: share of all pairs of which it is not known on which side they lie, between 0 and 1.
+    """
+
+    axes: tuple[Axis, Axis]
+    points: tuple[Point, ...]
+    safe: tuple[float | None, ...]
+    unsafe: tuple[float | None, ...]
+    undecided: float
+
+    def at(self, value: float) -> float | None:
+        """The fitted frontier, not proven: how far the second setting may go when the first has this value.
+
+        Half way (on the natural scale) between what was seen to be healthy and what was not. It never rises as the
+        first setting moves toward bad.
+
+        Args:
+            value: of the first setting; between two values of its axis the more cautious one counts.
+
+        Returns:
+            A value of the second setting, not rounded; its bad level where that is healthy, None where not even its
+            good level is.
+        """
+        first, second = self.axes
+        shares = [first.share(one) for one in first.values]
+        position = min(int(np.searchsorted(shares, first.share(value) - _ON_AXIS)), len(shares) - 1)
+        safe, unsafe = self.safe[position], self.unsafe[position]
+        if unsafe == second.good:
+            return None
+        low = 0.0 if safe is None else second.share(safe)
+        high = low if safe == second.bad else 1.0 if unsafe is None else second.share(unsafe)
+        return second.back(second.bad, 1 - (low + high) / 2)
+
+
+def find_frontier(
+    healthy: Callable[[dict[str, float]], bool | None],
+    axes: tuple[Axis, Axis],
+    budget: int,
+    *,
+    points: Sequence[Point] = (),
+    sampler: BaseSampler | None = None,
+    on_point: Callable[[Point], None] | None = None,
+) -> Frontier:
+    """Look for the frontier between two settings.
+
+    Deterministic with the default sampler, so that a search that was cut short goes on as if it had not been, when it
+    is given its points.
+
+    Args:
+        healthy: tries one pair (setting -> value); None if the run said nothing. May repeat runs itself where
+            failures are random.
+        axes: the two settings. Both at good is taken to be healthy, both at bad not.
+        budget: the most calls of `healthy`, earlier points not counted.
+        points: what is known already. Points beside the axes' values count at the next value that is implied.
+        sampler: of Optuna, for two integers (indices on the axes); None for `FrontierSampler`.
+        on_point: called with each new point before the next one is chosen, to keep it.
+
+    Returns:
+        The frontier as far as it is known; every pair is decided once `undecided` is 0, often before the budget ends.
+    """
+    study = _study(axes, points, sampler or FrontierSampler(axes))
+    known = list(points)
+    for _ in range(budget):
+        if not _undecided(*_bounds(axes, known), len(axes[1].values)).any():
+            break
+        trial = study.ask()
+        indices = [trial.suggest_int(axis.name, 0, len(axis.values) - 1) for axis in axes]
+        values = {axis.name: axis.values[index] for axis, index in zip(axes, indices, strict=True)}
+        earlier = next((point for point in known if dict(point.values) == values), None)
+        outcome = earlier.healthy if earlier is not None else healthy(dict(values))
+        if outcome is None:
+            study.tell(trial, state=TrialState.FAIL)
+        else:
+            trial.set_constraint(CONSTRAINT, -1.0 if outcome else 1.0)
+            study.tell(trial, [float(index) for index in indices])
+        if earlier is None:
+            known.append(Point(values, outcome))
+            if on_point is not None:
+                on_point(known[-1])
+    return frontier_of(axes, known)
+
+
+def frontier_of(axes: tuple[Axis, Axis], points: Sequence[Point]) -> Frontier:
+    """What these points say about the frontier; pure."""
+    low, high = _bounds(axes, points)
+    second = axes[1].values
+    return Frontier(
+        axes,
+        tuple(points),
+        tuple(None if index < 0 else second[index] for index in low),
+        tuple(None if index >= len(second) else second[index] for index in high),
+        float(_undecided(low, high, len(second)).mean()),
+    )
+
+
+# -------------------------------------------------------------------------------------------------- what is decided
+
+
+def _bounds(axes: tuple[Axis, Axis], points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
+    """For each index of the first axis: the last index of the second known to be healthy, the first known not to be.
+
+    -1 and the length of the second axis where nothing is known. Healthy points beyond a failure do not count.
+    """
+    first, second = axes
+    low = np.full(len(first.values), -1)
+    high = np.full(len(first.values), len(second.values))
+    low[0], high[-1] = 0, len(second.values) - 1
+    for point in points:
+        if point.healthy is False:
+            i, j = (_index(axis, point.values[axis.name], round_up=True) for axis in axes)
+            high[i:] = np.minimum(high[i:], j)
+    for point in points:
+        if point.healthy:
+            i, j = (_index(axis, point.values[axis.name], round_up=False) for axis in axes)
+            if j < high[i]:
+                low[: i + 1] = np.maximum(low[: i + 1], j)
+    return low, high
+
+
+def _index(axis: Axis, value: float, *, round_up: bool) -> int:
+    """Where a value lies on an axis; one in between counts for what it implies: a failure for the next worse value, a
+    healthy one for the next better."""
+    shares = np.array([axis.share(one) for one in axis.values])
+    share = axis.share(value)
+    if round_up:
+        return min(int(np.searchsorted(shares, share - _ON_AXIS)), len(shares) - 1)
+    return max(int(np.searchsorted(shares, share + _ON_AXIS, side="right")) - 1, 0)
+
+
+def _undecided(low: np.ndarray, high: np.ndarray, size: int) -> np.ndarray:
+    """Which pairs lie on neither side, by index on the first and the second axis."""
+    indices = np.arange(size)[None, :]
+    return (indices > low[:, None]) & (indices < high[:, None])
+
+
+# ---------------------------------------------------------------------------------------------------------- Optuna
+
+
+class FrontierSampler(BaseSampler):
+    """Takes the pair whose outcome decides most of the pairs that are still open, in the worse of both cases.
+
+    Like Optuna's `BruteForceSampler` it has no state of its own: every choice is made from the trials of the study.
+
+    Args:
+        axes: the two settings whose indices are asked for.
+    """
+
+    def __init__(self, axes: tuple[Axis, Axis]) -> None:
+        self._axes = axes
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return _space(self._axes)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        points, silent = [], []
+        for other in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL)):
+            values = {axis.name: axis.values[other.params[axis.name]] for axis in self._axes}
+            if other.state is TrialState.COMPLETE:
+                points.append(Point(values, other.constraints[CONSTRAINT] <= 0))
+            else:
+                silent.append(tuple(other.params[axis.name] for axis in self._axes))
+        first, second = _most_telling(*_bounds(self._axes, points), len(self._axes[1].values), silent)
+        return {self._axes[0].name: first, self._axes[1].name: second}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        raise ValueError(f"{param_name} is not one of the two settings of this search.")
+
+
+def _most_telling(
+    low: np.ndarray, high: np.ndarray, size: int, silent: Sequence[tuple[int, int]]
+) -> tuple[int, int]:
+    """The open pair that decides most, whichever way it goes; one that said nothing before only if no other is left."""
+    undecided = _undecided(low, high, size)
+    nearer = undecided.cumsum(0).cumsum(
+        1
+    )  # decided with a pair that is healthy: itself and all nearer to good
+    farther = undecided[::-1, ::-1].cumsum(0).cumsum(1)[::-1, ::-1]
+    gain = np.minimum(nearer, farther) + (nearer + farther) / (4 * undecided.size)  # the sum only breaks ties
+    gain = np.where(undecided, gain, 0.0)
+    for pair in silent:
+        gain[pair] /= undecided.size
+    return tuple(int(index) for index in np.unravel_index(int(gain.argmax()), gain.shape))  # type: ignore[return-value]
+
+
+def _study(axes: tuple[Axis, Axis], points: Sequence[Point], sampler: BaseSampler) -> Study:
+    """A study in memory with the earlier points; what is to be kept is kept by `on_point`."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        study = optuna.create_study(directions=["maximize", "maximize"], sampler=sampler)
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+    for point in points:
+        indices = {
+            axis.name: _index(axis, point.values[axis.name], round_up=point.healthy is False) for axis in axes
+        }
+        told: dict[str, Any] = {"state": TrialState.FAIL}
+        if point.healthy is not None:
+            told = {
+                "values": [float(indices[axis.name]) for axis in axes],
+                "constraints": {CONSTRAINT: -1.0 if point.healthy else 1.0},
+            }
+        study.add_trial(create_trial(params=indices, distributions=_space(axes), **told))
+    return study
+
+
+def _space(axes: tuple[Axis, Axis]) -> dict[str, BaseDistribution]:
+    return {axis.name: IntDistribution(0, len(axis.values) - 1) for axis in axes}
