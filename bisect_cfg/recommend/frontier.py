@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 CONSTRAINT = "unhealthy"
 """The name of the constraint in the study: 1 violates it, -1 does not."""
 
+REPEATS_ALLOWED = 10
+"""A sampler that proposes pairs already tried gets their outcomes again so many times before it is given in to."""
+
 _ON_AXIS = 1e-9
 """Values of earlier points are looked up on the axes; they went through JSON, which keeps them to the last bit, and
 through people, who do not."""
@@ -120,26 +123,40 @@ def find_frontier(
     Returns:
         The frontier as far as it is known; every pair is decided once `undecided` is 0, often before the budget ends.
     """
-    study = _study(axes, points, sampler or FrontierSampler(axes))
     known = list(points)
     for _ in range(budget):
-        if not _undecided(*_bounds(axes, known), len(axes[1].values)).any():
+        values = next_pair(axes, known, sampler)
+        if values is None:
             break
-        trial = study.ask()
-        indices = [trial.suggest_int(axis.name, 0, len(axis.values) - 1) for axis in axes]
-        values = {axis.name: axis.values[index] for axis, index in zip(axes, indices, strict=True)}
-        earlier = next((point for point in known if dict(point.values) == values), None)
-        outcome = earlier.healthy if earlier is not None else healthy(dict(values))
-        if outcome is None:
-            study.tell(trial, state=TrialState.FAIL)
-        else:
-            trial.set_constraint(CONSTRAINT, -1.0 if outcome else 1.0)
-            study.tell(trial, [float(index) for index in indices])
-        if earlier is None:
-            known.append(Point(values, outcome))
-            if on_point is not None:
-                on_point(known[-1])
+        known.append(Point(values, healthy(dict(values))))
+        if on_point is not None:
+            on_point(known[-1])
     return frontier_of(axes, known)
+
+
+def next_pair(
+    axes: tuple[Axis, Axis], points: Sequence[Point], sampler: BaseSampler | None = None
+) -> dict[str, float] | None:
+    """The pair of values to try next; None once it is known of every pair on which side it lies.
+
+    Args:
+        axes: the two settings.
+        points: what is known already.
+        sampler: of Optuna, see `find_frontier`.
+    """
+    if not _undecided(*_bounds(axes, points), len(axes[1].values)).any():
+        return None
+    study = _study(axes, points, sampler or FrontierSampler(axes))
+    tried = [dict(point.values) for point in points]
+    for _ in range(REPEATS_ALLOWED):
+        trial = study.ask()
+        values = {
+            axis.name: axis.values[trial.suggest_int(axis.name, 0, len(axis.values) - 1)] for axis in axes
+        }
+        if values not in tried:
+            break
+        _tell(study, trial, points[tried.index(values)], axes)
+    return values
 
 
 def frontier_of(axes: tuple[Axis, Axis], points: Sequence[Point]) -> Frontier:
@@ -264,10 +281,23 @@ def _study(axes: tuple[Axis, Axis], points: Sequence[Point], sampler: BaseSample
         if point.healthy is not None:
             told = {
                 "values": [float(indices[axis.name]) for axis in axes],
-                "constraints": {CONSTRAINT: -1.0 if point.healthy else 1.0},
+                "constraints": {CONSTRAINT: _violation(point.healthy)},
             }
         study.add_trial(create_trial(params=indices, distributions=_space(axes), **told))
     return study
+
+
+def _tell(study: Study, trial: optuna.Trial, point: Point, axes: tuple[Axis, Axis]) -> None:
+    if point.healthy is None:
+        study.tell(trial, state=TrialState.FAIL)
+    else:
+        trial.set_constraint(CONSTRAINT, _violation(point.healthy))
+        study.tell(trial, [float(trial.params[axis.name]) for axis in axes])
+
+
+def _violation(healthy: bool) -> float:
+    """Optuna calls a trial feasible if its constraint is at most zero."""
+    return -1.0 if healthy else 1.0
 
 
 def _space(axes: tuple[Axis, Axis]) -> dict[str, BaseDistribution]:
