@@ -63,6 +63,7 @@ def cli() -> None:
 @click.option("--storage", metavar="URL", help="Optuna storage. [SQLite in the study folder]")
 @click.option("--python", metavar="PATH", help="Interpreter that runs the script. [this one]")
 @click.option("--restart", is_flag=True, help="Begin anew; the old study is kept beside it.")
+@click.option("--no-where", "where", is_flag=True, default=True, flag_value=False, help="Leave out the last run, which looks where it fails.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     """Isolate the settings that make TARGET fail: a training script, or a folder with train.py and good.yaml.

@@ -21,6 +21,7 @@ from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
+from bisect_cfg.localise import Place, localise
 from bisect_cfg.study_folder import open_study, save_state
 from bisect_cfg.targets.names import SUCCESSORS, parse_assignment, read_good_file
 from bisect_cfg.targets.script import Script, hash_of
@@ -75,6 +76,7 @@ class Options:
     max_seconds: float | None = None
     storage: str | None = None
     restart: bool = False
+    where: bool = True
 
     def identity(self) -> dict[str, Any]:
         """The options that change what the trials mean; a study keeps them."""
@@ -131,6 +133,7 @@ class Answer:
         notes: sentences for the user.
         details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
         seconds: wall-clock time of this call.
+        place: where the failure happens; None if it was not looked for, or nothing came out.
     """
 
     status: str
@@ -145,6 +148,7 @@ class Answer:
     notes: tuple[str, ...] = ()
     details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0
+    place: Place | None = None
 
 
 def bisect_script(script: Script, options: Options, listener: Listener) -> Answer:
@@ -522,5 +526,13 @@ class _Phases:
         report = bisection.run()
         details = {trial.number: trial.user_attrs.get("attributes", {}) for trial in bisection.study.trials}
         return self._answer(
-            report.status, settings=settings, bad_run=bad_run, good_run=good_run, report=report, details=details
-        )
+            report.status, settings=settings, bad_run=bad_run, good_run=good_run, report=report, details=details,
+            place=self._place(settings, report, bad_run),
+        )  # fmt: skip
+
+    def _place(self, settings: Settings, report: Any, bad_run: Run) -> Place | None:
+        """Where it fails, by one more run; it has no say in the answer."""
+        if not self.options.where or not report.causes:
+            return None
+        self.listener.phase("where", "looking where it fails, with the instruments on")
+        return localise(self.runner, settings, report, bad_run)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from bisect_cfg.diagnosis.signature import Signature
 
 STUDIES = Path(__file__).parent.parent / "studies"
 NAMES = sorted(path.parent.name for path in STUDIES.glob("*/expected.json"))
@@ -17,13 +21,24 @@ NAMES = sorted(path.parent.name for path in STUDIES.glob("*/expected.json"))
 PATIENCE = 600
 
 
+@pytest.fixture(scope="module")
+def bisected(tmp_path_factory):
+    """Runs the bisection of a study, once: its name, study folder, exit status and output."""
+
+    @functools.cache
+    def run(name):
+        folder = tmp_path_factory.mktemp("studies") / name
+        command = [sys.executable, "-m", "bisect_cfg", "bisect", str(STUDIES / name), "--study", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        return name, folder, done
+
+    return run
+
+
 @pytest.fixture(scope="module", params=NAMES)
-def finished(request, tmp_path_factory):
-    """A finished bisection of one study: its name, study folder, exit status and output."""
-    folder = tmp_path_factory.mktemp("studies") / request.param
-    command = [sys.executable, "-m", "bisect_cfg", "bisect", str(STUDIES / request.param), "--study", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    return request.param, folder, done
+def finished(request, bisected):
+    """A finished bisection of one study."""
+    return bisected(request.param)
 
 
 def read(folder: Path) -> dict:
@@ -45,6 +60,49 @@ def test_it_gives_the_expected_answer(finished):
     for key, value in expected["failure"].items():
         assert result["failure"][key] == value, key
     assert ("simulated" in result) == (name == "trl_2906")
+
+
+def test_the_instruments_name_the_place(finished):
+    name, folder, done = finished
+    expected = json.loads((STUDIES / name / "expected.json").read_text())["where"]
+    place = read(folder)["where"]
+    assert place["same_failure"] and place["module"] and place["step"] >= 1
+    if shutil.which("gdb") is None:
+        expected.pop("native", None)
+    for key, value in expected.items():
+        assert value in place[key], key
+    assert f"Where  step {place['step']}, {place['operation']}, {place['module']}" in done.stdout
+
+
+def failures(folder: Path) -> dict[str, list[Signature]]:
+    """The failures of all runs of a study, baselines included, by outcome."""
+    found: dict[str, list[Signature]] = {"fail": [], "unresolved": []}
+    for path in folder.glob("trials/*/result.json"):
+        result = json.loads(path.read_text())
+        if result["outcome"] in found:
+            found[result["outcome"]].append(Signature.from_json(result["attributes"]["failure"]))
+    return found
+
+
+def test_reruns_of_one_failure_share_its_signature_and_no_other_does(finished):
+    _, folder, _ = finished
+    seen = failures(folder)
+    assert len(seen["fail"]) >= 3
+    assert all(one.same(other) for one in seen["fail"] for other in seen["fail"])
+    assert not any(one.same(other) for one in seen["fail"] for other in seen["unresolved"])
+
+
+def test_failures_of_different_studies_are_told_apart(bisected):
+    shown = {}
+    for name in NAMES:
+        _, folder, _ = bisected(name)
+        shown[name] = failures(folder)["fail"][0], read(folder)["where"]["operation"]
+    for one in NAMES:
+        for other in set(NAMES) - {one}:
+            # Weights become NaN in two of them: one failure to whoever sees only that. The operation tells them apart.
+            both_nan = shown[one][0].kind == shown[other][0].kind == "non-finite"
+            assert both_nan or not shown[one][0].same(shown[other][0]), (one, other)
+            assert shown[one][0].kind != shown[other][0].kind or shown[one][1] != shown[other][1], (one, other)
 
 
 def test_every_claim_rests_on_trials_that_say_so(finished):

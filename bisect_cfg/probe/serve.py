@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 
-from . import capture, quiet, record, values, watch
+from . import capture, instruments, quiet, record, values, watch
 from .imports import when_imported
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.
@@ -285,6 +285,7 @@ def _reading(cls, reads):
 def begin(request):
     """In the process that carries out a trial: folder, limits, overrides, environment."""
     record.open_folder(request["folder"])
+    instruments.begin(request.get("instruments"), request["folder"])
     for name, value in request.get("env", {}).items():
         os.environ[name] = value
     capture.state.overrides = request.get("overrides", {})

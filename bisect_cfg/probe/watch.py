@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 
-from . import capture, record, values
+from . import capture, instruments, record, values
 from .imports import when_imported
 
 # How many steps a reproduction may go on after its weights became non-finite. The user's run would die of the
@@ -65,6 +65,7 @@ def record_exception(error, trace, phase):
         module=type(error).__module__,
         message=str(error)[:20000],
         frames=frames,
+        **instruments.context(),
     )
 
 
@@ -88,6 +89,9 @@ def _wrap_trainer(module):
         self.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
         args, kwargs = _checkpoint_of_the_user(args, kwargs)
         self.add_callback(_callback_class(module)(self))
+        instrument = instruments.attach(self, module)
+        if instrument is not None:
+            self.add_callback(instrument)
         _record_begin(self)
         try:
             original(self, *args, **kwargs)

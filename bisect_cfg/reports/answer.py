@@ -65,6 +65,7 @@ def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
         "status": answer.status,
         "complete": bool(report is not None and report.complete),
         "failure": failure_of(answer.bad_run),
+        "where": answer.place.to_json() if answer.place is not None else None,
         "causes": [_cause(cause) for cause in report.causes] if report is not None else [],
         "corrections": [
             {"parameters": list(correction.parameters), "passes": _claim(correction.passes)}

@@ -75,6 +75,8 @@ class View(Listener):
             self._line("Running your command as it is, to see it fail ...")
         elif name == "resume":
             self._line(detail[0].upper() + detail[1:] + ".")
+        elif name == "where":
+            self._progress = None  # the search is over
 
     def note(self, text: str) -> None:
         self._line(Text(text, style="yellow"))
@@ -284,6 +286,7 @@ def _print_causes(console: Console, answer: Answer, result: dict[str, Any]) -> N
             else "There may be other causes: the search ended before that was settled."
         )
         console.print(others, highlight=False)
+    _print_where(console, result["where"])
     _print_recommendation(console, answer, result)
 
 
@@ -312,6 +315,15 @@ def _print_cause(console: Console, title: str, cause: Any, failure: dict[str, An
         lines.append(f"No valid configuration tells {' and '.join(cause.inseparable)} apart.")
     _print_lines(console, lines)
     console.print()
+
+
+def _print_where(console: Console, where: dict[str, Any] | None) -> None:
+    if where is None:
+        return
+    console.print()
+    lines = text.where(where)
+    console.print(Text.assemble(("Where  ", "bold"), lines[0]))
+    _print_lines(console, lines[1:])
 
 
 def _print_recommendation(console: Console, answer: Answer, result: dict[str, Any]) -> None:

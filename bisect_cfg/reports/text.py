@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 SIGNALS = {
@@ -65,3 +66,16 @@ def failure(kind: str, name: str, message: str, step: int | None) -> str:
     if kind == "no-steps":
         return "ends without a single optimizer step"
     return f"dies{at} with {message or name}"
+
+
+def where(place: Mapping[str, Any]) -> list[str]:
+    """The `where` block of result.json in one to four lines."""
+    if not place["same_failure"]:
+        return [place["note"]]
+    step = f"step {place['step']}" if place["step"] else ""
+    head = [part for part in (step, place["operation"], place["module"]) if part]
+    lines = [", ".join(head)] if head else []
+    lines += [line for line in (place["line"], place["text"]) if line and line != place["operation"]]
+    if place["native"]:
+        lines.append(f"native: {place['native']}")
+    return lines

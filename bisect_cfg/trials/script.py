@@ -330,6 +330,8 @@ class ScriptRunner:
         until_it_dies: bool = False,
         overrides: Mapping[str, Any] | None = None,
         seconds: float | None = None,
+        instruments: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> Run:
         """Train with a configuration and say what happened.
 
@@ -342,6 +344,8 @@ class ScriptRunner:
             until_it_dies: do not stop at NaN weights or at a silent failure, but let the run die by itself.
             overrides: encoded overrides in place of those that `configuration` means (before it is known).
             seconds: a bound on the whole run; reaching it ends the run like a horizon.
+            instruments: what to find out besides (see the probe's `instruments`); None for an ordinary trial.
+            env: further environment variables.
         """
         level = level or self.level
         folder = self._new_folder(number)
@@ -355,7 +359,8 @@ class ScriptRunner:
                 "targets": self.settings.targets if self.settings is not None else None,
                 "steps": steps,
                 "stop_when_non_finite": not until_it_dies,
-                "env": {} if device is None else {"CUDA_VISIBLE_DEVICES": device},
+                "env": {**(env or {}), **({} if device is None else {"CUDA_VISIBLE_DEVICES": device})},
+                "instruments": None if instruments is None else dict(instruments),
                 "threads": max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
             }
             write_json(folder / "configuration.json", dict(configuration))

@@ -1,0 +1,162 @@
+"""After the isolation: the minimal failing configuration once more, with the instruments on, to say where it fails.
+
+It changes nothing of what was proven. If this run does not show the same failure (the instruments slow it down, and a
+failure can be random), it says so; if it cannot be run at all, there is no place to tell, and that is all.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bisect_cfg.diagnosis.signature import Signature, is_sampling_error
+from bisect_cfg.diagnosis.where import RERUN, SENT_FROM_OUTSIDE, Where, locate
+from bisect_cfg.errors import InputError
+from bisect_cfg.factors import configuration_of
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.script import Run, ScriptRunner, load_run
+
+FOLDER = "where"
+"""The run's folder among the trials; it is no trial, and nothing rests on it."""
+
+STEPS_AHEAD = 1
+"""The instruments come on so many steps before the failing one: a random failure can come early, and every step with
+them costs several times its usual time."""
+
+PATIENCE = Patience(before_training=1800.0, first_step=900.0, step=900.0)
+"""A step under instruments is many times slower, and gdb reads the symbols of all of torch."""
+
+_SIGNALS = {
+    "SIGFPE": "Floating point exception",
+    "SIGSEGV": "Segmentation fault",
+    "SIGABRT": "Aborted",
+    "SIGBUS": "Bus error",
+    "SIGILL": "Illegal instruction",
+}
+"""How faulthandler calls them."""
+
+_INSTRUMENTS_SAID = ("DebugUnderflowOverflow: inf/nan detected", "returned nan values in its")
+"""Exceptions of the instruments themselves: they stop at NaN before the run would have died of it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the instrumented run told: the place, whether it failed in the same way, and which run it was."""
+
+    where: Where
+    same_failure: bool
+    folder: str
+    seconds: float
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The `where` block of result.json."""
+        return {
+            **self.where.to_json(),
+            "same_failure": self.same_failure,
+            "folder": self.folder,
+            "seconds": round(self.seconds, 2),
+            "note": self.note,
+        }
+
+
+def localise(runner: ScriptRunner, settings: Settings, report: Any, bad_run: Run) -> Place | None:
+    """Say where the failure under study happens.
+
+    Args:
+        runner: of the study; at its start level.
+        settings: the factors.
+        report: of the isolation.
+        bad_run: the first reproduction.
+
+    Returns:
+        None if there is nothing to run, or nothing came out.
+    """
+    failure = bad_run.seen.failure
+    if failure is None or not report.causes:
+        return None
+    kind = "non-finite" if is_sampling_error(failure) else failure.kind
+    if kind not in RERUN or (failure.kind == "signal" and failure.name in SENT_FROM_OUTSIDE):
+        where = _read(bad_run, kind)
+        return Place(where, True, bad_run.folder.name, 0.0) if where else None
+    try:
+        run = load_run(runner.folder, FOLDER) or _run(runner, settings, report, bad_run, kind)
+    except (InputError, OSError):  # nothing that was proven depends on it
+        return None
+    same = _same(run, failure, runner)
+    where = _read(run, kind) if same else Where()
+    note = "" if same else _otherwise(run)
+    return Place(where, same, run.folder.name, run.seen.seconds, note) if where or note else None
+
+
+def _run(runner: ScriptRunner, settings: Settings, report: Any, bad_run: Run, kind: str) -> Run:
+    proof = report.causes[0].evidence.fails
+    subset, steps = (
+        proof.subset,
+        [row["step"] for row in report.rows if row["number"] in proof.trials and row["step"]],
+    )
+    configuration = settings.bad if subset is None else configuration_of(subset, settings.good, settings.bad)
+    silent = bad_run.seen.died is None
+    return runner.train(
+        FOLDER,
+        configuration,
+        runner.horizon,
+        patience=PATIENCE,
+        until_it_dies=not silent,
+        instruments={
+            "kind": kind,
+            "from_step": 1 if silent else max(1, min(steps, default=bad_run.seen.step) - STEPS_AHEAD),
+            "gdb": shutil.which("gdb"),
+        },
+        env={"CUDA_LAUNCH_BLOCKING": "1"},
+    )
+
+
+def _same(run: Run, failure: Signature, runner: ScriptRunner) -> bool:
+    """Whether the instrumented run failed as the failure under study does."""
+    shown = run.seen.failure
+    if shown is not None and runner.is_failure is not None and runner.is_failure(shown):
+        return True
+    if failure.kind == "signal":
+        return f"Fatal Python error: {_SIGNALS.get(failure.name, failure.name)}" in _text(
+            run.folder / "stacks.txt"
+        )
+    exception = run.traces.event("exception")
+    said = str(exception["message"]) if exception else ""
+    of_numbers = failure.kind == "non-finite" or is_sampling_error(failure)
+    return of_numbers and any(words in said for words in _INSTRUMENTS_SAID)
+
+
+def _otherwise(run: Run) -> str:
+    shown = run.seen.failure
+    ended = "passes" if shown is None else f"ends with {shown}"
+    return f"With the instruments on the run {ended}, so it cannot say where the failure happens."
+
+
+def _read(run: Run, kind: str) -> Where:
+    place: Mapping[str, Any] = {}
+    text = _text(run.folder / "place.json")
+    if text:
+        try:
+            place = json.loads(text)
+        except ValueError:  # cut short: the process died while it was written
+            place = {}
+    return locate(
+        kind,
+        run.traces.events.rows,
+        _text(run.folder / "stacks.txt"),
+        _text(run.folder / "native.txt"),
+        place,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").rstrip("\0")
+    except OSError:
+        return ""
