@@ -22,6 +22,8 @@ from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
 from bisect_cfg.localise import Place, localise
+from bisect_cfg.recommend.phase import Judgement, Safe, SafeValues, Wishes
+from bisect_cfg.recommend.plan import MARGIN, Question
 from bisect_cfg.study_folder import open_study, save_state
 from bisect_cfg.targets.names import SUCCESSORS, parse_assignment, read_good_file
 from bisect_cfg.targets.script import Script, hash_of
@@ -77,6 +79,11 @@ class Options:
     storage: str | None = None
     restart: bool = False
     where: bool = True
+    recommend: bool = True
+    margin: float = MARGIN
+    verify_steps: int | None = None
+    verify_seeds: int = 3
+    keep: tuple[str, ...] = ()
 
     def identity(self) -> dict[str, Any]:
         """The options that change what the trials mean; a study keeps them."""
@@ -116,6 +123,12 @@ class Listener:
     def event(self, event: Any) -> None:
         """An event of the bisection proper (see `bisect_cfg.bisection`)."""
 
+    def safe_run_started(self, number: int, question: Question) -> None:
+        """A run that looks for safe values begins."""
+
+    def safe_run_finished(self, number: int, question: Question, judgement: Judgement, seconds: float) -> None:
+        """... and has ended."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -134,6 +147,7 @@ class Answer:
         details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
         seconds: wall-clock time of this call.
         place: where the failure happens; None if it was not looked for, or nothing came out.
+        safe: what was found to train; None if it did not come to that.
     """
 
     status: str
@@ -149,6 +163,7 @@ class Answer:
     details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0
     place: Place | None = None
+    safe: Safe | None = None
 
 
 def bisect_script(script: Script, options: Options, listener: Listener) -> Answer:
@@ -196,6 +211,7 @@ class _Phases:
         self.folder, self.state, self.runner = folder, state, runner
         self.notes: list[str] = []
         self._unsound: dict[str, str] = {}  # level -> why trials cannot start there
+        self._started = time.monotonic()
 
     def run(self) -> Answer:
         options, runner = self.options, self.runner
@@ -525,10 +541,23 @@ class _Phases:
         self.listener.isolating(bisection)
         report = bisection.run()
         details = {trial.number: trial.user_attrs.get("attributes", {}) for trial in bisection.study.trials}
+        place = self._place(settings, report, bad_run)
+        safe = None
+        if options.recommend and report.status == "isolated":
+            safe = self._find_safe_values(bisection.study, report, bad_run, good_run, details)
+            details = {**details, **safe.details}
+            best = {**settings.bad, **safe.best.changes} if safe.best else report.safe_configuration
+            report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
         return self._answer(
-            report.status, settings=settings, bad_run=bad_run, good_run=good_run, report=report, details=details,
-            place=self._place(settings, report, bad_run),
-        )  # fmt: skip
+            report.status,
+            settings=settings,
+            bad_run=bad_run,
+            good_run=good_run,
+            report=report,
+            details=details,
+            place=place,
+            safe=safe,
+        )
 
     def _place(self, settings: Settings, report: Any, bad_run: Run) -> Place | None:
         """Where it fails, by one more run; it has no say in the answer."""
@@ -536,3 +565,29 @@ class _Phases:
             return None
         self.listener.phase("where", "looking where it fails, with the instruments on")
         return localise(self.runner, settings, report, bad_run)
+
+    def _find_safe_values(
+        self, study: Any, report: Any, bad_run: Run, good_run: Run, details: Mapping[int, Mapping[str, Any]]
+    ) -> Safe:
+        options = self.options
+        self.listener.phase("safe values", "looking for values that train")
+        wishes = Wishes(
+            margin=options.margin,
+            verify_steps=options.verify_steps,
+            verify_seeds=options.verify_seeds,
+            keep=options.keep,
+            jobs=options.jobs,
+            max_trials=options.max_trials,
+            deadline=None if options.max_seconds is None else self._started + options.max_seconds,
+        )
+        return SafeValues(
+            self.runner,
+            study,
+            report,
+            bad_run,
+            good_run,
+            wishes,
+            folder_of=lambda number: str(details.get(number, {}).get("folder", number)),
+            started=self.listener.safe_run_started,
+            finished=self.listener.safe_run_finished,
+        ).run()

@@ -280,7 +280,7 @@ class Ledger:
             "companions": [order[i] for i in bits(ask.companions)],
             "purpose": ask.purpose,
             "reason": ask.reason,
-            "worker": {**_this_process(), "run": self._run},
+            "worker": {**this_process(), "run": self._run},
         }
 
     def start(self, ask: Ask, seen: Sequence[Record]) -> FrozenTrial | None:
@@ -314,7 +314,7 @@ class Ledger:
         ask."""
         for name, value in _result_attributes(result, outcome).items():
             self._storage.set_trial_user_attr(trial._trial_id, name, value)
-        self._close(trial, *_state_of(outcome or result.outcome))
+        self._close(trial, *state_of(outcome or result.outcome))
 
     def add(self, ask: Ask, result: TrialResult, outcome: Outcome | None) -> None:
         """Write a trial that was run before, in one go. Adding the same one again (on resuming) does
@@ -324,7 +324,7 @@ class Ledger:
             a = known.user_attrs
             if a.get("added") and a["purpose"] == ask.purpose and a["subset"] == subset:
                 return
-        state, values = _state_of(outcome or result.outcome)
+        state, values = state_of(outcome or result.outcome)
         self.study.add_trial(
             create_trial(
                 state=state,
@@ -383,7 +383,7 @@ class Ledger:
 
     def _is_dead(self, trial: FrozenTrial) -> bool:
         worker = trial.user_attrs.get("worker") or {}
-        here = _this_process()
+        here = this_process()
         if worker.get("host") != here["host"]:
             beat = trial.user_attrs.get("beat")
             known, since = self._beats.get(trial._trial_id, (None, 0.0))
@@ -393,7 +393,7 @@ class Ledger:
             return time.monotonic() - since > SILENCE_SECONDS
         if worker.get("pid") == here["pid"] and _same_start(worker, here):
             return worker.get("run") not in _LIVE_RUNS
-        return not _is_running(worker)
+        return not is_running(worker)
 
 
 _VOID = ("lost", "interrupted", "withdrawn")
@@ -431,13 +431,15 @@ def _result_attributes(result: TrialResult, outcome: Outcome | None) -> dict[str
     return values
 
 
-def _state_of(outcome: Outcome) -> tuple[TrialState, list[float] | None]:
+def state_of(outcome: Outcome) -> tuple[TrialState, list[float] | None]:
+    """State and value of a finished trial in Optuna's words."""
     if outcome is Outcome.UNRESOLVED:
         return TrialState.FAIL, None
     return TrialState.COMPLETE, [1.0 if outcome is Outcome.FAIL else 0.0]
 
 
-def _this_process() -> dict[str, Any]:
+def this_process() -> dict[str, Any]:
+    """Who runs a trial, so that others can tell whether it lives."""
     import psutil
 
     return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
@@ -448,7 +450,8 @@ def _same_start(worker: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
     return abs(float(worker.get("started", 0)) - float(here["started"])) < 5.0
 
 
-def _is_running(worker: Mapping[str, Any]) -> bool:
+def is_running(worker: Mapping[str, Any]) -> bool:
+    """Whether that process of this machine still runs."""
     import psutil
 
     try:

@@ -232,6 +232,9 @@ def _callback_class(module):
             self.pending = None  # the row of a step that has ended and is not yet logged
             self.bad_since = None  # the step at which the weights were first seen non-finite
 
+        def on_train_begin(self, args, state, control, **kwargs):
+            record.event("schedule", max_steps=getattr(state, "max_steps", None))
+
         def on_step_begin(self, args, state, control, **kwargs):
             if self.first_step is None:
                 self.first_step = state.global_step

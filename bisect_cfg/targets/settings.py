@@ -218,9 +218,14 @@ class Settings:
     def overrides(self, configuration: Mapping[str, Any]) -> Row:
         """What the probe has to change in the script for this configuration.
 
-        A factor at its bad level is left as the script has it. A value that is neither level is set as it is.
+        A factor at its bad level is left as the script has it. A value that is neither level is set as it is, and
+        so is a setting that is no factor.
         """
         changes = dict(self.pins)
+        known = {factor.name for factor in self.factors}
+        for name, value in configuration.items():
+            if name not in known:
+                changes[name if name.startswith(("args.", "model.", "peft.")) else f"args.{name}"] = value
         for factor in self.factors:
             value = configuration.get(factor.name, factor.bad)
             if equal(value, factor.bad):

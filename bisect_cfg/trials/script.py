@@ -332,6 +332,7 @@ class ScriptRunner:
         seconds: float | None = None,
         instruments: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
+        enough: Callable[[Traces], bool] | None = None,
     ) -> Run:
         """Train with a configuration and say what happened.
 
@@ -346,6 +347,7 @@ class ScriptRunner:
             seconds: a bound on the whole run; reaching it ends the run like a horizon.
             instruments: what to find out besides (see the probe's `instruments`); None for an ordinary trial.
             env: further environment variables.
+            enough: whether what is seen so far settles it; None: a silent failure under study does.
         """
         level = level or self.level
         folder = self._new_folder(number)
@@ -376,7 +378,7 @@ class ScriptRunner:
                     child,
                     traces,
                     patience or self._patience(configuration),
-                    enough=_until(self._enough(until_it_dies), seconds),
+                    enough=_until(enough or self._enough(until_it_dies), seconds),
                     progress=lambda traces: self._on_progress(number, len(traces.metrics.rows), steps),
                     interrupted=self._interrupted,
                 )

@@ -1,0 +1,96 @@
+"""Looking past the warmup: how long a trial must be to have met the full learning rate.
+
+A healthy first 20 steps under an 80-step warmup mean nothing: the same rate without it collapses by step 7 (measured).
+A trial stays a prefix of the user's real run, so where that can be afforded it is simply run on until the warmup is
+over and a whole horizon has passed at the full rate. Where the warmup is longer than that, the trial leaves it out and
+begins at the full rate, which is the harder test, and the report says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LONGEST_WARMUP = 5
+"""A trial is run through a warmup of at most so many horizons. Beyond, its trials would spend nearly all their time
+at rates that show nothing."""
+
+WITHOUT_WARMUP = ("constant",)
+"""Schedules that have none, whatever warmup_steps says (transformers' `get_scheduler`)."""
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """How a trial meets the full learning rate.
+
+    Attributes:
+        steps: optimizer steps to run.
+        warmup: steps of warmup in the user's schedule.
+        skipped: whether these trials leave the warmup out.
+    """
+
+    steps: int
+    warmup: int
+    skipped: bool
+
+    def __str__(self) -> str:
+        if self.skipped:
+            return f"at the full learning rate from the first step, without the warmup of {self.warmup} steps"
+        if self.warmup:
+            return f"through the warmup of {self.warmup} steps and {self.steps - self.warmup} beyond"
+        return "at the full learning rate from the first step"
+
+
+def total_steps(events: Sequence[Mapping[str, Any]]) -> int | None:
+    """How many steps the user's own run would have, as the trainer said when it began; None if it did not."""
+    for event in events:
+        if event.get("event") == "schedule":
+            return event.get("max_steps")
+    return None
+
+
+def warmup_of(values: Mapping[str, Any], total: int | None) -> int | None:
+    """Steps of warmup in a schedule; None if it is a share of an unknown number of steps.
+
+    Args:
+        values: settings of the training config, by bare name.
+        total: steps of the whole run.
+    """
+    if values.get("lr_scheduler_type") in WITHOUT_WARMUP:
+        return 0
+    steps = values.get("warmup_steps") or 0
+    share = values.get("warmup_ratio") or 0
+    if steps >= 1:
+        return math.ceil(steps)
+    share = steps or share  # transformers 5 reads a warmup_steps below 1 as a share
+    if not share:
+        return 0
+    if total is None:
+        total = values.get("max_steps") or 0
+    return math.ceil(share * total) if total > 0 else None
+
+
+def prefix_for(values: Mapping[str, Any], total: int | None, steps: int, horizon: int) -> Prefix:
+    """How a trial of a configuration that wants `steps` steps meets the full rate for at least a horizon.
+
+    Args:
+        values: settings of the training config, by bare name.
+        total: steps of the user's whole run, if known.
+        steps: wanted anyway.
+        horizon: steps at the full rate that say something.
+    """
+    warmup = warmup_of(values, total)
+    if warmup is None:
+        return Prefix(steps, 0, True)
+    if warmup == 0 or warmup + horizon <= steps:
+        return Prefix(steps, warmup, False)
+    if warmup <= LONGEST_WARMUP * horizon:
+        return Prefix(warmup + horizon, warmup, False)
+    return Prefix(steps, warmup, True)
+
+
+def left_out(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a trial sets in order to begin at the full rate."""
+    return {name: 0 for name in ("warmup_steps", "warmup_ratio") if values.get(name)}

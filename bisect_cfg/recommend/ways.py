@@ -1,0 +1,148 @@
+"""Where the ways out begin, and which of them gives up least.
+
+Pure: corrections, causes and known alternatives in, starting points out, ordered by what the user would give up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bisect_cfg.factors import equal
+from bisect_cfg.recommend.alternatives import Alternative
+from bisect_cfg.recommend.plan import Start, WayOut
+from bisect_cfg.recommend.scale import Axis
+
+WEIGHTS = {
+    "learning_rate": 1.5,
+    "model.dtype": 1.2,
+    "num_generations": 1.2,
+    "max_completion_length": 1.2,
+    "scale_rewards": 1.2,
+    "loss_type": 1.2,
+    "beta": 1.0,
+    "per_device_train_batch_size": 0.8,
+    "gradient_accumulation_steps": 0.8,
+    "optim": 0.7,
+    "max_grad_norm": 0.6,
+    "warmup_steps": 0.5,
+    "warmup_ratio": 0.5,
+    "adam_beta1": 0.5,
+    "adam_beta2": 0.5,
+    "adam_epsilon": 0.3,
+    "logging_steps": 0.1,
+}
+"""How much a setting shapes the result of a training, by its whole way from bad to good; 1 for all others. What the model
+learns from (rates, rewards, samples, their number and length) weighs more than how the optimizer gets there. Tastes
+differ: `--keep NAME` says what matters to the user."""
+
+KEEP = 10.0
+"""A setting named with --keep weighs so many times more."""
+
+KNOWN_ALTERNATIVE = 0.5
+"""Another value that is known to serve the same purpose costs half of giving the setting up, ..."""
+
+MERIT = 0.02
+"""... and a little more for each better one that the list names before it."""
+
+ALTERNATIVES_WANTED = 2
+"""So many verified alternatives are enough for a cause, besides the plain corrections: each is a few long runs."""
+
+Mover = Callable[[str, Mapping[str, Any]], Axis | None]
+"""(setting, rest of the changes) -> the values worth trying between good and bad, None if it is no range."""
+
+
+def starting_points(
+    good: Mapping[str, Any],
+    bad: Mapping[str, Any],
+    causes: Sequence[Collection[str]],
+    corrections: Sequence[Sequence[str]],
+    axis_for: Mover,
+    alternatives: Sequence[Sequence[Alternative]],
+    keep: Collection[str] = (),
+) -> list[Start]:
+    """All ways worth following, the one that should give up least first.
+
+    Args:
+        good: factor -> good value.
+        bad: factor -> bad value.
+        causes: the settings of each cause.
+        corrections: the settings of each correction that cures.
+        axis_for: see `Mover`.
+        alternatives: known ones, for each cause.
+        keep: names of settings that the user would rather not change.
+    """
+    starts: list[Start] = []
+    for names in corrections:
+        changes = {name: good.get(name) for name in names}
+        ordered = sorted(names, key=lambda name: -weight(name, keep))
+        axes = [axis for name in ordered if (axis := axis_for(name, changes)) is not None]
+        starts.append(Start(changes, tuple(axes), resets=tuple(names)))
+    for index, offers in enumerate(alternatives):
+        rest = _rest(causes, corrections, index)
+        for offer in offers:
+            changes = {**{name: good.get(name) for name in rest}, **offer.settings}
+            same = next((i for i, start in enumerate(starts) if _same(start.changes, changes)), None)
+            if same is not None:
+                starts[same] = replace(starts[same], why=offer.why, source=offer.source)
+                continue
+            axes = [axis for name in rest if (axis := axis_for(name, changes)) is not None]
+            starts.append(Start(changes, tuple(axes), offer.why, offer.source, tuple(rest)))
+    order = {id(start): place for place, start in enumerate(starts)}
+    return sorted(starts, key=lambda start: (loss(start, _guess(start), keep, order[id(start)]), order[id(start)]))
+
+
+def _rest(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[str]], cured: int) -> tuple[str, ...]:
+    """What still has to be reset when one cause is cured otherwise: the least that some correction resets for the
+    others."""
+    others = [set(cause) for index, cause in enumerate(causes) if index != cured]
+    if not others:
+        return ()
+    needed = [tuple(name for name in names if any(name in cause for cause in others)) for names in corrections]
+    fitting = [names for names in needed if all(cause & set(names) for cause in others)]
+    return min(fitting, key=len, default=())
+
+
+def _same(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    return left.keys() == right.keys() and all(equal(left[name], right[name]) for name in left)
+
+
+def _guess(start: Start) -> dict[str, Any]:
+    """What a way may come to: half of the way for what can move."""
+    return {**start.changes, **{axis.name: axis.back(axis.bad, 0.5) for axis in start.ranges}}
+
+
+def weight(name: str, keep: Collection[str] = ()) -> float:
+    """What it costs to give a setting up altogether."""
+    bare = name.removeprefix("args.")
+    return WEIGHTS.get(bare, 1.0) * (KEEP if name in keep or bare in keep else 1.0)
+
+
+def loss(start: Start, changes: Mapping[str, Any], keep: Collection[str] = (), place: int = 0) -> float:
+    """What the user gives up with these changes: by setting, its weight times how far it is from what they wanted.
+
+    Args:
+        start: where the way began.
+        changes: what it came to.
+        keep: names the user would rather not change.
+        place: of a known alternative in its list.
+    """
+    axes = {axis.name: axis for axis in start.ranges}
+    total = 0.0
+    for name, value in changes.items():
+        if name in axes:
+            far = 1 - axes[name].share(value)
+        elif start.why and not (name in start.resets and len(start.changes) > 1):
+            far = KNOWN_ALTERNATIVE + MERIT * place
+        else:
+            far = 1.0
+        total += weight(name, keep) * far
+    return total
+
+
+def ranked(ways: Sequence[WayOut], keep: Collection[str] = ()) -> list[WayOut]:
+    """The ways with their losses: verified ones first, then by what is given up."""
+    order = ("verified", "healthy", "open", "rejected")
+    priced = [replace(way, loss=round(loss(way.start, way.changes, keep, i), 4)) for i, way in enumerate(ways)]
+    return sorted(priced, key=lambda way: (order.index(way.status), way.loss))
