@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +13,7 @@ from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.reports.answer import write_answer
 from bisect_cfg.reports.report import Report
 from bisect_cfg.script_bisection import Answer, Options, bisect_script
+from bisect_cfg.study_folder import read_command, write_command
 from bisect_cfg.targets.script import find_script
 
 if TYPE_CHECKING:
@@ -27,11 +31,41 @@ def run(
     from bisect_cfg.reports.terminal import View, print_answer
 
     script = find_script(target, arguments, python=python)
+    command = {
+        "target": target, "arguments": list(arguments), "python": python, "folder": os.getcwd(), "options": asdict(options)
+    }  # fmt: skip
     with View(console, live=live) as view:
         answer = bisect_script(script, options, view)
+    write_command(answer.folder, command)
     result = write_answer(answer, fingerprint(python))
     print_answer(console, answer, result)
     return answer, result
+
+
+def recommend_again(
+    study: Path, wishes: Mapping[str, Any], console: Console, live: bool | None
+) -> tuple[Answer, dict[str, Any]]:
+    """Look for safe values of a study that was isolated before, and write its files anew.
+
+    Args:
+        study: its folder.
+        wishes: option name -> value, in place of those it was made with; None keeps a value.
+        console: where to show it.
+        live: as for `View`.
+
+    Raises:
+        InputError: it is no study, or its script has changed.
+    """
+    command = read_command(study)
+    options = {**command["options"], **{name: value for name, value in wishes.items() if value is not None}}
+    for limit in ("max_trials", "max_seconds"):
+        options[limit] = wishes.get(limit)
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    options |= {"study": study.absolute(), "recommend": True, "restart": False}
+    with contextlib.chdir(command["folder"]):  # where the script's paths lead from
+        return run(
+            command["target"], command["arguments"], command["python"], Options(**options), console, live
+        )
 
 
 def bisect(

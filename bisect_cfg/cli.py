@@ -36,6 +36,20 @@ def cli() -> None:
     """Find which of your settings break a GRPO run, with short real trials, and prove it."""
 
 
+def _safe_value_options(command: Any) -> Any:
+    """Options of the search for safe values, for the two commands that have it."""
+    for option in reversed(
+        (
+            click.option("--keep", multiple=True, metavar="NAME", help="Rather change anything else than this setting."),
+            click.option("--margin", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="How far a safe value stays back from the last healthy one: a share of the way to the good one."),
+            click.option("--verify-steps", type=click.IntRange(1), help="Optimizer steps of a verification. [four times a trial's, at least 30]"),
+            click.option("--verify-seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of a verification."),
+        )
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 @cli.command(
     epilog="""Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails);
     2 wrong usage or input; 3 inconclusive; 130 interrupted (the same command goes on where it was)."""
@@ -62,6 +76,8 @@ def cli() -> None:
 @click.option("--max-seconds", type=click.FloatRange(1), help="Start no trial after this long.")
 @click.option("--storage", metavar="URL", help="Optuna storage. [SQLite in the study folder]")
 @click.option("--python", metavar="PATH", help="Interpreter that runs the script. [this one]")
+@click.option("--no-recommend", "recommend", is_flag=True, default=True, flag_value=False, help="Stop when the cause is known; look for no safe values.")
+@_safe_value_options
 @click.option("--restart", is_flag=True, help="Begin anew; the old study is kept beside it.")
 @click.option("--no-where", "where", is_flag=True, default=True, flag_value=False, help="Leave out the last run, which looks where it fails.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
@@ -71,19 +87,37 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     TARGET is run as it is, with short trials that are prefixes of the real run. Killed or interrupted, the same
     command goes on where it was.
     """
-    from rich.console import Console
-
     from bisect_cfg.api import run
     from bisect_cfg.reports.answer import EXIT_STATUS
     from bisect_cfg.script_bisection import Options
 
     devices = tuple(device.strip() for device in options.pop("devices").split(",") if device.strip())
     plain, python = options.pop("plain"), options.pop("python")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(no_color=True, soft_wrap=True)  # whoever reads it breaks the lines
-    answer, _ = run(target, arguments, python, Options(devices=devices, **options), console, False if plain else None)
+    given = Options(devices=devices, **options)
+    answer, _ = run(target, arguments, python, given, _console(), False if plain else None)
     return EXIT_STATUS[answer.status]
+
+
+@cli.command(
+    epilog="""Exit status: 0 a verified configuration was found; 2 wrong usage or input; 3 none was found, or not all is
+    settled; 130 interrupted (the same command goes on where it was)."""
+)
+@click.argument("study", type=click.Path(path_type=Path))
+@_safe_value_options
+@click.option("--jobs", type=click.IntRange(1), help="Runs at once. [as in the bisection]")
+@click.option("--max-trials", type=click.IntRange(1), help="Stop when the study has this many trials in all.")
+@click.option("--max-seconds", type=click.FloatRange(1), help="Start no run after this long.")
+@click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
+def recommend(study: Path, plain: bool, **options: Any) -> int:
+    """Find safe values again for an isolated STUDY (its folder), with other margins, seeds or wishes.
+
+    Every run that is there already is used; what it says is also in `bisect-cfg bisect` where that ran it.
+    """
+    from bisect_cfg.api import recommend_again
+
+    _, result = recommend_again(study, options, _console(), False if plain else None)
+    recommended = result["recommendation"]
+    return 0 if recommended is not None and recommended["verified"] else 3
 
 
 @cli.command(epilog="Exit status: 0 something is known about it; 1 nothing is; 2 the log cannot be read.")
@@ -125,6 +159,13 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
 
         show(diagnosis)
     return 0 if diagnosis.clean else 1
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(no_color=True, soft_wrap=True)  # whoever reads it breaks lines
 
 
 def main() -> None:

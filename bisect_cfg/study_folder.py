@@ -121,6 +121,29 @@ def save_state(folder: Path, state: dict[str, Any]) -> None:
     write_json(folder / "study.json", state)
 
 
+def write_command(folder: Path, command: Mapping[str, Any]) -> None:
+    """Keep how the study was last asked for, so that `bisect-cfg recommend` can ask again."""
+    write_json(folder / "command.json", json.loads(json.dumps(command, default=str)))
+
+
+def read_command(folder: Path) -> dict[str, Any]:
+    """How the study was last asked for.
+
+    Raises:
+        InputError: it is no study, or one that was never finished.
+    """
+    try:
+        command = json.loads((folder / "command.json").read_text())
+        return {name: command[name] for name in ("target", "arguments", "python", "folder", "options")}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    if _read_state(folder) is None:
+        raise InputError(f"{folder} holds no study.", "Name the folder that `bisect-cfg bisect` has written.")
+    raise InputError(
+        f"The study in {folder} has not come to an answer yet.", "Finish it with `bisect-cfg bisect` first."
+    )
+
+
 def _check_target(folder: Path, script: Script) -> None:
     state = _read_state(folder)
     if state is None:

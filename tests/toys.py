@@ -118,6 +118,9 @@ LIBRARY = {
             weight_decay: float = 0.0
             warmup_steps: float = 0
             max_grad_norm: float = 1.0
+            lr_scheduler_type: str = "linear"
+            optim: str = "adamw_torch_fused"
+            adam_epsilon: float = 1e-8
             adam_beta2: float = 0.999
             per_device_train_batch_size: int = 8
             bf16: bool | None = None
@@ -125,6 +128,7 @@ LIBRARY = {
             report_to: str | list[str] | None = "none"
             save_strategy: str = "steps"
             push_to_hub: bool = False
+            seed: int = 42
             logging_nan_inf_filter: bool = True
             world_size = 1
 
@@ -136,6 +140,7 @@ LIBRARY = {
         import os, types
 
         class TrainerCallback:
+            def on_train_begin(self, args, state, control, **kwargs): pass
             def on_step_begin(self, args, state, control, **kwargs): pass
             def on_step_end(self, args, state, control, **kwargs): pass
             def on_log(self, args, state, control, logs=None, **kwargs): pass
@@ -151,7 +156,7 @@ LIBRARY = {
             def __init__(self, args, step=lambda number: None):
                 self.args, self.step, self.callbacks = args, step, []
                 self.model = Model()
-                self.state = types.SimpleNamespace(global_step=0)
+                self.state = types.SimpleNamespace(global_step=0, max_steps=self.steps)
                 if args.output_dir is not None:
                     os.makedirs(args.output_dir, exist_ok=True)
 
@@ -160,14 +165,17 @@ LIBRARY = {
 
             def train(self):
                 control = types.SimpleNamespace(should_log=False)
+                for callback in self.callbacks:
+                    callback.on_train_begin(self.args, self.state, control)
                 for number in range(1, self.steps + 1):
                     for callback in self.callbacks:
                         callback.on_step_begin(self.args, self.state, control)
-                    self.step(number)
+                    changes = self.step(number)
                     self.state.global_step = number
                     for callback in self.callbacks:
                         callback.on_step_end(self.args, self.state, control)
                     logs = {"loss": 0.5, "grad_norm": 1.0, "reward": 0.1, "reward_std": 0.3, "entropy": 2.0}
+                    logs.update(changes or {})
                     for callback in self.callbacks:
                         callback.on_log(self.args, self.state, control, logs=logs)
                 for callback in self.callbacks:

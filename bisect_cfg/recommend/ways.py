@@ -105,7 +105,11 @@ def _rest(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[str]
 
 
 def _same(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    return left.keys() == right.keys() and all(equal(left[name], right[name]) for name in left)
+    """Whether two ways set the same; switched off and not switched on are the same."""
+    off = (None, False)
+    return left.keys() == right.keys() and all(
+        equal(left[name], right[name]) or (left[name] in off and right[name] in off) for name in left
+    )
 
 
 def _guess(start: Start) -> dict[str, Any]:

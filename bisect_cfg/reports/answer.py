@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from bisect_cfg.factors import configuration_of, equal
 from bisect_cfg.jsonfile import write_json
+from bisect_cfg.reports.recommendation import as_claim, recommendation, title_of
+from bisect_cfg.reports.safe_config import safe_yaml
 from bisect_cfg.script_bisection import Answer
-from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.script import Run
 
 SCHEMA = 1
@@ -22,8 +20,8 @@ SCHEMA = 1
 
 EXIT_STATUS = {"isolated": 0, "no_failure": 1, "baseline_fails": 1, "inconclusive": 3}
 
-LOADED_BY_TRAINER = "args"
-"""The kind of setting that safe_config.yaml can hold: what TrlParser reads into the training config."""
+OF_THE_ENVIRONMENT = ("packages", "gpu", "cuda", "cublas")
+"""Conditions of a known issue that make it a problem of the environment, whatever setting triggers it."""
 
 
 def write_answer(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,9 +31,11 @@ def write_answer(answer: Answer, environment: Mapping[str, Any]) -> dict[str, An
         The content of result.json.
     """
     result = as_result(answer, environment)
-    safe = answer.folder / "safe_config.yaml"
-    if result["recommendation"] is not None:
-        safe.write_text(safe_yaml(answer.settings, result["recommendation"]["configuration"]))
+    recommended = result["recommendation"]
+    if recommended is not None:
+        yaml = safe_yaml(answer.settings, recommended["configuration"], title_of(recommended))
+        (answer.folder / "safe_config.yaml").write_text(yaml)
+        (answer.folder / "safe_config.diff").write_text(recommended["diff"])
     write_json(answer.folder / "result.json", _strict(result))
     return result
 
@@ -60,6 +60,7 @@ def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
     """The answer in the form of result.json (see the contract in the documentation)."""
     report = answer.report
     rows = _rows(answer) if report is not None else _rows_before(answer)
+    issue = known_issue(answer, environment)
     result = {
         "schema": SCHEMA,
         "status": answer.status,
@@ -68,7 +69,7 @@ def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
         "where": answer.place.to_json() if answer.place is not None else None,
         "causes": [_cause(cause) for cause in report.causes] if report is not None else [],
         "corrections": [
-            {"parameters": list(correction.parameters), "passes": _claim(correction.passes)}
+            {"parameters": list(correction.parameters), "passes": as_claim(correction.passes)}
             for correction in (report.corrections if report is not None else ())
         ],
         "masking": [
@@ -79,8 +80,8 @@ def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
             "rate": report.reproduction_rate if report is not None else None,
             "interval_95": list(report.reproduction_interval or ()) if report is not None else [],
         },
-        "recommendation": recommendation(answer),
-        "known_issue": known_issue(answer, environment),
+        "recommendation": recommendation(answer, issue),
+        "known_issue": issue,
         "environment": dict(environment),
         "target": {"script": str(answer.script.path), "arguments": list(answer.script.arguments)},
         "start_level": answer.level,
@@ -119,16 +120,6 @@ def failure_of(run: Run | None) -> dict[str, Any] | None:
     return {**failure, "message": text, "where": signature.where, "step": seen.step, "signature": str(signature)}
 
 
-def _claim(claim: Any) -> dict[str, Any]:
-    return {
-        "subset": None if claim.subset is None else list(claim.subset),
-        "seen": claim.seen,
-        "runs": claim.runs,
-        "trials": list(claim.trials),
-        "note": claim.note,
-    }
-
-
 def _cause(cause: Any) -> dict[str, Any]:
     return {
         "parameters": {name: dict(cause.values[name]) for name in cause.parameters},
@@ -136,8 +127,8 @@ def _cause(cause: Any) -> dict[str, Any]:
         "inseparable": list(cause.inseparable),
         "signature": cause.signature,
         "evidence": {
-            "fails": _claim(cause.evidence.fails),
-            "passes_without": {name: _claim(claim) for name, claim in cause.evidence.without.items()},
+            "fails": as_claim(cause.evidence.fails),
+            "passes_without": {name: as_claim(claim) for name, claim in cause.evidence.without.items()},
         },
     }
 
@@ -148,7 +139,9 @@ def _rows(answer: Answer) -> list[dict[str, Any]]:
     for row in answer.report.rows:
         kept = {key: value for key, value in row.items() if key not in names}
         details = answer.details.get(row["number"], {})
-        kept["values"] = {name: row[name] for name in names}
+        kept["values"] = {**{name: row[name] for name in names}, **details.get("extra", {})}
+        if "seed" in details:
+            kept["seed"] = details["seed"]
         kept["folder"] = f"trials/{details.get('folder', row['number'])}"
         kept["level"] = details.get("level")
         kept["remarks"] = list(details.get("remarks", ()))
@@ -172,33 +165,6 @@ def _rows_before(answer: Answer) -> list[dict[str, Any]]:
                 }
             )
     return rows
-
-
-def recommendation(answer: Answer) -> dict[str, Any] | None:
-    """A configuration next to the user's own that was run and passed, what it gives up, and how often it passed.
-
-    Of the corrections that always passed, the one that was run most often: the one the certificate rests on.
-    """
-    report, settings = answer.report, answer.settings
-    if report is None or report.safe_configuration is None:
-        return None
-    safe, passes = report.safe_configuration, None
-    tested = [c.passes for c in report.corrections if c.passes.subset is not None and c.passes.seen == c.passes.runs > 0]
-    if tested:
-        passes = max(tested, key=lambda claim: claim.runs)
-        safe = configuration_of(passes.subset, settings.good, settings.bad)
-    changes = {
-        factor.name: {"from": factor.bad, "to": safe[factor.name]}
-        for factor in settings.factors
-        if not equal(safe[factor.name], factor.bad)
-    }
-    return {
-        "configuration": dict(safe),
-        "changes": changes,
-        "verified": passes is not None,
-        "evidence": None if passes is None else _claim(passes),
-        "steps": answer.horizon,
-    }
 
 
 def known_issue(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -226,6 +192,7 @@ def known_issue(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any
                 "root_cause": entry.root_cause,
                 "cures": list(entry.cures),
                 "sources": list(entry.sources),
+                "environment": any(name in entry.conditions for name in OF_THE_ENVIRONMENT),
             }
     return None
 
@@ -240,52 +207,6 @@ def warnings_of(answer: Answer) -> list[dict[str, Any]]:
                 entry = found.setdefault(what, {"text": f"{what} in trials that pass all the same", "trials": []})
                 entry["trials"].append(row["number"])
     return list(found.values())
-
-
-# ------------------------------------------------------------------------------------------------ safe_config.yaml
-
-
-def safe_yaml(settings: Settings, safe: Mapping[str, Any]) -> str:
-    """The user's training config with the safe values, as a YAML file that TrlParser loads.
-
-    What the training config does not hold (`model.*`, `peft.*`) and what YAML cannot hold is in comments.
-    """
-    args = settings.capture.args
-    values: dict[str, Any] = {}
-    comments: list[str] = []
-    for name, value in args.raw.items():
-        if not equal(value, args.defaults.get(name)):
-            values[name] = value
-    for name, value in settings.pins.items():
-        if name.startswith("args."):
-            values[name[len("args.") :]] = value
-    for factor in settings.factors:
-        value = safe[factor.name]
-        if factor.kind != LOADED_BY_TRAINER:
-            comments.append(f"{factor.name}: {'the default' if value is None else value}  (set it in the script)")
-            continue
-        field, _, key = factor.name.partition(".")
-        if not key:
-            values[field] = value
-            continue
-        current = values.get(field) or {}
-        current = json.loads(current) if isinstance(current, str) else dict(current)
-        if equal(value, factor.good) and value is None:
-            current.pop(key, None)
-        else:
-            current[key] = value
-        values[field] = current
-    for name in [name for name, value in values.items() if _has_tag(value)]:
-        comments.append(f"{name}: as in the script ({values.pop(name)})")
-    head = ["# Found by bisect-cfg: your configuration with the least change that passed."]
-    head += [f"# {comment}" for comment in comments]
-    return "\n".join(head) + "\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-
-
-def _has_tag(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(str(key).startswith("$") for key in value) or any(_has_tag(item) for item in value.values())
-    return isinstance(value, (list, tuple)) and any(_has_tag(item) for item in value)
 
 
 # ------------------------------------------------------------------------------------------------ commands by hand

@@ -15,6 +15,7 @@ from rich.text import Text
 from bisect_cfg.factors import Outcome
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
+from bisect_cfg.reports.safe_values import described, print_recommendation, run_line
 from bisect_cfg.script_bisection import Answer, Listener
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.script import Run
@@ -48,7 +49,7 @@ class View(Listener):
         self._bisection: Any = None
         self._progress: Any = None
         self._settings: Settings | None = None
-        self._last = Text("")
+        self._safe_runs = 0
 
     def __enter__(self) -> View:
         if self._live_wanted:
@@ -128,6 +129,16 @@ class View(Listener):
             names = " with ".join(f"{n}={text.show(v['bad'])}" for n, v in event.cause.values.items())
             self._line(Text.assemble(("Proven: ", "bold"), (names, "bold red")))
 
+    def safe_run_started(self, number: int, question: Any) -> None:
+        if not self._safe_runs:
+            self._line("Looking for values that train ...")
+        self._safe_runs += 1
+        self._running[number] = (described(question, self._settings), 0, question.steps)
+
+    def safe_run_finished(self, number: int, question: Any, judgement: Any, seconds: float) -> None:
+        self._running.pop(number, None)
+        self._line(run_line(number, described(question, self._settings), question, judgement, seconds))
+
     # ------------------------------------------------------------------------------------------------ what is shown
 
     def _line(self, line: str | Text) -> None:
@@ -161,13 +172,13 @@ class View(Listener):
         name, detail = self._phase
         parts: list[Any] = []
         elapsed = text.duration(time.monotonic() - self._phase_since)
-        progress = self._progress
+        progress = None if name == "safe values" else self._progress
         if progress is None:
             parts.append(Text.assemble((f"{detail or name} ", "bold"), (elapsed, "dim")))
-            for _, steps, horizon in self._running.values():
+            for asked, steps, horizon in self._running.values():
                 of = f" of at most {horizon}" if horizon else ""
                 done = f"{text.count(steps, 'step')}{of}" if steps else "importing, loading, then training"
-                parts.append(Text(f"  {done}", style="dim"))
+                parts.append(Text.assemble("  ", (f"{asked}  " if asked else "", "cyan"), (done, "dim")))
             return Group(*parts)
         left = progress.remaining * progress.seconds
         parts.append(
@@ -287,7 +298,7 @@ def _print_causes(console: Console, answer: Answer, result: dict[str, Any]) -> N
         )
         console.print(others, highlight=False)
     _print_where(console, result["where"])
-    _print_recommendation(console, answer, result)
+    print_recommendation(console, answer, result)
 
 
 def _print_cause(console: Console, title: str, cause: Any, failure: dict[str, Any]) -> None:
@@ -324,26 +335,6 @@ def _print_where(console: Console, where: dict[str, Any] | None) -> None:
     lines = text.where(where)
     console.print(Text.assemble(("Where  ", "bold"), lines[0]))
     _print_lines(console, lines[1:])
-
-
-def _print_recommendation(console: Console, answer: Answer, result: dict[str, Any]) -> None:
-    recommended = result["recommendation"]
-    if recommended is None:
-        return
-    changes = ", ".join(
-        f"{name}: {text.show(change['to'])}" for name, change in recommended["changes"].items()
-    )
-    evidence = recommended["evidence"]
-    shown = f"passes {evidence['seen']}/{evidence['runs']}" if evidence else "passed"
-    console.print()
-    console.print(
-        Text.assemble(
-            ("Use instead  ", "bold"), (changes or "your configuration", "bold green"),
-            f"   all else as you have it; {shown}  (safe_config.yaml)",
-        )
-    )  # fmt: skip
-    for label, command in answers.commands(answer).items():
-        console.print(f"[dim]{label} by hand:[/]  {command}", highlight=False)
 
 
 def _print_lines(console: Console, lines: Iterable[str]) -> None:

@@ -1,0 +1,223 @@
+"""The recommendation as data: what to use instead, what that rests on, and the lines to change."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bisect_cfg.factors import configuration_of, equal
+from bisect_cfg.recommend.edits import Change, Edit, find_edits, unified_diff
+from bisect_cfg.recommend.plan import Range, WayOut
+from bisect_cfg.recommend.published import published_for
+from bisect_cfg.reports.safe_config import safe_yaml
+from bisect_cfg.reports.text import show
+from bisect_cfg.targets.settings import Settings
+
+if TYPE_CHECKING:
+    from bisect_cfg.script_bisection import Answer
+
+PUBLISHED = 4
+"""How many published values are shown beside a setting."""
+
+VERIFIED = "Found by bisect-cfg: your configuration with the least change that trained healthily."
+UNVERIFIED = "Found by bisect-cfg: NOT VERIFIED over a longer horizon; short runs of it were healthy."
+PASSED = "Found by bisect-cfg: your configuration with the least change that passed (short runs, not verified)."
+
+
+def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """A configuration next to the user's own that trains, what it gives up, and the evidence.
+
+    Without the phase that looks for safe values it is the correction that passed most often, which nobody has
+    verified. None if there is nothing to recommend.
+
+    Args:
+        answer: of the bisection.
+        issue: the known issue behind the failure, if there is one.
+    """
+    if answer.report is None or answer.settings is None:
+        return None
+    if answer.safe is None:
+        found = _of_a_correction(answer)
+    elif answer.safe.best is None:
+        return None
+    else:
+        found = _of_a_way(answer, answer.safe.best)
+        found["alternatives"] = [_way(answer, way) for way in answer.safe.ways if way is not answer.safe.best]
+        found["seeds"] = list(answer.safe.seeds)
+        found["full_rate"] = answer.safe.full_rate
+        found["unsettled"] = _unsettled(answer)
+    if found is None:
+        return None
+    found["first"] = _environment_first(answer, issue)
+    edits, left = _edits(answer, found["changes"])
+    found["edits"] = [_edit(edit) for edit in edits]
+    found["diff"] = unified_diff(edits) if not left and any(edit.path for edit in edits) else ""
+    if not found["diff"]:
+        found["diff"] = _yaml_diff(answer.settings, found["configuration"])
+    found["not_located"] = left
+    return found
+
+
+def title_of(found: Mapping[str, Any]) -> str:
+    """The first line of safe_config.yaml."""
+    if found["verified"]:
+        return VERIFIED
+    return UNVERIFIED if found.get("status") else PASSED
+
+
+def _of_a_correction(answer: Answer) -> dict[str, Any] | None:
+    """Of the corrections that always passed, the one that was run most often: the certificate rests on it."""
+    report, settings = answer.report, answer.settings
+    if report.safe_configuration is None:
+        return None
+    safe, passes = report.safe_configuration, None
+    tested = [c.passes for c in report.corrections if c.passes.subset is not None and c.passes.seen == c.passes.runs > 0]
+    if tested:
+        passes = max(tested, key=lambda claim: claim.runs)
+        safe = configuration_of(passes.subset, settings.good, settings.bad)
+    return {
+        "configuration": dict(safe),
+        "changes": _changes(settings, safe),
+        "verified": False,
+        "evidence": None if passes is None else as_claim(passes),
+        "steps": answer.horizon,
+    }
+
+
+def _of_a_way(answer: Answer, way: WayOut) -> dict[str, Any]:
+    settings = answer.settings
+    safe = {**settings.bad, **way.changes}
+    return {"configuration": safe, **_way(answer, way)}
+
+
+def _way(answer: Answer, way: WayOut) -> dict[str, Any]:
+    """One way out, as in result.json."""
+    settings, safe = answer.settings, {**answer.settings.bad, **way.changes}
+    changes = _changes(settings, safe)
+    known = {**settings.capture.args.resolved, **settings.bad}
+    return {
+        "changes": changes,
+        "verified": way.status == "verified",
+        "status": way.status,
+        "evidence": {"seen": len(way.passed), "runs": len(way.passed), "trials": list(way.passed)},
+        "steps": way.steps,
+        "failure_rate_at_most": None if way.bound is None else round(way.bound, 4),
+        "ranges": {found.name: _range(found) for found in way.ranges},
+        "why": way.start.why,
+        "source": way.start.source,
+        "rejected": way.rejected,
+        "stepped_back": way.stepped_back,
+        "gives_up": way.loss,
+        "published": {
+            name: [
+                {"value": one.value, "recipe": one.recipe, "source": one.source, "note": one.note}
+                for one in published_for(name, known)[:PUBLISHED]
+            ]
+            for name in changes
+        },
+    }
+
+
+def _range(found: Range) -> dict[str, Any]:
+    return {
+        "good": found.good,
+        "bad": found.bad,
+        "healthy_up_to": found.healthy,
+        "not_from": found.unhealthy,
+        "probability": round(found.probability, 4),
+        "settled": found.settled,
+        "trials": list(found.trials),
+        "shown": found.shown,
+    }
+
+
+def _changes(settings: Settings, safe: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """name -> from, to; settings that only an alternative names come from the script's own value."""
+    known = {**settings.capture.args.resolved, **settings.bad}
+    return {
+        name: {"from": known.get(name), "to": value}
+        for name, value in safe.items()
+        if not equal(value, known.get(name))
+    }
+
+
+def _environment_first(answer: Answer, issue: Mapping[str, Any] | None) -> str:
+    """What to say before any setting: the trigger is not the fault."""
+    if issue is None or not issue.get("environment"):
+        return ""
+    named = sorted({name for cause in answer.report.causes for name in cause.parameters})
+    return f"{issue['cures'][0].strip()} Then keep {', '.join(named)}: the change below is only the workaround."
+
+
+def _unsettled(answer: Answer) -> list[str]:
+    if not answer.safe.spent:
+        return []
+    found = []
+    for way in answer.safe.ways:
+        names = ", ".join(way.changes)
+        found += [f"{names}: {what}" for what in way.unsettled]
+    return [answer.safe.spent, *found]
+
+
+# ----------------------------------------------------------------------------------------------- what to change
+
+
+def _edits(answer: Answer, changes: Mapping[str, Mapping[str, Any]]) -> tuple[list[Edit], list[str]]:
+    settings, script = answer.settings, answer.script
+    factors = {factor.name: factor for factor in settings.factors}
+    wanted = []
+    for name, change in changes.items():
+        factor = factors.get(name)
+        field, _, key = name.partition(".")
+        raw = settings.capture.args.raw.get(field) if factor is None or factor.kind == "args" else change["from"]
+        old = change["from"] if key else raw
+        added = factor is None and equal(raw, settings.capture.args.defaults.get(field))
+        wanted.append(Change(name, old, change["to"], added))
+    begun = answer.bad_run.traces.event("train_begin") or {}
+    python = [script.path, *map(Path, begun.get("own_files", ()))]
+    return find_edits(wanted, script.arguments, python, _yaml_files(answer))
+
+
+def _yaml_files(answer: Answer) -> list[Path]:
+    """Files that the command names, and those beside the script: a script may name its own."""
+    script = answer.script
+    named = [Path(argument.partition("=")[2] or argument) for argument in script.arguments]
+    files = [path for path in named if path.suffix in (".yaml", ".yml") and path.is_file()]
+    if files:
+        return files
+    return [path for path in sorted(script.path.parent.glob("*.y*ml")) if path != script.good_file]
+
+
+def _edit(edit: Edit) -> dict[str, Any]:
+    return {
+        "file": None if edit.path is None else str(edit.path),
+        "line": edit.line,
+        "old": edit.old,
+        "new": edit.new,
+        "settings": list(edit.names),
+    }
+
+
+def _yaml_diff(settings: Settings, safe: Mapping[str, Any]) -> str:
+    """The training config as YAML before and after: for scripts whose values could not be located."""
+    before = safe_yaml(settings, settings.bad, "your configuration").splitlines(keepends=True)[1:]
+    after = safe_yaml(settings, safe, "safe").splitlines(keepends=True)[1:]
+    return "".join(difflib.unified_diff(before, after, "your configuration", "safe_config.yaml"))
+
+
+def as_claim(claim: Any) -> dict[str, Any]:
+    """A claim of the report in the form of result.json."""
+    return {
+        "subset": None if claim.subset is None else list(claim.subset),
+        "seen": claim.seen,
+        "runs": claim.runs,
+        "trials": list(claim.trials),
+        "note": claim.note,
+    }
+
+
+def in_words(changes: Mapping[str, Mapping[str, Any]]) -> str:
+    """``learning_rate: 1.7e-05, beta: 0.01``."""
+    return ", ".join(f"{name}: {show(change['to'])}" for name, change in changes.items())

@@ -1,0 +1,161 @@
+"""What the user sees of the search for safe values: a line a run, and at the end what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from bisect_cfg.factors import equal
+from bisect_cfg.recommend.plan import failure_bound
+from bisect_cfg.reports import answer as answers
+from bisect_cfg.reports import text
+from bisect_cfg.reports.recommendation import in_words
+from bisect_cfg.targets.settings import Settings
+
+OTHERS_SHOWN = 4
+"""So many other ways out are printed; result.json has them all."""
+
+PUBLISHED_SHOWN = 3
+"""So many published values, those that differ."""
+
+MORE_SEEDS = 10
+"""What is suggested to whoever wants to be surer: excludes failure rates above 26 %."""
+
+INDENT = "       "
+
+
+def described(question: Any, settings: Settings) -> str:
+    """What a run tries, in a few words."""
+    known = {**settings.capture.args.resolved, **settings.bad}
+    changes = {
+        name: {"to": value} for name, value in question.configuration.items() if not equal(value, known.get(name))
+    }
+    seed = f", seed +{question.seed}" if question.seed else ""
+    return f"{in_words(changes) or 'your configuration'}{seed}"
+
+
+def run_line(number: int, asked: str, question: Any, judgement: Any, seconds: float) -> Text:
+    """One run in one line."""
+    word, style = ("healthy", "green") if judgement.healthy else ("not", "red")
+    steps = text.count(question.steps, "step")
+    said = steps if judgement.healthy else judgement.text
+    return Text.assemble(
+        (f"{number:>4}  ", "dim"), (f"{word:<7}", style), f" {asked}", (f"  ({said}, {text.duration(seconds)})", "dim")
+    )
+
+
+def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any]) -> None:
+    """What to use instead, what that rests on, the other ways out, and what is not settled."""
+    found = result["recommendation"]
+    if found is None:
+        _print_none(console, answer)
+        return
+    console.print()
+    if found["first"]:
+        _line(console, "First  ", found["first"], "bold yellow")
+    changes = in_words(found["changes"]) or "your configuration"
+    if found["verified"]:
+        console.print(
+            Text.assemble(
+                ("Use instead  ", "bold"), (changes, "bold green"), "   all else as you have it  (safe_config.yaml)"
+            )
+        )
+        _print_lines(console, _evidence(found, result["horizon"]))
+    else:
+        console.print(
+            Text.assemble(("Not verified  ", "bold yellow"), (changes, "bold"), f"   {_passes(found)}  (safe_config.yaml)")
+        )
+        _print_lines(console, _ranges(found))
+    _print_edits(console, found)
+    others = [way for way in found.get("alternatives", ()) if way["verified"]]
+    for way in others[:OTHERS_SHOWN]:
+        runs = f"healthy {way['evidence']['seen']}/{way['evidence']['runs']}"
+        console.print(Text.assemble(("Or  ", "bold"), (in_words(way["changes"]), "green"), f"   {runs}"))
+        _print_lines(console, _ranges(way) or ([_first_sentence(way["why"])] if way["why"] else []))
+    for way in found.get("alternatives", ()):
+        if way["status"] == "rejected":
+            console.print(Text(f"Not {in_words(way['changes'])}: {way['rejected']}.", style="dim"))
+    for what in found.get("unsettled", ()):
+        console.print(Text(f"Not settled: {what}" if not what.endswith(".") else what, style="yellow"))
+    for label, command in answers.commands(answer).items():
+        console.print(f"[dim]{label} by hand:[/]  {command}", highlight=False)
+
+
+def _print_none(console: Console, answer: Any) -> None:
+    if answer.safe is None or not answer.safe.ways:
+        return
+    console.print()
+    console.print(Text("Nothing to recommend: no way out trained healthily.", style="bold yellow"))
+    for way in answer.safe.ways:
+        changes = {name: {"to": value} for name, value in way.changes.items()}
+        console.print(Text(f"{INDENT}{in_words(changes)}: {way.rejected}."))
+
+
+def _evidence(found: Mapping[str, Any], horizon: int) -> list[str]:
+    runs, steps = found["evidence"]["runs"], found["steps"]
+    more = MORE_SEEDS if runs < MORE_SEEDS else 2 * runs
+    lines = [
+        f"Healthy in {runs} of {runs} runs of {steps} steps, each with its own seed. That excludes failure rates above "
+        f"{found['failure_rate_at_most']:.0%} (at 95 %); --verify-seeds {more}, above {failure_bound(more):.0%}."
+    ]
+    if "warmup" in found["full_rate"]:
+        lines.append(f"The runs went {found['full_rate']}.")
+    lines += _ranges(found)
+    for name in found["changes"]:
+        lines += _published(name, found["published"].get(name, ()))
+    return lines
+
+
+def _ranges(found: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for name, known in found.get("ranges", {}).items():
+        up, beyond = text.show(known["healthy_up_to"]), text.show(known["not_from"])
+        about = "" if known["settled"] else " (not settled more narrowly)"
+        why = f": {known['shown']}" if known["shown"] else ""
+        lines.append(f"{name} was healthy up to {up}, not from {beyond} on{about}{why}.")
+    return lines
+
+
+def _published(name: str, values: Any) -> list[str]:
+    shown: dict[str, str] = {}
+    for one in values:
+        shown.setdefault(text.show(one["value"]), one["recipe"])
+    if not shown:
+        return []
+    listed = ", ".join(f"{value} ({recipe})" for value, recipe in list(shown.items())[:PUBLISHED_SHOWN])
+    return [f"Published for {name}: {listed}."]
+
+
+def _passes(found: Mapping[str, Any]) -> str:
+    evidence = found["evidence"]
+    if evidence and evidence["runs"]:
+        return f"passes {evidence['seen']}/{evidence['runs']} short runs"
+    return "healthy in a short run only" if found.get("status") == "healthy" else "passed once"
+
+
+def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
+    for edit in found["edits"]:
+        new = edit["new"].strip() or "(remove the line)"
+        if edit["file"] is None:
+            where = "command line"
+        else:
+            where = f"{answers.short_path(Path(edit['file']).absolute())}:{edit['line']}"
+        line = Text.assemble((f"{INDENT}{where}  ", "dim"), (edit["old"].strip(), "red"), "  ->  ", (new, "green"))
+        console.print(line)
+
+
+def _first_sentence(words: str) -> str:
+    return " ".join(words.split())
+
+
+def _line(console: Console, label: str, words: str, style: str) -> None:
+    console.print(Text.assemble((label, style), " ".join(words.split())))
+
+
+def _print_lines(console: Console, lines: list[str]) -> None:
+    for line in lines:
+        console.print(Text(INDENT + line))
