@@ -106,7 +106,8 @@ class Start:
         ranges: those of them that are moved back toward bad, in this order.
         why: what speaks for a known alternative, "" for a plain reset.
         source: of that.
-        resets: names of the correction that it contains, for the reports.
+        resets: names that it resets to good.
+        merit: of a known alternative, its place in the list of them; None for a plain reset.
     """
 
     changes: Mapping[str, Any]
@@ -114,6 +115,7 @@ class Start:
     why: str = ""
     source: str = ""
     resets: tuple[str, ...] = ()
+    merit: int | None = None
 
 
 @dataclass(frozen=True)

@@ -168,8 +168,8 @@ def _cells(kind: str, good: float, bad: float, ratio: float) -> int:
     distance = abs(_coordinate(kind, bad) - _coordinate(kind, good))
     if kind != "linear":
         return max(1, math.ceil(distance / math.log(ratio) - 1e-9))
-    if min(good, bad) > 0:
-        return max(1, math.ceil(math.log(max(good, bad) / min(good, bad)) / math.log(ratio) - 1e-9))
+    if min(good, bad) > 0:  # the first step from the lower end is the largest as a factor
+        return max(1, math.ceil(distance / (min(good, bad) * (ratio - 1)) - 1e-9))
     return LINEAR_CELLS
 
 
@@ -181,16 +181,23 @@ def _spaced(kind: str, good: float, bad: float, cells: int) -> list[float]:
 def _points(kind: str, good: float, bad: float, ratio: float) -> list[float]:
     """Equal steps, as few as the ratio allows, with as few digits as it allows."""
     cells = _cells(kind, good, bad, ratio)
-    while True:
-        exact = _spaced(kind, good, bad, cells)
+    longest = math.inf if kind == "linear" and min(good, bad) <= 0 else ratio
+    for more in (0, 1):  # good and bad may lie so that rounding steps over the ratio: one point more
+        exact = _spaced(kind, good, bad, cells + more)
         for digits in (2, 3, 4):
             points = [_rounded(kind, value, digits) for value in exact]
-            ways = [_coordinate(kind, value) for value in (good, *points, bad)]
-            steps = [(after - before) * math.copysign(1, bad - good) for before, after in pairwise(ways)]
-            longest = math.log(ratio) if kind != "linear" else math.inf
-            if min(steps) > 0 and max(steps) <= longest * (1 + 1e-9):
+            if all(_is_step(kind, *step, bad > good, longest) for step in pairwise((good, *points, bad))):
                 return points
-        cells += 1  # good and bad lie so that rounding steps over the ratio: one point more
+    return exact
+
+
+def _is_step(kind: str, before: float, after: float, upwards: bool, ratio: float) -> bool:
+    """Whether one value follows another in the right direction, within the ratio."""
+    if before == after or (after > before) is not upwards:
+        return False
+    if kind == "linear":
+        return ratio == math.inf or max(before, after) / min(before, after) <= ratio * (1 + 1e-9)
+    return abs(_coordinate(kind, after) - _coordinate(kind, before)) <= math.log(ratio) * (1 + 1e-9)
 
 
 def _counts(

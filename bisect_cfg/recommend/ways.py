@@ -41,7 +41,8 @@ KEEP = 10.0
 """A setting named with --keep weighs so many times more."""
 
 KNOWN_ALTERNATIVE = 0.5
-"""Another value that is known to serve the same purpose costs half of giving the setting up, ..."""
+"""A way that is known to serve the same purpose costs half of giving an ordinary setting up, whatever it changes (that
+is what makes it an alternative), ..."""
 
 MERIT = 0.02
 """... and a little more for each better one that the list names before it."""
@@ -81,16 +82,15 @@ def starting_points(
         starts.append(Start(changes, tuple(axes), resets=tuple(names)))
     for index, offers in enumerate(alternatives):
         rest = _rest(causes, corrections, index)
-        for offer in offers:
+        for merit, offer in enumerate(offers):
             changes = {**{name: good.get(name) for name in rest}, **offer.settings}
             same = next((i for i, start in enumerate(starts) if _same(start.changes, changes)), None)
             if same is not None:
-                starts[same] = replace(starts[same], why=offer.why, source=offer.source)
+                starts[same] = replace(starts[same], why=offer.why, source=offer.source, merit=merit)
                 continue
             axes = [axis for name in rest if (axis := axis_for(name, changes)) is not None]
-            starts.append(Start(changes, tuple(axes), offer.why, offer.source, tuple(rest)))
-    order = {id(start): place for place, start in enumerate(starts)}
-    return sorted(starts, key=lambda start: (loss(start, _guess(start), keep, order[id(start)]), order[id(start)]))
+            starts.append(Start(changes, tuple(axes), offer.why, offer.source, tuple(rest), merit))
+    return sorted(starts, key=lambda start: loss(start, _guess(start), keep))
 
 
 def _rest(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[str]], cured: int) -> tuple[str, ...]:
@@ -123,30 +123,32 @@ def weight(name: str, keep: Collection[str] = ()) -> float:
     return WEIGHTS.get(bare, 1.0) * (KEEP if name in keep or bare in keep else 1.0)
 
 
-def loss(start: Start, changes: Mapping[str, Any], keep: Collection[str] = (), place: int = 0) -> float:
+def loss(start: Start, changes: Mapping[str, Any], keep: Collection[str] = ()) -> float:
     """What the user gives up with these changes: by setting, its weight times how far it is from what they wanted.
 
     Args:
         start: where the way began.
         changes: what it came to.
         keep: names the user would rather not change.
-        place: of a known alternative in its list.
     """
     axes = {axis.name: axis for axis in start.ranges}
+    resets = set(start.resets) if start.changes.keys() != set(start.resets) or start.merit is None else set()
     total = 0.0
+    offered = [name for name in changes if name not in resets and name not in axes]
+    if start.merit is not None and offered:
+        dear = max(weight(name, keep) / weight(name) for name in offered)
+        total = dear * (KNOWN_ALTERNATIVE + MERIT * start.merit)
+        offered = []
     for name, value in changes.items():
         if name in axes:
-            far = 1 - axes[name].share(value)
-        elif start.why and not (name in start.resets and len(start.changes) > 1):
-            far = KNOWN_ALTERNATIVE + MERIT * place
-        else:
-            far = 1.0
-        total += weight(name, keep) * far
+            total += weight(name, keep) * (1 - axes[name].share(value))
+        elif name in resets or name in offered:
+            total += weight(name, keep)
     return total
 
 
 def ranked(ways: Sequence[WayOut], keep: Collection[str] = ()) -> list[WayOut]:
     """The ways with their losses: verified ones first, then by what is given up."""
     order = ("verified", "healthy", "open", "rejected")
-    priced = [replace(way, loss=round(loss(way.start, way.changes, keep, i), 4)) for i, way in enumerate(ways)]
+    priced = [replace(way, loss=round(loss(way.start, way.changes, keep), 4)) for way in ways]
     return sorted(priced, key=lambda way: (order.index(way.status), way.loss))

@@ -144,8 +144,10 @@ def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
             where = "command line"
         else:
             where = f"{answers.short_path(Path(edit['file']).absolute())}:{edit['line']}"
-        line = Text.assemble((f"{INDENT}{where}  ", "dim"), (edit["old"].strip(), "red"), "  ->  ", (new, "green"))
-        console.print(line)
+        old = edit["old"].strip()
+        added = new.removeprefix(old.rstrip(",")).strip(", \n") if "\n" in new else ""
+        change = [("add ", "dim"), (added, "green")] if added else [(old, "red"), "  ->  ", (new, "green")]
+        console.print(Text.assemble((f"{INDENT}{where}  ", "dim"), *change))
 
 
 def _first_sentence(words: str) -> str:

@@ -82,7 +82,7 @@ def test_neighbours_are_within_the_ratio_and_nothing_lies_outside(good, factor, 
     assert list(values) == sorted(values, reverse=downwards) and len(set(values)) == len(values)
     for before, after in pairwise(values):
         assert max(before, after) / min(before, after) <= ratio * (1 + 1e-6)
-    cells = abs(math.log(bad / good)) / math.log(ratio)
+    cells = abs(math.log(bad / good)) / math.log(ratio) if axis.kind == "log" else (factor - 1) / (ratio - 1)
     assert len(values) - 1 <= math.ceil(cells) + 1
     for value in values:
         assert min(good, value) <= axis.back(value, share) <= max(good, value)
