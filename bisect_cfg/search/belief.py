@@ -28,8 +28,22 @@ DETERMINISTIC = 0.95
 """Prior probability of p = 1; most reported failures come back at every start."""
 
 _SHARES = np.array([0.0, 0.5, 0.8, 1.0, 1.0, 1.0, 1.0, 0.8, 0.5, 0.3])
-RATES = np.where(GRID == 1.0, DETERMINISTIC, (1 - DETERMINISTIC) * _SHARES / _SHARES.sum())
-"""Prior of each p on the grid."""
+RANDOM_RATES = _SHARES / _SHARES.sum()
+"""Prior of each p on the grid if the failure is random."""
+
+CAREFUL = 0.95
+"""Up to this confidence the answer may rest on most failures being deterministic. Who asks for more wants it
+to hold for a random failure too, and pays for runs that a deterministic one would not have needed."""
+
+DETERMINISTIC_IF_CAREFUL = 0.5
+"""Prior probability of p = 1 in that case: an even chance."""
+
+
+def prior_of_rates(confidence: float) -> np.ndarray:
+    """The prior of each p on the grid."""
+    steady = DETERMINISTIC_IF_CAREFUL if confidence > CAREFUL else DETERMINISTIC
+    return np.where(GRID == 1.0, steady, (1 - steady) * RANDOM_RATES)
+
 
 FALSE_FAIL = 0.002
 """Probability of a failure with the same signature and no cause inside: near, but not exactly, zero."""
@@ -48,6 +62,7 @@ class Local:
         weight: their probabilities, adding up to 1.
         rate: the mean failure probability if that candidate is the cause.
         background: the total intensity of causes inside `region`, for "another one is in there too".
+        steady: the probability that it fails every time.
     """
 
     region: int
@@ -55,6 +70,7 @@ class Local:
     weight: np.ndarray
     rate: np.ndarray
     background: float
+    steady: float
 
     def best(self, count: int) -> list[int]:
         """The rows of the likeliest candidates, best first."""
@@ -124,6 +140,9 @@ class Belief:
         for cause in self._known:
             weight = np.where(causes.containing(cause), 0.0, weight)
         total = weight.sum()
+        steady = causes.intensity * self.rates[0] * (passes == 0) * others
+        for cause in self._known:
+            steady = np.where(causes.containing(cause), 0.0, steady)
         if not total > 0 or total < self._larger(region, int(causes.counts.max(initial=1))):
             return None
         weight = weight / total
@@ -134,6 +153,7 @@ class Belief:
             weight[keep] / weight[keep].sum(),
             rate[fails, passes][keep],
             self.hidden(region),
+            float(steady.sum() / total),
         )
 
     def _larger(self, region: int, largest: int) -> float:
@@ -156,7 +176,7 @@ class Belief:
         return passes
 
     def _updated(self, fails: int, passes: int) -> np.ndarray:
-        prior = np.where(GRID == 1.0, 0.0, RATES) if self._tally.contradictory else RATES
+        prior = RANDOM_RATES if self._tally.contradictory else prior_of_rates(self._problem.confidence)
         rates = prior * GRID**fails * (1 - GRID) ** passes
         return rates / rates.sum()
 

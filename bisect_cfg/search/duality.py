@@ -20,7 +20,8 @@ import numpy as np
 from bisect_cfg.factors import Outcome
 from bisect_cfg.search.belief import Belief
 from bisect_cfg.search.choose import choose
-from bisect_cfg.search.masking import Masked, look_for_masking
+from bisect_cfg.search.flaky import Settled, settle
+from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
 from bisect_cfg.search.problem import Ask, Claim, Conclusion, Done, FoundCause, Problem, State, Wait, bits
 from bisect_cfg.search.proof import direct, prove, split
 from bisect_cfg.search.strategies import NARROW, Needed, replay
@@ -52,6 +53,9 @@ HOPELESS = 0.05
 correction is
 known to cure: what it could add is a further cause that no run so far has shown."""
 
+SUSPICIOUS = 0.5
+"""Once it is likelier that the failure is random than that it is not, the search goes on as if it were."""
+
 MAX_CURES = 12
 """How many corrections of a candidate are looked at as possible next runs."""
 
@@ -74,6 +78,10 @@ class Isolation:
 
     def state(self) -> State:
         """What to do next and what is known."""
+        if self.problem.strategy == "adaptive" and self.tally.contradictory:
+            step = self._settle() if self.tally.random else self._random_or_hidden()
+            if step is not None:
+                return step
         while len(self.causes) < MAX_CAUSES:
             known = [cause.parameters for cause in self.causes]
             region = self._unexplained(known)
@@ -89,6 +97,32 @@ class Isolation:
         self.notes.append(f"More than {MAX_CAUSES} causes: the search stopped.")
         return self._done(complete=False)
 
+    def _settle(self) -> State:
+        """Failures are random: weigh whole answers against each other."""
+        step = settle(self.problem, self.tally, self.validity, self._variants, self._price())
+        if not isinstance(step, Settled):
+            return self._state(step)
+        self.causes = step.causes
+        if not step.separated:
+            self.notes.append("No valid configuration tells this answer from others surely enough.")
+        return self._done(step.complete)
+
+    def _random_or_hidden(self) -> State | None:
+        """A larger subset passed than one that failed: repeat both until one of them does the other thing.
+
+        None once neither did: then a setting hides the failure, and the search goes on as if it did not.
+        """
+        pairs = [(f, p) for p in self.tally.passed for f in self.tally.failed if f and f & p == f]
+        small, large = min(pairs, key=lambda pair: (pair[1].bit_count(), pair[0].bit_count(), pair))
+        for mask, count in ((large, self.tally.of(large)), (small, self.tally.of(small))):
+            if count.runs < REPEATS:
+                if count.running:
+                    return self._state(Wait("A contradiction is being looked into."))
+                shown = self.problem.show(self.problem.full & ~mask)
+                text = f"Is the failure random, or does a setting hide it? (The same run again, without {shown}.)"
+                return self._ask(Ask(mask, 0, "masking", text))
+        return None
+
     def _unexplained(self, known: Iterable[int]) -> int | None:
         """The smallest failed subset that no known cause explains."""
         known = tuple(known)
@@ -100,6 +134,8 @@ class Isolation:
         if self.problem.strategy == "adaptive":
             belief = Belief(self.problem, self.tally, known)
             local = belief.inside(region)
+            if local is not None and local.steady < SUSPICIOUS and not self.tally.contradictory:
+                return self._settle()
             if local is not None:
                 accepted = ACCEPTED_IF_RANDOM if self.tally.contradictory else ACCEPTED
                 for row in local.best(LIKELY):

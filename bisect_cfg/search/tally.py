@@ -32,7 +32,7 @@ class Tally:
     """The records of a study by subset.
 
     `contradictory` is True once a run passed although a run of the same or a smaller subset failed: then the
-    failure is random, or a setting hides it.
+    failure is random, or a setting hides it. `random` is True once one subset has done both: then nothing hides it.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -53,6 +53,7 @@ class Tally:
         self.running = [mask for mask, count in self.counts.items() if count.running]
         self.unresolved = [mask for mask, c in self.counts.items() if c.unresolved and not c.runs]
 
+        self.random = any(count.fails and count.passes for count in self.counts.values())
         self.contradictory = any(f & p == f for p in self.passed for f in self.failed if f)
 
     def of(self, mask: int) -> Count:
