@@ -43,6 +43,7 @@ def _safe_value_options(command: Any) -> Any:
             click.option("--keep", multiple=True, metavar="NAME", help="Rather change anything else than this setting."),
             click.option("--margin", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="How far a safe value stays back from the last healthy one: a share of the way to the good one."),
             click.option("--verify-steps", type=click.IntRange(1), help="Optimizer steps of a verification. [four times a trial's, at least 30]"),
+            click.option("--frontier", type=click.IntRange(1), metavar="RUNS", help="Where a cause is two numbers, also map how far they can go together, with at most so many runs."),
             click.option("--verify-seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of a verification."),
         )
     ):  # fmt: skip

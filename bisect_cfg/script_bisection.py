@@ -84,6 +84,7 @@ class Options:
     verify_steps: int | None = None
     verify_seeds: int = 3
     keep: tuple[str, ...] = ()
+    frontier: int | None = None
 
     def identity(self) -> dict[str, Any]:
         """The options that change what the trials mean; a study keeps them."""
@@ -576,6 +577,7 @@ class _Phases:
             verify_steps=options.verify_steps,
             verify_seeds=options.verify_seeds,
             keep=options.keep,
+            frontier=options.frontier,
             jobs=options.jobs,
             max_trials=options.max_trials,
             deadline=None if options.max_seconds is None else self._started + options.max_seconds,

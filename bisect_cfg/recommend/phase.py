@@ -16,9 +16,10 @@ from typing import Any
 import optuna
 
 from bisect_cfg.factors import Outcome, difference, equal
-from bisect_cfg.recommend import healthy
+from bisect_cfg.recommend import healthy, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
-from bisect_cfg.recommend.ledger import Runs
+from bisect_cfg.recommend.frontier import Frontier
+from bisect_cfg.recommend.ledger import ATTRIBUTE, Runs
 from bisect_cfg.recommend.plan import MARGIN, Problem, Question, Ran, Start, WayOut, follow, key_of
 from bisect_cfg.recommend.scale import DEFAULT_RATIO, Axis, axis_of
 from bisect_cfg.recommend.schedule import Prefix, left_out, prefix_for, total_steps
@@ -49,6 +50,7 @@ class Wishes:
     verify_steps: int | None = None
     verify_seeds: int = 3
     keep: tuple[str, ...] = ()
+    frontier: int | None = None  # at most so many runs; None: not asked for
     jobs: int = 1
     max_trials: int | None = None
     deadline: float | None = None  # on time.monotonic()'s clock
@@ -65,6 +67,7 @@ class Safe:
         seeds: the seeds of a verification.
         full_rate: how the runs met the full learning rate.
         spent: why it ended before all was settled, "" if it did not.
+        frontiers: of the causes that are two numbers, if asked for.
     """
 
     ways: tuple[WayOut, ...] = ()
@@ -73,6 +76,7 @@ class Safe:
     seeds: tuple[int, ...] = ()
     full_rate: str = ""
     spent: str = ""
+    frontiers: tuple[Frontier, ...] = ()
 
     @property
     def best(self) -> WayOut | None:
@@ -130,6 +134,7 @@ class SafeValues:
         self._horizon = runner.horizon
         self._verify_steps = wishes.verify_steps or max(VERIFY_FACTOR * self._horizon, VERIFY_LEAST)
         self._running: dict[int, Question] = {}
+        self._pairs = self._frontiers_wanted() if wishes.frontier else []
 
     # ------------------------------------------------------------------------------------------------- the loop
 
@@ -150,7 +155,9 @@ class SafeValues:
                 open_questions = [q for q in questions if q.key not in {r.key for r in self._running.values()}]
                 spent = self._spent() if questions else ""
                 if not futures and (spent or not open_questions):
-                    return self._answer(self._look(problem, starts, known, whole=True)[0], spent)
+                    runs = [*known, *self.runs.ran()]
+                    frontiers = tuple(joint.mapped(problem, pair, runs) for pair in self._pairs)
+                    return self._answer(self._look(problem, starts, known, whole=True)[0], spent, frontiers)
                 if not spent and open_questions and len(futures) < self._wishes.jobs:
                     number = self._begin(open_questions[0])
                     if pool is None:
@@ -193,7 +200,15 @@ class SafeValues:
             questions += missing
             if missing and self._wishes.jobs == 1 and not whole:
                 break
-        return ways, questions
+        return ways, questions or self._joint_questions(problem, runs)
+
+    def _joint_questions(self, problem: Problem, runs: Sequence[Ran]) -> list[Question]:
+        """Once every way is settled: the frontiers that were asked for, one after the other."""
+        asked = sum(trial.user_attrs[ATTRIBUTE]["part"] == joint.PART for trial in self.runs.trials())
+        if asked >= (self._wishes.frontier or 0):
+            return []
+        open_ones = (joint.next_question(problem, pair, runs) for pair in self._pairs)
+        return [question for question in open_ones if question is not None][:1]
 
     def _spent(self) -> str:
         wishes = self._wishes
@@ -204,7 +219,7 @@ class SafeValues:
             return "Stopped when the time was up, as --max-seconds asks."
         return ""
 
-    def _answer(self, ways: Sequence[WayOut], spent: str) -> Safe:
+    def _answer(self, ways: Sequence[WayOut], spent: str, frontiers: tuple[Frontier, ...]) -> Safe:
         rank = ranked(ways, self._wishes.keep)
         first = self._seed(0)
         best = next((way for way in rank if way.status != "rejected"), None)
@@ -216,6 +231,7 @@ class SafeValues:
             tuple(first + k for k in range(self._wishes.verify_seeds)),
             prefix,
             spent,
+            frontiers,
         )
 
     # ------------------------------------------------------------------------------------------------- one run
@@ -332,6 +348,11 @@ class SafeValues:
             [self._alternatives(cause) for cause in report.causes],
             self._wishes.keep,
         )
+
+    def _frontiers_wanted(self) -> list[joint.Pair]:
+        causes = [cause.parameters for cause in self._report.causes]
+        corrections = [correction.parameters for correction in self._report.corrections]
+        return joint.pairs(self._settings.good, causes, corrections, self._axis)
 
     def _axis(self, name: str, changes: Mapping[str, Any]) -> Axis | None:
         factor = next(factor for factor in self._settings.factors if factor.name == name)

@@ -81,7 +81,7 @@ def starting_points(
         axes = [axis for name in ordered if (axis := axis_for(name, changes)) is not None]
         starts.append(Start(changes, tuple(axes), resets=tuple(names)))
     for index, offers in enumerate(alternatives):
-        rest = _rest(causes, corrections, index)
+        rest = rest_of(causes, corrections, index)
         for merit, offer in enumerate(offers):
             changes = {**{name: good.get(name) for name in rest}, **offer.settings}
             same = next((i for i, start in enumerate(starts) if _same(start.changes, changes)), None)
@@ -93,7 +93,7 @@ def starting_points(
     return sorted(starts, key=lambda start: loss(start, _guess(start), keep))
 
 
-def _rest(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[str]], cured: int) -> tuple[str, ...]:
+def rest_of(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[str]], cured: int) -> tuple[str, ...]:
     """What still has to be reset when one cause is cured otherwise: the least that some correction resets for the
     others."""
     others = [set(cause) for index, cause in enumerate(causes) if index != cured]

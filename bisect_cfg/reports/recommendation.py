@@ -11,6 +11,7 @@ from bisect_cfg.factors import configuration_of, equal
 from bisect_cfg.recommend.edits import Change, Edit, find_edits, unified_diff
 from bisect_cfg.recommend.plan import Range, WayOut
 from bisect_cfg.recommend.published import published_for
+from bisect_cfg.reports.frontiers import as_data
 from bisect_cfg.reports.safe_config import safe_yaml
 from bisect_cfg.reports.text import show
 from bisect_cfg.targets.settings import Settings
@@ -48,6 +49,7 @@ def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> di
         found["seeds"] = list(answer.safe.seeds)
         found["full_rate"] = answer.safe.full_rate
         found["unsettled"] = _unsettled(answer)
+        found["frontiers"] = [as_data(frontier) for frontier in answer.safe.frontiers]
     if found is None:
         return None
     found["first"] = _environment_first(answer, issue)

@@ -13,6 +13,7 @@ from bisect_cfg.factors import equal
 from bisect_cfg.recommend.plan import failure_bound
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
+from bisect_cfg.reports.frontiers import in_lines, span
 from bisect_cfg.reports.recommendation import in_words
 from bisect_cfg.targets.settings import Settings
 
@@ -79,6 +80,10 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
     for way in found.get("alternatives", ()):
         if way["status"] == "rejected":
             console.print(Text(f"Not {in_words(way['changes'])}: {way['rejected']}.", style="dim"))
+    for frontier in found.get("frontiers", ()):
+        title, *rows = in_lines(frontier)
+        console.print(Text.assemble(("Together  ", "bold"), title))
+        _print_lines(console, rows)
     for what in found.get("unsettled", ()):
         console.print(Text(f"Not settled: {what}" if not what.endswith(".") else what, style="yellow"))
     for label, command in answers.commands(answer).items():
@@ -113,10 +118,10 @@ def _evidence(found: Mapping[str, Any], horizon: int) -> list[str]:
 def _ranges(found: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, known in found.get("ranges", {}).items():
-        up, beyond = text.show(known["healthy_up_to"]), text.show(known["not_from"])
+        up, beyond = span(known["good"], known["bad"], known["healthy_up_to"]), text.show(known["not_from"])
         about = "" if known["settled"] else " (not settled more narrowly)"
         why = f": {known['shown']}" if known["shown"] else ""
-        lines.append(f"{name} was healthy up to {up}, not from {beyond} on{about}{why}.")
+        lines.append(f"{name} was healthy {up}, not at {beyond}{about}{why}.")
     return lines
 
 

@@ -1,0 +1,99 @@
+"""The frontier of a cause as a plan: which runs count for it, which is asked for next, and how it is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bisect_cfg.recommend.joint import PART, Pair, known_points, mapped, next_question, pairs
+from bisect_cfg.recommend.plan import Problem, Ran, key_of
+from bisect_cfg.recommend.scale import Axis, axis_of
+from bisect_cfg.reports.frontiers import as_data, in_lines
+
+GOOD = {"learning_rate": 1e-6, "temperature": 1.0, "optim": "adamw_torch_fused", "beta": 0.0}
+BAD = {"learning_rate": 0.03, "temperature": 0.2, "optim": "adamw_torch", "beta": 0.1}
+PROBLEM = Problem(BAD, lambda configuration, steps: steps, horizon=12, verify_steps=48)
+
+
+def axis_for(name: str, changes: Any) -> Axis | None:
+    return axis_of(name, GOOD[name], BAD[name])
+
+
+PAIR = pairs(GOOD, [("learning_rate", "temperature")], [("learning_rate",)], axis_for)[0]
+
+
+def ran(changes: dict, healthy: bool, *, steps: int = 12, failed_at: int | None = None, seed: int = 0) -> Ran:
+    return Ran(key_of({**BAD, **changes}, seed), steps, healthy, 1, failed_at)
+
+
+def test_there_is_a_frontier_of_two_numbers_only() -> None:
+    assert [axis.name for axis in PAIR.axes] == ["temperature", "learning_rate"], "how far the rate may go"
+    assert pairs(GOOD, [("learning_rate", "optim")], [("optim",)], axis_for) == []
+    assert pairs(GOOD, [("learning_rate",)], [("learning_rate",)], axis_for) == []
+    two = pairs(GOOD, [("learning_rate", "temperature"), ("optim",)], [("learning_rate", "optim")], axis_for)
+    assert two == [Pair(PAIR.axes, {"optim": "adamw_torch_fused"})], "the other cause is reset meanwhile"
+
+
+def test_runs_count_that_differ_from_the_users_configuration_in_the_two_settings_only() -> None:
+    runs = [
+        ran({"learning_rate": 1e-3}, True),
+        ran({"temperature": 0.5}, False, failed_at=7),
+        ran({"learning_rate": 1e-3, "beta": 0.0}, True),  # something else
+        ran({"learning_rate": 2e-3}, True, steps=4),  # too short to say
+        ran({"learning_rate": 4e-3}, False, steps=48, failed_at=30, seed=2),  # healthy for a trial's horizon
+        ran({"learning_rate": 5e-3, "model.dtype": "float32"}, True),
+    ]
+    assert [
+        (p.values["learning_rate"], p.values["temperature"], p.healthy)
+        for p in known_points(PROBLEM, PAIR, runs)
+    ] == [
+        (1e-3, 0.2, True),
+        (0.03, 0.5, False),
+        (4e-3, 0.2, True),
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.5, 3.0), st.floats(0.6, 1.1))
+def test_the_questions_lead_to_the_frontier_and_end(power: float, reach: float) -> None:
+    def healthy(configuration: dict) -> bool:
+        shares = [axis.share(configuration[axis.name]) / reach for axis in PAIR.axes]
+        return sum(share**power for share in shares) < 1
+
+    if healthy(BAD):
+        return
+    runs: list[Ran] = []
+    while (question := next_question(PROBLEM, PAIR, runs)) is not None:
+        assert question.part == PART and question.steps == 12
+        assert {n: v for n, v in question.configuration.items() if v != BAD[n]}.keys() <= {
+            "learning_rate",
+            "temperature",
+        }
+        runs.append(Ran(question.key, 12, healthy(question.configuration), len(runs)))
+    assert len(runs) <= 30
+    found = mapped(PROBLEM, PAIR, runs)
+    assert found.undecided == 0
+    for temperature, safe, unsafe in zip(PAIR.axes[0].values, found.safe, found.unsafe, strict=True):
+        if safe is not None:
+            assert healthy({**BAD, "temperature": temperature, "learning_rate": safe})
+        if unsafe is not None and (temperature, unsafe) != (0.2, 0.03):
+            assert not healthy({**BAD, "temperature": temperature, "learning_rate": unsafe})
+
+
+def test_it_is_told_in_a_line_for_each_stretch() -> None:
+    heat, rate = PAIR.axes
+    runs = [
+        ran({"temperature": heat.values[1]}, True),
+        ran({"temperature": heat.values[2]}, False, failed_at=6),
+        ran({"learning_rate": rate.values[20]}, True),
+        ran({"learning_rate": rate.values[21]}, False, failed_at=6),
+    ]
+    data = as_data(mapped(PROBLEM, PAIR, runs))
+    title, *lines = in_lines(data)
+    assert "from 4 runs" in title and "0%" not in title
+    assert lines[0] == f"with temperature 1 to {heat.values[1]:g}: as you have it, 0.03"
+    assert lines[-1] == f"with temperature 0.2: up to {rate.values[20]:g}, not at {rate.values[21]:g}"
+    assert [row["value"] for row in data["rows"]] == list(heat.values)
+    assert data["settings"] == ["temperature", "learning_rate"] and 0 < data["undecided"] < 0.2
