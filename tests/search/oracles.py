@@ -31,6 +31,7 @@ class Oracle:
         hidden: rules only a run reveals: it is UNRESOLVED.
         rate: how often a failure shows.
         masked: a setting and the cause it hides.
+        either: rules of another form `is_valid` knows: (x, others), bad x needs one of the others bad.
     """
 
     size: int
@@ -40,6 +41,13 @@ class Oracle:
     rate: float = 1.0
     masked: tuple[tuple[int, int], ...] = ()
     rng: random.Random = field(default_factory=lambda: random.Random(0))
+    either: tuple[tuple[int, int], ...] = ()
+
+    def valid(self, mask: int) -> bool:
+        """Whether the configuration can be built."""
+        return holds(self.invalid, mask) and all(
+            not mask >> x & 1 or mask & others for x, others in self.either
+        )
 
     def fails(self, mask: int) -> bool:
         """The truth."""
@@ -48,12 +56,11 @@ class Oracle:
 
     def runnable(self) -> list[int]:
         """Every subset that gives PASS or FAIL."""
-        rules = (*self.invalid, *self.hidden)
-        return [mask for mask in range(1 << self.size) if holds(rules, mask)]
+        return [m for m in range(1 << self.size) if self.valid(m) and holds(self.hidden, m)]
 
     def run(self, mask: int) -> Outcome:
         """One run."""
-        assert holds(self.invalid, mask), "an invalid configuration was launched"
+        assert self.valid(mask), "an invalid configuration was launched"
         if not holds(self.hidden, mask):
             return Outcome.UNRESOLVED
         if not self.fails(mask):
@@ -70,7 +77,7 @@ def solve(
 ) -> tuple[Conclusion, list[Record], int]:
     """Ask until done: the conclusion, the records and the number of rounds of `jobs` runs at once."""
     names = tuple(f"f{i}" for i in range(oracle.size))
-    problem = Problem(names, lambda mask: holds(oracle.invalid, mask), jobs=jobs, **options)  # type: ignore
+    problem = Problem(names, oracle.valid, jobs=jobs, **options)  # type: ignore
     records: list[Record] = []
     rounds = 0
     while len(records) < limit:
@@ -105,15 +112,23 @@ def complaint(oracle: Oracle, conclusion: Conclusion) -> str | None:
         for mask in runnable:
             if mask & witness == mask and oracle.fails(mask) and mask & cause.parameters != cause.parameters:
                 return f"{bin(cause.parameters)} is not minimal: {bin(mask)} fails"
-    if conclusion.complete:
-        for mask in runnable:
-            if oracle.fails(mask) and not any(cause & mask == cause for cause in found):
-                return f"a cause in {bin(mask)} was missed"
+    if conclusion.complete and (mask := missed(oracle, conclusion)):
+        return f"a cause in {bin(mask)} was missed"
     if conclusion.safe is None or oracle.fails(conclusion.safe):
         return "the safe subset fails"
-    if not oracle.invalid and not oracle.hidden and set(found) != set(oracle.causes):
+    rules = (*oracle.invalid, *oracle.hidden, *oracle.either)
+    if not rules and not conclusion.complete:
+        return "not complete, and nothing stands in the way"
+    if not rules and set(found) != set(oracle.causes):
         return f"found {sorted(map(bin, found))}"
     return None
+
+
+def missed(oracle: Oracle, conclusion: Conclusion) -> int:
+    """The smallest failing subset that can be run and holds no cause that was named; 0 if there is none."""
+    found = [cause.parameters for cause in conclusion.causes]
+    left = (m for m in oracle.runnable() if oracle.fails(m) and not any(c & m == c for c in found))
+    return min(left, key=lambda mask: (mask.bit_count(), mask), default=0)
 
 
 def draw(rng: random.Random, size: int, rules: int = 0) -> Oracle:
