@@ -110,8 +110,8 @@ def _evidence(found: Mapping[str, Any], horizon: int) -> list[str]:
     if "warmup" in found["full_rate"]:
         lines.append(f"The runs went {found['full_rate']}.")
     lines += _ranges(found)
-    for name in found["changes"]:
-        lines += _published(name, found["published"].get(name, ()))
+    for name, change in found["changes"].items():
+        lines += _published(name, found["published"].get(name, ()), change["from"])
     return lines
 
 
@@ -125,10 +125,12 @@ def _ranges(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _published(name: str, values: Any) -> list[str]:
+def _published(name: str, values: Any, own: Any) -> list[str]:
+    """Context only: a published value that is the user's own, or meant for something else, says so."""
     shown: dict[str, str] = {}
     for one in values:
-        shown.setdefault(text.show(one["value"]), one["recipe"])
+        remarks = [one["note"], "as you have it" if equal(one["value"], own) else ""]
+        shown.setdefault(text.show(one["value"]), "; ".join(filter(None, [one["recipe"], *remarks])))
     if not shown:
         return []
     listed = ", ".join(f"{value} ({recipe})" for value, recipe in list(shown.items())[:PUBLISHED_SHOWN])
