@@ -40,7 +40,8 @@ ENTROPY_RISEN = 3.0
 
 SIGNAL_KEPT = 0.2
 """Share of the good run's groups with different rewards (1 - frac_reward_zero_std) that must be left: below, four of
-five batches that the good run learns from are silent."""
+five batches that the good run learns from are silent. Or of those that the run began with, if they were fewer: with
+two completions a prompt equal rewards are common from the start."""
 
 SPREAD_KEPT = 0.1
 """For trainers that do not log frac_reward_zero_std: the share of reward_std that must be left."""
@@ -117,8 +118,7 @@ def _non_finite(rows: Sequence[Row], good: Sequence[Row], scaler: bool) -> list[
     for name in health.WATCHED:
         judged = rows[SCALER_STEPS:] if scaler and name == "grad_norm" else rows
         odd = [row for row in judged if (value := _number(row, name)) is not None and not math.isfinite(value)]
-        never = name == "kl" and len(odd) == len(rows)  # some versions log kl as NaN where there is none
-        if odd and not never and not any(not math.isfinite(_number(row, name) or 0.0) for row in good):
+        if odd and not any(not math.isfinite(_number(row, name) or 0.0) for row in good):
             value = _number(odd[0], name)
             text = f"{name} is {value} at {len(odd)} of {len(rows)} steps"
             found.append(Deviation(name, text, odd[0]["step"]))
@@ -141,8 +141,8 @@ def _entropy(rows: Sequence[Row], good: Sequence[Row]) -> Deviation | None:
 def _signal(rows: Sequence[Row], good: Sequence[Row]) -> Deviation | None:
     silent, reference = _values(rows, "frac_reward_zero_std"), _values(good, "frac_reward_zero_std")
     if silent and reference:
-        end, usual = _mean(_late(silent)), _mean(reference)
-        if usual < 1 and 1 - end < SIGNAL_KEPT * (1 - usual):
+        end, usual, began = _mean(_late(silent)), _mean(reference), _mean(silent[:START_STEPS])
+        if 1 - end < SIGNAL_KEPT * (1 - max(usual, began)):
             text = f"{end:.0%} of the groups have equal rewards, {usual:.0%} in the good run"
             return Deviation("frac_reward_zero_std", text)
         return None

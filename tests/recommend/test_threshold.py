@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bisect_cfg.recommend.scale import DEFAULT_RATIO, Axis, axis_of
-from bisect_cfg.recommend.threshold import CONFIDENCE, MOST_TRIALS, Bracket, Seen, Try, bracket, next_value
+from bisect_cfg.recommend.threshold import MOST_TRIALS, Bracket, Seen, Try, bracket, next_value
 
 RUNS = 500
 RANGES = [(1e-6, 0.02), (1e-6, 1e-4), (1e-6, 5e-5), (1e-8, 1e-3), (1e-3, 1e-8)]
