@@ -227,7 +227,7 @@ class SafeValues:
         return Safe(
             tuple(rank),
             tuple(self.runs.rows()),
-            self.runs.details(),
+            {number: {**said, "seed": self._seed(said["seed"])} for number, said in self.runs.details().items()},
             tuple(first + k for k in range(self._wishes.verify_seeds)),
             prefix,
             spent,

@@ -108,6 +108,7 @@ class Start:
         source: of that.
         resets: names that it resets to good.
         merit: of a known alternative, its place in the list of them; None for a plain reset.
+        outside: how many settings it changes that are no factors.
     """
 
     changes: Mapping[str, Any]
@@ -116,6 +117,7 @@ class Start:
     source: str = ""
     resets: tuple[str, ...] = ()
     merit: int | None = None
+    outside: int = 0
 
 
 @dataclass(frozen=True)

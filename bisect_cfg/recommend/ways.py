@@ -47,6 +47,10 @@ is what makes it an alternative), ..."""
 MERIT = 0.02
 """... and a little more for each better one that the list names before it."""
 
+OUTSIDE = 0.1
+"""... and for each setting it changes that is not at issue otherwise: of two ways that serve as well, the one that leaves
+the rest alone is nearer to what the user wanted."""
+
 ALTERNATIVES_WANTED = 2
 """So many verified alternatives are enough for a cause, besides the plain corrections: each is a few long runs."""
 
@@ -89,7 +93,8 @@ def starting_points(
                 starts[same] = replace(starts[same], why=offer.why, source=offer.source, merit=merit)
                 continue
             axes = [axis for name in rest if (axis := axis_for(name, changes)) is not None]
-            starts.append(Start(changes, tuple(axes), offer.why, offer.source, tuple(rest), merit))
+            outside = sum(name not in bad for name in changes)
+            starts.append(Start(changes, tuple(axes), offer.why, offer.source, tuple(rest), merit, outside))
     return sorted(starts, key=lambda start: loss(start, _guess(start), keep))
 
 
@@ -137,7 +142,7 @@ def loss(start: Start, changes: Mapping[str, Any], keep: Collection[str] = ()) -
     offered = [name for name in changes if name not in resets and name not in axes]
     if start.merit is not None and offered:
         dear = max(weight(name, keep) / weight(name) for name in offered)
-        total = dear * (KNOWN_ALTERNATIVE + MERIT * start.merit)
+        total = dear * (KNOWN_ALTERNATIVE + MERIT * start.merit) + OUTSIDE * start.outside
         offered = []
     for name, value in changes.items():
         if name in axes:

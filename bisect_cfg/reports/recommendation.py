@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> di
         found["frontiers"] = [as_data(frontier) for frontier in answer.safe.frontiers]
     if found is None:
         return None
-    found["first"] = _environment_first(answer, issue)
+    found["first"] = first_of_all(answer.report.causes, issue)
     edits, left = _edits(answer, found["changes"])
     found["edits"] = [_edit(edit) for edit in edits]
     found["diff"] = unified_diff(edits) if not left and any(edit.path for edit in edits) else ""
@@ -145,11 +145,16 @@ def _changes(settings: Settings, safe: Mapping[str, Any]) -> dict[str, dict[str,
     }
 
 
-def _environment_first(answer: Answer, issue: Mapping[str, Any] | None) -> str:
-    """What to say before any setting: the trigger is not the fault."""
+def first_of_all(causes: Sequence[Any], issue: Mapping[str, Any] | None) -> str:
+    """What to say before any setting when the trigger is not the fault; "" if there is nothing.
+
+    Args:
+        causes: of the report.
+        issue: the known issue behind the failure.
+    """
     if issue is None or not issue.get("environment"):
         return ""
-    named = sorted({name for cause in answer.report.causes for name in cause.parameters})
+    named = sorted({name for cause in causes for name in cause.parameters})
     return f"{issue['cures'][0].strip()} Then keep {', '.join(named)}: the change below is only the workaround."
 
 

@@ -79,7 +79,7 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
         _print_lines(console, _ranges(way) or ([_first_sentence(way["why"])] if way["why"] else []))
     for way in found.get("alternatives", ()):
         if way["status"] == "rejected":
-            console.print(Text(f"Not {in_words(way['changes'])}: {way['rejected']}.", style="dim"))
+            console.print(Text(f"Not recommended  {in_words(way['changes'])}   {way['rejected']}", style="dim"))
     for frontier in found.get("frontiers", ()):
         title, *rows = in_lines(frontier)
         console.print(Text.assemble(("Together  ", "bold"), title))

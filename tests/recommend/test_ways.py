@@ -48,6 +48,13 @@ def test_known_alternatives_come_in_order_of_merit_before_plain_resets():
     assert [dict(start.changes) for start in found][0] == {"adam_epsilon": 1e-6}
 
 
+def test_of_two_that_serve_as_well_the_one_that_leaves_the_rest_alone():
+    half = Alternative({"bf16": False, "fp16": True}, "keeps half precision", "s")
+    full = Alternative({"bf16": False}, "full precision", "s")
+    found = starting_points({"bf16": False}, {"bf16": True}, [["bf16"]], [["bf16"]], lambda *_: None, [[half, full]])
+    assert [list(start.changes) for start in found] == [["bf16"], ["bf16", "fp16"]]
+
+
 def test_an_alternative_for_one_cause_comes_with_the_correction_of_the_other():
     causes = [["model.dtype", "optim"], ["learning_rate"]]
     corrections = [["model.dtype", "learning_rate"], ["optim", "learning_rate"]]

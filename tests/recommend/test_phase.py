@@ -1,0 +1,194 @@
+"""The search for safe values, with real processes of a stand-in library: found, verified, resumable, honest."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import textwrap
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+
+SCRIPT = """
+    import os, signal, time
+    from trl import GRPOConfig, GRPOTrainer
+
+    LEARNING_RATE = 3e-2
+    args = GRPOConfig(
+        output_dir="out",
+        learning_rate=LEARNING_RATE,
+        warmup_steps=0,
+        weight_decay=0.1,
+        temperature=0.9,
+    )
+    hot = 0
+    def step(number):
+        global hot
+        {pause}
+        rate = args.learning_rate * min(1, number / args.warmup_steps if args.warmup_steps else 1)
+        hot = hot + 1 if rate > {threshold} else 0
+        if hot == 3:
+            os.kill(os.getpid(), signal.SIGFPE)
+        {more}
+        return {{"learning_rate": rate, "entropy": {entropy}}}
+    GRPOTrainer(args, step).train()
+"""
+
+
+def script(folder: Path, threshold: str = "1e-3", entropy: str = "2.0", pause: str = "pass", more: str = "pass") -> Path:
+    path = folder / "train.py"
+    text = textwrap.dedent(SCRIPT).lstrip()
+    path.write_text(text.format(threshold=threshold, entropy=entropy, pause=pause, more=more))
+    return path
+
+
+def read(study: Path) -> dict:
+    return json.loads((study / "result.json").read_text())
+
+
+def safe_trials(study: Path) -> dict[int, tuple]:
+    """The runs of this phase that are over: number -> (what was run, outcome, when)."""
+    if not (study / "study.db").exists():
+        return {}
+    storage = optuna.storages.RDBStorage(f"sqlite:///{study / 'study.db'}")
+    return {
+        trial.number: (json.dumps(trial.user_attrs["recommend"]), trial.user_attrs.get("outcome"), trial.datetime_complete)
+        for found in storage.get_all_studies()
+        for trial in storage.get_all_trials(found._study_id)
+        if "recommend" in trial.user_attrs and trial.state.is_finished()
+    }
+
+
+def test_a_learning_rate_that_trains(tool):
+    path = script(tool.folder)
+    said = tool("bisect", "train.py", "--study", "s")
+    assert said.status == 0, said.all
+    result = read(tool.folder / "s")
+    found = result["recommendation"]
+    known = found["ranges"]["learning_rate"]
+    assert known["healthy_up_to"] <= 1e-3 <= known["not_from"] <= 1.5 * known["healthy_up_to"]
+    rate = found["changes"]["learning_rate"]["to"]
+    assert 5e-5 <= rate < known["healthy_up_to"]
+    assert found["verified"] and found["evidence"] == {"seen": 3, "runs": 3, "trials": found["evidence"]["trials"]}
+    assert found["failure_rate_at_most"] == pytest.approx(0.6316)
+    rows = {row["number"]: row for row in result["trials"]}
+    proof = [rows[number] for number in found["evidence"]["trials"]]
+    assert {row["seed"] for row in proof} == {42, 43, 44} and {row["outcome"] for row in proof} == {"pass"}
+    assert all(row["values"] == found["configuration"] and row["step"] == found["steps"] for row in proof)
+    assert yaml.safe_load((tool.folder / "s/safe_config.yaml").read_text())["learning_rate"] == rate
+    assert f"Use instead  learning_rate: {rate:g}" in said.out and "train.py:4" in said.out
+    # The diff is one that `patch` takes, and the script then trains.
+    subprocess.run(["patch", "-s", str(path)], input=(tool.folder / "s/safe_config.diff").read_text(), text=True, check=True)
+    assert f"LEARNING_RATE = {rate!r}" in path.read_text()
+    patched = tool("bisect", "train.py", "--study", "patched", "--steps", "60")
+    assert patched.status == 1 and "does not fail" in patched.out
+    tool.assert_nothing_left()
+
+
+@pytest.mark.parametrize("warmup, how", [(30, "through the warmup of 30 steps"), (400, "without the warmup of 400")])
+def test_what_only_survives_under_a_warmup_is_not_recommended(tool, warmup, how):
+    script(tool.folder, threshold="0.9 * 3e-2")
+    said = tool("bisect", "train.py", "--study", "s", "--good", f"warmup_steps={warmup}")
+    assert said.status == 0, said.all
+    result = read(tool.folder / "s")
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["learning_rate", "warmup_steps"]]
+    found = result["recommendation"]
+    assert found["verified"] and list(found["changes"]) == ["learning_rate"]
+    other = [way for way in found["alternatives"] if "warmup_steps" in way["changes"]]
+    assert other and not any(way["verified"] for way in other)
+    storage = optuna.storages.RDBStorage(f"sqlite:///{tool.folder / 's/study.db'}")
+    modes = [t.user_attrs["recommend"]["mode"] for t in storage.get_all_trials(1) if "recommend" in t.user_attrs]
+    assert any(how in mode for mode in modes)
+
+
+def test_a_pair_has_two_one_sided_ways_out(tool):
+    more = "if args.weight_decay > 0.05 and rate > 5e-4 and number == 4: os.kill(os.getpid(), signal.SIGFPE)"
+    script(tool.folder, threshold="1.0", more=more)
+    said = tool("bisect", "train.py", "--study", "s")
+    assert said.status == 0, said.all
+    found = read(tool.folder / "s")["recommendation"]
+    ways = [found, *found["alternatives"]]
+    assert {tuple(way["changes"]) for way in ways} == {("learning_rate",), ("weight_decay",)}
+    assert all(way["verified"] for way in ways)
+    by_name = {name: known for way in ways for name, known in way["ranges"].items()}
+    assert by_name["learning_rate"]["healthy_up_to"] <= 5e-4 <= by_name["learning_rate"]["not_from"]
+    assert by_name["weight_decay"]["healthy_up_to"] <= 0.05 <= by_name["weight_decay"]["not_from"]
+    first = list(found["changes"])[0]
+    again = tool("recommend", "s", "--keep", first)
+    assert again.status == 0, again.all
+    assert list(read(tool.folder / "s")["recommendation"]["changes"]) != [first]
+
+
+def test_alive_and_not_healthy_is_not_recommended(tool):
+    script(tool.folder, entropy="2.0 if args.learning_rate == 5e-5 and args.weight_decay == 0 else 2.0 * 0.8 ** number")
+    said = tool("bisect", "train.py", "--study", "s")
+    result = read(tool.folder / "s")
+    assert result["status"] == "isolated" and result["recommendation"] is None
+    assert "Nothing to recommend" in said.out and "entropy fell" in said.out and "Use instead" not in said.out
+    assert not (tool.folder / "s/safe_config.yaml").exists()
+
+
+def test_when_the_budget_ends_nothing_is_called_verified_that_is_not(tool):
+    script(tool.folder)
+    assert tool("bisect", "train.py", "--study", "s", "--no-recommend").status == 0
+    first = read(tool.folder / "s")
+    assert first["recommendation"]["verified"] is False
+    searched = len(first["trials"])
+    said = tool("bisect", "train.py", "--study", "s", "--max-trials", searched + 3)
+    cut = read(tool.folder / "s")
+    assert len(cut["trials"]) == searched + 3
+    assert cut["recommendation"]["verified"] is False and cut["recommendation"]["unsettled"]
+    assert "Use instead" not in said.out and "Not verified" in said.out and "how far learning_rate can go" in said.out
+    assert "NOT VERIFIED" in (tool.folder / "s/safe_config.yaml").read_text()
+    before = safe_trials(tool.folder / "s")
+    assert tool("bisect", "train.py", "--study", "s").status == 0
+    assert read(tool.folder / "s")["recommendation"]["verified"] is True
+    assert before.items() <= safe_trials(tool.folder / "s").items()
+
+
+def test_recommend_reuses_every_run(tool):
+    script(tool.folder)
+    assert tool("bisect", "train.py", "--study", "s").status == 0
+    before = safe_trials(tool.folder / "s")
+    assert tool("recommend", "s").status == 0
+    assert safe_trials(tool.folder / "s") == before
+    assert tool("recommend", "s", "--verify-seeds", "5").status == 0
+    after = safe_trials(tool.folder / "s")
+    assert before.items() <= after.items() and len(after) == len(before) + 2
+    assert read(tool.folder / "s")["recommendation"]["evidence"]["runs"] == 5
+    assert tool("recommend", "s", "--margin", "0.1").status == 0
+    assert after.items() <= safe_trials(tool.folder / "s").items()
+
+
+def test_recommend_needs_a_study(tool):
+    said = tool("recommend", "nowhere")
+    assert said.status == 2 and "holds no study" in said.err and "Traceback" not in said.all
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_anywhere_it_goes_on_and_runs_nothing_twice(tool, how, jobs):
+    script(tool.folder, pause="time.sleep(0.01)")
+    study = tool.folder / "s"
+    assert tool("bisect", "train.py", "--study", "s", "--no-recommend").status == 0
+    for wanted in (1, 4):
+        process = tool.start("bisect", "train.py", "--study", "s", "--jobs", jobs)
+        deadline = time.monotonic() + 60
+        while len(safe_trials(study)) < wanted and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        before = safe_trials(study)
+        os.killpg(process.pid, how)
+        _, err = process.communicate(timeout=30)
+        assert "Traceback" not in err
+        tool.assert_nothing_left()
+        assert before.items() <= safe_trials(study).items()
+    assert tool("bisect", "train.py", "--study", "s").status == 0
+    assert read(study)["recommendation"]["verified"] is True
+    counted = [asked for asked, outcome, _ in safe_trials(study).values() if outcome in ("pass", "fail")]
+    assert len(counted) == len(set(counted)), "a finished run was run again"
+    tool.assert_nothing_left()

@@ -1,0 +1,71 @@
+"""What people read of a recommendation: the library's fault first, and verified only what is."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from bisect_cfg.reports.recommendation import first_of_all
+from bisect_cfg.reports.safe_values import print_recommendation
+
+ISSUE = {"environment": True, "cures": ["Install nvidia-cublas-cu12 12.4.5.8 or later."]}
+
+
+def found(**changes):
+    return {
+        "configuration": {"bf16": False},
+        "changes": {"bf16": {"from": True, "to": False}},
+        "verified": True,
+        "status": "verified",
+        "evidence": {"seen": 3, "runs": 3, "trials": [7, 8, 9]},
+        "steps": 30,
+        "failure_rate_at_most": 0.6316,
+        "ranges": {},
+        "full_rate": "at the full learning rate from the first step",
+        "published": {},
+        "edits": [{"file": "train.py", "line": 3, "old": "bf16=True,", "new": "bf16=False,", "settings": ["bf16"]}],
+        "first": "",
+        "alternatives": [],
+        "unsettled": [],
+        **changes,
+    }
+
+
+def printed(recommendation) -> str:
+    out = io.StringIO()
+    answer = SimpleNamespace(safe=None, report=None, folder=Path("s"), details={})
+    print_recommendation(
+        Console(file=out, width=200, no_color=True), answer, {"recommendation": recommendation, "horizon": 12}
+    )
+    return out.getvalue()
+
+
+def test_an_environment_at_fault_is_said_first():
+    causes = [SimpleNamespace(parameters=("bf16",))]
+    words = first_of_all(causes, ISSUE)
+    assert "12.4.5.8" in words and "keep bf16" in words and "workaround" in words
+    assert first_of_all(causes, {**ISSUE, "environment": False}) == "" == first_of_all(causes, None)
+    text = printed(found(first=words))
+    assert text.index("12.4.5.8") < text.index("Use instead")
+
+
+def test_verified_ones_say_what_that_excludes():
+    text = printed(found())
+    assert "Use instead  bf16: False" in text and "3 of 3 runs" in text and "63%" in text and "train.py:3" in text
+
+
+def test_unverified_ones_are_never_printed_as_verified():
+    text = printed(found(verified=False, status="healthy", unsettled=["Stopped.", "bf16: whether it trains on"]))
+    assert "Use instead" not in text and "Not verified" in text and "Not settled: bf16" in text
+    rejected = found(verified=False, status="rejected", rejected="grad_norm is inf", changes={"lr": {"from": 1, "to": 2}})
+    text = printed(found(alternatives=[rejected]))
+    assert "Or  " not in text and "Not recommended  lr: 2   grad_norm is inf" in text
+
+
+def test_a_line_that_is_added_is_shown_alone():
+    new = "    beta=0.5,\n    adam_epsilon=1e-06,"
+    edit = {"file": "train.py", "line": 3, "old": "    beta=0.5,", "new": new, "settings": ["adam_epsilon"]}
+    assert "add adam_epsilon=1e-06" in printed(found(edits=[edit]))
