@@ -35,7 +35,8 @@ def in_lines(data: Mapping[str, Any]) -> list[str]:
         values = [show(row["value"]) for row in rows]
         lines.append(f"with {first} {' to '.join(dict.fromkeys((values[0], values[-1])))}: {known}")
     left = f"{data['undecided']:.0%} of the pairs are open" if data["undecided"] else "every pair is decided"
-    return [f"How far {second} can go, from {count(len(data['points']), 'run')}; {left}:", *lines]
+    runs = count(len(data["points"]), "short run")
+    return [f"How far {second} can go, from {runs}, not verified; {left}:", *lines]
 
 
 def _known(row: Mapping[str, Any], start: float, end: float) -> str:
