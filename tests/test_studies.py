@@ -45,8 +45,8 @@ def read(folder: Path) -> dict:
     return json.loads((folder / "result.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
-def test_there_are_four():
-    assert {"trl_2906", "fp16_adam", "unclipped_reward", "collapse"} <= set(NAMES)
+def test_they_are_all_there():
+    assert {"trl_2906", "fp16_adam", "unclipped_reward", "collapse", "lr_temperature"} <= set(NAMES)
 
 
 def test_it_gives_the_expected_answer(finished):
