@@ -134,24 +134,58 @@ class Report:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The notebook's view: the causes with their evidence, then every trial."""
+        """The notebook's view: the failure, the causes with their evidence, what cures, then every trial."""
         e = html.escape
-        parts = [f"<h4>bisect-cfg: {e(self.status.replace('_', ' '))}, {len(self.rows)} trials</h4>"]
-        for cause in self.causes:
-            rows = "".join(
-                f"<tr><td>{e(name)}</td><td>{e(repr(v['good']))}</td><td>{e(repr(v['bad']))}</td>"
-                f"<td>{e(str(cause.evidence.without.get(name, '')))}</td></tr>"
+        minutes = f"{self.seconds / 60:.1f} min" if self.seconds >= 60 else f"{self.seconds:.1f} s"
+        parts = [f"<h4>{e(self.status.replace('_', ' '))}: {len(self.rows)} trials, {minutes}</h4>"]
+        if self.signature is not None:
+            rate = self.reproduction_rate
+            often = "" if rate is None or rate == 1 else f", which shows in {rate:.0%} of the runs that could"
+            parts.append(f"<p>The failure: <code>{e(self.signature)}</code>{often}</p>")
+        for number, cause in enumerate(self.causes, 1):
+            rows = [
+                (name, repr(v["good"]), repr(v["bad"]), _evidence(cause.evidence.without.get(name)))
                 for name, v in cause.values.items()
-            )
-            parts.append(
-                f"<p>fails {e(str(cause.evidence.fails))}: <code>{e(str(cause.signature))}</code></p>"
-                f"<table><tr><th>setting</th><th>good</th><th>bad</th>"
-                f"<th>passes without it</th></tr>{rows}</table>"
-            )
+            ]
+            parts.append(f"<p><b>Cause {number}</b>: fails {e(_evidence(cause.evidence.fails))}</p>")
+            parts.append(_table(("setting", "good", "bad", "passes without it"), rows))
             if cause.companions:
-                parts.append(f"<p>valid only together with {e(', '.join(cause.companions))}</p>")
+                parts.append(f"<p>Valid only together with {e(', '.join(cause.companions))}.</p>")
+            if cause.inseparable:
+                parts.append(f"<p>No valid configuration tells {e(', '.join(cause.inseparable))} apart.</p>")
+        for correction in self.corrections:
+            names = e(", ".join(correction.parameters))
+            parts.append(f"<p>Passes with {names} reset to good: {e(_evidence(correction.passes))}</p>")
         if self.causes:
-            answer = "these are all the causes" if self.complete else "there may be other causes"
+            answer = "No other cause is left." if self.complete else "Whether there are other causes is open."
             parts.append(f"<p>{answer}</p>")
         parts += [f"<p>{e(note)}</p>" for note in self.notes]
+        shown = ("number", "outcome", "purpose", "seconds", "signature", "reason")
+        if self.rows:
+            rows = [tuple(_cell(row.get(name)) for name in shown) for row in self.rows]
+            parts.append(f"<details><summary>every trial</summary>{_table(shown, rows)}</details>")
         return "\n".join(parts)
+
+
+def _evidence(claim: Claim | None) -> str:
+    """A claim with the numbers of its trials."""
+    if claim is None:
+        return ""
+    numbers = (
+        f" (trial {', '.join(map(str, claim.trials))})" if claim.trials and claim.subset is not None else ""
+    )
+    return f"{claim}{numbers}"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """An HTML table of texts, escaped here."""
+    e = html.escape
+    top = "".join(f"<th>{e(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{e(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{top}</tr>{body}</table>"
