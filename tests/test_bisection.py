@@ -93,3 +93,15 @@ def test_added_trials_count_once() -> None:
     report = bisection.run()
     assert list(report.trials["purpose"]).count("bad baseline") == 1
     assert report.causes[0].parameters == ("bf16",)
+
+
+def test_what_is_left_is_estimated_from_the_first_trial_to_the_last() -> None:
+    good, bad = {f"x{i}": 0 for i in range(19)}, {f"x{i}": 1 for i in range(19)}
+    said: list[int] = []
+    bisection = Bisection(
+        good, bad, lambda c: not (c["x3"] and c["x11"]), isolation="none", prior="flat",
+        on_event=lambda event: said.append(bisection.progress().remaining),
+    )  # fmt: skip
+    report = bisection.run()
+    assert said[-1] == 0 and all(said[:-2]), said
+    assert len(report.rows) / 2 <= said[0] <= 2 * len(report.rows)
