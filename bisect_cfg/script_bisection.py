@@ -22,8 +22,10 @@ from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
 from bisect_cfg.localise import Place, localise
-from bisect_cfg.recommend.phase import Judgement, Safe, SafeValues, Wishes
-from bisect_cfg.recommend.plan import MARGIN, Question
+from bisect_cfg.recommend.case import Judgement, Wishes
+from bisect_cfg.recommend.phase import Safe, SafeValues
+from bisect_cfg.recommend.plan import MARGIN
+from bisect_cfg.recommend.runs import Question
 from bisect_cfg.study_folder import open_study, save_state
 from bisect_cfg.targets.names import SUCCESSORS, parse_assignment, read_good_file
 from bisect_cfg.targets.script import Script, hash_of

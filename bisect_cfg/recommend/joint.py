@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bisect_cfg.recommend.frontier import Frontier, Point, frontier_of, next_pair
-from bisect_cfg.recommend.plan import Problem, Question, Ran
+from bisect_cfg.recommend.plan import Problem
+from bisect_cfg.recommend.runs import Question, Ran
 from bisect_cfg.recommend.scale import Axis, is_number
 from bisect_cfg.recommend.ways import Mover, rest_of, weight
 

@@ -15,11 +15,11 @@ answer is missing. Resuming, other margins and other seeds are the same thing as
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bisect_cfg.recommend.runs import Question, Ran
 from bisect_cfg.recommend.scale import Axis
 from bisect_cfg.recommend.threshold import Bracket, Seen, bracket, next_value
 
@@ -37,64 +37,6 @@ STEPS_BACK = 3
 
 STEP_BACK = 0.5
 """How far: half of what is left to good."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """One run that is needed.
-
-    Attributes:
-        configuration: the settings, complete: factors, and whatever else an alternative sets.
-        seed: 0 for the user's own, k for the k-th other one.
-        steps: how many optimizer steps it has to say something about.
-        part: "reset", "range" or "verify".
-        reason: one sentence for people.
-    """
-
-    configuration: dict[str, Any]
-    seed: int
-    steps: int
-    part: str
-    reason: str
-
-    @property
-    def key(self) -> str:
-        """Equal for runs of the same configuration and seed."""
-        return key_of(self.configuration, self.seed)
-
-
-def key_of(configuration: Mapping[str, Any], seed: int) -> str:
-    """Names a configuration with a seed."""
-    return json.dumps([dict(configuration), seed], sort_keys=True, default=repr)
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A run that was made.
-
-    Attributes:
-        key: of its configuration and seed.
-        steps: how far it was meant to go.
-        healthy: whether it was.
-        failed_at: the step at which it was certain not to be; None if its end shows it, or if it is healthy.
-        number: of the trial.
-        text: why it is not healthy.
-    """
-
-    key: str
-    steps: int
-    healthy: bool
-    number: int
-    failed_at: int | None = None
-    text: str = ""
-
-    def answers(self, steps: int) -> bool | None:
-        """Whether a run of so many steps is healthy, as far as this one tells."""
-        if self.healthy:
-            return True if self.steps >= steps else None
-        if self.failed_at is None:
-            return False if self.steps <= steps else None
-        return self.failed_at > steps
 
 
 @dataclass(frozen=True)

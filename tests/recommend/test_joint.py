@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.recommend.joint import PART, Pair, known_points, mapped, next_question, pairs
-from bisect_cfg.recommend.plan import Problem, Ran, key_of
+from bisect_cfg.recommend.plan import Problem
+from bisect_cfg.recommend.runs import Ran, key_of
 from bisect_cfg.recommend.scale import Axis, axis_of
 from bisect_cfg.reports.frontiers import as_data, in_lines
 

@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.recommend.plan import (
-    FARTHEST_MARGIN,
-    Problem,
-    Question,
-    Ran,
-    Start,
-    WayOut,
-    failure_bound,
-    follow,
-)
+from bisect_cfg.recommend.plan import FARTHEST_MARGIN, Problem, Start, WayOut, failure_bound, follow
+from bisect_cfg.recommend.runs import Question, Ran
 from bisect_cfg.recommend.scale import axis_of
 
 GOOD, BAD = {"lr": 1e-6, "batch": 64}, {"lr": 1e-2, "batch": 1}

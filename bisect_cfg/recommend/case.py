@@ -1,0 +1,226 @@
+"""One isolated script as a case for this phase: where its ways out begin, what a run of it says.
+
+What `recommend.plan` decides from is put together here, from the study, the captured settings and the installed library:
+the axes with their valid values, the alternatives that this script can be given, what the search has shown already; and
+here a run is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bisect_cfg.factors import equal
+from bisect_cfg.recommend import healthy, joint
+from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
+from bisect_cfg.recommend.plan import MARGIN, Problem, Start
+from bisect_cfg.recommend.runs import Question, Ran, key_of
+from bisect_cfg.recommend.scale import DEFAULT_RATIO, Axis, axis_of
+from bisect_cfg.recommend.schedule import Prefix, prefix_for, total_steps
+from bisect_cfg.recommend.ways import starting_points
+from bisect_cfg.reports import text
+from bisect_cfg.trials import health
+from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.script import Run, ScriptRunner, load_run
+
+VERIFY_FACTOR = 4
+VERIFY_LEAST = 30
+"""A verification runs for four horizons, 30 steps at least: long enough that what only begins in a trial shows, short
+enough to be paid for three times. `--verify-steps` asks for more."""
+
+DEFAULT_SEED = 42
+"""transformers' default, for a training config that does not say."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user may say about this phase; see `bisect-cfg recommend --help`."""
+
+    margin: float = MARGIN
+    ratio: float = DEFAULT_RATIO
+    verify_steps: int | None = None
+    verify_seeds: int = 3
+    keep: tuple[str, ...] = ()
+    frontier: int | None = None  # at most so many runs; None: not asked for
+    jobs: int = 1
+    max_trials: int | None = None
+    deadline: float | None = None  # on time.monotonic()'s clock
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether a run was healthy, and if not, since when and why."""
+
+    healthy: bool
+    text: str = ""
+    failed_at: int | None = None
+    signature: str | None = None
+
+
+class Case:
+    """A script whose failure is isolated.
+
+    Args:
+        runner: of the study, with its settings and horizon known.
+        report: of the bisection; its status is "isolated".
+        bad_run: the reproduction.
+        good_run: the good baseline, which healthy is measured against.
+        wishes: of the user.
+        folder_of: trial number of the search -> name of its folder.
+    """
+
+    def __init__(
+        self,
+        runner: ScriptRunner,
+        report: Any,
+        bad_run: Run,
+        good_run: Run,
+        wishes: Wishes,
+        folder_of: Callable[[int], str],
+    ) -> None:
+        self._runner, self._report, self._wishes = runner, report, wishes
+        self._settings = runner.settings
+        self._good_rows = good_run.traces.metrics.rows
+        self._usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
+        self._total = total_steps(bad_run.traces.events.rows)
+        self._resolved = dict(self._settings.capture.args.resolved)
+        self._folder_of = folder_of
+        self._horizon = runner.horizon
+        self._verify_steps = wishes.verify_steps or max(VERIFY_FACTOR * self._horizon, VERIFY_LEAST)
+
+    # ---------------------------------------------------------------------------------------- where to begin
+
+    def problem(self) -> Problem:
+        """What the plan needs to know."""
+        bad = self._settings.bad
+        whole = [row for row in self._report.rows if all(equal(row[name], bad[name]) for name in bad)]
+        fails = {row["number"] for row in whole if row["outcome"] == "fail"}
+        for cause in self._report.causes:
+            fails |= set(cause.evidence.fails.trials)
+        passes = sum(row["outcome"] == "pass" for row in whole)
+        return Problem(
+            bad,
+            lambda configuration, steps: self.prefix(configuration, steps).steps,
+            self._horizon,
+            self._verify_steps,
+            self._wishes.verify_seeds,
+            lambda configuration: self._runner.is_valid(configuration) is None,
+            self._wishes.margin,
+            (passes, max(1, len(fails))),
+        )
+
+    def starts(self) -> list[Start]:
+        """Where the ways out begin. A search that stopped at the first cause has tested no correction; what it knows to
+        pass takes its place."""
+        report, settings = self._report, self._settings
+        causes = [cause.parameters for cause in report.causes]
+        tested = [c for c in report.corrections if c.passes.subset is not None and c.passes.seen == c.passes.runs > 0]
+        corrections = [correction.parameters for correction in tested]
+        if not corrections and report.safe_configuration is not None:
+            safe = report.safe_configuration
+            corrections = [tuple(name for name in safe if not equal(safe[name], settings.bad[name]))]
+        return starting_points(
+            settings.good,
+            settings.bad,
+            causes,
+            corrections,
+            self.axis,
+            [self.alternatives(cause) for cause in report.causes],
+            self._wishes.keep,
+        )
+
+    def frontiers_wanted(self) -> list[joint.Pair]:
+        """The causes that have a frontier."""
+        causes = [cause.parameters for cause in self._report.causes]
+        corrections = [correction.parameters for correction in self._report.corrections]
+        return joint.pairs(self._settings.good, causes, corrections, self.axis)
+
+    def axis(self, name: str, changes: Mapping[str, Any]) -> Axis | None:
+        """The values of a setting worth trying, with these changes to the user's configuration; see `ways.Mover`."""
+        factor = next(factor for factor in self._settings.factors if factor.name == name)
+        kind = self._settings.capture.args.types.get(name, "") if factor.kind == "args" else ""
+        rest = {**self._settings.bad, **changes}
+        return axis_of(
+            name,
+            factor.good,
+            factor.bad,
+            ratio=self._wishes.ratio,
+            whole=False if "float" in kind and "int" not in kind and "steps" not in name else None,
+            is_valid=lambda value: self._runner.is_valid({**rest, name: value}) is None,
+        )
+
+    def alternatives(self, cause: Any) -> list[Alternative]:
+        """Known alternatives that this script can be given and this library accepts."""
+        settings = self._settings
+        values = {name: (levels["good"], levels["bad"]) for name, levels in cause.values.items()}
+        fields = settings.capture.args.types
+        offers = alternatives_for(values, {**self._resolved, **settings.bad}, fields)
+        loads = any(kind in settings.capture.others for kind in ("load", "modelcfg"))
+        names = {factor.name for factor in settings.factors}
+        kept = []
+        for offer in offers:
+            changes = {name.removeprefix("args."): value for name, value in offer.settings.items()}
+            settable = all(
+                name in names or name.split(".")[0] in fields or (loads and name.startswith("model."))
+                for name in changes
+            )
+            if settable and self._runner.is_valid({**settings.bad, **changes}) is None:
+                kept.append(Alternative(changes, offer.why, offer.source))
+        return kept
+
+    def known(self, starts: Sequence[Start]) -> list[Ran]:
+        """Runs of the search that say something about the beginning of a way."""
+        wanted = {key_of({**self._settings.bad, **start.changes}, 0) for start in starts}
+        found = []
+        for row in self._report.rows:
+            configuration = {name: row[name] for name in self._settings.bad}
+            key = key_of(configuration, 0)
+            if key not in wanted or row["outcome"] != "pass":
+                continue
+            run = load_run(self._runner.folder, self._folder_of(row["number"]))
+            if run is None:
+                continue
+            steps = run.seen.steps
+            judged = self.judge(run, Question(configuration, 0, steps, "reset", ""))
+            if judged.signature != "not healthy: warmup":
+                found.append(Ran(key, steps, judged.healthy, row["number"], judged.failed_at, judged.text))
+        return found
+
+    def values(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
+        """The training config's settings under a configuration, by bare name."""
+        return {**self._resolved, **configuration}
+
+    def prefix(self, configuration: Mapping[str, Any], steps: int) -> Prefix:
+        """How a run of a configuration that wants so many steps meets the full learning rate."""
+        return prefix_for(self.values(configuration), self._total, steps, self._horizon)
+
+    def seed(self, number: int) -> int:
+        """The seed itself: 0 is the user's own."""
+        base = self._resolved.get("seed")
+        return (base if isinstance(base, int) else DEFAULT_SEED) + number
+
+    # ---------------------------------------------------------------------------------------- what a run says
+
+    def certain(self, traces: Traces) -> bool:
+        """Whether a run shows already that it is not healthy."""
+        found = health.symptoms(traces.metrics.rows, ended=False)
+        return any(symptom.kind not in self._usual for symptom in found)
+
+    def judge(self, run: Run, question: Question) -> Judgement:
+        """Whether a run was healthy."""
+        seen, values = run.seen, self.values(question.configuration)
+        if seen.invalid is not None:
+            return Judgement(False, f"cannot be built: {seen.invalid}", 0, "invalid")
+        if seen.died is not None:
+            said = text.failure(seen.died.kind, seen.died.name, seen.message, seen.step)
+            return Judgement(False, said, seen.step, str(seen.died))
+        rows = run.traces.metrics.rows
+        found = healthy.deviations(rows, self._good_rows, usual=self._usual, scaler=values.get("fp16") is True)
+        if found:
+            return Judgement(False, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
+        ended = run.traces.event("train_end") or {}
+        cut_off = ended.get("stopped") == "horizon"
+        if cut_off and healthy.reached_full_rate(rows, values.get("learning_rate")) is False:
+            return Judgement(False, "its warmup was not over when it ended", None, "not healthy: warmup")
+        return Judgement(True)

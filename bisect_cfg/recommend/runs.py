@@ -1,0 +1,66 @@
+"""What is asked and what was run, while looking for safe values: the records that every decision is made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Question:
+    """One run that is needed.
+
+    Attributes:
+        configuration: the settings, complete: factors, and whatever else an alternative sets.
+        seed: 0 for the user's own, k for the k-th other one.
+        steps: how many optimizer steps it has to say something about.
+        part: "reset", "range" or "verify".
+        reason: one sentence for people.
+    """
+
+    configuration: dict[str, Any]
+    seed: int
+    steps: int
+    part: str
+    reason: str
+
+    @property
+    def key(self) -> str:
+        """Equal for runs of the same configuration and seed."""
+        return key_of(self.configuration, self.seed)
+
+
+def key_of(configuration: Mapping[str, Any], seed: int) -> str:
+    """Names a configuration with a seed."""
+    return json.dumps([dict(configuration), seed], sort_keys=True, default=repr)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that was made.
+
+    Attributes:
+        key: of its configuration and seed.
+        steps: how far it was meant to go.
+        healthy: whether it was.
+        failed_at: the step at which it was certain not to be; None if its end shows it, or if it is healthy.
+        number: of the trial.
+        text: why it is not healthy.
+    """
+
+    key: str
+    steps: int
+    healthy: bool
+    number: int
+    failed_at: int | None = None
+    text: str = ""
+
+    def answers(self, steps: int) -> bool | None:
+        """Whether a run of so many steps is healthy, as far as this one tells."""
+        if self.healthy:
+            return True if self.steps >= steps else None
+        if self.failed_at is None:
+            return False if self.steps <= steps else None
+        return self.failed_at > steps
