@@ -121,7 +121,10 @@ def _ranges(found: Mapping[str, Any]) -> list[str]:
         up, beyond = span(known["good"], known["bad"], known["healthy_up_to"]), text.show(known["not_from"])
         about = "" if known["settled"] else " (not settled more narrowly)"
         why = f": {known['shown']}" if known["shown"] else ""
-        lines.append(f"{name} was healthy {up}, not at {beyond}{about}{why}.")
+        lines.append(f"{name} was healthy {up} in short runs, not at {beyond}{about}{why}.")
+    if found.get("stepped_back"):
+        times = text.count(found["stepped_back"], "time")
+        lines.append(f"Stepped back {times} from there: what was tried first did not last over the longer runs.")
     return lines
 
 
