@@ -6,7 +6,7 @@ Needs Python 3.12. Its answer to random failures is its own `NondeterminismPolic
 from __future__ import annotations
 
 import trio
-from oracles import Answer, Oracle
+from oracles import Answer, Exhausted, Oracle
 from shrinkray.nondeterminism import NondeterminismPolicy
 from shrinkray.problem import BasicReductionProblem, InvalidInitialExample
 from shrinkray.reducer import DirectoryShrinkRay
@@ -40,4 +40,8 @@ def solve(oracle: Oracle, repeats: int) -> Answer:
         found = trio.run(reduce)
     except InvalidInitialExample:
         return Answer(frozenset())
+    except BaseExceptionGroup as group:  # what its tasks raised
+        if group.subgroup(Exhausted):
+            raise Exhausted from group
+        raise
     return Answer(frozenset({sum(1 << int(name) for name in found)}))
