@@ -168,6 +168,6 @@ def plot(folder: Path) -> None:
             scatter.plot(x, y, marker, color=colour[tool], fillstyle="full" if marker == "o" else "none")
     scatter.set(
         xscale="log", xlabel="trials (mean)", ylabel="exact answers (%)",
-        title="It shows with p = .7 (dots) or .5 (squares), n=19, k=2",
+        title="p = .7 (dots), .5 (squares); n=19, k=2",
     )  # fmt: skip
     figure.savefig(folder / "table.svg")
