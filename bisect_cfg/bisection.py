@@ -23,6 +23,7 @@ from bisect_cfg.factors import UNSET, Outcome, configuration_of, difference, equ
 from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report
 from bisect_cfg.search import Ask, Conclusion, Done, FoundCause, Problem, State, look
 from bisect_cfg.search import Claim as SearchClaim
+from bisect_cfg.search.belief import CAREFUL
 from bisect_cfg.search.prior import odds_of
 from bisect_cfg.search.problem import bits
 from bisect_cfg.study import BEAT_SECONDS, Ledger, result_of
@@ -131,11 +132,16 @@ class Bisection:
         jobs: trials to run at once.
         strategy: "adaptive", "one-at-a-time" or "ddmin".
         first: stop at the first proven cause.
-        confidence: probability the answer must reach if the failure is flaky.
+        confidence: probability the answer must reach. Up to .95 it rests on 19 failures in 20 being
+            deterministic, and a random one is worked out once runs contradict each other or make it likely;
+            above, an even chance that it is random is assumed from the start, which takes more runs.
         prior: "risk" (odds by name), "flat", or name -> odds (1 is ordinary, missing names are ordinary).
-        confirm: how often each claim of the answer (the cause fails, it passes without each one parameter,
-            the correction passes) must have been observed itself. 0: once, and a larger subset's pass speaks
-            for a smaller one; that saves about one run a cause and trusts that no setting hides the failure.
+        confirm: how often each claim of the answer (the cause fails, it passes without each one parameter, the
+            correction passes) must have been observed itself. 0: a larger subset's pass speaks for a smaller
+            one, which saves about one run a parameter and trusts that no setting hides the failure. None, the
+            default: 0 up to a confidence of .95, above it 1.
+        loss: what resetting each factor gives up, name -> weight (1 if missing); corrections that give up less
+            are tried and named first.
         is_failure: whether a failing result is the failure under study; None: same signature as the bad
             configuration's. Any other failure is UNRESOLVED.
         on_event: called with `Resumed`, `TrialStarted`, `TrialFinished`, `CauseFound`, `Concluded`, from the
@@ -165,7 +171,8 @@ class Bisection:
         first: bool = False,
         confidence: float = 0.95,
         prior: str | Mapping[str, float] = "risk",
-        confirm: int = 1,
+        confirm: int | None = None,
+        loss: Mapping[str, float] | None = None,
         is_failure: Callable[[TrialResult], bool] | None = None,
         on_event: Callable[[Event], None] | None = None,
         max_seconds: float | None = None,
@@ -173,6 +180,8 @@ class Bisection:
     ) -> None:
         if strategy not in ("adaptive", "one-at-a-time", "ddmin"):
             raise ValueError(f"strategy must be 'adaptive', 'one-at-a-time' or 'ddmin', not {strategy!r}")
+        if confirm is None:
+            confirm = 1 if confidence > CAREFUL else 0
         if jobs < 1 or confirm < 0:
             raise ValueError("jobs must be at least 1 and confirm at least 0")
         if not 0 < confidence < 1:
@@ -188,7 +197,7 @@ class Bisection:
         names = tuple(factor.name for factor in self.factors)
         problem = Problem(
             names, self._valid, odds_of(names, prior), strategy=strategy, first=first, confidence=confidence,
-            confirm=confirm, jobs=jobs,
+            confirm=confirm, jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
         )  # fmt: skip
         self._ledger = Ledger(self.factors, problem, storage, study_name, self._classify)
         self._running: dict[int, tuple[FrozenTrial, TrialRequest]] = {}

@@ -505,6 +505,7 @@ class _Phases:
         from sqlalchemy.exc import SQLAlchemyError
 
         from bisect_cfg.bisection import Bisection
+        from bisect_cfg.recommend.ways import weight
         from bisect_cfg.storage import sqlite_storage
         from bisect_cfg.study import StudyMismatch
 
@@ -524,6 +525,7 @@ class _Phases:
                 confidence=options.confidence,
                 prior=options.prior,
                 confirm=options.confirm,
+                loss={name: weight(name, options.keep) for name in settings.bad},
                 is_failure=lambda result: True,  # the runner has compared signatures already
                 on_event=self.listener.event,
                 max_seconds=options.max_seconds,

@@ -15,13 +15,13 @@ from math import comb
 
 import numpy as np
 
-SIZES = (0.44, 0.31, 0.18, 0.04)
+SIZES = (0.44, 0.36, 0.145, 0.03)
 """How often a cause has 1, 2, 3, 4 parameters. Reports on GRPO name one or two settings."""
 
 LARGER = 0.03
 """How often it has more; each further parameter halves it."""
 
-EXPECTED_CAUSES = 0.35
+EXPECTED_CAUSES = 0.45
 """How many causes besides the one looked for. Most bad configurations have one thing wrong with them."""
 
 MAX_HYPOTHESES = 40_000
