@@ -21,7 +21,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from bisect_cfg.diagnosis._anchors import scanner
 from bisect_cfg.diagnosis._text import plain, split_prefix
@@ -40,6 +40,9 @@ LONGEST_SHELL_LINE = 400
 
 LONGEST_TRACEBACK = 4000
 """Lines until an unfinished traceback is given up: a model may print the beginning of one as its answer."""
+
+LONGEST_PAUSE = 100
+"""Lines after its last frame until it is given up: thirty ranks that print three lines a frame, all at once."""
 
 MOST_TRACEBACKS = 64
 """Tracebacks kept. The first ones count; a thousand ranks print a thousand of them."""
@@ -139,6 +142,12 @@ _TROUBLE = scanner(ANCHORS)
 EachLine = Callable[[bytes, int], object]
 
 
+class Scan(Protocol):
+    """Finds the next place in a block that has to be looked at: a compiled expression, or a `_pairs.PairScanner`."""
+
+    def search(self, block: bytes, position: int = 0, /) -> re.Match[bytes] | None: ...
+
+
 @dataclass
 class Traceback:
     """One printed traceback: frames as (file name, function), outermost first, and what was raised."""
@@ -147,6 +156,19 @@ class Traceback:
     type_name: str
     message: str
     line: int
+
+
+@dataclass
+class _Open:
+    """A traceback whose end has not come yet."""
+
+    first: int
+    last: int  # line of its last frame
+    frames: list[tuple[str, str]] = field(default_factory=list)
+
+    def stale(self, number: int) -> bool:
+        """Whether so many lines have come since that it will not end any more."""
+        return number - self.first > LONGEST_TRACEBACK or number - self.last > LONGEST_PAUSE
 
 
 @dataclass
@@ -184,14 +206,14 @@ class Reader:
 
     def __init__(self) -> None:
         self.evidence = Evidence()
-        self._open: dict[str, tuple[int, list[tuple[str, str]]]] = {}  # who -> first line, frames
+        self._open: dict[str, _Open] = {}  # by who prints it
         self._last: dict[str, Traceback] = {}  # who -> the last one that ended, which another may follow from
 
     def anchors(self) -> tuple[tuple[str], ...]:
         """The `ANCHORS` that still matter: of thousands of assertions only the first counts."""
         return ANCHORS[1:] if self.evidence.assertion else ANCHORS
 
-    def feed(self, block: bytes, number: int, scan: re.Pattern[bytes], each: EachLine | None = None) -> None:
+    def feed(self, block: bytes, number: int, scan: Scan, each: EachLine | None = None) -> None:
         """Looks at those lines of a block that the scan stops at, and at all lines of a traceback.
 
         Args:
@@ -240,23 +262,26 @@ class Reader:
             self.evidence.tracebacks = [one for one in self.evidence.tracebacks if one is not last]
             return
         if "Traceback (most recent call last)" in said:
-            self._open[who] = (number, [])
+            self._open[who] = _Open(number, number)
             return
+        for stale in [one for one, unfinished in self._open.items() if unfinished.stale(number)]:
+            del self._open[stale]
         if who in self._open:
-            first, frames = self._open[who]
+            frames = self._open[who].frames
             frame = _FRAME.match(said)
             if frame:
                 frames.append((frame["file"], frame["function"]))
+                self._open[who].last = number
                 return
             raised = _RAISED.match(said) if frames and said[:1].strip() else None
-            if raised or number - first > LONGEST_TRACEBACK:
-                del self._open[who]
             if raised:
+                del self._open[who]
                 self._last[who] = Traceback(frames, raised["type"], raised["message"] or "", number)
                 self._raised(self._last[who])
                 return
             # Anything else is source text, a caret line, or another rank's unmarked line in between.
-        self._marks(said, number)
+        if _TROUBLE.search(raw):
+            self._marks(said, number)
 
     def _raised(self, traceback: Traceback) -> None:
         evidence = self.evidence
@@ -293,8 +318,11 @@ class Reader:
 
 
 def _line_end(block: bytes, position: int) -> int:
-    ends = [block.find(mark, position, position + WINDOW) for mark in (b"\n", b"\r")]
-    return min((end for end in ends if end >= 0), default=min(position + WINDOW, len(block)))
+    limit = min(position + WINDOW, len(block))
+    end = block.find(b"\n", position, limit)
+    limit = end if end >= 0 else limit
+    carriage_return = block.find(b"\r", position, limit)
+    return carriage_return if carriage_return >= 0 else limit
 
 
 def _named(number: str) -> str | None:

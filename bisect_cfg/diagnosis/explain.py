@@ -27,6 +27,11 @@ from bisect_cfg.diagnosis.knowledge import Clue, Entry, load
 EVIDENCE = 3
 """Lines kept for each clue. A device-side assertion prints thousands of the same."""
 
+SAMPLE_BLOCKS = 32
+SAMPLE = 1 << 13
+"""After so many blocks (8 MB) the scan is fitted to the log, by so many bytes of each. A smaller log is read before
+that pays."""
+
 GENERAL, SPECIFIC, FOR_ALL, FOR_HINT, FOR_CONDITION = 4, 10, 3, 2, 2
 """What a match is worth. A specific entry beats a general one unless four hints speak for the general one,
 and an entry that needs a second clue beats one that does not."""
@@ -136,17 +141,23 @@ class _Reading:
         self.lines = 0
         self.command: str | None = None
         self._evidence: dict[str, list[Line]] = {}
+        self._sample = b""  # of a log that is large enough for the scan to be fitted to it
         clues = {clue for entry in entries for clue in entry.clues}
         self._open = {clue.value: literals(clue.value) for clue in clues if clue.kind == "line"}
+        self._clues = scanner(self._open.values())
 
     def read(self, stream: BinaryIO) -> None:
         number = 1
         scan = self._scanner()
+        sample: list[bytes] = []
         for block in _logs.blocks(stream):
             self.rows.feed(block, number)
-            before = len(self._open), len(self.logs.anchors())
+            before = len(self._open), len(self.logs.anchors()), len(self._sample)
             self.logs.feed(block, number, scan, self._line)
-            if (len(self._open), len(self.logs.anchors())) != before:
+            if len(sample) < SAMPLE_BLOCKS:
+                sample.append(block[:SAMPLE])
+                self._sample = b"".join(sample) if len(sample) == SAMPLE_BLOCKS else b""
+            if (len(self._open), len(self.logs.anchors()), len(self._sample)) != before:
                 scan = self._scanner()
             number += block.count(b"\n")
         self.lines = number - 1
@@ -161,11 +172,20 @@ class _Reading:
             found[Clue("metric", name)] = [Line(row.line, row.text) for row in rows[:EVIDENCE]]
         return found
 
-    def _scanner(self) -> re.Pattern[bytes]:
-        return scanner([*self._open.values(), *self.logs.anchors()])
+    def _scanner(self) -> _logs.Scan:
+        patterns = [*self._open.values(), *self.logs.anchors()]
+        if not self._sample:
+            return scanner(patterns)
+        from bisect_cfg.diagnosis._pairs import PairScanner
+
+        return PairScanner(patterns, self._sample)
 
     def _line(self, raw: bytes, number: int) -> None:
         text = raw.decode("utf-8", "replace")
+        if self.command is None and "Command '[" in text:
+            self.command = text
+        if not self._clues.search(raw):  # a line of a traceback
+            return
         said = None
         for pattern, runs in list(self._open.items()):
             if runs[0] not in text:
@@ -176,8 +196,6 @@ class _Reading:
                 lines.append(Line(number, said))
                 if len(lines) >= EVIDENCE:
                     del self._open[pattern]
-        if self.command is None and "Command '[" in text:
-            self.command = text
 
 
 def _match(

@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bisect_cfg.diagnosis._anchors import literals, scanner
+from bisect_cfg.diagnosis._pairs import PairScanner
 from bisect_cfg.diagnosis.explain import explain, explain_command, explain_text
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +150,23 @@ def test_binary_junk_and_broken_characters(seed: int) -> None:
 def test_a_line_without_end() -> None:
     log = b"x" * 3_000_000 + b" CUDA out of memory " + b"y" * 3_000_000
     assert explain(io.BytesIO(log)).matches[0].entry.id == "gpu-out-of-memory"
+
+
+@given(st.data())
+def test_the_scan_of_large_logs_misses_nothing(data: st.DataObject) -> None:
+    words = st.text(alphabet="abcdemust be 浮点é'_", min_size=4, max_size=9).filter(lambda one: len(one.encode()) >= 4)
+    patterns = data.draw(st.lists(st.lists(words, min_size=1, max_size=3), min_size=1, max_size=6))
+    junk = data.draw(st.lists(st.binary(max_size=30), min_size=1, max_size=8))
+    scan = PairScanner(patterns, b"".join(junk))
+    chosen = data.draw(st.sampled_from(patterns))
+    block = b"\n".join(part + b"".join(run.encode() for run in chosen) for part in junk)
+    plain, found, position = scanner(patterns), 0, 0
+    while hit := scan.search(block, position):
+        assert any(hit.group() in run.encode() for runs in patterns for run in runs)
+        found, position = found + 1, hit.end()
+    assert found >= len(junk) and plain.search(block)
+    nothing = bytes(len(block))
+    assert scan.search(nothing) is None and scan.search(b"") is None and scan.search(b"x") is None
 
 
 class Endless(io.RawIOBase):

@@ -70,6 +70,7 @@ def test_cured_environments_are_clean(environment: dict[str, Any]) -> None:
         ({"args.fp16": True, "args.bf16": True}, {}, "problem", "both on"),
         ({"args.bf16": True}, {"gpus": [T4]}, "problem", "no bfloat16"),
         ({"args.logging_nan_inf_filter": True}, {}, "note", "NaN loss"),
+        ({"model.dtype": "bfloat16", "args.optim": "adamw_torch_fused"}, {}, "note", "lost in bfloat16"),
         ({"args.max_prompt_length": 256}, {"packages": {"trl": "1.16.0"}}, "problem", "max_prompt_length"),
         (
             {"model.dtype": "float16", "args.adam_epsilon": 1e-8, "args.optim": "adamw_torch"},

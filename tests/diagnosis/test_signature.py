@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
 
+from bisect_cfg.diagnosis.knowledge import load
 from bisect_cfg.diagnosis.signature import (
     Signature,
     from_exception,
@@ -180,6 +182,42 @@ def test_in_process_and_from_the_log_agree() -> None:
 def test_json_round_trip() -> None:
     signature = Signature("exception", "ValueError", "x", "a:b")
     assert Signature.from_json({**signature.to_json(), "later": 1}) == signature
+
+
+SAMPLES = {entry.id: entry.sample for entry in load()}
+SHARED = [
+    {"h20-cublas-sigfpe", "integer-division"},  # both end the process by SIGFPE; the environment tells them apart
+    {"openrlhf-wake-up-race", "illegal-memory-access", "top-p-kernel", "triton-illegal-access"},  # one CUDA error
+    {"fp16-adam-epsilon", "unclipped-reward"},  # NaN weights, met by the next sampling
+]
+"""Entries whose logs show the same failure, of different origin."""
+
+
+def signature_of(log: str) -> Signature | None:
+    return from_log(io.BytesIO(log.encode()))
+
+
+def test_different_known_failures_never_share_a_signature() -> None:
+    shown = [(name, signature) for name, log in SAMPLES.items() if (signature := signature_of(log))]
+    assert len(shown) >= 50
+    for index, (one, first) in enumerate(shown):
+        for other, second in shown[:index]:
+            assert not first.same(second) or any({one, other} <= group for group in SHARED), (one, other)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_reruns_share_theirs(name: str) -> None:
+    log = SAMPLES[name]
+    again = [
+        log.replace("\n", "\r\n"),
+        "".join(f"\x1b[31m{line}\x1b[0m\n" for line in log.splitlines()),
+        "".join(f"[rank{3}]:{line}\n" for line in log.splitlines() if line.strip()) if "[rank" not in log else log,
+        "Loading checkpoint shards: 100%|###| 2/2\n" * 1000 + log,
+        re.sub(r"(/[\w.-]+){2,}(?=/site-packages)", "/elsewhere/lib/python3.12", log),
+        re.sub(r"line \d+", "line 77", log),
+        log + "\n" + log,
+    ]
+    assert [signature_of(one) for one in again] == [signature_of(log)] * len(again)
 
 
 def test_junk_is_no_failure_and_no_crash() -> None:

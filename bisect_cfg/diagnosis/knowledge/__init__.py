@@ -22,6 +22,8 @@ with a sample log, and the tests check that the sample leads to it. The fields:
                     with tiny models on a CPU (torch 2.13, transformers 5.23, trl 1.16)
     sample          a log that shows it
 
+What no log shows has no entry: updates lost in bfloat16 weights, say, are a rule of `findings`.
+
 A clue is a regular expression for one line, or `{signal: SIGFPE}`, or `{metric: collapse}` (see
 `_metrics.FACTS`). A regular expression needs four plain characters in a row outside of alternatives, which
 the scan looks for.

@@ -1,0 +1,88 @@
+"""How fast `explain` reads a large log: ``python studies/log_speed/measure.py [--mb 200]``.
+
+Makes logs of several kinds, explains each in a process of its own, and prints processor time, memory, and the time as
+a multiple of what the same machine needs to look at every byte once with a regular expression that finds nothing (a
+single character class): the ratio says the same on a busy machine and on a quiet one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pydoc_data.topics
+import random
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+END = b"\nRuntimeError: 'weight' must be 2-D\n"
+"""The last line of every log: what has to be found."""
+
+BLOCK = 1 << 20
+
+
+def chunks() -> dict[str, bytes]:
+    """A few megabytes of each kind of log."""
+    dice = random.Random(0)
+    row = "{'loss': 0.0, 'grad_norm': 0.%d, 'learning_rate': 1e-06, 'reward': 0.4, 'reward_std': 0.2, 'entropy': 1.%d}\n"
+    bar = "\r %d%%|####      | %d/999 [00:01<00:09, 9.55s/it]"
+    flood = "../Indexing.cu:1289: indexSelectLargeIndex: block: [%d,0,0], thread: [%d,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
+    prose = "\n".join(pydoc_data.topics.topics.values())
+    return {
+        "metric rows and progress bars": "".join(
+            row % (i, i) + "".join(bar % (j, j) for j in range(20)) + "\n" for i in range(3000)
+        ).encode(),
+        "prose": prose.replace("Traceback", "Trace").encode() * 4,
+        "prose, a fifth of it tracebacks": prose.encode() * 4,
+        "coloured log lines": "".join(
+            f"\x1b[32mINFO\x1b[0m 03-02 10:11:12 engine.py:{i}] \x1b[1mrequest {i}\x1b[0m took 0.3 s\r\n" for i in range(30000)
+        ).encode(),
+        "prompts in another script": "".join(f"│ 问题：{i} + {i} 等于多少？ <think>我们来计算</think> 答案是 {2 * i} │\n" for i in range(30000)).encode(),
+        "a flood of assertions": "".join(flood % (i, i % 128) for i in range(20000)).encode(),
+        "binary junk": dice.randbytes(4_000_000),
+    }  # fmt: skip
+
+
+def child(path: str) -> None:
+    """Explain one log; prints seconds, seconds of the yardstick, memory in MB."""
+    from bisect_cfg.diagnosis.explain import explain
+
+    started = time.process_time()
+    with open(path, "rb") as stream:
+        found = explain(stream)
+    seconds = time.process_time() - started
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    assert "zero3-empty-weight" in [match.entry.id for match in found.matches], found.matches
+    started, look = time.process_time(), re.compile(rb"[\x01\xff]\x02\x03\x04~!")
+    with open(path, "rb") as stream:
+        while block := stream.read(BLOCK):
+            look.search(block)
+    print(seconds, time.process_time() - started, memory)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mb", type=int, default=200)
+    size = parser.parse_args().mb * 1_000_000
+    print(f"{'log of ' + str(size // 1_000_000) + ' MB':<32} {'seconds':>8} {'ratio':>6} {'MB of memory':>13}")
+    for name, chunk in chunks().items():
+        with tempfile.NamedTemporaryFile() as file:
+            for _ in range(size // len(chunk) + 1):
+                file.write(chunk)
+            file.write(END)
+            file.flush()
+            command = [sys.executable, __file__, "--child", file.name]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            seconds, yardstick, memory = map(float, done.stdout.split())
+            print(f"{name:<32} {seconds:>8.2f} {seconds / yardstick:>6.1f} {memory:>13.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(sys.argv[2])
+    else:
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        main()
