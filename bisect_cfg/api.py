@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.reports.answer import write_answer
 from bisect_cfg.reports.report import Report
-from bisect_cfg.script_bisection import Answer, Options, bisect_script
+from bisect_cfg.script_bisection import bisect_script
+from bisect_cfg.script_study import Answer, Options
 from bisect_cfg.study_folder import read_command, write_command
 from bisect_cfg.targets.script import find_script
 

@@ -90,7 +90,7 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     """
     from bisect_cfg.api import run
     from bisect_cfg.reports.answer import EXIT_STATUS
-    from bisect_cfg.script_bisection import Options
+    from bisect_cfg.script_study import Options
 
     devices = tuple(device.strip() for device in options.pop("devices").split(",") if device.strip())
     plain, python = options.pop("plain"), options.pop("python")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,17 @@ from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
 from bisect_cfg.localise import Place, localise
-from bisect_cfg.recommend.case import Judgement, Wishes
+from bisect_cfg.recommend.case import Wishes
 from bisect_cfg.recommend.phase import Safe, SafeValues
-from bisect_cfg.recommend.plan import MARGIN
-from bisect_cfg.recommend.runs import Question
-from bisect_cfg.study_folder import open_study, save_state
+from bisect_cfg.script_baselines import Baselines
+from bisect_cfg.script_study import Answer, Listener, Options
+from bisect_cfg.study_folder import open_study
 from bisect_cfg.targets.names import SUCCESSORS, parse_assignment, read_good_file
 from bisect_cfg.targets.script import Script, hash_of
-from bisect_cfg.targets.settings import RESOURCES, Settings, build_settings, read_capture
+from bisect_cfg.targets.settings import Settings, build_settings, read_capture
 from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.script import (
-    LEVELS,
     REPRODUCTION_PATIENCE,
     REPRODUCTION_STEPS,
     Run,
@@ -41,133 +40,10 @@ from bisect_cfg.trials.script import (
     horizon_for,
     load_run,
 )
-from bisect_cfg.trials.verdict import FailureTest, Observation, judge, same_as, widened
+from bisect_cfg.trials.verdict import FailureTest, same_as, widened
 
 LIBRARIES = ("torch", "transformers", "trl", "accelerate", "peft")
 """Another version of one of these and the trials of before say nothing any more."""
-
-WARM_TRIES = 2
-"""How often the bad configuration may pass at a start level before that level is given up: a failure can be random,
-but a level that hides it is of no use."""
-
-DEAR_FACTOR = 3.0
-DEAR_SECONDS = 5.0
-"""The good configuration cannot be afforded when its steps take this many times as long as those of the user's own,
-and more than so many seconds each: library defaults can mean eight long completions where the user has one."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line can say; see `bisect-cfg bisect --help`."""
-
-    study: Path | None = None
-    good: tuple[str, ...] = ()
-    pins: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
-    steps: int | None = None
-    trial_timeout: float | None = None
-    jobs: int = 1
-    devices: tuple[str, ...] = ()
-    strategy: str = "adaptive"
-    failure: str | None = None
-    first: bool = False
-    confirm: int = 3
-    confidence: float = 0.95
-    prior: str = "risk"
-    level: str | None = None
-    max_trials: int | None = None
-    max_seconds: float | None = None
-    storage: str | None = None
-    restart: bool = False
-    where: bool = True
-    recommend: bool = True
-    margin: float = MARGIN
-    verify_steps: int | None = None
-    verify_seeds: int = 3
-    keep: tuple[str, ...] = ()
-    frontier: int | None = None
-
-    def identity(self) -> dict[str, Any]:
-        """The options that change what the trials mean; a study keeps them."""
-        return {
-            "good": sorted(self.good),
-            "pins": sorted(self.pins),
-            "only": sorted(self.only),
-            "except": sorted(self.excluded),
-            "failure": self.failure,
-        }
-
-
-class Listener:
-    """What a view hears of; every method may be overridden, none must be."""
-
-    def phase(self, name: str, detail: str = "") -> None:
-        """A new phase begins."""
-
-    def note(self, text: str) -> None:
-        """Something the user should know."""
-
-    def step(self, number: int | str, steps: int, horizon: int | None) -> None:
-        """A trial has made a step."""
-
-    def run_finished(self, purpose: str, run: Run, outcome: Outcome | None) -> None:
-        """One of the runs before the bisection proper is over."""
-
-    def reproduced(self, seen: Observation, horizon: int) -> None:
-        """The failure under study is known."""
-
-    def factors(self, settings: Settings) -> None:
-        """The factors are known."""
-
-    def isolating(self, bisection: Any) -> None:
-        """The bisection proper begins."""
-
-    def event(self, event: Any) -> None:
-        """An event of the bisection proper (see `bisect_cfg.bisection`)."""
-
-    def safe_run_started(self, number: int, question: Question) -> None:
-        """A run that looks for safe values begins."""
-
-    def safe_run_finished(self, number: int, question: Question, judgement: Judgement, seconds: float) -> None:
-        """... and has ended."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came out, for the reports.
-
-    Attributes:
-        status: as in result.json.
-        folder: the study folder.
-        script: the target.
-        settings: the factors; None if it did not come to that.
-        bad_run: the first reproduction.
-        report: of the bisection proper; None if it did not come to that.
-        level: how trials were started.
-        horizon: steps per trial.
-        notes: sentences for the user.
-        details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
-        seconds: wall-clock time of this call.
-        place: where the failure happens; None if it was not looked for, or nothing came out.
-        safe: what was found to train; None if it did not come to that.
-    """
-
-    status: str
-    folder: Path
-    script: Script
-    settings: Settings | None = None
-    bad_run: Run | None = None
-    good_run: Run | None = None
-    report: Any = None
-    level: str = "cold"
-    horizon: int | None = None
-    notes: tuple[str, ...] = ()
-    details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    seconds: float = 0.0
-    place: Place | None = None
-    safe: Safe | None = None
-
 
 def bisect_script(script: Script, options: Options, listener: Listener) -> Answer:
     """Find which settings of a script make it fail.
@@ -213,7 +89,7 @@ class _Phases:
         self.script, self.options, self.listener = script, options, listener
         self.folder, self.state, self.runner = folder, state, runner
         self.notes: list[str] = []
-        self._unsound: dict[str, str] = {}  # level -> why trials cannot start there
+        self.baselines = Baselines(options, listener, folder, state, runner, self._note)
         self._started = time.monotonic()
 
     def run(self) -> Answer:
@@ -245,9 +121,9 @@ class _Phases:
             )
             return self._answer("baseline_fails", settings=settings, bad_run=bad_run)
 
-        warm_runs, good_run = self._baselines(bad_run)
+        warm_runs, good_run = self.baselines.find(bad_run)
         settings = runner.settings
-        if self._outcome(good_run) is not Outcome.PASS:
+        if self.baselines.outcome_of(good_run) is not Outcome.PASS:
             return self._answer("baseline_fails", settings=settings, bad_run=bad_run, good_run=good_run)
         for symptom in good_run.seen.symptoms:
             self._note(f"A remark on the good configuration: {symptom.text}.")
@@ -317,7 +193,7 @@ class _Phases:
         begun = run.traces.event("train_begin")
         if "modules" not in self.state:
             files = (begun or {}).get("own_files", ())
-            self._keep("modules", {path: hash_of(Path(path)) for path in files if Path(path).is_file()})
+            self.baselines.keep("modules", {path: hash_of(Path(path)) for path in files if Path(path).is_file()})
         self.runner.start_seconds = begun["time"] if begun else run.seen.seconds
         self._check_that_it_trains(run)
         self.listener.run_finished("bad baseline", run, Outcome.FAIL if run.seen.failure else Outcome.PASS)
@@ -378,126 +254,10 @@ class _Phases:
         """Resolve in the process that the trials will be forked from, if it has to be done at all."""
 
         def build(request: Mapping[str, Any]) -> dict[str, Any]:
-            next((level for level in self._levels() if self._bring_up(level)), None)
+            next((level for level in self.baselines.levels() if self.baselines.bring_up(level)), None)
             return self.runner.resolve(request)
 
         return self.runner.checks.resolve(item, build)
-
-    # --------------------------------------------------------------------------------------------- baselines
-
-    def _baselines(self, bad_run: Run) -> tuple[list[Run], Run]:
-        """Find the fastest way to start trials at which both configurations behave as they should.
-
-        At a sound level the bad configuration fails as it does cold, and the good one passes. A script can make a
-        level unsound in ways that only show in the second trial (it deletes a folder that all forks share), so a
-        good configuration that dies is tried at the next level before it is believed.
-
-        Returns:
-            The runs of the bad configuration at the chosen level, and the run of the good one.
-        """
-        for level in self._levels():
-            warm_runs = self._warm_start(level)
-            if warm_runs is None:
-                continue
-            good_run = self._good_baseline(bad_run, level)
-            outcome = self._outcome(good_run)
-            if outcome is Outcome.UNRESOLVED and level != "cold":
-                self._note(
-                    f"Started at level {level} the good configuration ends with {good_run.seen.failure}; "
-                    "trying a start from further back."
-                )
-                continue
-            break
-        self._keep("level", level)
-        self.listener.run_finished("good baseline", good_run, outcome)
-        return warm_runs, good_run
-
-    def _outcome(self, run: Run) -> Outcome:
-        return judge(run.seen, self.runner.is_failure, frozenset(run.seen.silent_kinds))[0]
-
-    def _levels(self) -> tuple[str, ...]:
-        """The start levels still to be considered: none warmer than was settled before, or than the user allows."""
-        wanted = [level for level in (self.state.get("level"), self.options.level) if level]
-        return LEVELS[max((LEVELS.index(level) for level in wanted), default=0) :]
-
-    def _bring_up(self, level: str) -> bool:
-        reason = self._unsound.get(level) or self.runner.start_server(level)
-        if reason is not None and level not in self._unsound:
-            self._unsound[level] = reason
-            self._note(f"Trials cannot start at level {level}: {reason}.")
-        return reason is None
-
-    def _warm_start(self, level: str) -> list[Run] | None:
-        """Bring a level up and see the bad configuration fail there; None if the level is of no use."""
-        self.listener.phase("warm start", f"level {level}")
-        if self.state.get("level") == level:
-            self.runner.level = level  # settled before; the server comes up when a trial needs it
-        elif not self._bring_up(level):
-            return None
-        if level == "cold":
-            return []
-        runs = []
-        for attempt in range(WARM_TRIES):
-            run = self._baseline(f"bad-{level}-{attempt + 1}", self.runner.settings.bad)
-            runs.append(run)
-            outcome = self._outcome(run)
-            self.listener.run_finished("warm start", run, outcome)
-            if outcome is Outcome.FAIL:
-                return runs
-        shown = runs[-1].seen.failure
-        self._note(
-            f"Started at level {level} the bad configuration "
-            f"{'passes' if shown is None else f'ends with {shown}'}; trying a start from further back."
-        )
-        return None
-
-    def _keep(self, key: str, value: Any) -> None:
-        if self.state.get(key) != value:
-            self.state[key] = value
-            save_state(self.folder, self.state)
-
-    def _baseline(self, name: str, configuration: dict[str, Any]) -> Run:
-        known = load_run(self.folder, name)
-        if known is not None:
-            return known
-        return self.runner.train(name, configuration, self.runner.horizon)
-
-    def _good_baseline(self, bad_run: Run, level: str) -> Run:
-        """Run the good configuration; move the user's resource settings into it if it cannot be afforded."""
-        self.listener.phase("good baseline", "making sure the good configuration trains")
-        moved = "moved" in self.state
-        run = self._baseline(f"good-{level}{'-affordable' if moved else ''}", self.runner.settings.good)
-        if not moved:
-            reason = self._unaffordable(run, bad_run)
-            names = [
-                factor.name
-                for factor in self.runner.settings.factors
-                if factor.name.split(".")[0] in RESOURCES and factor.name not in self.options.only
-            ]
-            if reason and names:
-                self._keep("moved", names)
-                self._keep("moved_because", reason)
-                self.runner.settings = self.runner.settings.without(names)
-                run = self._baseline(f"good-{level}-affordable", self.runner.settings.good)
-        if self.state.get("moved"):
-            self._note(
-                f"With the library's defaults the good configuration cannot be afforded here "
-                f"({self.state['moved_because']}), so it keeps your {', '.join(self.state['moved'])}. "
-                "Name them with --only to vary them all the same."
-            )
-        return run
-
-    def _unaffordable(self, good: Run, bad: Run) -> str:
-        if good.seen.died is not None and good.seen.died.kind == "out-of-memory":
-            return "it runs out of memory"
-        hung = good.seen.died is not None and good.seen.died.kind == "hang"
-        if hung and not (bad.seen.died is not None and bad.seen.died.kind == "hang"):
-            return "its steps take too long"
-        theirs = bad.seen.pace or (bad.seen.seconds - self.runner.start_seconds)
-        ours = good.seen.pace
-        if ours is not None and ours > DEAR_SECONDS and ours > DEAR_FACTOR * theirs:
-            return f"its steps take {ours:.0f} s, yours {theirs:.0f} s"
-        return ""
 
     # --------------------------------------------------------------------------------------------- isolate
 

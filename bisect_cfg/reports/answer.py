@@ -11,7 +11,7 @@ from typing import Any
 from bisect_cfg.jsonfile import write_json
 from bisect_cfg.reports.recommendation import as_claim, recommendation, title_of
 from bisect_cfg.reports.safe_config import safe_yaml
-from bisect_cfg.script_bisection import Answer
+from bisect_cfg.script_study import Answer
 from bisect_cfg.trials.script import Run
 
 SCHEMA = 1

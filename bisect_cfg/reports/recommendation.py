@@ -17,7 +17,7 @@ from bisect_cfg.reports.text import show
 from bisect_cfg.targets.settings import Settings
 
 if TYPE_CHECKING:
-    from bisect_cfg.script_bisection import Answer
+    from bisect_cfg.script_study import Answer
 
 PUBLISHED = 4
 """How many published values are shown beside a setting."""

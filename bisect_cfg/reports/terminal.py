@@ -16,7 +16,7 @@ from bisect_cfg.factors import Outcome
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.safe_values import described, print_recommendation, run_line
-from bisect_cfg.script_bisection import Answer, Listener
+from bisect_cfg.script_study import Answer, Listener
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.script import Run
 from bisect_cfg.trials.verdict import Observation

@@ -16,7 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bisect_cfg.script_bisection import Listener, Options, bisect_script
+from bisect_cfg.script_bisection import bisect_script
+from bisect_cfg.script_study import Listener, Options
 from bisect_cfg.targets.script import Script, find_script
 
 STUDY = Path(__file__).parent.parent / "trl_2906"
