@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ def recommend_again(
 
     Args:
         study: its folder.
-        wishes: option name -> value, in place of those it was made with; None keeps a value.
+        wishes: option name -> value; None leaves it as the study had it.
         console: where to show it.
         live: as for `View`.
 
@@ -85,10 +85,11 @@ def bisect(
         arguments: of the script.
         python: the interpreter that trains; None for this one.
         **options: those of `bisect-cfg bisect`, with underscores (`study`, `good`, `only`, `excluded`, `pins`,
-            `steps`, `trial_timeout`, `confirm`, `strategy`, `jobs`, ...). `good` and `pins` may be dicts.
+            `steps`, `trial_timeout`, `confirm`, `strategy`, `jobs`, `recommend`, `keep`, `verify_seeds`, ...). `good`
+            and `pins` may be dicts.
 
     Returns:
-        The same report as `Bisection.run`; the files are in the study folder.
+        The same report as `Bisection.run`, with the recommendation; the files are in the study folder.
 
     Raises:
         InputError: something about the input stands in the way; says what to do.
@@ -100,12 +101,14 @@ def bisect(
         value = options.get(name)
         if isinstance(value, dict):
             options[name] = tuple(f"{key}={item}" for key, item in value.items())
-    for name in ("good", "pins", "only", "excluded", "devices"):
+    for name in ("good", "pins", "only", "excluded", "devices", "keep"):
         value = options.get(name, ())
         options[name] = (value,) if isinstance(value, str) else tuple(value)
     if options.get("study") is not None:
         options["study"] = Path(options["study"])
     answer, result = run(str(target), arguments, python, Options(**options), Console(), live=False)
-    return answer.report or Report(
+    if answer.report is not None:
+        return replace(answer.report, recommendation=result["recommendation"])
+    return Report(
         answer.status, notes=tuple(result["notes"]), rows=tuple(result["trials"]), seconds=answer.seconds
     )

@@ -147,6 +147,37 @@ def test_a_cause_of_two_numbers_has_a_verified_way_out_on_either_side(bisected):
         assert way["ranges"][name]["settled"]
 
 
+def test_fp16_adam_has_three_kinds_of_ways_out(bisected):
+    _, folder, _ = bisected("fp16_adam")
+    recommended = read(folder)["recommendation"]
+    ways = [way for way in (recommended, *recommended["alternatives"]) if way["verified"]]
+    assert {"optim", "adam_epsilon", "model.dtype"} <= {name for way in ways for name in way["changes"]}
+    assert all(len(way["changes"]) == 1 and way["evidence"]["seen"] == 3 for way in ways)
+    assert [way["gives_up"] for way in ways] == sorted(way["gives_up"] for way in ways)
+
+
+def test_what_is_merely_alive_is_not_recommended(bisected):
+    _, folder, _ = bisected("unclipped_reward")
+    recommended = read(folder)["recommendation"]
+    ways = {name: way for way in recommended["alternatives"] for name in way["changes"]}
+    assert list(recommended["changes"]) == ["scale_rewards"]
+    assert ways["max_grad_norm"]["status"] == "rejected" and "grad_norm is inf" in ways["max_grad_norm"]["rejected"]
+
+
+def test_the_recommended_learning_rate_trains_on(bisected):
+    _, folder, _ = bisected("collapse")
+    result = read(folder)
+    known = result["recommendation"]["ranges"]["learning_rate"]
+    assert known["settled"] and known["not_from"] <= 1.5 * known["healthy_up_to"]
+    steps = 10 * result["horizon"]
+    command = [sys.executable, "-m", "bisect_cfg", "recommend", str(folder), "--verify-steps", str(steps), "--verify-seeds", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    longer = read(folder)["recommendation"]
+    assert longer["verified"] and longer["evidence"]["runs"] == 5 and longer["steps"] == steps
+    assert longer["changes"]["learning_rate"]["to"] < known["healthy_up_to"]
+
+
 def test_every_trial_keeps_what_is_to_be_watched(finished):
     name, folder, _ = finished
     rows = [json.loads(line) for path in folder.glob("trials/*/metrics.jsonl") for line in path.open()]

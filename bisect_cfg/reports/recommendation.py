@@ -12,7 +12,7 @@ from bisect_cfg.recommend.edits import Change, Edit, find_edits, unified_diff
 from bisect_cfg.recommend.plan import Range, WayOut
 from bisect_cfg.recommend.published import published_for
 from bisect_cfg.reports.frontiers import as_data
-from bisect_cfg.reports.safe_config import safe_yaml
+from bisect_cfg.reports.safe_config import TITLE, safe_yaml
 from bisect_cfg.reports.text import show
 from bisect_cfg.targets.settings import Settings
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 PUBLISHED = 4
 """How many published values are shown beside a setting."""
 
-VERIFIED = "Found by bisect-cfg: your configuration with the least change that trained healthily."
 UNVERIFIED = "Found by bisect-cfg: NOT VERIFIED over a longer horizon; short runs of it were healthy."
 PASSED = "Found by bisect-cfg: your configuration with the least change that passed (short runs, not verified)."
 
@@ -65,7 +64,7 @@ def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> di
 def title_of(found: Mapping[str, Any]) -> str:
     """The first line of safe_config.yaml."""
     if found["verified"]:
-        return VERIFIED
+        return TITLE
     return UNVERIFIED if found.get("status") else PASSED
 
 

@@ -93,6 +93,7 @@ class Report:
         notes: honest sentences.
         rows: one dict a trial, see `trials`.
         seconds: time spent in trials.
+        recommendation: of a training script: what to use instead and what that rests on, as in result.json.
     """
 
     status: str
@@ -107,6 +108,7 @@ class Report:
     notes: tuple[str, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     seconds: float = 0.0
+    recommendation: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def trials(self) -> pandas.DataFrame:
@@ -130,6 +132,8 @@ class Report:
                 lines.append(f"    valid only together with {', '.join(cause.companions)}")
         if self.causes:
             lines.append(f"  these are all the causes: {'yes' if self.complete else 'not shown'}")
+        if self.recommendation is not None:
+            lines.append(f"  {_instead(self.recommendation)}")
         lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -159,12 +163,23 @@ class Report:
         if self.causes:
             answer = "No other cause is left." if self.complete else "Whether there are other causes is open."
             parts.append(f"<p>{answer}</p>")
+        if self.recommendation is not None:
+            parts.append(f"<p><b>{e(_instead(self.recommendation))}</b></p>")
         parts += [f"<p>{e(note)}</p>" for note in self.notes]
         shown = ("number", "outcome", "purpose", "seconds", "signature", "reason")
         if self.rows:
             rows = [tuple(_cell(row.get(name)) for name in shown) for row in self.rows]
             parts.append(f"<details><summary>every trial</summary>{_table(shown, rows)}</details>")
         return "\n".join(parts)
+
+
+def _instead(found: Mapping[str, Any]) -> str:
+    """A recommendation in one line; an unverified one says so."""
+    changes = ", ".join(f"{name}={change['to']!r}" for name, change in found["changes"].items())
+    if not found["verified"]:
+        return f"not verified: {changes}"
+    evidence = found["evidence"]
+    return f"use instead: {changes} (healthy {evidence['seen']}/{evidence['runs']} over {found['steps']} steps)"
 
 
 def _evidence(claim: Claim | None) -> str:

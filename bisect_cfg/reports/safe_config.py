@@ -15,7 +15,10 @@ LOADED_BY_TRAINER = "args"
 """The kind of setting that safe_config.yaml can hold: what TrlParser reads into the training config."""
 
 
-def safe_yaml(settings: Settings, safe: Mapping[str, Any], title: str) -> str:
+TITLE = "Found by bisect-cfg: your configuration with the least change that trained healthily."
+
+
+def safe_yaml(settings: Settings, safe: Mapping[str, Any], title: str = TITLE) -> str:
     """The user's training config with the safe values, as a YAML file that TrlParser loads.
 
     What the training config does not hold (`model.*`, `peft.*`) and what YAML cannot hold is in comments.
