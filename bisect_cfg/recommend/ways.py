@@ -51,8 +51,9 @@ OUTSIDE = 0.1
 """... and for each setting it changes that is not at issue otherwise: of two ways that serve as well, the one that leaves
 the rest alone is nearer to what the user wanted."""
 
-ALTERNATIVES_WANTED = 2
-"""So many verified alternatives are enough for a cause, besides the plain corrections: each is a few long runs."""
+ALTERNATIVES_WANTED = 3
+"""So many verified alternatives are enough for a cause, besides the plain corrections: each is a few long runs. Two were
+too few where several values of one setting come first (fp16 weights: fp32, bf16, and only then a larger epsilon)."""
 
 Mover = Callable[[str, Mapping[str, Any]], Axis | None]
 """(setting, rest of the changes) -> the values worth trying between good and bad, None if it is no range."""
