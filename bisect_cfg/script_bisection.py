@@ -311,7 +311,7 @@ class _Phases:
         if options.recommend and report.status == "isolated":
             safe = self._find_safe_values(bisection.study, report, bad_run, good_run, details)
             details = {**details, **safe.details}
-            best = {**settings.bad, **safe.best.changes} if safe.best else report.safe_configuration
+            best = {**settings.bad, **safe.best.changes} if safe.best else None
             report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
         return self._answer(
             report.status,

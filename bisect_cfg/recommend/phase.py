@@ -54,9 +54,15 @@ class Safe:
 
     @property
     def best(self) -> WayOut | None:
-        """The verified way that gives up least, else the one that is farthest."""
-        kept = [way for way in self.ways if way.status != "rejected"]
+        """The verified way that gives up least, else the one that is farthest. A known alternative that nobody has run
+        yet is none."""
+        kept = [way for way in self.ways if way.status in ("verified", "healthy") or _is_reset(way)]
         return kept[0] if kept else None
+
+
+def _is_reset(way: WayOut) -> bool:
+    """Whether it is not rejected and a correction, which has passed at least."""
+    return way.status != "rejected" and set(way.start.changes) == set(way.start.resets)
 
 
 class SafeValues:

@@ -193,6 +193,7 @@ class _Walk:
             else:
                 missing.append(question)
         if missing:
+            self.healthy = self.healthy or bool(answers)
             raise _Missing(*missing)
         return answers
 

@@ -31,10 +31,13 @@ def write_answer(answer: Answer, environment: Mapping[str, Any]) -> dict[str, An
     """
     result = as_result(answer, environment)
     recommended = result["recommendation"]
+    yaml, diff = answer.folder / "safe_config.yaml", answer.folder / "safe_config.diff"
     if recommended is not None:
-        yaml = safe_yaml(answer.settings, recommended["configuration"], title_of(recommended))
-        (answer.folder / "safe_config.yaml").write_text(yaml)
-        (answer.folder / "safe_config.diff").write_text(recommended["diff"])
+        yaml.write_text(safe_yaml(answer.settings, recommended["configuration"], title_of(recommended)))
+        diff.write_text(recommended["diff"])
+    else:  # what an earlier pass recommended did not stand a closer look
+        yaml.unlink(missing_ok=True)
+        diff.unlink(missing_ok=True)
     write_json(answer.folder / "result.json", _strict(result))
     return result
 

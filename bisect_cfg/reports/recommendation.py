@@ -88,9 +88,11 @@ def _of_a_correction(answer: Answer) -> dict[str, Any] | None:
 
 
 def _of_a_way(answer: Answer, way: WayOut) -> dict[str, Any]:
-    settings = answer.settings
-    safe = {**settings.bad, **way.changes}
-    return {"configuration": safe, **_way(answer, way)}
+    found = {"configuration": {**answer.settings.bad, **way.changes}, **_way(answer, way)}
+    if way.status == "open":  # all there is to say for it is what the search saw
+        same = [c.passes for c in answer.report.corrections if set(c.parameters) == set(way.changes)]
+        found["evidence"] = as_claim(same[0]) if same else None
+    return found
 
 
 def _way(answer: Answer, way: WayOut) -> dict[str, Any]:

@@ -85,7 +85,8 @@ class Report:
         corrections: tested ones, the one that gives up least first.
         complete: whether there is provably (or, if the failure is flaky, with the stated confidence) no
             other.
-        safe_configuration: a configuration that was run and passed, nearest to the bad one; None if none did.
+        safe_configuration: a configuration that was run and passed, nearest to the bad one; None if none did. Of a
+            training script: the one recommended, None if no way out trains healthily.
         signature: the failure under study.
         masking: (settings that hide the failure, the cause they hide).
         reproduction_rate: how often the failure shows where it can.

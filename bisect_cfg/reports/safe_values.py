@@ -97,7 +97,7 @@ def _print_none(console: Console, answer: Any) -> None:
     console.print(Text("Nothing to recommend: no way out trained healthily.", style="bold yellow"))
     for way in answer.safe.ways:
         changes = {name: {"to": value} for name, value in way.changes.items()}
-        console.print(Text(f"{INDENT}{in_words(changes)}: {way.rejected}."))
+        console.print(Text(f"{INDENT}{in_words(changes)}: {way.rejected or 'not tried'}"))
 
 
 def _evidence(found: Mapping[str, Any], horizon: int) -> list[str]:
@@ -141,10 +141,11 @@ def _published(name: str, values: Any, own: Any) -> list[str]:
 
 
 def _passes(found: Mapping[str, Any]) -> str:
+    if found.get("status") == "healthy":
+        return "healthy in short runs only"
     evidence = found["evidence"]
-    if evidence and evidence["runs"]:
-        return f"passes {evidence['seen']}/{evidence['runs']} short runs"
-    return "healthy in a short run only" if found.get("status") == "healthy" else "passed once"
+    seen = f"{evidence['seen']}/{evidence['runs']}" if evidence and evidence["runs"] else "once"
+    return f"passes {seen} in short runs, not looked at any closer"
 
 
 def _print_edits(console: Console, found: Mapping[str, Any]) -> None:

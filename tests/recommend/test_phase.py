@@ -130,7 +130,7 @@ def test_alive_and_not_healthy_is_not_recommended(tool):
     result = read(tool.folder / "s")
     assert result["status"] == "isolated" and result["recommendation"] is None
     assert "Nothing to recommend" in said.out and "entropy fell" in said.out and "Use instead" not in said.out
-    assert not (tool.folder / "s/safe_config.yaml").exists()
+    assert "entropy fell" in said.out and not (tool.folder / "s/safe_config.yaml").exists()
 
 
 def test_when_the_budget_ends_nothing_is_called_verified_that_is_not(tool):
@@ -149,6 +149,30 @@ def test_when_the_budget_ends_nothing_is_called_verified_that_is_not(tool):
     assert tool("bisect", "train.py", "--study", "s").status == 0
     assert read(tool.folder / "s")["recommendation"]["verified"] is True
     assert before.items() <= safe_trials(tool.folder / "s").items()
+
+
+def test_when_the_time_is_up_what_is_open_is_said(tool):
+    script(tool.folder, pause="time.sleep(0.05)")  # three verifications of 30 steps take more than four seconds
+    assert tool("bisect", "train.py", "--study", "s", "--no-recommend").status == 0
+    said = tool("bisect", "train.py", "--study", "s", "--max-seconds", "2")
+    cut = read(tool.folder / "s")["recommendation"]
+    assert cut["verified"] is False and "the time was up" in cut["unsettled"][0] and len(cut["unsettled"]) > 1
+    assert "Use instead" not in said.out and "Not verified" in said.out and "Not settled" in said.out
+
+
+def test_an_alternative_that_nobody_ran_is_never_recommended(tool):
+    more = "if args.optim == 'adamw_torch' and args.bf16 and number == 3: os.kill(os.getpid(), signal.SIGFPE)"
+    path = script(tool.folder, threshold="1.0", more=more)
+    path.write_text(path.read_text().replace("temperature=0.9", "optim='adamw_torch', bf16=True"))
+    assert tool("bisect", "train.py", "--study", "s", "--no-recommend").status == 0
+    searched = len(read(tool.folder / "s")["trials"])
+    said = tool("bisect", "train.py", "--study", "s", "--max-trials", searched)
+    cut = read(tool.folder / "s")["recommendation"]
+    assert len(read(tool.folder / "s")["trials"]) == searched
+    assert cut["verified"] is False and cut["status"] == "open" and cut["evidence"]["seen"] >= 1
+    assert "Not verified" in said.out and "not looked at any closer" in said.out
+    passed = [row["values"] for row in read(tool.folder / "s")["trials"] if row["outcome"] == "pass"]
+    assert cut["configuration"] in passed
 
 
 def test_recommend_reuses_every_run(tool):
