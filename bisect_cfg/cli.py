@@ -42,6 +42,7 @@ def _safe_value_options(command: Any) -> Any:
         (
             click.option("--keep", multiple=True, metavar="NAME", help="Rather change anything else than this setting."),
             click.option("--margin", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="How far a safe value stays back from the last healthy one: a share of the way to the good one."),
+            click.option("--ratio", type=click.FloatRange(1, 100, min_open=True), default=1.5, show_default=True, help="How narrow a threshold is bracketed: unhealthy over healthy value."),
             click.option("--verify-steps", type=click.IntRange(1), help="Optimizer steps of a verification. [four times a trial's, at least 30]"),
             click.option("--frontier", type=click.IntRange(1), metavar="RUNS", help="Where a cause is two numbers, also map how far they can go together, with at most so many runs."),
             click.option("--verify-seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of a verification."),
@@ -112,7 +113,7 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
 def recommend(study: Path, plain: bool, **options: Any) -> int:
     """Find safe values again for an isolated STUDY (its folder), with other margins, seeds or wishes.
 
-    Every run that is there already is used; what it says is also in `bisect-cfg bisect` where that ran it.
+    Every run that is there already counts; only what is missing is run.
     """
     from bisect_cfg.api import recommend_again
 

@@ -27,7 +27,7 @@ from bisect_cfg.recommend.phase import Safe, SafeValues
 from bisect_cfg.script_baselines import Baselines
 from bisect_cfg.script_study import Answer, Listener, Options
 from bisect_cfg.study_folder import open_study
-from bisect_cfg.targets.names import SUCCESSORS, parse_assignment, read_good_file
+from bisect_cfg.targets.names import SUCCESSORS, check_name, parse_assignment, read_good_file
 from bisect_cfg.targets.script import Script, hash_of
 from bisect_cfg.targets.settings import Settings, build_settings, read_capture
 from bisect_cfg.trials.files import tail_of_log
@@ -114,6 +114,7 @@ class _Phases:
         self.listener.reproduced(bad_run.seen, runner.horizon)
 
         settings = self._find_factors(bad_run, good, pins)
+        self._check_wishes(settings)
         if not settings.factors:
             self.notes.append(
                 "No setting differs from the good configuration: the failure is in the script, the data or the "
@@ -250,6 +251,16 @@ class _Phases:
         self.listener.factors(settings)
         return settings
 
+    def _check_wishes(self, settings: Settings) -> None:
+        """Names after --keep must exist.
+
+        Raises:
+            InputError: with the nearest real name.
+        """
+        known = dict.fromkeys([*(factor.name for factor in settings.factors), *settings.capture.args.types], "")
+        for name in self.options.keep:
+            check_name(name.removeprefix("args."), known, "--keep")
+
     def _resolve(self, item: Mapping[str, Any]) -> dict[str, Any]:
         """Resolve in the process that the trials will be forked from, if it has to be done at all."""
 
@@ -338,6 +349,7 @@ class _Phases:
         self.listener.phase("safe values", "looking for values that train")
         wishes = Wishes(
             margin=options.margin,
+            ratio=options.ratio,
             verify_steps=options.verify_steps,
             verify_seeds=options.verify_seeds,
             keep=options.keep,

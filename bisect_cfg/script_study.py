@@ -13,6 +13,7 @@ from bisect_cfg.recommend.case import Judgement
 from bisect_cfg.recommend.phase import Safe
 from bisect_cfg.recommend.plan import MARGIN
 from bisect_cfg.recommend.runs import Question
+from bisect_cfg.recommend.scale import DEFAULT_RATIO
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.script import Run
@@ -46,6 +47,7 @@ class Options:
     where: bool = True
     recommend: bool = True
     margin: float = MARGIN
+    ratio: float = DEFAULT_RATIO
     verify_steps: int | None = None
     verify_seeds: int = 3
     keep: tuple[str, ...] = ()
