@@ -21,6 +21,7 @@ from bisect_cfg.factors import Outcome
 from bisect_cfg.search.belief import Belief
 from bisect_cfg.search.choose import choose
 from bisect_cfg.search.flaky import Settled, settle
+from bisect_cfg.search.hypotheses import largest_size
 from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
 from bisect_cfg.search.problem import Ask, Claim, Conclusion, Done, FoundCause, Problem, State, Wait, bits
 from bisect_cfg.search.proof import direct, prove, split
@@ -131,7 +132,7 @@ class Isolation:
 
     def _narrow(self, region: int, known: list[int]) -> State | FoundCause:
         """A proven cause inside a failed subset, or the question that leads to one."""
-        if self.problem.strategy == "adaptive":
+        if self.problem.strategy == "adaptive" and largest_size(region.bit_count()) > 1:
             belief = Belief(self.problem, self.tally, known)
             local = belief.inside(region)
             if local is not None and local.steady < SUSPICIOUS and not self.tally.contradictory:
@@ -373,7 +374,7 @@ class Isolation:
         """What a failing run costs, as a share of a passing one; 1 until both were timed."""
         times: dict[Outcome, list[float]] = {Outcome.FAIL: [], Outcome.PASS: []}
         for record in self.tally.records:
-            if record.outcome in times and record.seconds > 0:
+            if record.outcome in times and record.seconds > INSTANT:
                 times[record.outcome].append(record.seconds)
         fails, passes = times[Outcome.FAIL], times[Outcome.PASS]
         if not fails or not passes:
@@ -428,6 +429,10 @@ class Isolation:
         counts = [self.tally.of(mask) for mask in holds]
         return sum(count.fails for count in counts), sum(count.runs for count in counts)
 
+
+INSTANT = 0.05
+"""Seconds below which a run has no price: the times of simulated trials are noise, and would make the questions
+depend on it."""
 
 CHEAPEST, DEAREST = 0.2, 2.0
 """Bounds on the price of a failing run: a crash in the first step should not make us ask only what
