@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,9 @@ def recommend_again(
         InputError: it is no study, or its script has changed.
     """
     command = read_command(study)
-    options = {**command["options"], **{name: value for name, value in wishes.items() if value is not None}}
+    known = {field.name for field in fields(Options)}
+    options = {name: value for name, value in command["options"].items() if name in known}
+    options |= {name: value for name, value in wishes.items() if value is not None}
     for limit in ("max_trials", "max_seconds"):
         options[limit] = wishes.get(limit)
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
