@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -86,6 +88,30 @@ def test_killed_ten_times(tool):
         assert causes(study) == causes(tool.folder / "whole") == ("isolated", True, [["beta", "bf16"]])
     assert {path.name for path in tool.folder.iterdir()} == {"train.py", "whole", *(f"s{n}" for n in range(studies))}
     tool.assert_nothing_left()
+
+
+SWALLOWS = """
+import os, signal, sys, time, weakref
+from bisect_cfg.cli import send_swallowed_interrupt_again
+
+class Thing:
+    pass
+
+sys.unraisablehook = send_swallowed_interrupt_again
+thing = Thing()
+reference = weakref.ref(thing, lambda _: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.2)))
+try:
+    del thing
+    print("swallowed", flush=True)
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("and sent again")
+"""
+
+
+def test_ctrl_c_that_meets_a_weakref_callback_is_not_lost():
+    done = subprocess.run([sys.executable, "-c", SWALLOWS], capture_output=True, text=True, timeout=25)
+    assert done.stdout.split("\n")[:2] == ["swallowed", "and sent again"], done.stderr
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
