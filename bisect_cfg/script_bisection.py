@@ -277,11 +277,14 @@ class _Phases:
 
         from bisect_cfg.bisection import Bisection
         from bisect_cfg.recommend.ways import weight
+        from bisect_cfg.search.prior import odds_of
         from bisect_cfg.storage import sqlite_storage
         from bisect_cfg.study import StudyMismatch
 
         runner, options, settings = self.runner, self.options, self.runner.settings
         self.listener.phase("isolate", "")
+        failure = bad_run.seen.failure.kind if bad_run.seen.failure else ""
+        odds = odds_of(list(settings.bad), options.prior, failure)
         try:
             bisection = Bisection(
                 settings.good,
@@ -294,7 +297,7 @@ class _Phases:
                 strategy=options.strategy,
                 first=options.first,
                 confidence=options.confidence,
-                prior=options.prior,
+                prior=dict(zip(settings.bad, odds)) if odds else options.prior,
                 confirm=options.confirm,
                 loss={name: weight(name, options.keep) for name in settings.bad},
                 is_failure=lambda result: True,  # the runner has compared signatures already

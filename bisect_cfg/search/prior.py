@@ -3,6 +3,9 @@
 The odds steer which question comes first and so how many trials an answer takes. They never decide an
 answer: a cause is claimed on runs alone. An ordinary setting has odds 1. Each entry gives the reason,
 mostly a kind of report that keeps coming back in the trackers of TRL and transformers.
+
+Once it is known how the run fails, the odds are sharper: memory runs out over batch and length, whatever the
+learning rate, and a policy that collapses does not mind the batch.
 """
 
 from __future__ import annotations
@@ -93,12 +96,61 @@ KINDS: dict[str, tuple[float, str]] = {
 """First part of the dotted name -> odds and reason, where nothing above says more."""
 
 
-def odds_of(names: Sequence[str], prior: str | Mapping[str, float]) -> tuple[float, ...]:
+KERNELS = (
+    "bf16", "fp16", "dtype", "torch_dtype", "model_init_kwargs", "tf32", "attn_implementation", "use_vllm",
+    "use_liger_kernel", "use_liger_loss", "torch_compile", "load_in_4bit", "load_in_8bit",
+)  # fmt: skip
+"""Settings that choose which compiled code runs, and on numbers of which precision."""
+
+UPDATE = (
+    "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm", "warmup_steps",
+    "warmup_ratio", "lr_scheduler_type", "lr_scheduler_kwargs", "beta", "epsilon", "epsilon_high",
+    "loss_type", "scale_rewards", "importance_sampling_level", "num_iterations", "delta",
+)  # fmt: skip
+"""Numbers of the update: the same code runs whatever they are."""
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""How completions are drawn."""
+
+SIZE = (
+    "per_device_train_batch_size", "max_completion_length", "max_prompt_length", "num_generations",
+    "generation_batch_size", "steps_per_generation", "gradient_checkpointing", "vllm_gpu_memory_utilization",
+    "vllm_max_model_length",
+)  # fmt: skip
+"""How much is held at once."""
+
+PROCESSES = ("num_processes", "deepspeed", "fsdp", "fsdp_config", "vllm_mode", "vllm_device", "accelerator_config")
+"""How many processes there are and what they tell each other."""
+
+SIGNAL = ((KERNELS, 4.0), (SIZE, 1.0), (PROCESSES, 1.0), (UPDATE, 0.1), (SAMPLING, 0.1))
+
+BY_FAILURE: dict[str, tuple[tuple[tuple[str, ...], float], ...]] = {
+    # Compiled code divides by zero or leaves its memory over types, shapes and alignment, not over rates.
+    "signal": SIGNAL,
+    "cuda-error": SIGNAL,
+    # Too large an update, or numbers that cannot hold it. How much is held at once changes neither.
+    "non-finite": ((KERNELS, 1.0), (UPDATE, 1.5), (SAMPLING, 0.7), (SIZE, 0.2), (PROCESSES, 0.5)),
+    # Mostly the same met one step later: probabilities of NaN; otherwise indices beyond a table.
+    "cuda-assert": ((KERNELS, 1.0), (UPDATE, 1.0), (SAMPLING, 2.0), (SIZE, 0.5), (PROCESSES, 1.0)),
+    # The policy follows the update's direction too far, or what it samples from has no spread.
+    "collapse": ((KERNELS, 0.2), (UPDATE, 2.0), (SAMPLING, 2.0), (SIZE, 0.2), (PROCESSES, 0.1)),
+    "no-gradient": ((KERNELS, 0.7), (UPDATE, 1.0), (SAMPLING, 2.0), (SIZE, 1.0), (PROCESSES, 0.2)),
+    # All completions of a group get the same reward: cut ones, equal ones, too few.
+    "dead-reward": ((KERNELS, 0.2), (UPDATE, 0.5), (SAMPLING, 4.0), (SIZE, 4.0), (PROCESSES, 0.2)),
+    # What is held at once, and in how many bytes a number; the update's numbers take no memory.
+    "out-of-memory": ((KERNELS, 1.0), (SIZE, 10.0), (PROCESSES, 1.0), (UPDATE, 0.03), (SAMPLING, 0.03)),
+    # One process waits for another.
+    "hang": ((KERNELS, 1.0), (SIZE, 1.0), (PROCESSES, 10.0), (UPDATE, 0.1), (SAMPLING, 0.1)),
+}
+"""Kind of failure (see `bisect_cfg.diagnosis.signature`) -> what it does to the odds of each group."""
+
+def odds_of(names: Sequence[str], prior: str | Mapping[str, float], failure: str = "") -> tuple[float, ...]:
     """The odds of each name: all 1 for "flat", from the tables for "risk", else from the mapping.
 
     Args:
         names: dotted names.
         prior: "risk", "flat" or name -> odds; names a mapping leaves out are ordinary.
+        failure: the kind of the failure under study, "" if it is not known; it sharpens "risk".
 
     Raises:
         ValueError: an unknown prior, or odds that are not positive.
@@ -106,7 +158,7 @@ def odds_of(names: Sequence[str], prior: str | Mapping[str, float]) -> tuple[flo
     if prior == "flat":
         return ()
     if prior == "risk":
-        return tuple(risk_of(name) for name in names)
+        return tuple(risk_of(name, failure) for name in names)
     if isinstance(prior, str):
         raise ValueError(f"prior must be 'risk', 'flat' or a mapping of names to odds, not {prior!r}")
     odds = tuple(float(prior.get(name, 1.0)) for name in names)
@@ -115,12 +167,18 @@ def odds_of(names: Sequence[str], prior: str | Mapping[str, float]) -> tuple[flo
     return odds
 
 
-def risk_of(name: str) -> float:
-    """The risk prior's odds of one dotted name."""
+def risk_of(name: str, failure: str = "") -> float:
+    """The risk prior's odds of one dotted name, given how the run fails."""
     first, last = name.split(".")[0], name.split(".")[-1]
+    groups = BY_FAILURE.get(failure, ())
+    return _anyway(first, last) * next((factor for names, factor in groups if last in names), 1.0)
+
+
+def _anyway(first: str, last: str) -> float:
+    """The odds before it is known how the run fails."""
     if last in RISK:
         return RISK[last][0]
     for beginning, (odds, _) in HARMLESS.items():
         if last.startswith(beginning):
             return odds
-    return KINDS[first][0] if first in KINDS and "." in name else 1.0
+    return KINDS[first][0] if first in KINDS and last != first else 1.0

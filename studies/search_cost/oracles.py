@@ -152,6 +152,7 @@ class Case:
         rate: how often a failure shows.
         jobs: workers.
         prior: the prior ours uses.
+        failure: the kind of failure that this prior is told.
         valid: as in `Instance`.
         confirms: the values of `confirm` ours is measured at.
         fixed: the causes are not random, one instance tells all.
@@ -165,6 +166,7 @@ class Case:
     rate: float = 1.0
     jobs: int = 1
     prior: str = "flat"
+    failure: str = ""
     valid: Callable[[int], bool] = lambda mask: True
     confirms: tuple[int, ...] = (0, 1)
     fixed: bool = False
@@ -247,10 +249,11 @@ def cases() -> list[Case]:
             name = f"{kind}, {jobs} workers" if rate == 1 else f"p={rate:g}, {kind}, {jobs} workers"
             rows.append(Case(name, kind, plain(19), subsets(19, 2), aim, rate=rate, jobs=jobs))
     for names in (OPTIONS + MORE[:5], OPTIONS + MORE):
-        kind = f"cause from the prior, n={len(names)}"
-        draw = from_prior(odds_of(names, "risk"))
-        rows.append(Case(f"{kind}, flat", kind, names, draw))
-        rows.append(Case(f"{kind}, risk", kind, names, draw, "25 % fewer than flat", prior="risk"))
+        for failure in ("", "signal", "out-of-memory", "collapse", "non-finite"):
+            kind = f"cause from the prior{failure and f' of {failure}'}, n={len(names)}"
+            draw, aim = from_prior(odds_of(names, "risk", failure)), "25 % fewer than flat"
+            rows.append(Case(f"{kind}, flat", kind, names, draw))
+            rows.append(Case(f"{kind}, risk", kind, names, draw, aim, prior="risk", failure=failure))
     for causes in TRL_CAUSES:
         mask = sum(1 << OPTIONS.index(name) for name in causes)
         name = f"TRL validity: {' + '.join(causes)}"

@@ -50,7 +50,7 @@ def by_class(case: Case, oracle: Oracle, setting: Setting) -> Answer:
         is_valid=lambda configuration: case.valid(mask(configuration)),
         isolation="none",
         max_trials=LIMIT,
-        prior=case.prior,
+        prior=dict(zip(names, odds)) if (odds := odds_of(names, case.prior, case.failure)) else "flat",
         confirm=setting.confirm,
         confidence=setting.confidence,
     )
@@ -62,7 +62,7 @@ def by_class(case: Case, oracle: Oracle, setting: Setting) -> Answer:
 def by_rounds(case: Case, oracle: Oracle, setting: Setting) -> Answer:
     """Rounds of `jobs` runs, as long as the search has questions; all runs of a round take equally long."""
     problem = Problem(
-        case.names, case.valid, odds_of(case.names, case.prior), confirm=setting.confirm,
+        case.names, case.valid, odds_of(case.names, case.prior, case.failure), confirm=setting.confirm,
         confidence=setting.confidence, jobs=case.jobs,
     )  # fmt: skip
     records: list[Record] = []
