@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import shlex
 from collections.abc import Mapping
@@ -172,19 +173,28 @@ def _rows_before(answer: Answer) -> list[dict[str, Any]]:
 def known_issue(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the field knows about this failure: trigger against root cause.
 
-    Only an entry that is specific, and whose every condition is met here, is worth saying beside a proof.
+    Only an entry that is specific, whose every condition is met here, and that blames no setting which the trials have
+    cleared, is worth saying beside a proof.
     """
     from bisect_cfg.diagnosis.explain import explain
 
     run = answer.bad_run
     if run is None or run.seen.failure is None:
         return None
-    configuration = answer.settings.capture.args.resolved if answer.settings is not None else None
-    with (run.folder / "log.txt").open("rb") as stream:
-        found = explain(
-            stream, environment=environment, configuration=configuration, failure=run.seen.failure
-        ).matches
+    configuration: dict[str, Any] = {}
+    if answer.settings is not None:
+        configuration = {**answer.settings.capture.args.resolved, **answer.settings.bad}
+    # Some clues are settings that a log may have printed; here they are known.
+    settings = "".join(f"{name}={value}\n" for name, value in configuration.items())
+    log = io.BytesIO(settings.encode("utf-8", "replace") + (run.folder / "log.txt").read_bytes())
+    found = explain(
+        log, environment=environment, configuration=configuration, failure=run.seen.failure
+    ).matches
+    guilty = {name for cause in (answer.report.causes if answer.report else ()) for name in cause.parameters}
     for match in found:
+        accused = match.entry.conditions.get("parameters")
+        if guilty and accused and guilty.isdisjoint(accused):
+            continue  # the trials say otherwise
         if not match.unchecked and not match.entry.general:
             entry = match.entry
             return {

@@ -238,8 +238,10 @@ def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> No
     if issue and answer.status == "isolated":
         console.print(Text.assemble(("Known issue  ", "bold"), " ".join(issue["title"].split())))
         root = " ".join((issue["root_cause"] or issue["cures"][0]).split())
-        console.print(Text(f"       {root}"))
-        console.print(Text(f"       {issue['sources'][0]}", style="dim"))
+        source = issue["sources"][0]
+        source = "Measured by this project, with tiny models on a CPU." if source == "measured" else source
+        console.print(Text(f"       {root[:1].upper()}{root[1:]}"))
+        console.print(Text(f"       {source}", style="dim"))
     if result.get("simulated"):
         console.print(Text(f"This study's fault is simulated: {result['simulated']}", style="yellow"))
     for warning in result["warnings"]:
