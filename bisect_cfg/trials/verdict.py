@@ -8,8 +8,9 @@ are what happened.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from bisect_cfg.diagnosis import signature as signatures
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.factors import Outcome
 from bisect_cfg.trials import health
-from bisect_cfg.trials.files import Traces, innermost_frame
+from bisect_cfg.trials.files import Row, Traces, innermost_frame
 
 # How much of the end of a log is searched for the specific line of a CUDA assertion. The assertion repeats for
 # every thread of every block; the first lines of it are the ones that say which.
@@ -121,7 +122,9 @@ def _death(
     exception = traces.event("exception")
     if weights is not None:
         after = f", then {exception['type']}: {_line(exception['message'])}" if exception else ""
-        return Signature("non-finite", "parameters"), f"NaN or infinite weights ({weights['parameter']}){after}"
+        origin = _origin(traces.metrics.rows, weights["step"])
+        text = f"NaN or infinite weights ({weights['parameter']}){after}"
+        return Signature("non-finite", "parameters", where=origin), text
     place = innermost_frame(folder)
     if hang is not None:
         return Signature("hang"), f"{hang}, in {place}" if place else hang
@@ -143,6 +146,16 @@ def _death(
     if not begun:
         return Signature("no-training"), "the script ended without training"
     return Signature("exit", "0"), "the process ended in the middle of training, with exit status 0"
+
+
+def _origin(rows: Sequence[Row], step: int) -> str:
+    """Where weights lost their numbers, as far as metrics tell: in the backward pass, or in an optimizer step that was
+    given a finite gradient. It is said, and no part of what makes two failures the same one: the same settings may
+    break a larger model in either."""
+    norm = next((row.get("grad_norm") for row in reversed(rows) if row["step"] == step), None)
+    if norm is None:
+        return ""
+    return "optimizer step" if math.isfinite(norm) else "gradient"
 
 
 def _line(text: str) -> str:

@@ -51,7 +51,10 @@ def test_pass(seen):
 def test_nan_weights_go_before_the_sampling_error_they_cause(seen):
     weights = {"event": "non_finite_parameters", "step": 2, "parameter": "lm_head.weight"}
     run = seen([BEGUN, weights, exception(message=SAMPLING)], FIVE[:2], code=1)
-    assert run.died == Signature("non-finite", "parameters") and run.step == 2
+    assert run.died == Signature("non-finite", "parameters", where="optimizer step") and run.step == 2
+    rows = [FIVE[0], {**FIVE[1], "grad_norm": float("inf")}]
+    backward = seen([BEGUN, weights, exception(message=SAMPLING)], rows, code=1)
+    assert backward.died == Signature("non-finite", "parameters", where="gradient") and backward.died.same(run.died)
     assert "lm_head.weight" in run.message and "probability tensor" in run.message
     early = seen([BEGUN, weights, ENDED], FIVE[:2])  # a trial stops at the weights; it is the same failure
     assert early.died.same(run.died)
