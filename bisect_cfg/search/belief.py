@@ -17,7 +17,7 @@ from math import comb, exp
 
 import numpy as np
 
-from bisect_cfg.search.hypotheses import EXPECTED_CAUSES, LARGER, Hypotheses, candidates
+from bisect_cfg.search.hypotheses import EXPECTED_CAUSES, Hypotheses, candidates, share_of
 from bisect_cfg.search.problem import Problem, bits
 from bisect_cfg.search.tally import Tally
 
@@ -143,7 +143,8 @@ class Belief:
         steady = causes.intensity * self.rates[0] * (passes == 0) * others
         for cause in self._known:
             steady = np.where(causes.containing(cause), 0.0, steady)
-        if not total > 0 or total < self._larger(region, int(causes.counts.max(initial=1))):
+        larger = self._larger(region, int(causes.counts.max(initial=1)))
+        if not total > 0 or total < larger:
             return None
         weight = weight / total
         keep = np.flatnonzero(weight > NEGLIGIBLE)
@@ -153,7 +154,7 @@ class Belief:
             weight[keep] / weight[keep].sum(),
             rate[fails, passes][keep],
             self.hidden(region),
-            float(steady.sum() / total),
+            float((steady.sum() + larger) / (total + larger)),
         )
 
     def _larger(self, region: int, largest: int) -> float:
@@ -161,11 +162,12 @@ class Belief:
         size = region.bit_count()
         if size <= largest:
             return 0.0
-        weight = EXPECTED_CAUSES * LARGER * 0.5 ** (largest - 4)
+        weight = EXPECTED_CAUSES * sum(share_of(count) for count in range(largest + 1, largest + 10))
         weight *= comb(size, largest + 1) / comb(self._problem.size, largest + 1)
-        for mask, _, passes in self._runs:
-            if passes:
-                weight *= 1 - ((mask & region).bit_count() / size) ** (largest + 1)
+        passed = {mask & region for mask, _, passes in self._runs if passes}
+        for mask in passed:
+            if not any(mask & other == mask for other in passed if other != mask):  # the larger one says it all
+                weight *= 1 - (mask.bit_count() / size) ** (largest + 1)
         return weight
 
     def _passes(self, causes: Hypotheses) -> np.ndarray:

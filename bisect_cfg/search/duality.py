@@ -28,7 +28,7 @@ from bisect_cfg.search.proof import direct, prove, split
 from bisect_cfg.search.strategies import NARROW, Needed, replay
 from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.transversal import minimal_hitting_sets
-from bisect_cfg.search.validity import Validity
+from bisect_cfg.search.validity import HOPELESS, Validity
 
 ACCEPTED = 0.01
 """As long as nothing contradicts a deterministic failure, a candidate with a complete proof counts as a cause
@@ -48,11 +48,6 @@ measured."""
 
 UNPROVOKED = 3
 """Without a contradiction nothing is run more often than this, whatever doubt the prior leaves."""
-
-HOPELESS = 0.05
-"""A run that is likelier than nineteen in twenty to end in another failure is not worth its price, once a
-correction is
-known to cure: what it could add is a further cause that no run so far has shown."""
 
 SUSPICIOUS = 0.5
 """Once it is likelier that the failure is random than that it is not, the search goes on as if it were."""
@@ -331,6 +326,7 @@ class Isolation:
                 cause.parameters,
                 cause.fails.subset or 0,
                 times,
+                tuple(other.parameters for other in self.causes if other is not cause),
             )
             if proof is not None and proof.missing:
                 for step in proof.missing:

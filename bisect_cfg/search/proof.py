@@ -143,7 +143,7 @@ def prove(
 def _without(validity: Validity, witness: int, bit: int, known: tuple[int, ...]) -> int | None:
     """The nearest valid run to the witness without one factor, or None."""
     smaller = witness & ~bit
-    if validity.ok(smaller):
+    if validity.promising(smaller):
         return smaller
     extra = validity.companions(smaller, forbidden=bit, avoid=known)
     return None if extra is None else smaller | extra
@@ -156,7 +156,7 @@ def _group(validity: Validity, witness: int, bit: int, known: tuple[int, ...]) -
     """
     for index in bits(witness & ~bit):
         other = 1 << index
-        if validity.ok(witness & ~bit & ~other) and _without(validity, witness, other, known) is None:
+        if validity.promising(witness & ~bit & ~other) and _without(validity, witness, other, known) is None:
             return other
     return 0
 

@@ -26,6 +26,16 @@ MAX_COMPANIONS = 3
 MANY = 40
 """With more factors than this in play, three at a time are too many to try."""
 
+OTHER_READINGS = 1.0
+"""Weight of what a trial left UNRESOLVED may mean besides the simple rules, where one simple rule weighs 1."""
+
+PROMISING = 0.15
+"""A companion is tried only where the run is likelier than this to say something: where three trials went the way of
+one and the same rule, that rule is believed."""
+
+HOPELESS = 0.05
+"""A correction is tried a little longer, because what is left out there stays unseen: five such trials."""
+
 
 class Validity:
     """What may be run: what builds, less what turned out UNRESOLVED when it ran."""
@@ -41,6 +51,10 @@ class Validity:
         """Whether this very subset may be run."""
         return mask not in self._unresolved and self._problem.valid(mask)
 
+    def promising(self, mask: int) -> bool:
+        """Whether it may be run, and is not likely to end in another failure."""
+        return self.ok(mask) and self.chance(mask) >= PROMISING
+
     def chance(self, mask: int) -> float:
         """How likely a run of this subset says PASS or FAIL, from what earlier runs left UNRESOLVED."""
         if not self._rules:
@@ -52,7 +66,7 @@ class Validity:
                 total = needs.sum() + excludes.sum()
                 if total:
                     broken = needs[inside][:, ~inside].sum() + excludes[inside][:, inside].sum()
-                    result *= 1 - broken / (total + 1)
+                    result *= 1 - broken / (total + OTHER_READINGS)
             self._chance[mask] = float(result)
         return self._chance[mask]
 
@@ -67,7 +81,7 @@ class Validity:
             forbidden: factors that must stay good.
             avoid: subsets that the result must not contain.
         """
-        if self.ok(mask):
+        if self.promising(mask):
             return 0
         pool = (self._problem.full if pool is None else pool) & ~mask & ~forbidden
         key = (mask, pool, avoid)
@@ -80,7 +94,7 @@ class Validity:
             if count == 3 and len(choices) > MANY:
                 break
             extras = (sum(chosen) for chosen in combinations(choices, count))
-            found = [e for e in extras if self.ok(mask | e) and not any(a & (mask | e) == a for a in avoid)]
+            found = [e for e in extras if self.promising(mask | e) and not any(a & (mask | e) == a for a in avoid)]
             if found:
                 return max(found, key=lambda extra: self.chance(mask | extra)) if self._rules else found[0]
         return None

