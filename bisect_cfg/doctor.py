@@ -7,8 +7,10 @@ to its trainer, never into training); whether the GPUs compute what they should.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -138,17 +140,47 @@ def read_recorded(path: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path} cannot be read: {error}.", "--fingerprint takes what doctor --json printed."
         ) from None
     environment = content.get("environment", content) if isinstance(content, dict) else None
     if not isinstance(environment, dict) or not {"packages", "gpus", "cublas", "python"} & set(environment):
         raise InputError(f"{path} holds no environment.", "--fingerprint takes what doctor --json printed.")
+    misshapen = _misshapen(environment)
+    if misshapen:
+        raise InputError(
+            f"{path}: {misshapen} is not as doctor --json writes it.", "--fingerprint takes what doctor --json printed."
+        )
     environment.setdefault("rank", Path(path).stem)
     environment.setdefault("host", path)
     configuration = content.get("configuration") if environment is not content else None
     return environment, configuration if isinstance(configuration, dict) else None
+
+
+def _ended(status: int) -> str:
+    """How a command ended, in words; `subprocess` gives the negative of a signal's number."""
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+def _misshapen(environment: Mapping[str, Any]) -> str:
+    """The first field of a recorded environment that has another type than in a fingerprint, "" if none has."""
+    texts, numbers = (str, type(None)), (int, type(None))
+    plain = {"python": texts, "cuda": texts, "driver": texts, "launcher": texts, "host": texts,
+             "local_ranks": numbers, "world_size": numbers}  # fmt: skip
+    for name, types in plain.items():
+        if not isinstance(environment.get(name), types):
+            return name
+    for name in ("packages", "cublas", "variables"):
+        table = environment.get(name) or {}
+        if not isinstance(table, dict) or not all(isinstance(value, texts) for value in table.values()):
+            return name
+    gpus = environment.get("gpus") or []
+    named = isinstance(gpus, list) and all(isinstance(g, dict) and isinstance(g.get("name"), str) for g in gpus)
+    return "" if named else "gpus"
 
 
 def _here(python: str | None) -> dict[str, Any]:
@@ -268,9 +300,7 @@ def _of_the_run(inspection: Inspection) -> list[Finding]:
             seen.add(rank.exception)
             found.append(_said("The script dies before it trains", rank.exception, "script-dies"))
     if not found and not _arrived(inspection):
-        how = (
-            "had to be ended" if inspection.exit_code is None else f"ended with status {inspection.exit_code}"
-        )
+        how = "had to be ended" if inspection.exit_code is None else _ended(inspection.exit_code)
         found.append(
             _said("The command never comes to its training", f"It {how}", "script-dies", inspection.log)
         )
@@ -286,7 +316,8 @@ def _said(title: str, words: str, name: str, log: Sequence[str] = ()) -> Finding
     if log and explanation.signature is not None:
         words = f"{words}: {explanation.signature}"
     old = next((option for option in SUCCESSORS if option in words), None)
-    cure, source = "see its last lines below", "measured"
+    cure = "see its last lines below" if log else "run it by hand; python -X faulthandler shows where a signal comes"
+    source = "measured"
     if known:
         cure, source = known[0].entry.cures[0], known[0].entry.sources[0]
         title = f"{title}: {known[0].entry.title[0].lower()}{known[0].entry.title[1:]}"

@@ -73,6 +73,9 @@ _RAISED = re.compile(
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _BARE = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>.+)$")
 _SIGNALS = (
+    re.compile(r"\*\*\* (?P<name>SIG[A-Z]+) received at time="),  # Ray's workers
+    re.compile(r"exits with return code = -(?P<number>\d+)$"),  # DeepSpeed's launcher
+    re.compile(r"terminated (?:with|by) signal (?P<name>SIG(?!TERM|INT|HUP)[A-Z]+)"),  # torch.multiprocessing, fish
     re.compile(r"died with <Signals\.(?P<name>SIG[A-Z]+): \d+>"),
     re.compile(r"Signal \d+ \((?P<name>SIG[A-Z]+)\) received by PID"),
     re.compile(r"exitcode\s*: -\d+ \(pid: \d+\).*\((?P<name>SIG[A-Z]+)\)"),
@@ -86,14 +89,14 @@ _SIGNALS = (
 # are those of glibc's message catalogues. "Killed" and "Aborted" are common words, so only whole lines count.
 SHELL_WORDS = {
     "SIGFPE": (
-        "Floating point exception|浮点数例外|浮點數例外|浮点异常|浮動小数点例外|부동 소수점 예외|Flyttalsfel"
+        "[Ff]loating point exception|浮点数例外|浮點數例外|浮点异常|浮動小数点例外|부동 소수점 예외|Flyttalsfel"
         "|Gleitkomma-Ausnahme|Exception en point flottant|Excepción de coma flotante|Liukulukupoikkeus"
         "|Exceção de ponto flutuante|Excepção de vírgula flutuante|Eccezione in virgola mobile"
         "|Исключение в операции с плавающей точкой|Помилка обчислень з рухомою комою"
         "|Błąd w obliczeniach zmiennoprzecinkowych|Gerçel sayı istisnası|Ngoại lệ dấu chấm động"
     ),
     "SIGSEGV": (
-        "Segmentation fault|段错误|段錯誤|程式記憶體區段錯誤|세그멘테이션 오류|Speicherzugriffsfehler"
+        "[Ss]egmentation fault|段错误|段錯誤|程式記憶體區段錯誤|세그멘테이션 오류|Speicherzugriffsfehler"
         "|Erreur de segmentation|Violación de segmento|Falha de segmentação|Falta de segmentação"
         "|Errore di segmentazione|Ошибка сегментирования|Помилка адресування|Naruszenie ochrony pamięci"
     ),
@@ -105,7 +108,11 @@ SHELL_WORDS = {
 }
 _DUMPED = r"\s*(?:[(（](?:core dumped|吐核|核心已转储|コアダンプ|[^)）]{1,40})[)）])?"
 _SHELL = {
-    name: re.compile(rf"(?:^|: |\s{{2,}}|\d |\])(?:{words}){_DUMPED}(?:\s{{2,}}.*|\s+[\w./~-]*python.*)?$")
+    name: re.compile(
+        # bash pads the words to 24 characters, so that the command may follow without a blank
+        rf"[:：]\s*\d+ (?:{words})(?:\s*[(（]|\S)"
+        rf"|(?:^|: |\s{{2,}}|\d |\])(?:{words}){_DUMPED}(?:\s{{2,}}.*|\s+[\w./~-]*python.*)?$"
+    )
     for name, words in SHELL_WORDS.items()
 }
 _HOST_MEMORY = re.compile(
@@ -123,6 +130,9 @@ _LITERALS = (
     "Caught signal",
     "] Signal: ",
     "received by PID",
+    " received at time=",
+    "exits with return code = -",
+    "signal SIG",
     "Fatal Python error",
     "Error: ",
     "Exception: ",
@@ -131,7 +141,7 @@ _LITERALS = (
     "oom-kill",
     "oom_kill",
     "exceptions.OutOfMemoryError",
-    *(word for words in SHELL_WORDS.values() for word in words.split("|")),
+    *(word.partition("]")[2] or word for words in SHELL_WORDS.values() for word in words.split("|")),
 )
 ANCHORS = tuple((literal,) for literal in _LITERALS if len(literal.encode()) >= 4)
 """What a line must contain to be looked at, for `_anchors.scanner`; lets through all that is matched here."""
@@ -249,9 +259,11 @@ class Reader:
     def _saw_progress(self, block: bytes, start: int, end: int) -> None:
         """Notes whether training went on after the errors so far."""
         evidence = self.evidence
-        waiting = evidence.bare or (evidence.tracebacks and not evidence.progress)
+        waiting = evidence.bare or evidence.signals or (evidence.tracebacks and not evidence.progress)
         if waiting and _PROGRESS.search(block, start, end):
             evidence.bare = None
+            evidence.signals.clear()  # a child of a reward's sandbox, say: training went on
+            evidence.signal_lines.clear()
             evidence.progress = bool(evidence.tracebacks)
 
     def _line(self, raw: bytes, number: int) -> None:
@@ -278,6 +290,7 @@ class Reader:
                 del self._open[who]
                 self._last[who] = Traceback(frames, raised["type"], raised["message"] or "", number)
                 self._raised(self._last[who])
+                self._signals(said, number)
                 return
             # Anything else is source text, a caret line, or another rank's unmarked line in between.
         if _TROUBLE.search(raw):
@@ -300,16 +313,19 @@ class Reader:
             found = _ASSERTION.search(said)
             if found:
                 evidence.assertion = (found["kernel"], found["assertion"], number)
+        self._signals(said, number)
+        if len(said) < LONGEST_SHELL_LINE:
+            self._signal(_shell_signal(said), number, said)
+        if evidence.host_memory is None and _HOST_MEMORY.search(said):
+            evidence.host_memory = number
+
+    def _signals(self, said: str, number: int) -> None:
         for pattern in _SIGNALS:
             found = pattern.search(said)
             if found:
                 ((kind, value),) = found.groupdict().items()
                 name = {"name": str, "number": _named, "words": _shell_signal}[kind](value)
                 self._signal(name, number, said)
-        if len(said) < LONGEST_SHELL_LINE:
-            self._signal(_shell_signal(said), number, said)
-        if evidence.host_memory is None and _HOST_MEMORY.search(said):
-            evidence.host_memory = number
 
     def _signal(self, name: str | None, number: int, said: str) -> None:
         if name and name not in self.evidence.signals:

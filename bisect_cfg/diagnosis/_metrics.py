@@ -29,6 +29,7 @@ FACTS = {
     "all-clipped": "every completion was cut off at max_completion_length",
     "collapse": "entropy fell to almost nothing and rewards stopped differing",
     "growing-gradient": "grad_norm grew a hundredfold",
+    "large-gradient": "grad_norm is above 10 in most rows",
     "biased-ratio": "the importance sampling ratio is far from 1",
     "no-steps": "the run ended without one training step",
 }
@@ -42,6 +43,10 @@ ENOUGH = 4
 GROWTH = 100.0
 """Growth of the median grad_norm, first to last quarter, that no healthy run shows."""
 
+LARGE = 10.0
+"""grad_norm of healthy GRPO runs lies between 0.05 and about 2 before clipping; only beside other clues does a larger
+one mean something."""
+
 COLLAPSED = 0.05
 """Entropy below this fraction of the first. Collapsed runs end below 0.01 of it, healthy ones above 0.1."""
 
@@ -51,9 +56,9 @@ RATIO_FLOOR = 0.8
 _ROW = re.compile(rb"['\"]loss['\"]: |actor/grad_norm: ?|['\"]grad_norm['\"]: ")
 # What every such row contains, as plain words, which are found at memory speed.
 _ROW_WORDS = (b"grad_norm", b"'loss'", b'"loss"')
-_NON_FINITE = re.compile(rb"grad_norm['\"]?: ?['\"]?(?:[Nn]a[Nn]|-?[Ii]nf)")
+_NON_FINITE = re.compile(rb"grad_norm['\"]?: ?['\"]?(?:np\.float\d+\()?(?:[Nn]a[Nn]|-?[Ii]nf)")
 _VALUE = re.compile(
-    r"['\"]?(?P<name>[A-Za-z_][\w/.-]*)['\"]?: ?['\"]?"
+    r"['\"]?(?P<name>[A-Za-z_][\w/.-]*)['\"]?: ?['\"]?(?:np\.float\d+\()?"
     r"(?P<value>-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[Nn]a[Nn]|-?[Ii]nf(?:inity)?|None|null)\b"
 )
 _FINISHED = b"'train_runtime': "
@@ -171,13 +176,14 @@ def _facts(
     if len(bad_loss) > 1:
         facts["non-finite-loss"] = bad_loss
     if first is not last:
-        was_finite = False
+        was_finite = broken_before = False
         for row in rows_with("kl", first + last):
             value = row.values["kl"]
-            if math.isinf(value) or (math.isnan(value) and was_finite):
+            if math.isinf(value) or (math.isnan(value) and was_finite and not broken_before):
                 facts["kl-overflow"] = [row]
                 break
             was_finite |= math.isfinite(value)
+            broken_before |= not math.isfinite(row.values.get("grad_norm", 0.0))
     for name, fact in (("reward", "missing-reward"), ("reward_std", "undefined-spread")):
         missing = [row for row in rows_with(name, last) if math.isnan(row.values[name])]
         if missing:
@@ -201,6 +207,8 @@ def _facts(
         before = median(early[: max(len(early) // 4, 1)])
         if 0 < before < math.inf and median(late) > GROWTH * before:
             facts["growing-gradient"] = [first[0], last[-1]]
+    if len(norms) >= ENOUGH and median(norms) > LARGE and all(map(math.isfinite, norms)):
+        facts["large-gradient"] = [last[-1]]
     ratios = column("ratio", last)
     if len(ratios) >= ENOUGH and median(ratios) < RATIO_FLOOR:
         facts["biased-ratio"] = rows_with("ratio", last)

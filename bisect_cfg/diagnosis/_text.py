@@ -14,7 +14,7 @@ MESSAGE_LIMIT = 300
 """Characters kept of a normal form. Enough for every message we know; some dump whole tensors or prompts."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
 
 # Who printed the line: torchrun, accelerate, srun and Ray or vLLM workers. Ranks interleave their lines, so
 # this part also tells the tracebacks of one rank from those of another.

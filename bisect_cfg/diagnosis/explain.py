@@ -9,6 +9,7 @@ the failure's own words, and how to bisect it.
 
 from __future__ import annotations
 
+import codecs
 import io
 import re
 import sys
@@ -117,18 +118,29 @@ def explain_command(path: str) -> int:
     """
     try:
         if path == "-":
-            explanation = explain(sys.stdin.buffer)
+            if sys.stdin is None:
+                raise OSError(0, "standard input is closed")
+            explanation = explain(_utf8(sys.stdin.buffer))
         else:
             with Path(path).open("rb") as stream:
-                explanation = explain(stream)
+                explanation = explain(_utf8(stream))
     except OSError as error:
         advice = "Give a log file, or - for standard input."
         print(f"bisect-cfg explain: {path}: {error.strerror}. {advice}", file=sys.stderr)
         return 2
     from bisect_cfg.diagnosis._render import show
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a log may hold what this terminal cannot show
     show(explanation)
     return 0 if explanation.matches else 1
+
+
+def _utf8(stream: Any) -> BinaryIO:
+    """The buffered stream, recoded where PowerShell's `>` wrote UTF-16."""
+    if stream.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return codecs.EncodedFile(stream, "utf-8", "utf-16", errors="replace")  # type: ignore[return-value]
+    return stream
 
 
 class _Reading:
