@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial
 
+from bisect_cfg.events import CauseFound, Concluded, Event, Progress, Resumed, TrialFinished, TrialStarted
 from bisect_cfg.factors import UNSET, Outcome, configuration_of, difference, equal
 from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report
 from bisect_cfg.search import Ask, Conclusion, Done, FoundCause, Problem, State, look
@@ -32,78 +32,6 @@ from bisect_cfg.trials.result import Runner, TrialRequest, TrialResult
 
 _OTHERS_POLL_SECONDS = 0.2
 """How often to look whether another process has finished what we wait for."""
-
-
-# ------------------------------------------------------------------------------------------- events
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """The study holds trials already; `lost` of them belonged to a dead process and will be asked again."""
-
-    trials: int
-    lost: int
-
-
-@dataclass(frozen=True)
-class TrialStarted:
-    """A trial begins."""
-
-    request: TrialRequest
-
-
-@dataclass(frozen=True)
-class TrialFinished:
-    """A trial has ended; `outcome` is the bisection's verdict, `result.outcome` the runner's."""
-
-    request: TrialRequest
-    result: TrialResult
-    outcome: Outcome
-
-
-@dataclass(frozen=True)
-class CauseFound:
-    """A cause is proven."""
-
-    cause: Cause
-
-
-@dataclass(frozen=True)
-class Concluded:
-    """Nothing is left to ask."""
-
-    report: Report
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far the bisection is.
-
-    Attributes:
-        trials: finished ones.
-        running: the requests running in this process.
-        factors: how many differ.
-        ruled_out: factors that are in no cause, as far as is known.
-        suspected: factors that may be in the cause looked for now.
-        causes: proven ones.
-        remaining: a rough estimate of the trials still needed.
-        seconds: mean duration of a trial so far.
-    """
-
-    trials: int
-    running: tuple[TrialRequest, ...]
-    factors: int
-    ruled_out: tuple[str, ...]
-    suspected: tuple[str, ...]
-    causes: tuple[Cause, ...]
-    remaining: int
-    seconds: float
-
-
-Event = Resumed | TrialStarted | TrialFinished | CauseFound | Concluded
-
-
-# ------------------------------------------------------------------------------------ the bisection
 
 
 class Bisection:

@@ -1,0 +1,75 @@
+"""What a bisection tells while it runs, and a snapshot of how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bisect_cfg.factors import Outcome
+from bisect_cfg.reports.report import Cause, Report
+from bisect_cfg.trials.result import TrialRequest, TrialResult
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The study holds trials already; `lost` of them belonged to a dead process and will be asked again."""
+
+    trials: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class TrialStarted:
+    """A trial begins."""
+
+    request: TrialRequest
+
+
+@dataclass(frozen=True)
+class TrialFinished:
+    """A trial has ended; `outcome` is the bisection's verdict, `result.outcome` the runner's."""
+
+    request: TrialRequest
+    result: TrialResult
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class CauseFound:
+    """A cause is proven."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True)
+class Concluded:
+    """Nothing is left to ask."""
+
+    report: Report
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the bisection is.
+
+    Attributes:
+        trials: finished ones.
+        running: the requests running in this process.
+        factors: how many differ.
+        ruled_out: factors that are in no cause, as far as is known.
+        suspected: factors that may be in the cause looked for now.
+        causes: proven ones.
+        remaining: a rough estimate of the trials still needed.
+        seconds: mean duration of a trial so far.
+    """
+
+    trials: int
+    running: tuple[TrialRequest, ...]
+    factors: int
+    ruled_out: tuple[str, ...]
+    suspected: tuple[str, ...]
+    causes: tuple[Cause, ...]
+    remaining: int
+    seconds: float
+
+
+Event = Resumed | TrialStarted | TrialFinished | CauseFound | Concluded
