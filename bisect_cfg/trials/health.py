@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 Row = dict[str, Any]
@@ -27,6 +28,14 @@ COLLAPSE_DEAD_GROUPS = 0.9
 
 COLLAPSE_STREAK = 3
 """... in this many steps in a row: single batches can be degenerate by chance."""
+
+COLLAPSE_WINDOW, COLLAPSE_MOST = 8, 7
+"""Some collapsed policies stumble on: now and then one group differs, or the entropy comes back for a step. So one of
+these also counts, in all but one of eight steps: the groups dead at an entropy below `LOW_SHARE` of what it began with
+(a sparse reward leaves dead groups too, but keeps the entropy); or the entropy below `COLLAPSE_SHARE` while the reward
+is lower than it began (a policy that has learnt its task has little entropy as well)."""
+
+LOW_SHARE = 1 / 3
 
 DEAD_STEPS = 5
 """A run without any gradient (or any spread of rewards) is called dead after this many steps, all of them so.
@@ -95,14 +104,10 @@ def collapse(rows: Sequence[Row]) -> Symptom | None:
         start = max(_number(row, "entropy") for row in with_entropy[:COLLAPSE_STREAK])
         if not start > 0:
             return None
-        streak = 0
-        for row in with_entropy:
-            entropy = _number(row, "entropy")
-            streak = streak + 1 if entropy < COLLAPSE_SHARE * start and _dead_groups(row) is not False else 0
-            if streak == COLLAPSE_STREAK:
-                return Symptom(
-                    "collapse", "", row["step"], f"entropy fell from {start:.3g} to {entropy:.2g}, rewards all equal"
-                )
+        for end in range(COLLAPSE_STREAK, len(with_entropy) + 1):
+            text = _collapsed(with_entropy[:end], start)
+            if text:
+                return Symptom("collapse", "", with_entropy[end - 1]["step"], text)
         return None
     # TRL before 0.18 logs no entropy: a spread of rewards and a gradient that were there and are gone for good.
     alive, streak = False, 0
@@ -113,6 +118,28 @@ def collapse(rows: Sequence[Row]) -> Symptom | None:
         if alive and streak >= 2 * COLLAPSE_STREAK:
             return Symptom("collapse", "", row["step"], "rewards became all equal and grad_norm 0, and stayed so")
     return None
+
+
+def _collapsed(rows: Sequence[Row], start: float) -> str:
+    """Whether the policy is collapsed at the last of these rows, and what shows it; "" if it is not."""
+    entropies = [_number(row, "entropy") for row in rows]
+    fell = f"entropy fell from {start:.3g} to {entropies[-1]:.2g}"
+    streak = zip(rows[-COLLAPSE_STREAK:], entropies[-COLLAPSE_STREAK:], strict=True)
+    if all(entropy < COLLAPSE_SHARE * start and _dead_groups(row) is not False for row, entropy in streak):
+        return f"{fell}, rewards all equal"
+    window = entropies[-COLLAPSE_WINDOW:]
+    if len(window) < COLLAPSE_WINDOW:
+        return ""
+    dead = sum(_dead_groups(row) is True for row in rows[-COLLAPSE_WINDOW:])
+    if dead >= COLLAPSE_MOST and sum(entropy < LOW_SHARE * start for entropy in window) >= COLLAPSE_MOST:
+        return f"{fell}, rewards all equal in {dead} of {COLLAPSE_WINDOW} steps"
+    rewards = [_number(row, "reward") for row in rows]
+    before = [value for value in rewards[:COLLAPSE_STREAK] if value is not None]
+    now = [value for value in rewards[-COLLAPSE_WINDOW:] if value is not None]
+    if not before or not now or not fmean(now) < fmean(before):
+        return ""
+    low = sum(entropy < COLLAPSE_SHARE * start for entropy in window)
+    return f"{fell}, and the reward fell" if low >= COLLAPSE_MOST else ""
 
 
 def never_learning(rows: Sequence[Row]) -> Symptom | None:

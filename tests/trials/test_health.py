@@ -128,3 +128,17 @@ def test_dead_reward_with_nan_gradient_is_non_finite_first():
 
 def test_text_and_booleans_are_no_numbers():
     assert kinds(rows(loss="0.1", reward=True, kl=None)) == []
+
+
+def test_a_collapsed_policy_that_stumbles_on():
+    # Seen with learning_rate=0.08 on a 2-layer Qwen2: the entropy stays above 10 %, and all but one step is dead.
+    dead = {"frac_reward_zero_std": [0.0] * 3 + [1.0] * 3 + [0.75] + [1.0], "grad_norm": [1.0] * 3 + [0.0]}
+    (found,) = health.symptoms(rows(entropy=[2.5] * 3 + [0.6], **dead), ended=False)
+    assert found.kind == "collapse" and found.step == 11 and "7 of 8 steps" in found.text
+    # A sparse reward leaves as many dead groups, and the entropy where it was.
+    assert "collapse" not in kinds(rows(entropy=[2.5] * 3 + [2.2], **dead))
+
+
+def test_no_entropy_left_and_a_lower_reward():
+    assert kinds(rows(entropy=[2.5] * 3 + [0.01], reward=[0.5] * 3 + [0.4]), ended=False) == ["collapse"]
+    assert kinds(rows(entropy=[2.5] * 3 + [0.01], reward=[0.5] * 3 + [0.9])) == []
