@@ -16,6 +16,7 @@ from bisect_cfg.reports import text
 from bisect_cfg.reports.frontiers import in_lines, span
 from bisect_cfg.reports.recommendation import in_words
 from bisect_cfg.targets.settings import Settings
+from bisect_cfg.trials.verdict import SILENT_KINDS
 
 OTHERS_SHOWN = 4
 """So many other ways out are printed; result.json has them all."""
@@ -80,6 +81,9 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
     for way in found.get("alternatives", ()):
         if way["status"] == "rejected":
             console.print(Text(f"Not recommended  {in_words(way['changes'])}   {way['rejected']}", style="dim"))
+            if _only_delays(result, way):
+                advice = "So that may only delay the failure, and the rest of the cause do it alone: see with --steps."
+                console.print(Text(f"{INDENT}{advice}", style="yellow"))
     for frontier in found.get("frontiers", ()):
         title, *rows = in_lines(frontier)
         console.print(Text.assemble(("Together  ", "bold"), title))
@@ -159,6 +163,21 @@ def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
         added = new.removeprefix(old.rstrip(",")).strip(", \n") if "\n" in new else ""
         change = [("add ", "dim"), (added, "green")] if added else [(old, "red"), "  ->  ", (new, "green")]
         console.print(Text.assemble((f"{INDENT}{where}  ", "dim"), *change))
+    for name in found.get("not_located", ()):
+        advice = f"{name} is no plain value in your files: set it where the configuration is built."
+        console.print(Text(f"{INDENT}{advice}", style="dim"))
+
+
+def _only_delays(result: Mapping[str, Any], way: Mapping[str, Any]) -> bool:
+    """Whether a way resets part of a cause, as a correction does, and the run still learns nothing in the end."""
+    if result["failure"]["kind"] not in SILENT_KINDS:
+        return False
+    return any(
+        len(cause["parameters"]) > 1
+        and way["changes"].keys() <= cause["parameters"].keys()
+        and all(equal(change["to"], cause["parameters"][name]["good"]) for name, change in way["changes"].items())
+        for cause in result["causes"]
+    )
 
 
 def _first_sentence(words: str) -> str:

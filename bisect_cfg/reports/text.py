@@ -37,9 +37,9 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     if seconds < 100:
         return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
+    minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {seconds - 60 * minutes:.0f} s"
+        return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
 
 

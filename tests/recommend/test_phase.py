@@ -133,6 +133,20 @@ def test_alive_and_not_healthy_is_not_recommended(tool):
     assert "entropy fell" in said.out and not (tool.folder / "s/safe_config.yaml").exists()
 
 
+def test_a_reset_that_only_delays_a_silent_failure_is_told(tool):
+    # The policy collapses at once with both settings, and slowly, beyond the trials, with learning_rate alone.
+    fast, slow = "0.2 ** number", "0.94 ** number"
+    entropy = f"2.0 * (1 if args.learning_rate < 1e-3 else {fast} if args.weight_decay else {slow})"
+    groups = "'frac_reward_zero_std': 1.0 if args.learning_rate > 1e-3 and args.weight_decay and number > 2 else 0.0"
+    path = script(tool.folder, threshold="1.0", entropy=f"{entropy}, {groups}")
+    said = tool("bisect", "train.py", "--study", "s")
+    assert said.status == 0, said.all + path.read_text()
+    result = read(tool.folder / "s")
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["learning_rate", "weight_decay"]]
+    assert list(result["recommendation"]["changes"]) == ["learning_rate"]
+    assert "Not recommended  weight_decay: 0" in said.out and "may only delay the failure" in said.out
+
+
 def test_when_the_budget_ends_nothing_is_called_verified_that_is_not(tool):
     script(tool.folder)
     assert tool("bisect", "train.py", "--study", "s", "--no-recommend").status == 0
