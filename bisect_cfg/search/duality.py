@@ -230,7 +230,10 @@ class Isolation:
         ending in another failure."""
         cured = any(self.tally.of(mask).passes for mask in variants)
         left = [mask for mask in variants if not self.tally.of(mask).runs and not self.tally.of(mask).running]
-        return cured and bool(left) and max(self.validity.chance(mask) for mask in left) < HOPELESS
+        if not left or not cured:
+            return False
+        given_up = self.validity.without_given_up(correction)
+        return given_up or max(self.validity.chance(mask) for mask in left) < HOPELESS
 
     def _spot_check(self, known: list[int]) -> State | None:
         """Does each of several causes still fail in the company of all else that is not another cause?

@@ -143,10 +143,12 @@ def prove(
 def _without(validity: Validity, witness: int, bit: int, known: tuple[int, ...]) -> int | None:
     """The nearest valid run to the witness without one factor, or None."""
     smaller = witness & ~bit
-    if validity.promising(smaller):
+    if validity.promising(smaller) and (validity.decided(smaller) or not validity.with_given_up(smaller, bit)):
         return smaller
     extra = validity.companions(smaller, forbidden=bit, avoid=known)
-    return None if extra is None else smaller | extra
+    if extra is None or (not validity.decided(smaller | extra) and validity.with_given_up(smaller, bit)):
+        return None
+    return smaller | extra
 
 
 def _group(validity: Validity, witness: int, bit: int, known: tuple[int, ...]) -> int:

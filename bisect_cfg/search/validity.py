@@ -36,6 +36,10 @@ one and the same rule, that rule is believed."""
 HOPELESS = 0.05
 """A correction is tried a little longer, because what is left out there stays unseen: five such trials."""
 
+ENOUGH_TRIES = 8
+"""So many runs that all ended in another failure, whatever was added to or taken from a subset, and the subset is given
+up: no simple rule explains them (a policy that collapses for two reasons, say), and each further one costs as much."""
+
 
 class Validity:
     """What may be run: what builds, less what turned out UNRESOLVED when it ran."""
@@ -43,6 +47,7 @@ class Validity:
     def __init__(self, problem: Problem, tally: Tally) -> None:
         self._problem = problem
         self._unresolved = frozenset(tally.unresolved)
+        self._decided = frozenset((*tally.failed, *tally.passed))
         self._rules = [_rules(problem.size, mask, tally) for mask in tally.unresolved]
         self._chance: dict[int, float] = {}
         self._companions: dict[tuple[int, int, tuple[int, ...]], int | None] = {}
@@ -54,6 +59,20 @@ class Validity:
     def promising(self, mask: int) -> bool:
         """Whether it may be run, and is not likely to end in another failure."""
         return self.ok(mask) and self.chance(mask) >= PROMISING
+
+    def with_given_up(self, base: int, forbidden: int) -> bool:
+        """Whether enough runs that contain `base` without `forbidden` have ended in another failure."""
+        return sum(base & m == base and not m & forbidden for m in self._unresolved) >= ENOUGH_TRIES
+
+    def without_given_up(self, correction: int) -> bool:
+        """Whether enough runs of nearly all but the correction have ended in another failure."""
+        wanted = self._problem.full & ~correction
+        tried = (m for m in self._unresolved if not m & correction)
+        return sum((wanted & ~m).bit_count() <= MAX_COMPANIONS for m in tried) >= ENOUGH_TRIES
+
+    def decided(self, mask: int) -> bool:
+        """Whether this very subset has passed or failed."""
+        return mask in self._decided
 
     def chance(self, mask: int) -> float:
         """How likely a run of this subset says PASS or FAIL, from what earlier runs left UNRESOLVED."""
