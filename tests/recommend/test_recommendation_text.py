@@ -34,12 +34,16 @@ def found(**changes):
     }
 
 
-def printed(recommendation) -> str:
+def printed(recommendation, *, kind="signal", parameters=None) -> str:
     out = io.StringIO()
     answer = SimpleNamespace(safe=None, report=None, folder=Path("s"), details={})
-    print_recommendation(
-        Console(file=out, width=200, no_color=True), answer, {"recommendation": recommendation, "horizon": 12}
-    )
+    result = {
+        "recommendation": recommendation,
+        "horizon": 12,
+        "failure": {"kind": kind},
+        "causes": [{"parameters": parameters or {"bf16": {"good": False, "bad": True}}}],
+    }
+    print_recommendation(Console(file=out, width=200, no_color=True), answer, result)
     return out.getvalue()
 
 
@@ -63,6 +67,15 @@ def test_unverified_ones_are_never_printed_as_verified():
     rejected = found(verified=False, status="rejected", rejected="grad_norm is inf", changes={"lr": {"from": 1, "to": 2}})
     text = printed(found(alternatives=[rejected]))
     assert "Or  " not in text and "Not recommended  lr: 2   grad_norm is inf" in text
+
+
+def test_a_reset_that_only_delays_a_silent_failure_says_so():
+    rejected = found(verified=False, status="rejected", rejected="learns nothing", changes={"lr": {"from": 2, "to": 1}})
+    pair = {"lr": {"good": 1, "bad": 2}, "beta": {"good": 0.0, "bad": 0.1}}
+    advice = "may only delay the failure"
+    assert advice in printed(found(alternatives=[rejected]), kind="collapse", parameters=pair)
+    assert advice not in printed(found(alternatives=[rejected]), kind="signal", parameters=pair)
+    assert advice not in printed(found(alternatives=[rejected]), kind="collapse", parameters={"lr": pair["lr"]})
 
 
 def test_a_line_that_is_added_is_shown_alone():
