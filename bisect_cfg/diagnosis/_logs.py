@@ -70,12 +70,17 @@ _RAISED = re.compile(
     r"(?!(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL):)"  # logging lines of the same rank in between
     r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?::(?: (?P<message>.*))?)?$"
 )
+_OF_TRACEBACK = re.compile(rb'File "|[A-Z_][\w\x80-\xff]*+(?=[:\x00-\x1f\x7f\xef]|\Z)')
+"""What a line has that `_FRAME` or `_RAISED` matches, in any colours: an unfinished traceback skips the others."""
+
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _BARE = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>.+)$")
 _SIGNALS = (
     re.compile(r"\*\*\* (?P<name>SIG[A-Z]+) received at time="),  # Ray's workers
     re.compile(r"exits with return code = -(?P<number>\d+)$"),  # DeepSpeed's launcher
-    re.compile(r"terminated (?:with|by) signal (?P<name>SIG(?!TERM|INT|HUP)[A-Z]+)"),  # torch.multiprocessing, fish
+    re.compile(
+        r"terminated (?:with|by) signal (?P<name>SIG(?!TERM|INT|HUP)[A-Z]+)"
+    ),  # torch.multiprocessing, fish
     re.compile(r"died with <Signals\.(?P<name>SIG[A-Z]+): \d+>"),
     re.compile(r"Signal \d+ \((?P<name>SIG[A-Z]+)\) received by PID"),
     re.compile(r"exitcode\s*: -\d+ \(pid: \d+\).*\((?P<name>SIG[A-Z]+)\)"),
@@ -176,9 +181,9 @@ class _Open:
     last: int  # line of its last frame
     frames: list[tuple[str, str]] = field(default_factory=list)
 
-    def stale(self, number: int) -> bool:
-        """Whether so many lines have come since that it will not end any more."""
-        return number - self.first > LONGEST_TRACEBACK or number - self.last > LONGEST_PAUSE
+    def until(self) -> int:
+        """The line from which on it will not end any more, unless another frame comes before."""
+        return 1 + min(self.first + LONGEST_TRACEBACK, self.last + LONGEST_PAUSE)
 
 
 @dataclass
@@ -217,6 +222,7 @@ class Reader:
     def __init__(self) -> None:
         self.evidence = Evidence()
         self._open: dict[str, _Open] = {}  # by who prints it
+        self._next_stale = 0  # the line at which one of them may be given up
         self._last: dict[str, Traceback] = {}  # who -> the last one that ended, which another may follow from
 
     def anchors(self) -> tuple[tuple[str], ...]:
@@ -224,7 +230,7 @@ class Reader:
         return ANCHORS[1:] if self.evidence.assertion else ANCHORS
 
     def feed(self, block: bytes, number: int, scan: Scan, each: EachLine | None = None) -> None:
-        """Looks at those lines of a block that the scan stops at, and at all lines of a traceback.
+        """Looks at those lines of a block that the scan stops at, and at those that may be part of a traceback.
 
         Args:
             block: Whole lines.
@@ -233,16 +239,17 @@ class Reader:
             each: Called with every line looked at, and its number.
         """
         position = counted = checked = 0
-        while position < len(block):
-            if self._open:
-                start, hit = position, position
-            else:
+        trouble, trouble_end = -1, -1  # the scan's next stop
+        while True:
+            if trouble < position:
                 found = scan.search(block, position)
-                if not found:
-                    break
-                low = max(position, found.start() - WINDOW)
-                hit = found.end()
-                start = max(block.rfind(b"\n", low, hit), block.rfind(b"\r", low, hit), low - 1) + 1
+                trouble, trouble_end = found.span() if found else (len(block), len(block))
+            part = _OF_TRACEBACK.search(block, position, trouble) if self._open else None
+            at, hit = part.span() if part else (trouble, trouble_end)
+            if at >= len(block):
+                break
+            low = max(position, at - WINDOW)
+            start = max(block.rfind(b"\n", low, hit), block.rfind(b"\r", low, hit), low - 1) + 1
             end = _line_end(block, hit)
             number += block.count(b"\n", counted, start)
             counted = start
@@ -275,9 +282,12 @@ class Reader:
             return
         if "Traceback (most recent call last)" in said:
             self._open[who] = _Open(number, number)
+            self._next_stale = min(self._next_stale, self._open[who].until())
             return
-        for stale in [one for one, unfinished in self._open.items() if unfinished.stale(number)]:
-            del self._open[stale]
+        if number >= self._next_stale:
+            for stale in [one for one, unfinished in self._open.items() if number >= unfinished.until()]:
+                del self._open[stale]
+            self._next_stale = min((unfinished.until() for unfinished in self._open.values()), default=0)
         if who in self._open:
             frames = self._open[who].frames
             frame = _FRAME.match(said)

@@ -29,6 +29,8 @@ _WHEN = re.compile(
     r"|(?:INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[?[\w./]+:\d+\]? ?)?"
     r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\s\]]+:\d+\] ?"
 )
+# What such a prefix begins with. Most lines of a traceback begin with a blank, and need no closer look.
+_PREFIX_BEGINS = frozenset("[(IWEFC0123456789")
 
 _URL = re.compile(r"\bhttps?://[^\s'\"<>)\]]+")
 _PATH = re.compile(
@@ -51,15 +53,16 @@ def split_prefix(line: str) -> tuple[str, str]:
     Leading blanks of what it says are kept: in a traceback they carry the structure.
     """
     who = ""
-    while True:
+    while line[:1] in _PREFIX_BEGINS:
         match = _WHO.match(line)
         if match:
             who += match.group()
         else:
             match = _WHEN.match(line)
         if not match or not match.group():
-            return who.strip(), line
+            break
         line = line[match.end() :]
+    return who.strip(), line
 
 
 def plain(line: str) -> str:
@@ -69,7 +72,7 @@ def plain(line: str) -> str:
     line = line.rstrip("\r\n")
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part.strip()), "")
-    return _CONTROL.sub("", line)
+    return line if line.isprintable() else _CONTROL.sub("", line)
 
 
 def clean(line: str) -> str:

@@ -193,12 +193,11 @@ class _Reading:
         return PairScanner(patterns, self._sample)
 
     def _line(self, raw: bytes, number: int) -> None:
-        text = raw.decode("utf-8", "replace")
-        if self.command is None and "Command '[" in text:
-            self.command = text
+        if self.command is None and b"Command '[" in raw:
+            self.command = raw.decode("utf-8", "replace")
         if not self._clues.search(raw):  # a line of a traceback
             return
-        said = None
+        text, said = raw.decode("utf-8", "replace"), None
         for pattern, runs in list(self._open.items()):
             if runs[0] not in text:
                 continue
