@@ -146,7 +146,7 @@ def _non_finite(events: Sequence[Row]) -> Where:
 
 
 def _broken_weights(row: Row) -> Where:
-    return Where(row["step"], _module_of(row["broken"][0]), f"{row['optimizer']}.step", "", "", _breaks(row))
+    return _update(row, row["broken"][0], _breaks(row))
 
 
 def _breaks(row: Row) -> str:
@@ -209,9 +209,15 @@ def _silent(events: Sequence[Row]) -> Where:
     text = (
         f"this update moves {largest['parameter']} by {largest['relative']:.0%} of its size, the most of all"
     )
-    return Where(
-        largest["step"], _module_of(largest["parameter"]), f"{largest['optimizer']}.step", "", "", text
-    )
+    return _update(largest, largest["parameter"], text)
+
+
+def _update(row: Row, parameter: str, text: str) -> Where:
+    """A step of the optimizer, and the operation in it that moved a weight furthest."""
+    frames, operation = _frames(row.get("frames", ())), f"{row['optimizer']}.step"
+    if row.get("operation"):
+        operation += f": {_plain(row['operation'])}"
+    return Where(row["step"], _module_of(parameter), operation, frames[-1] if frames else "", "", text, frames)
 
 
 # ----------------------------------------------------------------------------------------------------- native frames

@@ -238,30 +238,30 @@ def _watch_updates(torch, trainer):
     inner = getattr(optimizer, "optimizer", optimizer)
     if not hasattr(inner, "register_step_post_hook"):
         return
-    named = [(name, one) for name, one in trainer.model.named_parameters() if one.requires_grad]
+    named = [(name, one) for name, one in trainer.model.named_parameters() if one.requires_grad and one.numel()]
     kept = {}
-
-    def part(tensor):
-        return tensor.detach().reshape(-1)[:SAMPLE].float()
+    moves = _moves(torch, {one.data_ptr(): name for name, one in named})
 
     def before(*args):
         with _Ours():
-            kept.update((name, part(one).clone()) for name, one in named if one.numel())
+            kept.update((name, _part(one).clone()) for name, one in named)
         state.modules.append(type(inner).__name__ + ".step")
         _place()
+        moves.furthest.clear()
+        moves.__enter__()
 
     def after(*args):
+        moves.__exit__(None, None, None)
         state.modules.pop()
         furthest, largest, broken = None, 0.0, []
         with _Ours():
             for name, one in named:
-                if name not in kept:
-                    continue
-                size, moved = float(kept[name].norm()), float((part(one) - kept[name]).norm())
+                size, moved = float(kept[name].norm()), float((_part(one) - kept[name]).norm())
                 if not moved < float("inf"):
                     broken.append(name)
                 elif one.dim() > 1 and size > 0 and moved / size > largest:  # biases begin at zero
                     furthest, largest = name, moved / size
+        _, operation, frames = moves.furthest.get(broken[0] if broken else furthest, (0.0, "", []))
         record.event(
             "update",
             step=state.step,
@@ -270,10 +270,48 @@ def _watch_updates(torch, trainer):
             relative=largest,
             broken=broken[:1],
             broken_count=len(broken),
+            operation=operation,
+            frames=frames,
         )
 
     inner.register_step_pre_hook(before)
     inner.register_step_post_hook(after)
+
+
+def _part(weight):
+    return weight.detach().reshape(-1)[:SAMPLE].float()
+
+
+def _moves(torch, names):
+    """A dispatch mode for the length of an optimizer step: the operation that moves each weight furthest, and its lines.
+
+    `names` are those of the weights by the address of their data: an optimizer may hold other objects for them.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Moves(TorchDispatchMode):
+        furthest = {}  # name -> (distance, operation, frames); a distance that is no number is the furthest
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            if state.busy or not args or not function._schema.is_mutable:
+                return function(*args, **kwargs)
+            changed = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
+            with _Ours():
+                weights = [
+                    (names[one.data_ptr()], one, _part(one).clone())
+                    for one in changed
+                    if isinstance(one, torch.Tensor) and one.device.type != "meta" and one.data_ptr() in names
+                ]
+            result = function(*args, **kwargs)
+            for name, one, old in weights:
+                with _Ours():
+                    distance = float((_part(one) - old).norm())
+                if not distance <= self.furthest.get(name, (-1.0,))[0]:
+                    self.furthest[name] = (distance, str(function), _frames()[0])
+            return result
+
+    return Moves()
 
 
 def _watch_operations(torch):

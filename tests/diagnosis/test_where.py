@@ -155,6 +155,14 @@ def test_the_update_that_moves_most() -> None:
     assert (found.step, found.module, found.operation) == (2, "b", "AdamW.step") and "310%" in found.text
 
 
+def test_the_line_of_the_update_that_moves_most() -> None:
+    frames = [["/a/train.py", 9, "main"], [f"{SITE}torch/optim/adam.py", 547, "_single_tensor_adam"]]
+    row = update(2, parameter="b.weight", relative=3.1, operation="aten.addcdiv_.default", frames=frames)
+    found = locate("collapse", [update(1, parameter="a.weight", relative=0.2), row])
+    assert found.operation == "AdamW.step: addcdiv_"
+    assert found.line == "torch/optim/adam.py:547 in _single_tensor_adam" and found.frames[0] == "train.py:9 in main"
+
+
 @pytest.mark.parametrize("kind", ["signal", "non-finite", "exception", "collapse", "hang", "cuda-assert"])
 def test_nothing_seen_is_nowhere(kind: str) -> None:
     assert not locate(kind, []) and locate(kind, []) == Where(text=locate(kind, []).text)
