@@ -6,21 +6,17 @@ Nothing heavy is imported before a command needs it, and torch never is: `bisect
 from __future__ import annotations
 
 import errno
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import click
 
+from bisect_cfg import interrupts
 from bisect_cfg.errors import InputError
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as a shell has it."""
-
-SWALLOWED_SECONDS = 0.05
-"""How long after a swallowed Ctrl-C it is sent again: the callback that swallowed it has returned by then."""
 
 SCRIPT_FLAG_ADVICE = "Options of your script go after `--`: bisect-cfg bisect train.py -- --config my.yaml"
 
@@ -177,7 +173,7 @@ def _console() -> Any:
 
 def main() -> None:
     """Entry point: errors meant for people become two lines and an exit status."""
-    sys.unraisablehook = send_swallowed_interrupt_again
+    interrupts.install()
     try:
         status = cli.main(standalone_mode=False)
     except click.exceptions.NoSuchOption as error:
@@ -201,19 +197,6 @@ def main() -> None:
         click.echo("\nInterrupted; nothing is lost. The same command goes on where this one was.", err=True)
         status = INTERRUPTED
     sys.exit(status if isinstance(status, int) else 0)
-
-
-def send_swallowed_interrupt_again(unraisable: Any) -> None:
-    """For `sys.unraisablehook`: Ctrl-C must not get lost.
-
-    If the signal arrives while Python runs a weakref callback or a `__del__` (SQLAlchemy has many), the
-    KeyboardInterrupt is raised in there, printed and forgotten, and the run would go on.
-    """
-    if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        main_thread = threading.main_thread().ident
-        threading.Timer(SWALLOWED_SECONDS, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
-    else:
-        sys.__unraisablehook__(unraisable)
 
 
 def _complain(message: str, advice: str) -> None:

@@ -92,12 +92,12 @@ def test_killed_ten_times(tool):
 
 SWALLOWS = """
 import os, signal, sys, time, weakref
-from bisect_cfg.cli import send_swallowed_interrupt_again
+from bisect_cfg import interrupts
 
 class Thing:
     pass
 
-sys.unraisablehook = send_swallowed_interrupt_again
+interrupts.install()
 thing = Thing()
 reference = weakref.ref(thing, lambda _: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.2)))
 try:
@@ -112,6 +112,31 @@ except KeyboardInterrupt:
 def test_ctrl_c_that_meets_a_weakref_callback_is_not_lost():
     done = subprocess.run([sys.executable, "-c", SWALLOWS], capture_output=True, text=True, timeout=25)
     assert done.stdout.split("\n")[:2] == ["swallowed", "and sent again"], done.stderr
+
+
+IN_THE_DATABASE = """
+import os, signal, time, sqlalchemy
+from bisect_cfg import interrupts
+
+def interrupted():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)
+    return 7
+
+interrupts.install()
+connection = sqlalchemy.create_engine("sqlite://").connect()
+connection.connection.create_function("interrupted", 0, interrupted)
+try:
+    print(connection.exec_driver_sql("select interrupted()").scalar(), flush=True)
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("and then interrupted")
+"""
+
+
+def test_ctrl_c_waits_for_the_database():
+    done = subprocess.run([sys.executable, "-c", IN_THE_DATABASE], capture_output=True, text=True, timeout=25)
+    assert (done.stdout, done.stderr) == ("7\nand then interrupted\n", "")
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
