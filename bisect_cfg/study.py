@@ -30,6 +30,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import optuna
@@ -312,8 +313,9 @@ class Ledger:
     def finish(self, trial: FrozenTrial, result: TrialResult, outcome: Outcome | None) -> None:
         """Write the result, then the state. UNRESOLVED has no value and is a FAIL to Optuna, as its docs
         ask."""
-        for name, value in _result_attributes(result, outcome).items():
-            self._storage.set_trial_user_attr(trial._trial_id, name, value)
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):  # someone took us for dead and closed it
+            for name, value in _result_attributes(result, outcome).items():
+                self._storage.set_trial_user_attr(trial._trial_id, name, value)
         self._close(trial, *state_of(outcome or result.outcome))
 
     def add(self, ask: Ask, result: TrialResult, outcome: Outcome | None) -> None:
@@ -337,16 +339,13 @@ class Ledger:
 
     def void(self, trial: FrozenTrial, why: str) -> None:
         """Close a running trial that has no result: "lost", "interrupted" or "withdrawn"."""
-        self._storage.set_trial_user_attr(trial._trial_id, "outcome", why)
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):  # it has ended meanwhile
+            self._storage.set_trial_user_attr(trial._trial_id, "outcome", why)
         self._close(trial, TrialState.FAIL, None)
 
     def _close(self, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        try:
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):
             self._storage.set_trial_state_values(trial._trial_id, state=state, values=values)
-        except (
-            RuntimeError
-        ):  # optuna.exceptions.UpdateFinishedTrialError: someone took us for dead and closed it
-            pass
         with self._lock:
             self._mine.discard(trial._trial_id)
 
@@ -368,10 +367,8 @@ class Ledger:
         with self._lock:
             mine = list(self._mine)
         for trial_id in mine:
-            try:
+            with suppress(optuna.exceptions.UpdateFinishedTrialError):
                 self._storage.set_trial_user_attr(trial_id, "beat", round(time.time(), 1))
-            except RuntimeError:
-                continue
 
     def leave(self) -> None:
         """This bisection runs no longer."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import optuna
@@ -88,10 +89,11 @@ class Runs:
         self._storage.set_trial_state_values(trial_id, state=state, values=objective)
 
     def void(self, number: int, why: str) -> None:
-        """Close a run that has no result."""
+        """Close a run that has no result; one that has ended meanwhile keeps its own."""
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
-        self._storage.set_trial_user_attr(trial_id, "outcome", why)
-        self._storage.set_trial_state_values(trial_id, state=TrialState.FAIL)
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):
+            self._storage.set_trial_user_attr(trial_id, "outcome", why)
+            self._storage.set_trial_state_values(trial_id, state=TrialState.FAIL)
 
     def abandoned(self) -> list[FrozenTrial]:
         """Runs that a process which lives no longer left unfinished."""

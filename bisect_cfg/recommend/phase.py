@@ -7,6 +7,7 @@ the same or other margins, seeds and weights, goes on from the recorded runs.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -98,6 +99,7 @@ class SafeValues:
         self._started, self._finished = started, finished
         self.runs = Runs(study, difference(runner.settings.good, runner.settings.bad))
         self._running: dict[int, Question] = {}
+        self._closing = threading.Lock()  # of a run, which either has a result or was interrupted
         self._pairs = self._case.frontiers_wanted() if wishes.frontier else []
 
     # ------------------------------------------------------------------------------------------------- the loop
@@ -135,9 +137,10 @@ class SafeValues:
                     future.result()
         except BaseException:  # Ctrl-C above all: nothing may be left running, in fact or on paper
             self._runner.interrupt()
-            for number in list(self._running):
-                self.runs.void(number, "interrupted")
-            self._running.clear()
+            with self._closing:
+                for number in list(self._running):
+                    self.runs.void(number, "interrupted")
+                self._running.clear()
             raise
         finally:
             if pool is not None:
@@ -238,10 +241,12 @@ class SafeValues:
             values["failed_at"] = judged.failed_at
         if judged.signature is not None:
             values["signature"] = judged.signature
-        if number in self._running:  # not after Ctrl-C
+        with self._closing:
+            if number not in self._running:  # Ctrl-C came first
+                return
             self.runs.finish(number, values, Outcome.PASS if judged.healthy else Outcome.FAIL)
             self._running.pop(number)
-            self._finished(number, question, judged, run.seen.seconds)
+        self._finished(number, question, judged, run.seen.seconds)
 
     def _recover(self) -> None:
         """Take in the runs that a killed process left: those that had come to their end count."""
