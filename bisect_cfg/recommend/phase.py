@@ -43,6 +43,7 @@ class Safe:
         full_rate: how the runs met the full learning rate.
         spent: why it ended before all was settled, "" if it did not.
         frontiers: of the causes that are two numbers, if asked for.
+        keep: settings that the user would rather not change.
     """
 
     ways: tuple[WayOut, ...] = ()
@@ -52,6 +53,12 @@ class Safe:
     full_rate: str = ""
     spent: str = ""
     frontiers: tuple[Frontier, ...] = ()
+    keep: frozenset[str] = frozenset()
+
+    @property
+    def not_kept(self) -> list[str]:
+        """Those of `keep` that the best way changes all the same."""
+        return sorted(self.keep & self.best.changes.keys()) if self.best is not None else []
 
     @property
     def best(self) -> WayOut | None:
@@ -199,6 +206,7 @@ class SafeValues:
             prefix,
             spent,
             frontiers,
+            frozenset(name.removeprefix("args.") for name in self._wishes.keep),
         )
 
     # ------------------------------------------------------------------------------------------------- one run

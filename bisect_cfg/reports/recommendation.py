@@ -48,6 +48,7 @@ def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> di
         found["seeds"] = list(answer.safe.seeds)
         found["full_rate"] = answer.safe.full_rate
         found["unsettled"] = _unsettled(answer)
+        found["not_kept"] = answer.safe.not_kept
         found["frontiers"] = [as_data(frontier) for frontier in answer.safe.frontiers]
     if found is None:
         return None

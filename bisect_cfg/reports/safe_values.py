@@ -72,6 +72,8 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
             Text.assemble(("Not verified  ", "bold yellow"), (changes, "bold"), f"   {_passes(found)}  (safe_config.yaml)")
         )
         _print_lines(console, _ranges(found))
+    for name in found.get("not_kept", ()):
+        _print_lines(console, [f"No way that keeps {name} as it is was found to train."])
     _print_edits(console, found)
     others = [way for way in found.get("alternatives", ()) if way["verified"]]
     for way in others[:OTHERS_SHOWN]:
@@ -125,7 +127,8 @@ def _ranges(found: Mapping[str, Any]) -> list[str]:
         up, beyond = span(known["good"], known["bad"], known["healthy_up_to"]), text.show(known["not_from"])
         about = "" if known["settled"] else " (not settled more narrowly)"
         why = f": {known['shown']}" if known["shown"] else ""
-        lines.append(f"{name} was healthy {up} in short runs, not at {beyond}{about}{why}.")
+        runs = text.count(len(known["trials"]), "short run")
+        lines.append(f"In {runs} {name} was healthy {up}, not at {beyond}{about}{why}.")
     if found.get("stepped_back"):
         times = text.count(found["stepped_back"], "time")
         lines.append(f"Stepped back {times} from there: what was tried first did not last over the longer runs.")

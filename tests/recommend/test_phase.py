@@ -122,6 +122,10 @@ def test_a_pair_has_two_one_sided_ways_out(tool):
     again = tool("recommend", "s", "--keep", first)
     assert again.status == 0, again.all
     assert list(read(tool.folder / "s")["recommendation"]["changes"]) != [first]
+    assert "No way that keeps" not in again.out
+    neither = tool("recommend", "s", "--keep", "learning_rate", "--keep", "weight_decay")
+    (changed,) = read(tool.folder / "s")["recommendation"]["not_kept"]
+    assert f"No way that keeps {changed} as it is was found to train." in neither.out
 
 
 def test_alive_and_not_healthy_is_not_recommended(tool):

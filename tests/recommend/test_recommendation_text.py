@@ -78,6 +78,11 @@ def test_a_reset_that_only_delays_a_silent_failure_says_so():
     assert advice not in printed(found(alternatives=[rejected]), kind="collapse", parameters={"lr": pair["lr"]})
 
 
+def test_a_wish_that_could_not_be_met_is_said():
+    assert "No way that keeps bf16 as it is was found to train." in printed(found(not_kept=["bf16"]))
+    assert "No way that keeps" not in printed(found(not_kept=[]))
+
+
 def test_a_line_that_is_added_is_shown_alone():
     new = "    beta=0.5,\n    adam_epsilon=1e-06,"
     edit = {"file": "train.py", "line": 3, "old": "    beta=0.5,", "new": new, "settings": ["adam_epsilon"]}

@@ -11,15 +11,15 @@ from bisect_cfg.reports import safe_values
 def known(good: float, bad: float, healthy: float, unhealthy: float) -> dict[str, Any]:
     return {
         "good": good, "bad": bad, "healthy_up_to": healthy, "not_from": unhealthy, "settled": True,
-        "shown": "entropy fell from 2 to 0.1",
+        "shown": "entropy fell from 2 to 0.1", "trials": [8, 9, 11],
     }  # fmt: skip
 
 
 def test_a_range_is_told_from_good_to_bad() -> None:
     found = {"ranges": {"learning_rate": known(1e-6, 0.03, 6e-3, 9e-3), "temperature": known(1.0, 0.2, 0.67, 0.45)}}
     rate, heat = safe_values._ranges(found)
-    assert rate == "learning_rate was healthy up to 0.006 in short runs, not at 0.009: entropy fell from 2 to 0.1."
-    assert heat.startswith("temperature was healthy down to 0.67 in short runs, not at 0.45")
+    assert rate == "In 3 short runs learning_rate was healthy up to 0.006, not at 0.009: entropy fell from 2 to 0.1."
+    assert heat.startswith("In 3 short runs temperature was healthy down to 0.67, not at 0.45")
     (*_, stepped) = safe_values._ranges({**found, "stepped_back": 1})
     assert stepped.startswith("Stepped back 1 time from there")
 
