@@ -26,7 +26,8 @@ from bisect_cfg.search import Claim as SearchClaim
 from bisect_cfg.search.belief import CAREFUL
 from bisect_cfg.search.prior import odds_of
 from bisect_cfg.search.problem import bits
-from bisect_cfg.study import BEAT_SECONDS, Ledger, result_of
+from bisect_cfg.stored import result_of
+from bisect_cfg.study import BEAT_SECONDS, Ledger
 from bisect_cfg.trials.function import FunctionRunner
 from bisect_cfg.trials.result import Runner, TrialRequest, TrialResult
 

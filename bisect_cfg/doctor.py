@@ -23,7 +23,7 @@ from bisect_cfg.diagnosis.findings import Finding, check, worst_first
 from bisect_cfg.errors import InputError
 from bisect_cfg.targets.names import SUCCESSORS
 from bisect_cfg.targets.script import find_script
-from bisect_cfg.targets.settings import Capture
+from bisect_cfg.targets.captured import Capture
 from bisect_cfg.trials.inspection import Inspection, Rank, inspect
 
 SCHEMA = 1

@@ -3,10 +3,9 @@
 A trial of the study is a run of ours. Its parameters are the factors with their real values (so that the
 dashboard and the samplers of Optuna understand them), its user attributes say what was asked and what came
 out. Every decision is recomputed from these trials. Resuming after a crash, a second process on the same
-storage and
-replaying an old study are therefore the same thing: reading the study.
+storage and replaying an old study are therefore the same thing: reading the study.
 
-Three things need care:
+Two things need care:
 
 *Crashes.* A trial is written as RUNNING, question included, in one transaction before it starts, and its
 result before its state changes. Whoever is killed leaves either a finished trial or a RUNNING one of a
@@ -16,30 +15,36 @@ dead process, which the next process closes as "lost" and asks again.
 later of the two (by trial number) decides again with both in view, and withdraws its own if it would now
 ask otherwise.
 
-*Values Optuna cannot hold* (dicts, lists, NaN) are stored as text in a categorical distribution. What was
-run is always derived from the subset, never from these values.
+How values and results are written is in `bisect_cfg.stored`.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from bisect_cfg.factors import UNSET, Factor, Outcome, Subset
+from bisect_cfg.factors import Factor, Outcome, Subset
 from bisect_cfg.search import Ask, Problem, Question, Record, next_question
 from bisect_cfg.search.problem import bits
+from bisect_cfg.stored import (
+    as_text,
+    distribution_of,
+    is_running,
+    result_attributes,
+    result_of,
+    same_start,
+    state_of,
+    stored_value,
+    this_process,
+)
 from bisect_cfg.trials.result import TrialResult
 
 BEAT_SECONDS = 20.0
@@ -48,68 +53,17 @@ BEAT_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
 """A worker on another machine that has not been heard of for this long is dead (six missed beats)."""
 
-LOG_RATIO = 10.0
-"""Numeric levels this far apart differ in magnitude (1e-6 and 1e-4): their distribution is logarithmic."""
-
 OPENING_ATTEMPTS = 8
 """Optuna creates its tables in several transactions; the loser of a race finds them there a moment later."""
 
 _LIVE_RUNS: set[str] = set()
 """Bisections running in this very process, to tell their trials from those of an abandoned one."""
 
+_VOID = ("lost", "interrupted", "withdrawn")
+
 
 class StudyMismatch(ValueError):
     """The study in the storage was made for other configurations."""
-
-
-def distribution_of(factor: Factor) -> BaseDistribution:
-    """The Optuna distribution whose end points, or choices, are the two levels of the factor.
-
-    Numbers of one kind become an int or float range, so that later steps can look between the levels; all
-    else is categorical with the good level first.
-    """
-    good, bad = factor.good, factor.bad
-    if _is_number(good) and _is_number(bad):
-        low, high = min(good, bad), max(good, bad)
-        log = low > 0 and high / low >= LOG_RATIO
-        if isinstance(good, int) and isinstance(bad, int):
-            return (
-                IntDistribution(low, high, log=log) if abs(low) < 2**53 > abs(high) else _choices(good, bad)
-            )
-        return FloatDistribution(float(low), float(high), log=log)
-    return _choices(good, bad)
-
-
-def stored_value(factor: Factor, level: str) -> Any:
-    """The value of a level ("good" or "bad") as Optuna stores it."""
-    value = getattr(factor, level)
-    distribution = distribution_of(factor)
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices[0 if level == "good" else 1]
-    return float(value) if isinstance(distribution, FloatDistribution) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _choices(good: Any, bad: Any) -> CategoricalDistribution:
-    texts = []
-    for value in (good, bad):
-        plain = value is None or isinstance(value, (bool, int, str)) or _is_number(value)
-        texts.append(value if plain else _text(value))
-    if texts[0] == texts[1]:  # True and 1
-        texts = [f"{_text(good)} (good)", f"{_text(bad)} (bad)"]
-    return CategoricalDistribution(tuple(texts))
-
-
-def _text(value: Any) -> str:
-    if value is UNSET:
-        return repr(value)
-    try:
-        return json.dumps(value, sort_keys=True)
-    except (TypeError, ValueError):
-        return repr(value)
 
 
 class BisectionSampler(optuna.samplers.BaseSampler):
@@ -204,7 +158,7 @@ class Ledger:
         raise AssertionError("not reached")
 
     def _check_identity(self) -> None:
-        mine = {f.name: [_text(f.good), _text(f.bad)] for f in self.factors}
+        mine = {f.name: [as_text(f.good), as_text(f.bad)] for f in self.factors}
         theirs = self.study.user_attrs.get("factors")
         if theirs is None:
             self.study.set_user_attr("factors", mine)
@@ -314,7 +268,7 @@ class Ledger:
         """Write the result, then the state. UNRESOLVED has no value and is a FAIL to Optuna, as its docs
         ask."""
         with suppress(optuna.exceptions.UpdateFinishedTrialError):  # someone took us for dead and closed it
-            for name, value in _result_attributes(result, outcome).items():
+            for name, value in result_attributes(result, outcome).items():
                 self._storage.set_trial_user_attr(trial._trial_id, name, value)
         self._close(trial, *state_of(outcome or result.outcome))
 
@@ -333,7 +287,7 @@ class Ledger:
                 values=values,
                 params=self.params(ask.subset),
                 distributions=self.distributions,
-                user_attrs={**self.attributes(ask), **_result_attributes(result, outcome), "added": True},
+                user_attrs={**self.attributes(ask), **result_attributes(result, outcome), "added": True},
             )
         )
 
@@ -388,72 +342,6 @@ class Ledger:
                 self._beats[trial._trial_id] = (beat, time.monotonic())  # our clock: theirs may be wrong
                 return False
             return time.monotonic() - since > SILENCE_SECONDS
-        if worker.get("pid") == here["pid"] and _same_start(worker, here):
+        if worker.get("pid") == here["pid"] and same_start(worker, here):
             return worker.get("run") not in _LIVE_RUNS
         return not is_running(worker)
-
-
-_VOID = ("lost", "interrupted", "withdrawn")
-
-
-def result_of(trial: FrozenTrial) -> TrialResult:
-    """The result as the runner gave it."""
-    a = trial.user_attrs
-    rest = a.get("result") or {}
-    return TrialResult(
-        Outcome(rest.get("reported", Outcome.UNRESOLVED.value)),
-        a.get("signature"),
-        rest.get("message", ""),
-        float(a.get("seconds") or 0.0),
-        rest.get("step"),
-        a.get("attributes") or {},
-    )
-
-
-def _result_attributes(result: TrialResult, outcome: Outcome | None) -> dict[str, Any]:
-    """Few attributes, as each is a transaction of its own: what people look at singly, the rest together."""
-    values: dict[str, Any] = {
-        "result": {
-            "reported": result.outcome.value,
-            "message": result.message,
-            "step": result.step,
-        },
-        "seconds": round(result.seconds, 6),
-        "outcome": (outcome or result.outcome).value,
-    }
-    if result.signature is not None:
-        values["signature"] = result.signature
-    if result.attributes:
-        values["attributes"] = json.loads(json.dumps(dict(result.attributes), default=repr))
-    return values
-
-
-def state_of(outcome: Outcome) -> tuple[TrialState, list[float] | None]:
-    """State and value of a finished trial in Optuna's words."""
-    if outcome is Outcome.UNRESOLVED:
-        return TrialState.FAIL, None
-    return TrialState.COMPLETE, [1.0 if outcome is Outcome.FAIL else 0.0]
-
-
-def this_process() -> dict[str, Any]:
-    """Who runs a trial, so that others can tell whether it lives."""
-    import psutil
-
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
-
-
-def _same_start(worker: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
-    """Process numbers are used again; the start time tells. It moves a little when the clock is set."""
-    return abs(float(worker.get("started", 0)) - float(here["started"])) < 5.0
-
-
-def is_running(worker: Mapping[str, Any]) -> bool:
-    """Whether that process of this machine still runs."""
-    import psutil
-
-    try:
-        process = psutil.Process(int(worker["pid"]))
-        started = {"started": process.create_time()}
-        return _same_start(worker, started) and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
-        return False

@@ -18,7 +18,8 @@ import psutil
 import pytest
 import toys
 
-from bisect_cfg.targets.settings import Capture, Settings, build_settings, read_capture
+from bisect_cfg.targets.captured import Capture, read_capture
+from bisect_cfg.targets.settings import Settings, build_settings
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Keeper, Patience, follow
 from bisect_cfg.trials.script import Run

@@ -10,7 +10,6 @@ holds a dictionary is split into its keys (``model_init_kwargs.dtype``), each a 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ from typing import Any
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import equal
+from bisect_cfg.targets.captured import Built, Capture, Row, plain, set_by_user
 from bisect_cfg.targets.names import check_name, convert
 
 DEFAULT = {"$default": True}
 """The override that resets a setting to the library's default (understood by the probe)."""
 
-Row = dict[str, Any]
 
 PINNED = {
     # places and names
@@ -83,98 +82,6 @@ class Setting:
     good: Any
     bad: Any
     reset: Any
-
-
-@dataclass(frozen=True)
-class Built:
-    """One configuration object as the probe saw it being built."""
-
-    kind: str
-    index: int
-    cls: str
-    module: str
-    raw: Row
-    defaults: Row
-    types: dict[str, str]
-    resolved: Row
-
-
-@dataclass(frozen=True)
-class Capture:
-    """Everything the first run showed about the script's configuration.
-
-    Attributes:
-        args: the training config that the trainer got.
-        others: by kind, the ModelConfig, LoraConfig and `from_pretrained` call that belong to the training.
-        order: (kind, index) of all objects, in order of creation.
-        modules: heavy modules the script had imported when training began.
-        environment: versions as the process had them.
-        prepares: whether the script changes the environment or the path before it imports the libraries.
-    """
-
-    args: Built
-    others: dict[str, Built]
-    order: tuple[tuple[str, int], ...]
-    modules: tuple[str, ...]
-    environment: Row
-    prepares: bool = False
-
-
-def fork_point(capture: Capture) -> Row:
-    """The first object that a trial may have to change: the deepest point at which a fork is of use."""
-    for kind, index in capture.order:
-        owner = capture.args if kind == "args" else capture.others.get(kind)
-        if owner is None or owner.index != index:
-            continue
-        if kind == "args" or (owner.raw if kind == "load" else _user_set(owner)):
-            return {"kind": kind, "index": index}
-    return {"kind": "args", "index": capture.args.index}
-
-
-def read_capture(events: Sequence[Row]) -> Capture | None:
-    """Read the probe's events; None if no training config was built."""
-    built: dict[tuple[str, int], Row] = {}
-    resolved: dict[tuple[str, int], Row] = {}
-    begun: Row = {}
-    prepares = False
-    for event in events:
-        if event["event"] == "config":
-            built[event["kind"], event["index"]] = event
-        elif event["event"] == "resolved":
-            resolved[event["kind"], event["index"]] = event["values"]
-        elif event["event"] == "assigned" and not begun:
-            # training_args.learning_rate = ... after the object was built: what the user set, like the rest.
-            key = (event["kind"], event["index"])
-            built[key] = {**built[key], "raw": {**built[key]["raw"], event["name"]: event["value"]}}
-            resolved[key] = {**resolved[key], event["name"]: event["value"]}
-        elif event["event"] == "prepared":
-            prepares = True
-        elif event["event"] == "train_begin":
-            begun = event
-    candidates = [key for key in built if key[0] == "args"]
-    if not candidates:
-        return None
-    grpo = [key for key in candidates if built[key]["cls"] == "GRPOConfig"]
-    # The one the trainer got; if training never began, the last one built, a GRPOConfig before others.
-    chosen = ("args", begun["args"]) if begun.get("args") is not None else (grpo or candidates)[-1]
-
-    def made(key: tuple[str, int]) -> Built:
-        row = built[key]
-        return Built(
-            key[0], key[1], row["cls"], row["module"], row["raw"], row["defaults"], row["types"], resolved.get(key, {})
-        )
-
-    others = {}
-    for kind in ("modelcfg", "peft", "load"):
-        known = [key for key in built if key[0] == kind]
-        wanted = (kind, begun.get(kind))
-        if wanted in built:
-            others[kind] = made(wanted)
-        elif known and not begun:
-            others[kind] = made(known[-1])
-    return Capture(
-        made(chosen), others, tuple(built), tuple(begun.get("modules", ())), begun.get("environment", {}), prepares
-    )
 
 
 @dataclass(frozen=True)
@@ -297,7 +204,7 @@ def build_settings(
     pins_encoded = dict(pinned_values)
 
     chosen: dict[str, Any] = {}  # full name -> encoded raw value of the good level
-    user_set = _user_set(args)
+    user_set = set_by_user(args)
     for name in (*user_set, *_names_in(moved, "args")):
         full = f"args.{name}"
         if name in PINNED or full in pins_encoded or name.startswith("hub_"):
@@ -345,32 +252,13 @@ def _chosen(name: str, names: Sequence[str]) -> bool:
     return any(name == other or name.startswith(other + ".") for other in names)
 
 
-def _user_set(built: Built) -> list[str]:
-    """Fields whose raw value differs from the default, in the order of the class."""
-    return [
-        name
-        for name, value in built.raw.items()
-        if name not in built.defaults or not equal(_plain(value), _plain(built.defaults[name]))
-    ]
-
-
-def _plain(value: Any) -> Any:
-    """A raw value without the accidents of how it was passed: JSON text of a dict is that dict."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
-
-
 def _is_dict(value: Any) -> bool:
     return isinstance(value, dict) and not any(key.startswith("$") for key in value)
 
 
 def _leaves(name: str, args: Built, moved: Row) -> list[str]:
     """The name itself, or one name per key if the setting holds a dictionary on at least one side."""
-    bad, good = _plain(args.raw.get(name)), _plain(args.defaults.get(name))
+    bad, good = plain(args.raw.get(name)), plain(args.defaults.get(name))
     keys = [other.split(".", 2)[2] for other in moved if other.startswith(f"args.{name}.")]
     if not (_is_dict(bad) and (good is None or _is_dict(good))) and not keys:
         return [name]
@@ -381,7 +269,7 @@ def _leaves(name: str, args: Built, moved: Row) -> list[str]:
 
 def _look_up(values: Row, name: str) -> Any:
     field, _, key = name.partition(".")
-    value = _plain(values.get(field))
+    value = plain(values.get(field))
     return (value or {}).get(key) if key else value
 
 
@@ -398,7 +286,7 @@ def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
         built = capture.others.get(kind)
         if built is None:
             continue
-        names = [*(built.raw if kind == "load" else _user_set(built)), *_names_in(moved, namespace)]
+        names = [*(built.raw if kind == "load" else set_by_user(built)), *_names_in(moved, namespace)]
         for name in dict.fromkeys(names):
             full = f"{namespace}.{name}"
             if name in PINNED_ELSEWHERE[kind] or full in pins or any(full == f.full for f in factors):

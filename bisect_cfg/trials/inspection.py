@@ -18,7 +18,7 @@ from typing import Any
 from bisect_cfg.diagnosis import _machine, _packages
 from bisect_cfg.diagnosis.environment import with_loaded_cublas
 from bisect_cfg.jsonfile import write_json
-from bisect_cfg.targets.settings import Capture, read_capture
+from bisect_cfg.targets.captured import Capture, read_capture
 from bisect_cfg.trials.files import Traces, tail_of_log
 from bisect_cfg.trials.process import POLL_SECONDS, Keeper, kill_group, launch
 from bisect_cfg.trials.server import probe_environment

@@ -26,7 +26,8 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
 from bisect_cfg.jsonfile import write_json
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import Capture, Settings, fork_point
+from bisect_cfg.targets.captured import Capture, fork_point
+from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Child, Ending, Keeper, Patience, Sweep, follow, launch

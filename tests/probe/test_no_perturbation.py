@@ -10,7 +10,8 @@ import sys
 import toys
 
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import build_settings, read_capture
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.settings import build_settings
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.script import ScriptRunner
 

@@ -18,7 +18,8 @@ import pytest
 
 from bisect_cfg.factors import Outcome
 from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import build_settings, read_capture
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.settings import build_settings
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.script import Run, ScriptRunner
 from bisect_cfg.trials.verdict import judge, same_as

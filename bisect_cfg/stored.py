@@ -1,0 +1,136 @@
+"""How factors, results and the process that runs a trial are written into an Optuna trial, and read again.
+
+Values that Optuna cannot hold (dicts, lists, NaN) are stored as text in a categorical distribution. What was run is
+always derived from the subset, never from these values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from bisect_cfg.factors import UNSET, Factor, Outcome
+from bisect_cfg.trials.result import TrialResult
+
+LOG_RATIO = 10.0
+"""Numeric levels this far apart differ in magnitude (1e-6 and 1e-4): their distribution is logarithmic."""
+
+
+def distribution_of(factor: Factor) -> BaseDistribution:
+    """The Optuna distribution whose end points, or choices, are the two levels of the factor.
+
+    Numbers of one kind become an int or float range, so that later steps can look between the levels; all
+    else is categorical with the good level first.
+    """
+    good, bad = factor.good, factor.bad
+    if _is_number(good) and _is_number(bad):
+        low, high = min(good, bad), max(good, bad)
+        log = low > 0 and high / low >= LOG_RATIO
+        if isinstance(good, int) and isinstance(bad, int):
+            return (
+                IntDistribution(low, high, log=log) if abs(low) < 2**53 > abs(high) else _choices(good, bad)
+            )
+        return FloatDistribution(float(low), float(high), log=log)
+    return _choices(good, bad)
+
+
+def stored_value(factor: Factor, level: str) -> Any:
+    """The value of a level ("good" or "bad") as Optuna stores it."""
+    value = getattr(factor, level)
+    distribution = distribution_of(factor)
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[0 if level == "good" else 1]
+    return float(value) if isinstance(distribution, FloatDistribution) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _choices(good: Any, bad: Any) -> CategoricalDistribution:
+    texts = []
+    for value in (good, bad):
+        plain = value is None or isinstance(value, (bool, int, str)) or _is_number(value)
+        texts.append(value if plain else as_text(value))
+    if texts[0] == texts[1]:  # True and 1
+        texts = [f"{as_text(good)} (good)", f"{as_text(bad)} (bad)"]
+    return CategoricalDistribution(tuple(texts))
+
+
+def as_text(value: Any) -> str:
+    if value is UNSET:
+        return repr(value)
+    try:
+        return json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError):
+        return repr(value)
+
+
+def result_of(trial: FrozenTrial) -> TrialResult:
+    """The result as the runner gave it."""
+    a = trial.user_attrs
+    rest = a.get("result") or {}
+    return TrialResult(
+        Outcome(rest.get("reported", Outcome.UNRESOLVED.value)),
+        a.get("signature"),
+        rest.get("message", ""),
+        float(a.get("seconds") or 0.0),
+        rest.get("step"),
+        a.get("attributes") or {},
+    )
+
+
+def result_attributes(result: TrialResult, outcome: Outcome | None) -> dict[str, Any]:
+    """Few attributes, as each is a transaction of its own: what people look at singly, the rest together."""
+    values: dict[str, Any] = {
+        "result": {
+            "reported": result.outcome.value,
+            "message": result.message,
+            "step": result.step,
+        },
+        "seconds": round(result.seconds, 6),
+        "outcome": (outcome or result.outcome).value,
+    }
+    if result.signature is not None:
+        values["signature"] = result.signature
+    if result.attributes:
+        values["attributes"] = json.loads(json.dumps(dict(result.attributes), default=repr))
+    return values
+
+
+def state_of(outcome: Outcome) -> tuple[TrialState, list[float] | None]:
+    """State and value of a finished trial in Optuna's words."""
+    if outcome is Outcome.UNRESOLVED:
+        return TrialState.FAIL, None
+    return TrialState.COMPLETE, [1.0 if outcome is Outcome.FAIL else 0.0]
+
+
+def this_process() -> dict[str, Any]:
+    """Who runs a trial, so that others can tell whether it lives."""
+    import psutil
+
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
+
+
+def same_start(worker: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Process numbers are used again; the start time tells. It moves a little when the clock is set."""
+    return abs(float(worker.get("started", 0)) - float(here["started"])) < 5.0
+
+
+def is_running(worker: Mapping[str, Any]) -> bool:
+    """Whether that process of this machine still runs."""
+    import psutil
+
+    try:
+        process = psutil.Process(int(worker["pid"]))
+        started = {"started": process.create_time()}
+        return same_start(worker, started) and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
+        return False

@@ -1,0 +1,127 @@
+"""What the probe saw of a script's configuration: the objects that were built, and which of them train.
+
+"What the user set" is what differs from the default of the library's field: a parser passes every field, so what was
+passed says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bisect_cfg.factors import equal
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Built:
+    """One configuration object as the probe saw it being built."""
+
+    kind: str
+    index: int
+    cls: str
+    module: str
+    raw: Row
+    defaults: Row
+    types: dict[str, str]
+    resolved: Row
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Everything the first run showed about the script's configuration.
+
+    Attributes:
+        args: the training config that the trainer got.
+        others: by kind, the ModelConfig, LoraConfig and `from_pretrained` call that belong to the training.
+        order: (kind, index) of all objects, in order of creation.
+        modules: heavy modules the script had imported when training began.
+        environment: versions as the process had them.
+        prepares: whether the script changes the environment or the path before it imports the libraries.
+    """
+
+    args: Built
+    others: dict[str, Built]
+    order: tuple[tuple[str, int], ...]
+    modules: tuple[str, ...]
+    environment: Row
+    prepares: bool = False
+
+
+def fork_point(capture: Capture) -> Row:
+    """The first object that a trial may have to change: the deepest point at which a fork is of use."""
+    for kind, index in capture.order:
+        owner = capture.args if kind == "args" else capture.others.get(kind)
+        if owner is None or owner.index != index:
+            continue
+        if kind == "args" or (owner.raw if kind == "load" else set_by_user(owner)):
+            return {"kind": kind, "index": index}
+    return {"kind": "args", "index": capture.args.index}
+
+
+def read_capture(events: Sequence[Row]) -> Capture | None:
+    """Read the probe's events; None if no training config was built."""
+    built: dict[tuple[str, int], Row] = {}
+    resolved: dict[tuple[str, int], Row] = {}
+    begun: Row = {}
+    prepares = False
+    for event in events:
+        if event["event"] == "config":
+            built[event["kind"], event["index"]] = event
+        elif event["event"] == "resolved":
+            resolved[event["kind"], event["index"]] = event["values"]
+        elif event["event"] == "assigned" and not begun:
+            # training_args.learning_rate = ... after the object was built: what the user set, like the rest.
+            key = (event["kind"], event["index"])
+            built[key] = {**built[key], "raw": {**built[key]["raw"], event["name"]: event["value"]}}
+            resolved[key] = {**resolved[key], event["name"]: event["value"]}
+        elif event["event"] == "prepared":
+            prepares = True
+        elif event["event"] == "train_begin":
+            begun = event
+    candidates = [key for key in built if key[0] == "args"]
+    if not candidates:
+        return None
+    grpo = [key for key in candidates if built[key]["cls"] == "GRPOConfig"]
+    # The one the trainer got; if training never began, the last one built, a GRPOConfig before others.
+    chosen = ("args", begun["args"]) if begun.get("args") is not None else (grpo or candidates)[-1]
+
+    def made(key: tuple[str, int]) -> Built:
+        row = built[key]
+        return Built(
+            key[0], key[1], row["cls"], row["module"], row["raw"], row["defaults"], row["types"], resolved.get(key, {})
+        )
+
+    others = {}
+    for kind in ("modelcfg", "peft", "load"):
+        known = [key for key in built if key[0] == kind]
+        wanted = (kind, begun.get(kind))
+        if wanted in built:
+            others[kind] = made(wanted)
+        elif known and not begun:
+            others[kind] = made(known[-1])
+    return Capture(
+        made(chosen), others, tuple(built), tuple(begun.get("modules", ())), begun.get("environment", {}), prepares
+    )
+
+
+def set_by_user(built: Built) -> list[str]:
+    """Fields whose raw value differs from the default, in the order of the class."""
+    return [
+        name
+        for name, value in built.raw.items()
+        if name not in built.defaults or not equal(plain(value), plain(built.defaults[name]))
+    ]
+
+
+def plain(value: Any) -> Any:
+    """A raw value without the accidents of how it was passed: JSON text of a dict is that dict."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
