@@ -323,7 +323,9 @@ def _print_cause(console: Console, title: str, cause: Any, failure: dict[str, An
         claims.append(f"passes {claim} without {name}" if claim.subset is not None else f"without {name}: {claim.note}")
     lines = [f"With {together} the run {said}.", ", ".join(claims) + "."]
     if cause.companions:
-        lines.append(f"The runs need {', '.join(cause.companions)} as well, only to be valid.")
+        left_out = "it" if len(cause.companions) == 1 else "them"
+        reason = f"without {left_out} they are invalid or end in another failure"
+        lines.append(f"These runs have {', '.join(cause.companions)} as well: {reason}.")
     if cause.inseparable:
         lines.append(f"No valid configuration tells {' and '.join(cause.inseparable)} apart.")
     _print_lines(console, lines)

@@ -127,6 +127,10 @@ class Isolation:
 
     def _narrow(self, region: int, known: list[int]) -> State | FoundCause:
         """A proven cause inside a failed subset, or the question that leads to one."""
+        if self.problem.strategy == "adaptive" and self.validity.puzzling:
+            step = self._replay(region, tuple(known), plain=True)
+            if step is not None:
+                return step
         if self.problem.strategy == "adaptive" and largest_size(region.bit_count()) > 1:
             belief = Belief(self.problem, self.tally, known)
             local = belief.inside(region)
@@ -163,21 +167,26 @@ class Isolation:
                     return self._ask(ask, suspected)
                 if self.tally.running:
                     return self._state(Wait("Running trials decide."), suspected)
-        return self._replay(region, tuple(known))
+        step = self._replay(region, tuple(known))
+        assert step is not None
+        return step
 
-    def _replay(self, region: int, known: tuple[int, ...]) -> State | FoundCause:
-        """The same by a plain algorithm: for comparison, and where the posterior has no candidates left."""
-        run = replay(self.problem, self.tally, self.validity, region)
+    def _replay(self, region: int, known: tuple[int, ...], plain: bool = False) -> State | FoundCause | None:
+        """The same by a plain algorithm: for comparison, where the posterior has no candidates left, and (`plain`)
+        where too much ends in another failure; None if that leads to nothing that fails."""
+        run = replay(self.problem, self.tally, self.validity, region, plain)
         try:
             witness = NARROW[self.problem.strategy](self.problem, run, region)
         except Needed as needed:
             return self._ask(needed.ask, region)
+        if plain and not self.tally.of(witness).fails:
+            return None
         if not self.validity.ok(witness):
             witness |= self.validity.companions(witness, region) or 0
         parameters = split(self.validity, witness, known)
         proof = prove(self.problem, self.tally, self.validity, parameters, region, known=known)
         if proof is None or proof.refuted:
-            return self._contradiction(witness)
+            return None if plain else self._contradiction(witness)
         if proof.missing:
             return self._ask(proof.missing[0].ask, witness)
         assert proof.found is not None
@@ -351,7 +360,8 @@ class Isolation:
 
     def _cures(self, known: list[int]) -> dict[int, Ask]:
         """The runs that show the corrections of these causes to cure."""
-        masks = [m for h in minimal_hitting_sets(known)[:MAX_CURES] for m in self._variants(h)[:1]]
+        corrections = (h for h in minimal_hitting_sets(known)[:MAX_CURES] if not self.validity.without_given_up(h))
+        masks = [m for h in corrections for m in self._variants(h)[:1]]
         return {mask: self._cure_ask(mask) for mask in masks}
 
     def _cure_ask(self, mask: int) -> Ask:

@@ -25,12 +25,13 @@ class Needed(Exception):
 Run = Callable[[int, str], bool]
 
 
-def replay(problem: Problem, tally: Tally, validity: Validity, pool: int) -> Run:
+def replay(problem: Problem, tally: Tally, validity: Validity, pool: int, plain: bool = False) -> Run:
     """A `run(subset, reason) -> failed` that answers from the records, or raises `Needed`.
 
     A FAIL counts whatever else happened; what cannot be valid, even with companions from `pool`, did not
-    fail.
+    fail. With `plain`, neither did what ended in another failure; no companions are looked for to avoid that.
     """
+    ended_otherwise = frozenset(tally.unresolved) if plain else frozenset()
 
     def run(mask: int, reason: str) -> bool:
         if tally.of(mask).runs:
@@ -38,6 +39,8 @@ def replay(problem: Problem, tally: Tally, validity: Validity, pool: int) -> Run
         for known in tally.counts:
             if known & mask == mask and tally.of(known).passes and not tally.of(known).fails:
                 return False
+        if mask in ended_otherwise:
+            return False
         extra = validity.companions(mask, pool)
         if extra is None:
             return False

@@ -40,6 +40,10 @@ ENOUGH_TRIES = 8
 """So many runs that all ended in another failure, whatever was added to or taken from a subset, and the subset is given
 up: no simple rule explains them (a policy that collapses for two reasons, say), and each further one costs as much."""
 
+PUZZLING = 16
+"""So many runs that ended in another failure, and the search for a cause takes that for "does not fail" instead of
+looking for companions. Where rules of two settings explain them, fewer are enough."""
+
 
 class Validity:
     """What may be run: what builds, less what turned out UNRESOLVED when it ran."""
@@ -69,6 +73,11 @@ class Validity:
         wanted = self._problem.full & ~correction
         tried = (m for m in self._unresolved if not m & correction)
         return sum((wanted & ~m).bit_count() <= MAX_COMPANIONS for m in tried) >= ENOUGH_TRIES
+
+    @property
+    def puzzling(self) -> bool:
+        """Whether more runs have ended in another failure than simple rules explain."""
+        return len(self._unresolved) >= PUZZLING
 
     def decided(self, mask: int) -> bool:
         """Whether this very subset has passed or failed."""

@@ -31,6 +31,7 @@ class Oracle:
         hidden: rules only a run reveals: it is UNRESOLVED.
         rate: how often a failure shows.
         masked: a setting and the cause it hides.
+        needs: settings without which what holds a cause ends in another failure.
         either: rules of another form `is_valid` knows: (x, others), bad x needs one of the others bad.
     """
 
@@ -42,6 +43,7 @@ class Oracle:
     masked: tuple[tuple[int, int], ...] = ()
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     either: tuple[tuple[int, int], ...] = ()
+    needs: int = 0
 
     def valid(self, mask: int) -> bool:
         """Whether the configuration can be built."""
@@ -65,6 +67,8 @@ class Oracle:
             return Outcome.UNRESOLVED
         if not self.fails(mask):
             return Outcome.PASS
+        if mask & self.needs != self.needs:
+            return Outcome.UNRESOLVED
         return Outcome.FAIL if self.rate == 1 or self.rng.random() < self.rate else Outcome.PASS
 
 

@@ -74,6 +74,19 @@ def test_a_rule_is_learned_from_runs() -> None:
         assert len(asked) == len(set(asked)), "what ended in another failure was run again"
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_a_cause_that_fails_otherwise_without_some_company(seed: int) -> None:
+    """A policy that gives NaN with two more settings, and without them collapses: no rule of two settings says that."""
+    rng = random.Random(seed)
+    *cause, first, second = rng.sample(range(16), 3 + seed % 2)
+    needs = 1 << first | (seed // 2 % 2) << second
+    oracle = Oracle(16, (sum(1 << i for i in cause),), needs=needs)
+    conclusion, records, _ = solve(oracle, confirm=3)
+    (found,) = conclusion.causes
+    assert found.parameters == oracle.causes[0] and found.companions == needs and conclusion.complete
+    assert len(records) <= 80  # one at a time would take 17 to find the settings, and 20 to prove them
+
+
 def test_learned_rules_cost_no_more_than_asking_one_at_a_time() -> None:
     # Six or eight factors with up to four rules, some of which only runs reveal, is where halving gains least.
     trials: dict[str, list[int]] = {"adaptive": [], "one-at-a-time": []}
