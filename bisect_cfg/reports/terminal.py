@@ -22,7 +22,7 @@ from bisect_cfg.trials.script import Run
 from bisect_cfg.trials.verdict import Observation
 
 STYLES = {"pass": "green", "fail": "red", "unresolved": "yellow"}
-WORDS = {"pass": "passes", "fail": "fails", "unresolved": "says nothing"}
+WORDS = {"pass": "passes", "fail": "fails", "unresolved": "other"}
 
 REFRESH_PER_SECOND = 8
 """Smooth enough for a clock that counts seconds, and nothing beside a training."""
@@ -160,7 +160,7 @@ class View(Listener):
         outcome, result = event.outcome.value, event.result
         said = f"step {result.step}" if outcome == "fail" else f"{result.step} steps"
         if outcome == "unresolved":
-            said = f"something else: {result.signature}"
+            said = f"another failure: {result.signature}"
         number = f"{event.request.number:>4}  "
         row = Text.assemble(
             (number, "dim"), (f"{WORDS[outcome]:<7}", STYLES[outcome]), f" {self._asked(event.request)}",
@@ -212,7 +212,7 @@ class View(Listener):
         return board
 
 
-def _few(names: list[str], limit: int = 3) -> str:
+def _few(names: list[str], limit: int = 5) -> str:
     if len(names) <= limit:
         return ", ".join(names)
     return f"{len(names)} settings: {', '.join(names[: limit - 1])}, ..."
