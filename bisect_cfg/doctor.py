@@ -7,10 +7,8 @@ to its trainer, never into training); whether the GPUs compute what they should.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.diagnosis import gpu, ranks
+from bisect_cfg.diagnosis._logs import signal_name
 from bisect_cfg.diagnosis.environment import fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.diagnosis.findings import Finding, check, worst_first
 from bisect_cfg.errors import InputError
+from bisect_cfg.targets.captured import Capture
 from bisect_cfg.targets.names import SUCCESSORS
 from bisect_cfg.targets.script import find_script
-from bisect_cfg.targets.captured import Capture
 from bisect_cfg.trials.inspection import Inspection, Rank, inspect
 
 SCHEMA = 1
@@ -160,10 +159,8 @@ def read_recorded(path: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 def _ended(status: int) -> str:
     """How a command ended, in words; `subprocess` gives the negative of a signal's number."""
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(-status).name}"
-    return f"ended with status {status}"
+    name = signal_name(-status)
+    return f"was ended by {name}" if name else f"ended with status {status}"
 
 
 def _misshapen(environment: Mapping[str, Any]) -> str:

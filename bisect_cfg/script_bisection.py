@@ -27,9 +27,9 @@ from bisect_cfg.recommend.phase import Safe, SafeValues
 from bisect_cfg.script_baselines import Baselines
 from bisect_cfg.script_study import Answer, Listener, Options
 from bisect_cfg.study_folder import open_study
+from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.names import SUCCESSORS, check_name, parse_assignment, read_good_file
 from bisect_cfg.targets.script import Script, hash_of
-from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.settings import Settings, build_settings
 from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.process import Patience

@@ -78,9 +78,8 @@ _BARE = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (
 _SIGNALS = (
     re.compile(r"\*\*\* (?P<name>SIG[A-Z]+) received at time="),  # Ray's workers
     re.compile(r"exits with return code = -(?P<number>\d+)$"),  # DeepSpeed's launcher
-    re.compile(
-        r"terminated (?:with|by) signal (?P<name>SIG(?!TERM|INT|HUP)[A-Z]+)"
-    ),  # torch.multiprocessing, fish
+    # torch.multiprocessing, fish
+    re.compile(r"terminated (?:with|by) signal (?P<name>SIG(?!TERM|INT|HUP)[A-Z]+)"),
     re.compile(r"died with <Signals\.(?P<name>SIG[A-Z]+): \d+>"),
     re.compile(r"Signal \d+ \((?P<name>SIG[A-Z]+)\) received by PID"),
     re.compile(r"exitcode\s*: -\d+ \(pid: \d+\).*\((?P<name>SIG[A-Z]+)\)"),
@@ -334,7 +333,7 @@ class Reader:
             found = pattern.search(said)
             if found:
                 ((kind, value),) = found.groupdict().items()
-                name = {"name": str, "number": _named, "words": _shell_signal}[kind](value)
+                name = {"name": str, "number": lambda number: signal_name(int(number)), "words": _shell_signal}[kind](value)
                 self._signal(name, number, said)
 
     def _signal(self, name: str | None, number: int, said: str) -> None:
@@ -351,9 +350,10 @@ def _line_end(block: bytes, position: int) -> int:
     return carriage_return if carriage_return >= 0 else limit
 
 
-def _named(number: str) -> str | None:
+def signal_name(number: int) -> str | None:
+    """``SIGFPE`` of 8; None if this system has no such signal."""
     try:
-        return signal.Signals(int(number)).name
+        return signal.Signals(number).name
     except ValueError:
         return None
 

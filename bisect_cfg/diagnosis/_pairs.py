@@ -94,9 +94,8 @@ def _count(sample: bytes) -> list[int]:
 
 def _quad(first, second):
     """The place of two pairs in a row in a table of `QUADS`; different ones may share it."""
-    return (
-        first * 40503 + second
-    ) % QUADS  # 2^16 over the golden ratio: spreads the first pair over the table
+    # 2^16 over the golden ratio: spreads the first pair over the table
+    return (first * 40503 + second) % QUADS
 
 
 def _key(anchor: bytes) -> int:

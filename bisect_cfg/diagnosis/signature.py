@@ -20,7 +20,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
@@ -239,11 +238,7 @@ def _signal(name: str, evidence: _logs.Evidence) -> Signature:
 
 
 def _signal_of(returncode: int) -> str | None:
-    number = -returncode if returncode < 0 else returncode - 128
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return None
+    return _logs.signal_name(-returncode if returncode < 0 else returncode - 128)
 
 
 def _where(frames: Sequence[tuple[str, str]]) -> str:

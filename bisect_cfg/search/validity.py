@@ -76,7 +76,7 @@ class Validity:
 
     @property
     def puzzling(self) -> bool:
-        """Whether more runs have ended in another failure than simple rules explain."""
+        """Whether so many runs have ended in another failure that rules of two settings hardly explain them."""
         return len(self._unresolved) >= PUZZLING
 
     def decided(self, mask: int) -> bool:

@@ -104,8 +104,9 @@ def collapse(rows: Sequence[Row]) -> Symptom | None:
         start = max(_number(row, "entropy") for row in with_entropy[:COLLAPSE_STREAK])
         if not start > 0:
             return None
+        began = _rewards(with_entropy[:COLLAPSE_STREAK])
         for end in range(COLLAPSE_STREAK, len(with_entropy) + 1):
-            text = _collapsed(with_entropy[:end], start)
+            text = _collapsed(with_entropy[max(end - COLLAPSE_WINDOW, 0) : end], start, began)
             if text:
                 return Symptom("collapse", "", with_entropy[end - 1]["step"], text)
         return None
@@ -120,25 +121,29 @@ def collapse(rows: Sequence[Row]) -> Symptom | None:
     return None
 
 
-def _collapsed(rows: Sequence[Row], start: float) -> str:
-    """Whether the policy is collapsed at the last of these rows, and what shows it; "" if it is not."""
+def _rewards(rows: Sequence[Row]) -> list[float]:
+    return [value for value in (_number(row, "reward") for row in rows) if value is not None]
+
+
+def _collapsed(rows: Sequence[Row], start: float, began: Sequence[float]) -> str:
+    """Whether the policy is collapsed at the last of up to `COLLAPSE_WINDOW` rows, and what shows it; "" if it is not.
+
+    `start` is the entropy of the first steps, `began` are their rewards.
+    """
     entropies = [_number(row, "entropy") for row in rows]
     fell = f"entropy fell from {start:.3g} to {entropies[-1]:.2g}"
     streak = zip(rows[-COLLAPSE_STREAK:], entropies[-COLLAPSE_STREAK:], strict=True)
     if all(entropy < COLLAPSE_SHARE * start and _dead_groups(row) is not False for row, entropy in streak):
         return f"{fell}, rewards all equal"
-    window = entropies[-COLLAPSE_WINDOW:]
-    if len(window) < COLLAPSE_WINDOW:
+    if len(rows) < COLLAPSE_WINDOW:
         return ""
-    dead = sum(_dead_groups(row) is True for row in rows[-COLLAPSE_WINDOW:])
-    if dead >= COLLAPSE_MOST and sum(entropy < LOW_SHARE * start for entropy in window) >= COLLAPSE_MOST:
+    dead = sum(_dead_groups(row) is True for row in rows)
+    if dead >= COLLAPSE_MOST and sum(entropy < LOW_SHARE * start for entropy in entropies) >= COLLAPSE_MOST:
         return f"{fell}, rewards all equal in {dead} of {COLLAPSE_WINDOW} steps"
-    rewards = [_number(row, "reward") for row in rows]
-    before = [value for value in rewards[:COLLAPSE_STREAK] if value is not None]
-    now = [value for value in rewards[-COLLAPSE_WINDOW:] if value is not None]
-    if not before or not now or not fmean(now) < fmean(before):
+    now = _rewards(rows)
+    if not began or not now or not fmean(now) < fmean(began):
         return ""
-    low = sum(entropy < COLLAPSE_SHARE * start for entropy in window)
+    low = sum(entropy < COLLAPSE_SHARE * start for entropy in entropies)
     return f"{fell}, and the reward fell" if low >= COLLAPSE_MOST else ""
 
 

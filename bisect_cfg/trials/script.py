@@ -25,8 +25,8 @@ from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
 from bisect_cfg.jsonfile import write_json
-from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.captured import Capture, fork_point
+from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
