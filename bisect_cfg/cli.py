@@ -123,13 +123,20 @@ def recommend(study: Path, plain: bool, **options: Any) -> int:
     return 0 if recommended is not None and recommended["verified"] else 3
 
 
-@cli.command(epilog="Exit status: 0 something is known about it; 1 nothing is; 2 the log cannot be read.")
-@click.argument("log", metavar="FILE|-")
-def explain(log: str) -> int:
-    """Say what is known about the failure in a log, with sources and cures. Needs no GPU, no script, no torch."""
+@cli.command(
+    epilog="Exit status: 0 something is known about it; 1 a failure that nothing is known about; 3 no failure in it; 2 it cannot be read."
+)
+@click.argument("logs", nargs=-1, required=True, metavar="FILE|FOLDER|- ...")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def explain(logs: tuple[str, ...], as_json: bool) -> int:
+    """Say what is known about the failure in a log, with sources and cures. Needs no GPU, no script, no torch.
+
+    Also takes what is there instead of a log: trainer_state.json, JSON lines, CSV, a notebook, TensorBoard's event
+    files, all of it compressed; several files of one run (.out and .err, one for each rank), or its folder.
+    """
     from bisect_cfg.diagnosis.explain import explain_command
 
-    return explain_command(log)
+    return explain_command(*logs, as_json=as_json)
 
 
 @cli.command(

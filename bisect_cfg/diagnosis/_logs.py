@@ -74,6 +74,7 @@ _OF_TRACEBACK = re.compile(rb'File "|[A-Z_][\w\x80-\xff]*+(?=[:\x00-\x1f\x7f\xef
 """What a line has that `_FRAME` or `_RAISED` matches, in any colours: an unfinished traceback skips the others."""
 
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_NOT_RAISED = ("--- Logging error", "Exception ignored in")
 _BARE = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>.+)$")
 _SIGNALS = (
     re.compile(r"\*\*\* (?P<name>SIG[A-Z]+) received at time="),  # Ray's workers
@@ -87,7 +88,19 @@ _SIGNALS = (
     re.compile(r"Caught signal (?P<number>\d+) \("),  # UCX, which NCCL and vLLM images carry
     re.compile(r"Signal: .*\((?P<number>\d+)\)$"),  # Open MPI
     re.compile(r"Fatal Python error: (?P<words>[A-Z][a-z ]+)"),
+    re.compile(r"\(exitcode: -(?P<number>\d+)\)"),  # torchrun before its table
+    re.compile(r"(?:[Cc]ommand terminated by|interrupted by) signal (?P<number>\d+)"),  # GNU time, PyCharm
+    re.compile(r"was sent (?P<name>SIG(?!TERM|INT|HUP)[A-Z]+)!"),  # gunicorn
 )
+_STATUS = re.compile(
+    # docker, Kubernetes, LSF, Slurm, torchrun, make and PyCharm say it in these words; a shell adds 128 to the signal
+    r"[Ee]xit(?:ed)?(?: with)?(?: exit)? ?(?:[Cc]ode|[Ss]tatus)[ :=]*(?P<code>-?\d+|0x[0-9A-Fa-f]+)\b"
+    r"|exitcode\s*: *(?P<elastic>\d+)\b|Exited \((?P<docker>\d+)\)"
+    r"|(?P<killed>OOMKilled|OUT_OF_MEMORY|TERM_MEMLIMIT|0xC0000005|3221225477)"
+)
+WINDOWS = {0xC0000005: "SIGSEGV", 0xC0000409: "SIGABRT", 0xC000001D: "SIGILL", 0xC0000094: "SIGFPE", 0xC00000FD: "SIGSEGV"}
+"""Windows' exception codes, as the signal that Linux would send: access violation, stack buffer overrun, illegal
+instruction, integer division by zero, stack overflow."""
 
 # What a shell prints when its child is killed: not the child's words, and in the user's language. The texts
 # are those of glibc's message catalogues. "Killed" and "Aborted" are common words, so only whole lines count.
@@ -120,7 +133,8 @@ _SHELL = {
     for name, words in SHELL_WORDS.items()
 }
 _HOST_MEMORY = re.compile(
-    r"[Oo]ut of memory: Killed process|oom[-_]kill|OOM Killed|ray\.exceptions\.OutOfMemoryError"
+    r"[Oo]ut of memory: Killed process|oom[-_]kill|OOM Killed|ray\.exceptions\.OutOfMemoryError|OOMKilled|OUT_OF_MEMORY"
+    r"|TERM_MEMLIMIT|Out Of Memory"
 )
 
 _LITERALS = (
@@ -145,6 +159,19 @@ _LITERALS = (
     "oom-kill",
     "oom_kill",
     "exceptions.OutOfMemoryError",
+    "OOMKilled",
+    "OUT_OF_MEMORY",
+    "TERM_MEMLIMIT",
+    "0xC0000005",
+    "3221225477",
+    "xit code",
+    "xit Code",
+    "xit status",
+    "Exited (1",
+    "by signal ",
+    "was sent SIG",
+    "--- Logging error",
+    "Exception ignored in",
     *(word.partition("]")[2] or word for words in SHELL_WORDS.values() for word in words.split("|")),
 )
 ANCHORS = tuple((literal,) for literal in _LITERALS if len(literal.encode()) >= 4)
@@ -153,7 +180,8 @@ ANCHORS = tuple((literal,) for literal in _LITERALS if len(literal.encode()) >= 
 _TROUBLE = scanner(ANCHORS)
 
 
-EachLine = Callable[[bytes, int], object]
+EachLine = Callable[[bytes, int, bytes, int, "Traceback | None"], object]
+"""Called with a line, its number, the block it stands in, where in it the line ends, and the traceback that it ends."""
 
 
 class Scan(Protocol):
@@ -170,6 +198,7 @@ class Traceback:
     type_name: str
     message: str
     line: int
+    printed: bool = False  # by a logger that could not write its line, or at an object's end: nobody raised it
 
 
 @dataclass
@@ -179,6 +208,7 @@ class _Open:
     first: int
     last: int  # line of its last frame
     frames: list[tuple[str, str]] = field(default_factory=list)
+    printed: bool = False  # as in `Traceback`
 
     def until(self) -> int:
         """The line from which on it will not end any more, unless another frame comes before."""
@@ -222,6 +252,7 @@ class Reader:
         self.evidence = Evidence()
         self._open: dict[str, _Open] = {}  # by who prints it
         self._next_stale = 0  # the line at which one of them may be given up
+        self._printed: dict[str, int] = {}  # who -> the line up to which a traceback is only printed
         self._last: dict[str, Traceback] = {}  # who -> the last one that ended, which another may follow from
 
     def anchors(self) -> tuple[tuple[str], ...]:
@@ -253,12 +284,13 @@ class Reader:
             number += block.count(b"\n", counted, start)
             counted = start
             raw = block[start:end]
-            if each:
-                each(raw, number)
+            raised = None
             if self._open or _TROUBLE.search(raw):
                 self._saw_progress(block, checked, start)
                 checked = start
-                self._line(raw, number)
+                raised = self._line(raw, number)
+            if each:
+                each(raw, number, block, end, raised)
             position = end + 1
         self._saw_progress(block, checked, len(block))
 
@@ -272,17 +304,22 @@ class Reader:
             evidence.signal_lines.clear()
             evidence.progress = bool(evidence.tracebacks)
 
-    def _line(self, raw: bytes, number: int) -> None:
+    def _line(self, raw: bytes, number: int) -> Traceback | None:
+        """Follows one line; the traceback that it ends, if it ends one."""
         text = plain(raw.decode("utf-8", "replace"))
         who, said = split_prefix(text)
+        said = said.removeprefix("^C")  # the terminal's echo of Ctrl-C
         if said.startswith(_CHAINED):
             last = self._last.pop(who, None)
             self.evidence.tracebacks = [one for one in self.evidence.tracebacks if one is not last]
-            return
+            return None
+        if said.startswith(_NOT_RAISED):
+            self._printed[who] = number + 2
+            return None
         if "Traceback (most recent call last)" in said:
-            self._open[who] = _Open(number, number)
+            self._open[who] = _Open(number, number, printed=number <= self._printed.pop(who, 0))
             self._next_stale = min(self._next_stale, self._open[who].until())
-            return
+            return None
         if number >= self._next_stale:
             for stale in [one for one, unfinished in self._open.items() if number >= unfinished.until()]:
                 del self._open[stale]
@@ -293,17 +330,20 @@ class Reader:
             if frame:
                 frames.append((frame["file"], frame["function"]))
                 self._open[who].last = number
-                return
+                return None
             raised = _RAISED.match(said) if frames and said[:1].strip() else None
             if raised:
-                del self._open[who]
-                self._last[who] = Traceback(frames, raised["type"], raised["message"] or "", number)
-                self._raised(self._last[who])
-                self._signals(said, number)
-                return
+                printed = self._open.pop(who).printed
+                found = Traceback(frames, raised["type"], raised["message"] or "", number, printed)
+                if not printed:
+                    self._last[who] = found
+                    self._raised(found)
+                    self._signals(said, number)
+                return found
             # Anything else is source text, a caret line, or another rank's unmarked line in between.
         if _TROUBLE.search(raw):
             self._marks(said, number)
+        return None
 
     def _raised(self, traceback: Traceback) -> None:
         evidence = self.evidence
@@ -335,6 +375,9 @@ class Reader:
                 ((kind, value),) = found.groupdict().items()
                 name = {"name": str, "number": lambda number: signal_name(int(number)), "words": _shell_signal}[kind](value)
                 self._signal(name, number, said)
+        status = _STATUS.search(said)
+        if status:
+            self._signal(_of_status(status), number, said)
 
     def _signal(self, name: str | None, number: int, said: str) -> None:
         if name and name not in self.evidence.signals:
@@ -356,6 +399,17 @@ def signal_name(number: int) -> str | None:
         return signal.Signals(number).name
     except ValueError:
         return None
+
+
+def _of_status(found: re.Match[str]) -> str | None:
+    """The signal that an exit status tells of."""
+    if found["killed"]:
+        return "SIGSEGV" if found["killed"][0] in "03" else "SIGKILL"
+    said = found["code"] or found["elastic"] or found["docker"]
+    number = int(said, 16 if said.startswith("0x") else 10)
+    if number & 0xFFFFFFFF in WINDOWS:
+        return WINDOWS[number & 0xFFFFFFFF]
+    return signal_name(-number if number < 0 else number - 128) if -65 < number < 0 or 128 < number < 192 else None
 
 
 def _shell_signal(said: str) -> str | None:

@@ -1,11 +1,13 @@
 """What the printed metrics of a run say.
 
-The Trainer prints one dictionary every `logging_steps`: numbers with transformers 4, strings with 5, and verl
-prints `actor/grad_norm:0.3 - ...`. A run that goes wrong without an exception shows it only there. Loss
-says little: in GRPO it is zero on healthy runs. Gradient norm, entropy and the spread of rewards say much.
+The Trainer prints one dictionary every `logging_steps`: numbers with transformers 4, strings with 5; verl prints
+`actor/grad_norm:0.3 - ...`, Megatron a line between bars, a notebook a table, and files of metrics come as JSON lines
+or columns. A run that goes wrong without an exception shows it only there. Loss says little: in GRPO it is zero on
+healthy runs. Gradient norm, entropy and the spread of rewards say much.
 
-`Rows` collects the first rows and the last ones of a log of any size, and the first row with a non-finite
-gradient wherever it is. `facts` names what they show, in the words the knowledge files match on.
+`Rows` collects the rows of a log of any size: all of them in the first blocks, evenly spread ones after that, all of
+the last ones again, and the first rows with a non-finite gradient wherever they are. `facts` names what they show, in
+the words the knowledge files match on. Collapse is `trials.health`'s, asked of the last stretch between change points.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
+from typing import Any
 
 FACTS = {
     "non-finite-gradient": "grad_norm is NaN, or infinite more than once",
@@ -24,21 +27,32 @@ FACTS = {
     "kl-overflow": "kl is infinite, or NaN after having been finite",
     "missing-reward": "reward is None or NaN",
     "undefined-spread": "reward_std is NaN",
-    "dead-reward": "all rewards of a group are equal, for all of the last rows",
-    "no-gradient": "grad_norm is exactly 0 for all of the last rows",
+    "dead-reward": "all rewards of a group are equal, from the first rows to the last",
+    "no-gradient": "grad_norm is exactly 0, from the first rows to the last",
     "all-clipped": "every completion was cut off at max_completion_length",
-    "collapse": "entropy fell to almost nothing and rewards stopped differing",
+    "collapse": "the policy collapsed, and did not come back",
     "growing-gradient": "grad_norm grew a hundredfold",
     "large-gradient": "grad_norm is above 10 in most rows",
-    "biased-ratio": "the importance sampling ratio is far from 1",
+    "biased-ratio": "the importance sampling ratio is far from 1, from the first row on",
     "no-steps": "the run ended without one training step",
 }
 """The facts and what they mean; a knowledge entry may match on any of them."""
 
-FIRST_ROWS = 64
+DENSE_BLOCKS = 8
+"""Blocks of which every row is read (2 MB, some five thousand rows); of later ones evenly spread rows tell as much."""
+
+SPREAD = 6
+"""Rows read of a block after those."""
+
 LAST_ROWS = 256
 ENOUGH = 4
-"""Rows before "all of the last rows" means anything: two or three equal groups happen on healthy runs."""
+"""Rows before "all rows" means anything: two or three equal groups happen on healthy runs."""
+
+FIRST = 5
+"""Rows that say how a run began."""
+
+ALWAYS = 0.95
+"""Share of rows that counts as all of them: a row of an evaluation, a step that was skipped."""
 
 GROWTH = 100.0
 """Growth of the median grad_norm, first to last quarter, that no healthy run shows."""
@@ -47,33 +61,68 @@ LARGE = 10.0
 """grad_norm of healthy GRPO runs lies between 0.05 and about 2 before clipping; only beside other clues does a larger
 one mean something."""
 
-COLLAPSED = 0.05
-"""Entropy below this fraction of the first. Collapsed runs end below 0.01 of it, healthy ones above 0.1."""
-
 RATIO_FLOOR = 0.8
 """A mean sampling ratio below this throws a fifth of the gradient away; top_k=50 gives 0.17."""
 
-_ROW = re.compile(rb"['\"]loss['\"]: |actor/grad_norm: ?|['\"]grad_norm['\"]: ")
-# What every such row contains, as plain words, which are found at memory speed.
-_ROW_WORDS = (b"grad_norm", b"'loss'", b'"loss"')
-_NON_FINITE = re.compile(rb"grad_norm['\"]?: ?['\"]?(?:np\.float\d+\()?(?:[Nn]a[Nn]|-?[Ii]nf)")
-_VALUE = re.compile(
-    r"['\"]?(?P<name>[A-Za-z_][\w/.-]*)['\"]?: ?['\"]?(?:np\.float\d+\()?"
-    r"(?P<value>-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[Nn]a[Nn]|-?[Ii]nf(?:inity)?|None|null)\b"
+BROKEN_STREAK = 8
+"""Infinite gradients in a row, or NaN ones, after which no gradient scaler is still looking for its scale."""
+
+POINTS = 400
+"""Points of a series that change points are looked for in; a longer one is averaged."""
+
+_NAMES = rb"loss|grad_norm|reward|entropy|policy_loss|pg_loss|actor_loss|train/loss|train/grad_norm|train/reward"
+_ROW = re.compile(
+    rb"['\"](?:" + _NAMES + rb")['\"]: |actor/grad_norm: ?|actor/pg_loss: ?|\| lm loss: | grad norm: |^ *iteration +\d+/",
+    re.MULTILINE,
 )
-_FINISHED = b"'train_runtime': "
+# What every such row contains, as plain words, which are found at memory speed.
+_ROW_WORDS = (b"grad_norm", b"loss'", b'loss"', b"grad norm", b"pg_loss", b"'reward'", b'"reward"', b"entropy")
+_NON_FINITE = re.compile(rb"grad[_ ]norm['\"]?: ?['\"]?(?:np\.float\d+\()?(?:[Nn]a[Nn]|-?[Ii]nf)")
+_VALUE = re.compile(
+    r"['\"]?(?P<name>[A-Za-z_][\w/.@-]*(?: (?:loss|norm|rate|samples))?)['\"]?: ?['\"]?(?:np\.float\d+\(|tensor\()?"
+    r"(?P<value>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?[Nn]a[Nn]|-?[Ii]nf(?:inity)?|None|null)\b"
+)
+_TABLE = re.compile(rb"^[| \t]*Step[ \t|]+.*(?:Loss|loss|reward|Reward|entropy)", re.MULTILINE)
+_FINISHED = b"train_runtime"
 _ALIASES = {
     "actor/grad_norm": "grad_norm",
+    "grad norm": "grad_norm",
     "actor/pg_loss": "loss",
+    "lm loss": "loss",
+    "policy_loss": "loss",
+    "pg_loss": "loss",
+    "actor_loss": "loss",
     "actor/entropy": "entropy",
     "actor/entropy_loss": "entropy",
+    "policy/entropy": "entropy",
+    "entropy_loss": "entropy",
     "actor/kl_loss": "kl",
+    "actor/ppo_kl": "kl",
+    "objective/kl": "kl",
     "critic/score/mean": "reward",
     "critic/rewards/mean": "reward",
+    "objective/scores": "reward",
+    "rewards/mean": "reward",
+    "reward/mean": "reward",
+    "reward_mean": "reward",
+    "mean_reward": "reward",
+    "return": "reward",
+    "rewards/std": "reward_std",
+    "critic/score/std": "reward_std",
     "completions/clipped_ratio": "clipped_ratio",
+    "completions/clip_ratio": "clipped_ratio",
     "response_length/clip_ratio": "clipped_ratio",
     "sampling/importance_sampling_ratio/mean": "ratio",
+    "iteration": "step",
+    "global_step": "step",
+    "current_steps": "step",
+    "_step": "step",
+    "trainer/global_step": "step",
+    "training loss": "loss",
+    "train_loss": "loss",
 }
+KNOWN = {"loss", "grad_norm", "reward", "reward_std", "entropy", "kl", "frac_reward_zero_std", "clipped_ratio", "learning_rate"}
+"""Names by which a row of a table or a file is told from other numbers."""
 
 
 @dataclass(frozen=True)
@@ -83,39 +132,80 @@ class Row:
     values: dict[str, float]
 
 
+def canonical(name: str) -> str:
+    """The name that a metric goes by here, whatever the trainer or its logger calls it."""
+    name = name.strip()
+    for prefix in ("train/", "train_"):
+        if name.startswith(prefix) and name not in ("train_runtime", "train_loss"):
+            name = name.removeprefix(prefix)
+    return _ALIASES.get(name, _ALIASES.get(name.lower(), name.lower().replace(" ", "_")))
+
+
 def parse(line: int, text: str) -> Row:
     """One printed row; None and null count as NaN, because TRL prints them where nothing valid remained."""
-    values = {}
+    values: dict[str, float] = {}
     for found in _VALUE.finditer(text):
         value = found["value"]
-        name = _ALIASES.get(found["name"], found["name"])
-        values[name] = math.nan if value in ("None", "null") else float(value)
+        values.setdefault(canonical(found["name"]), math.nan if value in ("None", "null") else float(value))
     return Row(line, text, values)
+
+
+def row_of(line: int, values: Mapping[str, Any]) -> Row | None:
+    """A row of a file of metrics; None if nothing in it is a metric that we know."""
+    numbers: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, bool):
+            continue
+        try:
+            number = math.nan if value is None else float(value)
+        except (TypeError, ValueError):
+            continue
+        if not (value is None and name in ("kl", "loss")):
+            numbers.setdefault(canonical(name), number)
+    if not KNOWN & set(numbers):
+        return None
+    step = numbers.get("step")
+    at = f"step {step:g}: " if step is not None and math.isfinite(step) else ""
+    shown = [f"{name}={numbers[name]:.4g}" for name in ("loss", "grad_norm", "reward", "reward_std", "entropy", "kl") if name in numbers]
+    return Row(line, at + ", ".join(shown), numbers)
 
 
 class Rows:
     """Collects the rows that matter while a log goes by in blocks."""
 
     def __init__(self) -> None:
-        self._first: list[Row] = []
+        self.count = 0
+        self._series: list[Row] = []
         self._broken: list[Row] = []
         self._tail: deque[tuple[bytes, int]] = deque(maxlen=2)
         self._finished: Row | None = None
+        self._blocks = 0
+        self._columns: list[str] | None = None  # of a table that a notebook printed
+        self._lines: list[int] | None = None
 
-    def feed(self, block: bytes, number: int) -> None:
-        """Looks at one block, whose first line has this number."""
-        if not any(word in block for word in _ROW_WORDS):
-            if self._finished is None and _FINISHED in block:
-                self._finish(block, number)
-            return
-        if len(self._first) < FIRST_ROWS:
-            for row in self._rows(block, number):
-                self._first.append(row)
-                if len(self._first) >= FIRST_ROWS:
-                    break
+    def add(self, row: Row) -> None:
+        """A row of a file of metrics."""
+        self._series.append(row)
+        self.count += 1
+        if not math.isfinite(row.values.get("grad_norm", 0.0)) and len(self._broken) < ENOUGH:
+            self._broken.append(row)
+
+    def feed(self, block: bytes, number: int) -> bool:
+        """Looks at one block, whose first line has this number; whether it has rows."""
+        if self._finished is None and _FINISHED in block:
+            self._finish(block, number)
+        if b"Step" in block or self._columns:
+            self._tables(block, number)
+        if not any(word in block for word in _ROW_WORDS) or not _ROW.search(block):
+            return False
+        self._blocks += 1
+        stride = 0 if self._blocks <= DENSE_BLOCKS else max(len(block) // SPREAD, 1)
+        for row in self._rows(block, number, stride):
+            self._series.append(row)
+            self.count += 1
         # NaN stays: the block that has the first one ends with one too. Only the first blocks, which may be
         # the whole log, are searched for passing ones.
-        last = max(block.rfind(b"grad_norm"), 0)
+        last = max(block.rfind(b"grad_norm"), block.rfind(b"grad norm"), 0)
         suspect = len(self._tail) < 2 or _NON_FINITE.match(block, last)
         broken = _NON_FINITE.search(block) if suspect and len(self._broken) < ENOUGH else None
         if broken:
@@ -124,21 +214,63 @@ class Rows:
                 if not math.isfinite(row.values.get("grad_norm", 0.0)) and len(self._broken) < ENOUGH:
                     self._broken.append(row)
         self._tail.append((block, number))
-        if self._finished is None and _FINISHED in block:
-            self._finish(block, number)
+        self._lines = None
+        return True
+
+    def after(self, line: int) -> int:
+        """How many rows came after a line; more than a few are not counted."""
+        if self._lines is None:
+            tail = [row.line for block, number in self._tail for row in self._rows(block, number)]
+            self._lines = sorted({*tail[-LAST_ROWS:], *(row.line for row in self._series[-LAST_ROWS:])})
+            if self._finished is not None and "train_runtime" in self._finished.text and self._lines:
+                self._lines += [max(self._lines[-1], self._finished.line)] * 2
+        return sum(1 for number in self._lines if number > line)
+
+    def series(self) -> list[Row]:
+        """The rows of the whole run, evenly spread where there were very many."""
+        last = [row for block, number in self._tail for row in self._rows(block, number)][-LAST_ROWS:]
+        if self._blocks <= DENSE_BLOCKS or not last:
+            return self._series
+        return [row for row in self._series if row.line < last[0].line] + last
 
     def facts(self) -> dict[str, list[Row]]:
         """What the rows show: fact -> the rows that show it."""
-        last = [row for block, number in self._tail for row in self._rows(block, number)][-LAST_ROWS:]
-        return _facts(self._first, self._broken, last, self._finished)
+        series = [row for row in self.series() if not any(name.startswith("eval_") for name in row.values)]
+        series = [row for row in series if KNOWN & set(row.values) and not _FINISHED.decode() in row.text]
+        return _facts(_of_one_rank(series), self._broken, self._finished)
 
     def _finish(self, block: bytes, number: int) -> None:
         place = block.index(_FINISHED)
         text = block[max(block.rfind(b"\n", 0, place), 0) : place + 200].decode("utf-8", "replace")
         self._finished = Row(number + block.count(b"\n", 0, place), text.strip().split("\n")[0], {})
 
+    def _tables(self, block: bytes, number: int) -> None:
+        """Rows of a table whose first column is the step, as a notebook prints it."""
+        begun = 0
+        if self._columns is None:
+            header = _TABLE.search(block)
+            if not header:
+                return
+            end = block.find(b"\n", header.end())
+            self._columns = _cells(block[header.start() : end if end >= 0 else len(block)].decode("utf-8", "replace"))
+            begun = end + 1 if end >= 0 else len(block)
+        misses = 0
+        for offset, line in enumerate(block[begun : begun + (1 << 20)].decode("utf-8", "replace").split("\n")):
+            cells = _cells(line)
+            if len(cells) == len(self._columns) and re.fullmatch(r"\d+(?:/\d+)?", cells[0]):
+                values = {name: None if cell in ("No log", "None", "") else cell for name, cell in zip(self._columns, cells, strict=True)}
+                row = row_of(number + block.count(b"\n", 0, begun) + offset, {**values, "step": cells[0].split("/")[0]})
+                if row:
+                    self.add(row)
+                    misses = 0
+            elif line.strip(" |-:\t"):
+                misses += 1
+                if misses > 3:
+                    self._columns = None
+                    return
+
     @staticmethod
-    def _rows(block: bytes, number: int) -> Iterator[Row]:
+    def _rows(block: bytes, number: int, stride: int = 0) -> Iterator[Row]:
         position = 0
         while found := _ROW.search(block, position):
             breaks = [block.rfind(mark, position, found.start()) for mark in (b"\n", b"\r")]
@@ -146,86 +278,180 @@ class Rows:
             end = block.find(b"\n", found.end())
             end = len(block) if end < 0 else end
             number += block.count(b"\n", position, found.start())
-            yield parse(number, block[start : min(end, start + 4000)].decode("utf-8", "replace").strip())
-            position = end
+            row = parse(number, block[start : min(end, start + 4000)].decode("utf-8", "replace").strip())
+            if row.values and (KNOWN & set(row.values)) and not _a_sample(row):
+                yield row
+            number += block.count(b"\n", found.start(), min(end + stride, len(block)) if stride else end)
+            position = end + stride
+            if stride:
+                following = block.find(b"\n", position)
+                if following < 0:
+                    return
+                number += block.count(b"\n", min(end + stride, len(block)), following)
+                position = following
 
 
-def _facts(
-    first: list[Row], broken: list[Row], last: list[Row], finished: Row | None
-) -> dict[str, list[Row]]:
+def _cells(line: str) -> list[str]:
+    line = line.strip().strip("|")
+    parts = line.split("|") if "|" in line else line.split("\t") if "\t" in line else re.split(r"\s{2,}", line)
+    return [part.strip() for part in parts]
+
+
+def _a_sample(row: Row) -> bool:
+    """Whether it is a completion with its reward, and no row of metrics."""
+    if len(KNOWN & set(row.values)) > 1:
+        return False
+    return bool(re.search(r"['\"](?:prompt|completion|response|answer|question|content|text|messages)['\"]: ?['\"\[]", row.text))
+
+
+def _of_one_rank(rows: list[Row]) -> list[Row]:
+    """The rows in the order of the steps; those that several ranks printed for the same step once."""
+    steps = [row.values.get("step") for row in rows]
+    if any(step is None for step in steps) or len(set(steps)) in (0, len(steps)):
+        return rows
+    merged: dict[float, dict[str, float]] = {}
+    places: dict[float, Row] = {}
+    for row in rows:  # a logger's history has the metrics of one step in several rows
+        merged[row.values["step"]] = {**row.values, **merged.get(row.values["step"], {})}
+        places.setdefault(row.values["step"], row)
+    return [Row(place.line, place.text, merged[step]) for step, place in places.items()]
+
+
+def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str, list[Row]]:
     facts: dict[str, list[Row]] = {}
-    if not last:
+    if not rows:
         return {"no-steps": [finished]} if finished else {}
+    last = rows[-LAST_ROWS:]
 
-    def column(name: str, rows: list[Row]) -> list[float]:
-        return [row.values[name] for row in rows if name in row.values]
+    def column(name: str, among: list[Row]) -> list[float]:
+        return [row.values[name] for row in among if name in row.values]
 
-    def rows_with(name: str, rows: list[Row]) -> list[Row]:
-        return [row for row in rows if name in row.values]
+    def rows_with(name: str, among: list[Row]) -> list[Row]:
+        return [row for row in among if name in row.values]
 
     # One broken step that training recovered from is how a gradient scaler finds its scale.
-    ends_broken = rows_with("grad_norm", last)[-1:]
-    ends_broken = [row for row in ends_broken if not math.isfinite(row.values["grad_norm"])]
-    if len(broken) > 2 or ends_broken:
+    norms_rows = rows_with("grad_norm", rows)
+    ends_broken = [row for row in norms_rows[-1:] if not math.isfinite(row.values["grad_norm"])]
+    if norms_rows and (ends_broken or _streak(norms_rows, "grad_norm") >= BROKEN_STREAK):
         shown = broken or ends_broken
-        if any(math.isnan(row.values["grad_norm"]) for row in shown):
+        late = [row.values["grad_norm"] for row in norms_rows[-BROKEN_STREAK:]]
+        if any(map(math.isnan, late)) or any(math.isnan(row.values["grad_norm"]) for row in shown):
             facts["non-finite-gradient"] = shown
-        elif len(broken) > 1:
+        elif len(broken) > 1 or len(norms_rows) == 1:
             facts["infinite-gradient"] = shown
     bad_loss = [row for row in rows_with("loss", last) if not math.isfinite(row.values["loss"])]
-    if len(bad_loss) > 1:
+    if len(bad_loss) > 1 and (bad_loss[-1] is rows_with("loss", last)[-1] or len(bad_loss) >= BROKEN_STREAK):
         facts["non-finite-loss"] = bad_loss
-    if first is not last:
-        was_finite = broken_before = False
-        for row in rows_with("kl", first + last):
-            value = row.values["kl"]
-            if math.isinf(value) or (math.isnan(value) and was_finite and not broken_before):
-                facts["kl-overflow"] = [row]
-                break
-            was_finite |= math.isfinite(value)
-            broken_before |= not math.isfinite(row.values.get("grad_norm", 0.0))
+    was_finite = broken_before = False
+    for row in rows_with("kl", rows):
+        value = row.values["kl"]
+        if math.isinf(value) or (math.isnan(value) and was_finite and not broken_before):
+            facts["kl-overflow"] = [row]
+            break
+        was_finite |= math.isfinite(value)
+        broken_before |= not math.isfinite(row.values.get("grad_norm", 0.0))
     for name, fact in (("reward", "missing-reward"), ("reward_std", "undefined-spread")):
         missing = [row for row in rows_with(name, last) if math.isnan(row.values[name])]
-        if missing:
+        if missing and not facts.keys() & {"non-finite-gradient"}:
             facts[fact] = missing
-    norms = column("grad_norm", last)
-    if len(norms) >= ENOUGH and not any(norms):
-        facts["no-gradient"] = last
-    spread = column("reward_std", last)
-    dead_groups = column("frac_reward_zero_std", last)
-    dead = (len(spread) >= ENOUGH and not any(spread)) or (
-        len(dead_groups) >= ENOUGH and min(dead_groups) >= 1.0
-    )
-    if dead:
-        facts["dead-reward"] = rows_with("reward_std", last) or last
-    clipped = column("clipped_ratio", last)
-    if len(clipped) >= ENOUGH and min(clipped) >= 1.0:
-        facts["all-clipped"] = rows_with("clipped_ratio", last)
-    _collapse(facts, first, last, column)
-    early, late = column("grad_norm", first), norms[-max(len(norms) // 4, 1) :]
-    if len(norms) + len(early) >= 40 and all(map(math.isfinite, late)):
-        before = median(early[: max(len(early) // 4, 1)])
+    _signal(facts, rows, column, rows_with)
+    _collapse(facts, rows)
+    norms = column("grad_norm", rows)
+    late = norms[-max(len(norms) // 4, 1) :]
+    if len(norms) >= 40 // 2 and all(map(math.isfinite, late)):
+        before = median(norms[: max(len(norms) // 4, 1)])
         if 0 < before < math.inf and median(late) > GROWTH * before:
-            facts["growing-gradient"] = [first[0], last[-1]]
+            facts["growing-gradient"] = [rows[0], rows[-1]]
     if len(norms) >= ENOUGH and median(norms) > LARGE and all(map(math.isfinite, norms)):
-        facts["large-gradient"] = [last[-1]]
-    ratios = column("ratio", last)
-    if len(ratios) >= ENOUGH and median(ratios) < RATIO_FLOOR:
+        facts["large-gradient"] = [rows[-1]]
+    # A sampling filter acts from the first row on; a ratio that falls later is drift.
+    ratios = column("ratio", rows)
+    if len(ratios) >= ENOUGH and median(ratios) < RATIO_FLOOR and median(ratios[:FIRST]) < RATIO_FLOOR:
         facts["biased-ratio"] = rows_with("ratio", last)
     return facts
 
 
-def _collapse(facts: dict[str, list[Row]], first: list[Row], last: list[Row], column) -> None:
-    """Entropy gone and rewards alike, unless the reward rose: then the policy has simply learnt the task."""
-    entropy = column("entropy", first), column("entropy", last)
-    if not entropy[0] or len(entropy[1]) < ENOUGH:
+def _signal(facts: dict[str, list[Row]], rows: list[Row], column: Any, rows_with: Any) -> None:
+    """Runs that have had nothing to learn from, from the first rows to the last."""
+    norms = column("grad_norm", rows)
+    if len(norms) >= ENOUGH and _always(norms, lambda value: value == 0):
+        facts["no-gradient"] = rows_with("grad_norm", rows)[-LAST_ROWS:]
+    spread, dead_groups = column("reward_std", rows), column("frac_reward_zero_std", rows)
+    rewards = column("reward", rows)
+    dead = len(spread) >= ENOUGH and _always(spread, lambda value: value == 0)
+    dead = dead or (len(dead_groups) >= ENOUGH and _always(dead_groups, lambda value: value >= 1))
+    # Rewards that differ from row to row by prompt, with equal ones in each group, and at their best: nothing to learn
+    # any more, which is no failure.
+    solved = len(rewards) >= ENOUGH and fmean(rewards[:FIRST]) < fmean(rewards[-FIRST:]) - 1e-6 and rewards[-1] > 0.9
+    if dead and not solved:
+        facts["dead-reward"] = rows_with("reward_std", rows)[-LAST_ROWS:] or rows_with("frac_reward_zero_std", rows)[-LAST_ROWS:]
+    clipped = column("clipped_ratio", rows)
+    if len(clipped) >= ENOUGH and _always(clipped, lambda value: value >= 1):
+        facts["all-clipped"] = rows_with("clipped_ratio", rows)[-LAST_ROWS:]
+
+
+def _always(values: Sequence[float], holds: Any) -> bool:
+    """In nearly all rows, in all of the last ones, and in the first."""
+    return all(map(holds, values[-ENOUGH:])) and sum(map(holds, values)) >= ALWAYS * len(values)
+
+
+def _streak(rows: list[Row], name: str) -> int:
+    """The longest run of non-finite values of one metric."""
+    longest = streak = 0
+    for row in rows:
+        streak = 0 if math.isfinite(row.values[name]) else streak + 1
+        longest = max(longest, streak)
+    return longest
+
+
+def _collapse(facts: dict[str, list[Row]], rows: list[Row]) -> None:
+    """Whether the policy is collapsed at the end of the run, and since when."""
+    from bisect_cfg.trials import health
+
+    points = _points(rows)
+    steps = [{"step": index, **row.values} for index, row in enumerate(points)]
+    suspected = health.collapse(steps)
+    if suspected is None:
         return
-    tail = entropy[1][-ENOUGH:]
-    started = max(entropy[0][:ENOUGH])
-    rewards = column("reward", first)[:ENOUGH], column("reward", last)[-ENOUGH:]
-    rose = bool(rewards[0] and rewards[1]) and median(rewards[1]) > median(rewards[0]) + 1e-6
-    dead = [value for value in column("frac_reward_zero_std", last)[-ENOUGH:]]
-    spread = [value for value in column("reward_std", last)[-ENOUGH:]]
-    alike = (bool(dead) and median(dead) >= 0.9) or (bool(spread) and max(spread) == 0.0)
-    if started > 0 and max(tail) < COLLAPSED * started and alike and not rose:
-        facts["collapse"] = [first[0], last[-1]]
+    # Where the windows of the running rule begin is asked as well: a short run has too few rows for change points.
+    windows = (health.COLLAPSE_STREAK, health.COLLAPSE_WINDOW, health.GONE_STEPS)
+    begins = [max(suspected.step + 1 - size, 1) for size in windows]
+    for first in [*_last_stretches(points), *begins]:
+        if health.lost_at_end(steps, first):
+            facts["collapse"] = [points[max(first - 1, 0)], points[first], points[-1]]
+            return
+
+
+def _last_stretches(points: list[Row]) -> list[int]:
+    """Where the last stretch of the run may begin: its change points, later ones first.
+
+    Only a log that is suspected gets here, so that no other one pays for the import of ruptures, and scipy with it.
+    """
+    columns = [name for name in ("reward", "entropy", "frac_reward_zero_std", "reward_std") if all(name in row.values for row in points)]
+    shortest = 3
+    if not columns or len(points) < 4 * shortest:
+        return []
+    import numpy
+    import ruptures
+
+    series = numpy.array([[row.values[name] for name in columns] for row in points], dtype=float)
+    series = numpy.nan_to_num(series, nan=0.0, posinf=0.0, neginf=0.0)
+    spread = series.std(axis=0)
+    series = (series - series.mean(axis=0)) / numpy.where(spread > 0, spread, 1.0)
+    search = ruptures.KernelCPD(kernel="linear", min_size=shortest).fit(series)
+    # A change has to explain more than noise does: the usual penalty of the Bayesian information criterion.
+    found = search.predict(pen=2.0 * len(columns) * math.log(len(points)))
+    return [change for change in reversed(found) if 0 < change < len(points)]
+
+
+def _points(rows: list[Row]) -> list[Row]:
+    """At most so many rows: the mean of neighbours where there are more."""
+    size = -(-len(rows) // POINTS)
+    if size <= 1:
+        return rows
+    points = []
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        names = set.intersection(*(set(row.values) for row in part))
+        points.append(Row(part[0].line, part[0].text, {name: fmean(row.values[name] for row in part) for name in names}))
+    return points

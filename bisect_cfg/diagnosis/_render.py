@@ -1,11 +1,14 @@
-"""An explanation as text: the likeliest failure in full, the others in a line each, the next command last."""
+"""An explanation as text: what happened, where in the log, what to do first, why we think so; the next command last."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import textwrap
+from collections.abc import Sequence
+from typing import Any
 
-from bisect_cfg.diagnosis.explain import Explanation, Match
+from bisect_cfg.diagnosis.explain import Explanation, Line, Match
 
 WIDEST = 100
 """Columns of running text; wider lines are hard to read, whatever the terminal."""
@@ -13,72 +16,153 @@ WIDEST = 100
 LONGEST_EVIDENCE = 240
 """Characters of a log line that are shown."""
 
-ALTERNATIVES = 5
+ALTERNATIVES = 4
 """Further matches that are listed. More means that the log is a collection, not a run."""
 
+SOURCES = 4
+"""Sources that are shown; `--json` has all."""
 
-def show(explanation: Explanation) -> None:
-    """Prints it."""
-    print(render(explanation))
+SCHEMA = 1
+"""Version of what --json prints."""
 
 
 def render(explanation: Explanation) -> str:
     """The whole explanation as plain text."""
     width = min(shutil.get_terminal_size().columns, WIDEST)
-    parts = [_known(explanation.matches[0], width)] if explanation.matches else [_unknown(explanation, width)]
-    others = explanation.matches[1 : 1 + ALTERNATIVES]
+    parts = [_known(explanation, width)] if explanation.matches else [_unknown(explanation, width)]
+    others = [*explanation.matches[1:], *explanation.seen][:ALTERNATIVES]
     if others:
-        lines = ["It may also be:"]
+        lines = ["It may also be:" if explanation.matches else "The log also mentions, which need not be the cause:"]
         for match in others:
-            place = f" (line {match.evidence[0].number})" if match.evidence else ""
+            place = f" ({_at(match.evidence[0])})" if match.evidence else ""
             lines.append(_wrap(f"{match.entry.title}{place} [{match.entry.id}]", width, "  - ", "    "))
         parts.append("\n".join(lines))
     parts.append(_next(explanation, width))
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
-def _known(match: Match, width: int) -> str:
+def as_json(explanation: Explanation, problems: Sequence[str] = ()) -> str:
+    """The whole explanation for tools."""
+    content = {
+        "schema": SCHEMA,
+        "status": explanation.status,
+        "error": _line(explanation.error),
+        "last_error": _line(explanation.last or explanation.error),
+        "signature": explanation.signature.to_json() if explanation.signature else None,
+        "matches": [_match(match) for match in explanation.matches],
+        "mentioned": [_match(match) for match in explanation.seen],
+        "environment": dict(explanation.environment),
+        "lines": explanation.lines,
+        "rows": explanation.rows,
+        "unreadable": list(problems),
+        "command": explanation.command,
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False)
+
+
+def _line(line: Line | None) -> dict[str, Any] | None:
+    return None if line is None else {"line": line.number, "text": line.text, "file": line.file}
+
+
+def _match(match: Match) -> dict[str, Any]:
     entry = match.entry
-    lines = [_wrap(entry.title, width, "", ""), f"[{entry.id}]", "", "Why this:"]
-    lines += [_wrap(reason, width, "  - ", "    ") for reason in match.why]
-    lines += [f"  {line.number:>8} | {line.text[:LONGEST_EVIDENCE]}" for line in match.evidence[:4]]
-    if match.unchecked:
-        lines += [_wrap(f"if {'; '.join(match.unchecked)} (the log does not say)", width, "  - ", "    ")]
+    return {
+        "id": entry.id,
+        "title": entry.title,
+        "score": match.score,
+        "general": entry.general,
+        "why": list(match.why),
+        "evidence": [_line(line) for line in match.evidence],
+        "unchecked": list(match.unchecked),
+        "meaning": entry.meaning,
+        "trigger": entry.trigger,
+        "root_cause": entry.root_cause,
+        "cures": list(entry.cures),
+        "not_helping": list(entry.not_helping),
+        "settings": list(entry.bisect),
+        "sources": list(entry.sources),
+    }
+
+
+def _at(line: Line) -> str:
+    return f"line {line.number}" + (f" of {line.file}" if line.file else "")
+
+
+def _error(explanation: Explanation) -> list[str]:
+    """The error's own words and its line, and the last one of the log where that is another."""
+    lines = []
+    if explanation.error is not None:
+        lines.append(f"  {_at(explanation.error)}: {explanation.error.text[:LONGEST_EVIDENCE]}")
+    if explanation.last is not None:
+        lines.append(f"  and last, {_at(explanation.last)}: {explanation.last.text[:LONGEST_EVIDENCE]}")
+    return lines
+
+
+def _known(explanation: Explanation, width: int) -> str:
+    match = explanation.matches[0]
+    entry = match.entry
+    lines = [_wrap(entry.title, width, "", "")]
+    error = _error(explanation)
+    if error:
+        lines += ["", "The error in the log:", *error]
     lines += ["", _wrap(entry.meaning, width, "", "")]
-    if entry.trigger:
-        lines += [_wrap(entry.trigger, width, "Trigger:    ", "            ")]
-    if entry.root_cause:
-        lines += [_wrap(entry.root_cause, width, "Root cause: ", "            ")]
     lines += ["", "What to do, in this order:"]
     lines += [_wrap(cure, width, f"  {number}. ", "     ") for number, cure in enumerate(entry.cures, 1)]
     if entry.not_helping:
         lines += ["What does not help:"] + [_wrap(one, width, "  - ", "    ") for one in entry.not_helping]
+    lines += ["", f"Why this [{entry.id}]:"]
+    lines += [_wrap(reason, width, "  - ", "    ") for reason in match.why]
+    shown = explanation.error and (explanation.error.file, explanation.error.number)
+    lines += [
+        f"  {line.number:>8} | {line.text[:LONGEST_EVIDENCE]}" + (f"  ({line.file})" if line.file else "")
+        for line in match.evidence[:4]
+        if (line.file, line.number) != shown or len(match.evidence) == 1
+    ]
+    if match.unchecked:
+        lines += [_wrap(f"if {'; '.join(match.unchecked)} (the log does not say)", width, "  - ", "    ")]
+    if entry.trigger:
+        lines += [_wrap(entry.trigger, width, "Trigger:    ", "            ")]
+    if entry.root_cause:
+        lines += [_wrap(entry.root_cause, width, "Root cause: ", "            ")]
     sources = ["measured with tiny models on a CPU" if one == "measured" else one for one in entry.sources]
-    lines += ["", "Known from:"] + [f"  {source}" for source in sources]
+    lines += ["", "Known from:"] + [f"  {source}" for source in sources[:SOURCES]]
     return "\n".join(lines)
 
 
 def _unknown(explanation: Explanation, width: int) -> str:
-    if explanation.signature is None:
+    if explanation.error is None and explanation.signature is None:
+        if not explanation.lines and not explanation.rows:
+            return _wrap("There is nothing in it: not one line.", width, "", "")
+        read = f"{explanation.lines} lines" if explanation.lines else f"{explanation.rows} rows of metrics"
         text = (
-            f"Nothing known was found in these {explanation.lines} lines, and no failure either: no "
-            "traceback, no signal, no metrics that went wrong. If the run died, the end of its output is "
-            "missing; add 2>&1 to the command that writes the log."
+            f"No failure was found in these {read}: no error that ended the run, no traceback, no signal, no metrics "
+            "that went wrong. If the run died all the same, the end of its output is missing; add 2>&1 to the command "
+            "that writes the log."
         )
         return _wrap(text, width, "", "")
     text = "The log shows a failure that no known issue covers. A cause would be a guess. The failure:"
-    return _wrap(text, width, "", "") + "\n\n  " + str(explanation.signature)
+    shown = _error(explanation) or [f"  {explanation.signature}"]
+    return _wrap(text, width, "", "") + "\n\n" + "\n".join(shown)
 
 
 def _next(explanation: Explanation, width: int) -> str:
-    if not explanation.matches and explanation.signature is None:
+    """The next command, where a bisection of settings would tell something."""
+    if not explanation.matches and explanation.error is None and explanation.signature is None:
         return _wrap("To compare a configuration that fails with one that works:", width, "", "") + (
             f"\n\n  {explanation.command}"
         )
     settings = explanation.matches[0].entry.bisect if explanation.matches else ()
+    if explanation.matches and not settings:
+        return ""  # a missing package, a full disk, a dead network: no setting of the run is at fault
+    if not explanation.matches and explanation.error is not None and explanation.error.text.startswith(OF_THE_SCRIPT):
+        return _wrap("That is a slip in the script or its data, so its line number is the place to look.", width, "", "")
     text = "To find out which of your settings do it, with short real runs"
     text += f" (suspects: {', '.join(settings)}):" if settings else ":"
     return _wrap(text, width, "", "") + f"\n\n  {explanation.command}"
+
+
+OF_THE_SCRIPT = ("SyntaxError", "IndentationError", "NameError", "FileNotFoundError", "UnboundLocalError", "KeyboardInterrupt")
+"""Exceptions that no setting of a run brings about."""
 
 
 def _wrap(text: str, width: int, first: str, rest: str) -> str:

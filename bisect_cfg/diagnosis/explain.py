@@ -1,24 +1,25 @@
 """`bisect-cfg explain`: a log in, what it means out. No GPU, no script, no torch.
 
 The log is read once, in blocks. One scan finds the few lines on which some clue could match (`_anchors`),
-those are matched properly; the metric rows are summed up (`_metrics`), and the tracebacks and signals are
-followed (`_logs`). Then every known failure whose clues are all there is ranked: one that needs more clues,
-and has more of its hints, says more; a general one gives way. What nobody knows is said to be unknown, with
-the failure's own words, and how to bisect it.
+those are matched properly; the metric rows are summed up (`_metrics`), the tracebacks and signals are
+followed (`_logs`), and every other shape of an error is collected with the lines that belong to it (`_errors`).
+Then every known failure whose clues are all there is ranked: one that needs more clues, and has more of its
+hints, says more; one that stands in the error that ended the run more than one that stands elsewhere; a general
+one gives way. What nobody knows is said to be unknown, with the failure's own words and the line they stand on.
+
+Rows of metrics after an error tell that training survived it; then it explains nothing.
 """
 
 from __future__ import annotations
 
-import codecs
 import io
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from bisect_cfg.diagnosis import _logs, signature
+from bisect_cfg.diagnosis import _errors, _logs, _versions, signature
 from bisect_cfg.diagnosis._anchors import literals, scanner
 from bisect_cfg.diagnosis._metrics import FACTS, Rows
 from bisect_cfg.diagnosis._text import clean
@@ -26,7 +27,10 @@ from bisect_cfg.diagnosis.conditions import judge
 from bisect_cfg.diagnosis.knowledge import Clue, Entry, load
 
 EVIDENCE = 3
-"""Lines kept for each clue. A device-side assertion prints thousands of the same."""
+"""Lines shown for each clue. A device-side assertion prints thousands of the same."""
+
+HITS = 300
+"""Lines of one clue that are looked at in a block; of more only the first and the last of them would be kept."""
 
 SAMPLE_BLOCKS = 32
 SAMPLE = 1 << 13
@@ -37,13 +41,24 @@ GENERAL, SPECIFIC, FOR_ALL, FOR_HINT, FOR_CONDITION = 4, 10, 3, 2, 2
 """What a match is worth. A specific entry beats a general one unless four hints speak for the general one,
 and an entry that needs a second clue beats one that does not."""
 
+FOR_CAUSE, FOR_ERROR = 5, 2
+"""... and what it is worth that the clue stands in the error that says most about the cause, or in another one that
+ended a process. A general entry about the error itself is as good as a specific one about a warning before it."""
+
+PARAGRAPHS = 40
+"""Errors whose lines are read as one text, to find what is wrapped."""
+
+KNOWN, UNKNOWN, UNREADABLE, NO_FAILURE = 0, 1, 2, 3
+"""Exit statuses."""
+
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the log, counted from 1."""
+    """A line of the log, counted from 1, and the file it stands in where there are several."""
 
     number: int
     text: str
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,12 +74,36 @@ class Match:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a log means: the known failures it shows, likeliest first, and the failure's own signature."""
+    """What a log means.
+
+    Attributes:
+        matches: the known failures it shows, likeliest first.
+        signature: the failure's own signature, as trials are compared by it; None where the log has none.
+        command: the next command to paste.
+        lines: how many lines were read.
+        error: the error that says most about what went wrong, None if nothing was printed as one (or all was survived).
+        last: the last error of the log, if that is another one.
+        seen: known failures that the log mentions without that they explain its error.
+        rows: how many rows of metrics were read.
+        environment: what the log says about where it ran.
+    """
 
     matches: tuple[Match, ...]
     signature: signature.Signature | None
     command: str
     lines: int = 0
+    error: Line | None = None
+    last: Line | None = None
+    seen: tuple[Match, ...] = ()
+    rows: int = 0
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def status(self) -> int:
+        """The exit status: known, a failure that is not known, or no failure."""
+        if self.matches:
+            return KNOWN
+        return UNKNOWN if self.error is not None or self.signature is not None else NO_FAILURE
 
     def __str__(self) -> str:
         from bisect_cfg.diagnosis._render import render
@@ -89,20 +128,9 @@ def explain(
         failure: The failure, where somebody saw more than the log has: a process killed by a signal prints
         nothing. entries: The known failures; those of this package if None.
     """
-    reading = _Reading(load() if entries is None else entries)
+    reading = Reading(load() if entries is None else entries)
     reading.read(stream)
-    found = reading.found()
-    seen = _seen(failure)
-    if seen:
-        found.setdefault(seen, [])
-    matches = [
-        match
-        for entry in reading.entries
-        if (match := _match(entry, found, environment, configuration)) is not None
-    ]
-    matches.sort(key=lambda match: (-match.score, match.evidence[0].number if match.evidence else 0))
-    own = failure or signature.from_evidence(reading.logs.evidence)
-    return Explanation(tuple(matches), own, _command(reading.command), reading.lines)
+    return combine([reading], environment=environment, configuration=configuration, failure=failure)
 
 
 def explain_text(text: str, **options: Any) -> Explanation:
@@ -110,91 +138,232 @@ def explain_text(text: str, **options: Any) -> Explanation:
     return explain(io.BytesIO(text.encode("utf-8", "replace")), **options)
 
 
-def explain_command(path: str) -> int:
-    """What `bisect-cfg explain FILE` does; "-" reads standard input.
+def explain_paths(paths: Sequence[str]) -> tuple[Explanation, list[str]]:
+    """Explains files or folders of one run together; and says which of them could not be read.
+
+    Raises:
+        Unreadable: none could.
+    """
+    from bisect_cfg.diagnosis._inputs import sources
+
+    opened, problems = sources(paths)
+    entries, readings = load(), []
+    for source in opened:
+        reading = Reading(entries, source.name)
+        for row in source.rows:
+            reading.rows.add(row)
+        if source.stream is not None:
+            reading.read(source.stream)
+        readings.append(reading)
+    return combine(readings), problems
+
+
+def explain_command(*paths: str, as_json: bool = False) -> int:
+    """What `bisect-cfg explain` does; "-" reads standard input.
 
     Returns:
-        The exit status: 0 something known was found, 1 nothing known, 2 the file cannot be read.
+        The exit status: 0 something known was found, 1 a failure that nobody knows, 3 no failure, 2 unreadable.
     """
+    from bisect_cfg.diagnosis._inputs import Unreadable
+
     try:
-        if path == "-":
-            if sys.stdin is None:
-                raise OSError(0, "standard input is closed")
-            explanation = explain(_utf8(sys.stdin.buffer))
-        else:
-            with Path(path).open("rb") as stream:
-                explanation = explain(_utf8(stream))
-    except OSError as error:
-        advice = "Give a log file, or - for standard input."
-        print(f"bisect-cfg explain: {path}: {error.strerror}. {advice}", file=sys.stderr)
-        return 2
-    from bisect_cfg.diagnosis._render import show
+        explanation, problems = explain_paths(paths)
+    except (OSError, Unreadable) as error:
+        said = f"{paths[0]}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
+        print(f"bisect-cfg explain: {said}. Give a log, a folder of a run, or - for standard input.", file=sys.stderr)
+        return UNREADABLE
+    for problem in problems:
+        print(f"bisect-cfg explain: not read: {problem}.", file=sys.stderr)
+    from bisect_cfg.diagnosis import _render
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a log may hold what this terminal cannot show
-    show(explanation)
-    return 0 if explanation.matches else 1
+    print(_render.as_json(explanation, problems) if as_json else _render.render(explanation))
+    # A file that says nothing is no proof that all is well where another one could not be read.
+    return UNREADABLE if problems and explanation.status == NO_FAILURE else explanation.status
 
 
-def _utf8(stream: Any) -> BinaryIO:
-    """The buffered stream, recoded where PowerShell's `>` wrote UTF-16."""
-    if stream.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return codecs.EncodedFile(stream, "utf-8", "utf-16", errors="replace")  # type: ignore[return-value]
-    return stream
+def combine(
+    readings: Sequence[Reading],
+    *,
+    environment: Mapping[str, Any] | None = None,
+    configuration: Mapping[str, Any] | None = None,
+    failure: signature.Signature | None = None,
+) -> Explanation:
+    """Explains what one or several files of the same run say together."""
+    found: dict[Clue, list[Line]] = {}
+    for reading in readings:
+        for clue, lines in reading.found().items():
+            found.setdefault(clue, []).extend(lines)
+    seen = _seen(failure)
+    if seen:
+        found.setdefault(seen, [])
+    located = [(error, reading) for reading in readings for error in reading.errors_left()]
+    by_error = {id(error): reading for error, reading in located}
+    errors = [error for error, _ in located]
+    cause = _errors.cause(errors)
+    told = _told(readings)
+    where = {**told, **dict(environment or {})}
+    places = {(by_error[id(error)].name, error.line + extra) for error in errors for extra in range(len(error.more) + 1)}
+    own = cause and (by_error[id(cause)].name, cause.line, cause.line + len(cause.more))
+    of_cause = cause is not None and cause.rank == _errors.RAISED
+    matches, aside = [], []
+    for entry in readings[0].entries:
+        survived = {clue for clue in entry.any if _all_survived(clue, found.get(clue), readings, entry)}
+        judged = _match(entry, found, survived, where, configuration)
+        if judged is None:
+            continue
+        match, any_lines, by_line = judged
+        bonus = 0
+        if own and any(line.file == own[0] and own[1] <= line.number <= own[2] for line in any_lines):
+            bonus = FOR_CAUSE
+        elif any((line.file, line.number) in places for line in any_lines):
+            bonus = FOR_ERROR
+        elif of_cause and by_line and not entry.lasting and not entry.early:
+            aside.append(match)
+            continue
+        match = Match(match.entry, match.score + bonus, match.why, match.evidence, match.unchecked)
+        (matches if _applies(entry, found, where, configuration) else aside).append(match)
+    order = lambda match: (-match.score, match.evidence[0].number if match.evidence else 0)  # noqa: E731
+    matches.sort(key=order)
+    aside.sort(key=order)
+    evidence = readings[0].logs.evidence
+    for reading in readings[1:]:
+        evidence = evidence if signature.from_evidence(evidence) else reading.logs.evidence
+    survived_all = evidence.progress and not errors  # the tracebacks that are there killed nothing
+    last = max(errors, key=lambda error: error.line) if len(readings) == 1 and errors else None
+    return Explanation(
+        tuple(matches),
+        failure or (None if survived_all else signature.from_evidence(evidence)),
+        _command(next((reading.command for reading in readings if reading.command), None)),
+        sum(reading.lines for reading in readings),
+        _line_of(cause, by_error),
+        _line_of(last, by_error) if last is not cause else None,
+        tuple(aside),
+        sum(reading.rows.count for reading in readings),
+        told,
+    )
 
 
-class _Reading:
-    """One pass over a log: which clues it has, and where."""
+class Reading:
+    """One pass over a log: which clues it has, and where.
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    Args:
+        entries: the known failures to look for.
+        name: the file's name, where there are several.
+    """
+
+    def __init__(self, entries: Sequence[Entry], name: str = "") -> None:
         self.entries = entries
+        self.name = name
         self.rows = Rows()
         self.logs = _logs.Reader()
+        self.errors = _errors.Errors()
         self.lines = 0
         self.command: str | None = None
+        self.head = self.tail = b""
         self._evidence: dict[str, list[Line]] = {}
+        self._hits: dict[str, int] = {}  # in this block
         self._sample = b""  # of a log that is large enough for the scan to be fitted to it
         clues = {clue for entry in entries for clue in entry.clues}
-        self._open = {clue.value: literals(clue.value) for clue in clues if clue.kind == "line"}
+        self._all = {clue.value: literals(clue.value) for clue in clues if clue.kind == "line"}
+        self._open = dict(self._all)
         self._clues = scanner(self._open.values())
 
     def read(self, stream: BinaryIO) -> None:
+        """Reads it to its end."""
         number = 1
         scan = self._scanner()
         sample: list[bytes] = []
         for block in _logs.blocks(stream):
-            self.rows.feed(block, number)
-            before = len(self._open), len(self.logs.anchors()), len(self._sample)
+            if len(self.head) < _versions.LOOKED_AT:
+                self.head += block[: _versions.LOOKED_AT]
+            self.tail = block[-_versions.LOOKED_AT :]
+            before = len(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample)
+            self._reopen(self.rows.feed(block, number))
+            self.errors.begin(block)
             self.logs.feed(block, number, scan, self._line)
+            for pattern, hits in self._hits.items():
+                if hits >= EVIDENCE:
+                    self._open.pop(pattern, None)
             if len(sample) < SAMPLE_BLOCKS:
                 sample.append(block[:SAMPLE])
                 self._sample = b"".join(sample) if len(sample) == SAMPLE_BLOCKS else b""
-            if (len(self._open), len(self.logs.anchors()), len(self._sample)) != before:
+            after = len(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample)
+            if after != before:
                 scan = self._scanner()
             number += block.count(b"\n")
-        self.lines = number - 1
+        self.lines = number - 1 + (not self.tail.endswith(b"\n") and bool(self.tail))
 
     def found(self) -> dict[Clue, list[Line]]:
         """Every clue the log has, with the lines that show it."""
-        found = {Clue("line", pattern): lines for pattern, lines in self._evidence.items()}
+        found = {Clue("line", pattern): list(lines) for pattern, lines in self._evidence.items()}
+        self._in_paragraphs(found)
         for name, number in self.logs.evidence.signals.items():
             text = self.logs.evidence.signal_lines.get(name, name)
-            found[Clue("signal", name)] = [Line(number, text)]
+            found[Clue("signal", name)] = [Line(number, text, self.name)]
         for name, rows in self.rows.facts().items():
-            found[Clue("metric", name)] = [Line(row.line, row.text) for row in rows[:EVIDENCE]]
+            found[Clue("metric", name)] = [Line(row.line, row.text, self.name) for row in rows[:EVIDENCE]]
         return found
 
+    def errors_left(self) -> list[_errors.Error]:
+        """The errors that training did not survive, with the signals that shells and launchers report."""
+        found = self.errors.after(lambda error: self.survived(error.line, error.who))
+        evidence = self.logs.evidence
+        known = {error.line for error in found}
+        for name, number in evidence.signals.items():
+            rank = _errors.STATUS if name in signature.SENT_BY_OTHERS else _errors.NATIVE
+            if number not in known:
+                found.append(_errors.Error(number, evidence.signal_lines.get(name, name), "", rank))
+        if evidence.assertion is not None and not self.survived(evidence.assertion[2]):
+            kernel, asserted, number = evidence.assertion
+            found.append(_errors.Error(number, f"{kernel}: Assertion `{asserted}` failed", "", _errors.NATIVE))
+        return sorted(found, key=lambda error: error.line)
+
+    def survived(self, number: int, who: str = "") -> bool:
+        """Whether rows of metrics tell that training went on after this line.
+
+        While one rank dies, another may still print the row of the step before.
+        """
+        return self.rows.after(number) > (1 if who else 0)
+
+    def _in_paragraphs(self, found: dict[Clue, list[Line]]) -> None:
+        """Clues in the errors' lines taken together: what is wrapped, by a box or by a terminal."""
+        told: set[str] = set()
+        errors = self.errors_left()
+        for error in [*errors[: PARAGRAPHS // 2], *errors[PARAGRAPHS // 2 :][-PARAGRAPHS // 2 :]]:
+            if not error.more:
+                continue
+            texts = [text for text in error.paragraphs() if text not in told]
+            told.update(texts)
+            for text in texts:
+                if not self._clues.search(text.encode("utf-8", "replace")):
+                    continue
+                for pattern, runs in self._all.items():
+                    if all(run in text for run in runs) and re.search(pattern, text):
+                        lines = found.setdefault(Clue("line", pattern), [])
+                        if not any(error.line <= line.number <= error.line + len(error.more) for line in lines):
+                            lines.append(Line(error.line, error.text, self.name))
+
+    def _reopen(self, went_on: bool) -> None:
+        """A clue that was seen often enough may be seen again after training went on, and only then it counts."""
+        self._hits.clear()
+        if went_on and len(self._open) < len(self._all):
+            self._open = dict(self._all)
+
     def _scanner(self) -> _logs.Scan:
-        patterns = [*self._open.values(), *self.logs.anchors()]
+        patterns = [*self._open.values(), *self.logs.anchors(), *self.errors.anchors()]
         if not self._sample:
             return scanner(patterns)
         from bisect_cfg.diagnosis._pairs import PairScanner
 
         return PairScanner(patterns, self._sample)
 
-    def _line(self, raw: bytes, number: int) -> None:
+    def _line(self, raw: bytes, number: int, block: bytes, end: int, raised: _logs.Traceback | None) -> None:
         if self.command is None and b"Command '[" in raw:
             self.command = raw.decode("utf-8", "replace")
+        if raised is None or not raised.printed:
+            self.errors.line(raw, number, block, end, None if raised is None else raised.type_name)
         if not self._clues.search(raw):  # a line of a traceback
             return
         text, said = raw.decode("utf-8", "replace"), None
@@ -203,24 +372,60 @@ class _Reading:
                 continue
             said = said or clean(text)
             if re.search(pattern, said):
-                lines = self._evidence.setdefault(pattern, [])
-                lines.append(Line(number, said))
-                if len(lines) >= EVIDENCE:
-                    del self._open[pattern]
+                self._note(pattern, Line(number, said, self.name))
+
+    def _note(self, pattern: str, line: Line) -> None:
+        """Keeps the first lines of a clue, and the last one, by which it is judged whether training went on."""
+        lines = self._evidence.setdefault(pattern, [])
+        if len(lines) >= EVIDENCE:
+            lines.pop()
+        lines.append(line)
+        self._hits[pattern] = self._hits.get(pattern, 0) + 1
+        if self._hits[pattern] >= HITS:
+            self._open.pop(pattern, None)
+
+
+def _told(readings: Sequence[Reading]) -> dict[str, Any]:
+    """What the files say about where they ran."""
+    told: dict[str, Any] = {}
+    for reading in readings:
+        text = reading.head if reading.head.endswith(reading.tail) else reading.head + b"\n" + reading.tail
+        for name, value in _versions.environment_of(text.decode("utf-8", "replace")).items():
+            told.setdefault(name, value)
+    return told
+
+
+def _all_survived(clue: Clue, lines: list[Line] | None, readings: Sequence[Reading], entry: Entry) -> bool:
+    """Whether training went on after every line that shows a clue."""
+    if not lines or clue.kind != "line" or entry.lasting:
+        return False
+    by_name = {reading.name: reading for reading in readings}
+    return all(by_name[line.file].survived(line.number) for line in lines)
+
+
+def _line_of(error: _errors.Error | None, by_error: Mapping[int, Reading]) -> Line | None:
+    if error is None:
+        return None
+    text = error.text
+    if error.more and (text.endswith(":") or len(text) < 60):
+        text = f"{text} {error.more[0].strip()}"
+    return Line(error.line, text, by_error[id(error)].name)
 
 
 def _match(
     entry: Entry,
     found: Mapping[Clue, list[Line]],
+    survived: set[Clue],
     environment: Mapping[str, Any] | None,
     configuration: Mapping[str, Any] | None,
-) -> Match | None:
-    present = [clue for clue in entry.any if clue in found]
+) -> tuple[Match, list[Line], bool] | None:
+    """The match, the lines of the clues it rests on, and whether it rests on lines alone."""
+    present = [clue for clue in entry.any if clue in found and clue not in survived]
     if not present or not all(clue in found for clue in entry.all):
         return None
     if any(clue in found for clue in entry.unless):
         return None
-    hints = [clue for clue in entry.hints if clue in found]
+    hints = [clue for clue in (*entry.hints, *entry.only_if) if clue in found]
     verdicts = judge(entry.conditions, environment, configuration)
     if any(verdict.holds is False for verdict in verdicts):
         return None
@@ -231,7 +436,27 @@ def _match(
     why += [f"{verdict.found} ({verdict.asks})" for verdict in holding]
     lines = {line for clue in [*present, *entry.all, *hints] for line in found[clue][:EVIDENCE]}
     unchecked = tuple(verdict.asks for verdict in verdicts if verdict.holds is None)
-    return Match(entry, score, tuple(why), tuple(sorted(lines, key=lambda line: line.number)), unchecked)
+    evidence = tuple(sorted(lines, key=lambda line: (line.file, line.number)))
+    # A clue that is needed besides counts as well: of two exceptions the entry may have the other one in mind.
+    resting = [line for clue in (*present, *entry.all) for line in found[clue]]
+    return (
+        Match(entry, score, tuple(dict.fromkeys(why)), evidence, unchecked),
+        resting,
+        all(clue.kind == "line" for clue in present),
+    )
+
+
+def _applies(
+    entry: Entry,
+    found: Mapping[Clue, list[Line]],
+    environment: Mapping[str, Any] | None,
+    configuration: Mapping[str, Any] | None,
+) -> bool:
+    """Whether something in sight says that this specific entry is meant: one of its `only_if`, or all its conditions."""
+    if not entry.only_if or any(clue in found for clue in entry.only_if):
+        return True
+    verdicts = judge(entry.conditions, environment, configuration)
+    return bool(verdicts) and any(verdict.holds for verdict in verdicts)
 
 
 def _reason(clue: Clue, lines: list[Line]) -> str:

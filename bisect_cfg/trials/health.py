@@ -1,5 +1,10 @@
 """Runs that do not die and yet go wrong: what the metrics of the steps say.
 
+Collapse is defined once, by `lost`: what a stretch of steps must look like beside what came before it. `collapse` asks
+that of every window of a running trial, so that it can be ended; `lost_at_end` asks it of the last stretch of a run
+that is over, as change points divide it (`diagnosis._metrics` looks for them in logs). A policy that has learnt its
+task has little entropy and equal rewards as well: what tells it from a collapsed one is the reward.
+
 Every function is pure: rows of metrics in, symptoms out. A row has what the trainer logged at one optimizer
 step (`step`, `loss`, `grad_norm`, `entropy`, `reward_std`, `frac_reward_zero_std`, `kl`, `learning_rate`, ...).
 A metric that an older TRL does not log is absent, and nothing is concluded from it.
@@ -12,9 +17,9 @@ first step of a warmup, a reward missing on steps that reuse completions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 Row = dict[str, Any]
@@ -36,6 +41,32 @@ these also counts, in all but one of eight steps: the groups dead at an entropy 
 is lower than it began (a policy that has learnt its task has little entropy as well)."""
 
 LOW_SHARE = 1 / 3
+
+NOISE_SHARE = 2.0
+"""Entropy above this multiple of what it began with, while the reward is gone: the policy went up into noise. Healthy
+training with a raised upper clip doubles the entropy at most, and the reward rises with it."""
+
+CUT_OFF = 0.95
+"""Share of completions that reach the length limit when a policy no longer ends its answers."""
+
+FALLEN = 0.5
+"""The reward is gone when it has lost at least this share of the best it had ..."""
+
+FALLEN_DEVIATIONS = 5.0
+"""... and so many standard errors of a window; the best of many windows is two or three above the mean by luck alone."""
+
+FALLEN_BACK = 0.1
+"""... and is back where it began, to within this share of what had been gained."""
+
+BY_CHANCE = 1e-6
+"""A row of steps without any signal is a change, if what came before would show such a row by chance this seldom: a
+sparse reward has dead steps all the time."""
+
+GONE, GONE_STEPS = 0.15, 16
+"""No more than this share of the best reward left in so many steps is a collapse, whatever the other metrics say."""
+
+SLOWLY = 32
+"""Steps. Entropy that took longer to vanish while the reward rose is a task that has been learnt."""
 
 DEAD_STEPS = 5
 """A run without any gradient (or any spread of rewards) is called dead after this many steps, all of them so.
@@ -98,53 +129,185 @@ def _dead_groups(row: Row) -> bool | None:
 
 
 def collapse(rows: Sequence[Row]) -> Symptom | None:
-    """A policy that began with entropy and has lost nearly all of it, and with it every difference of reward."""
-    with_entropy = [row for row in rows if _number(row, "entropy") is not None]
-    if with_entropy:
-        start = max(_number(row, "entropy") for row in with_entropy[:COLLAPSE_STREAK])
-        if not start > 0:
-            return None
-        began = _rewards(with_entropy[:COLLAPSE_STREAK])
-        for end in range(COLLAPSE_STREAK, len(with_entropy) + 1):
-            text = _collapsed(with_entropy[max(end - COLLAPSE_WINDOW, 0) : end], start, began)
+    """A policy that has lost nearly all entropy, or all it had gained, and with it every difference of reward."""
+    judged = [row for row in rows if _telling(row)]
+    past = _Past()
+    for end in range(1, len(judged) + 1):
+        past.take(judged[end - 1])
+        if end < COLLAPSE_STREAK:
+            continue
+        for size in (COLLAPSE_STREAK, COLLAPSE_WINDOW, GONE_STEPS):
+            text = lost(judged[end - size : end], past) if end >= size else ""
             if text:
-                return Symptom("collapse", "", with_entropy[end - 1]["step"], text)
-        return None
-    # TRL before 0.18 logs no entropy: a spread of rewards and a gradient that were there and are gone for good.
-    alive, streak = False, 0
-    for row in rows:
-        dead = _dead_groups(row) is True and _number(row, "grad_norm") == 0
-        alive = alive or not dead
-        streak = streak + 1 if dead else 0
-        if alive and streak >= 2 * COLLAPSE_STREAK:
-            return Symptom("collapse", "", row["step"], "rewards became all equal and grad_norm 0, and stayed so")
+                return Symptom("collapse", "", judged[end - 1]["step"], text)
+        text = _silent(past, judged[end - past.streak : end])
+        if text:
+            return Symptom("collapse", "", judged[end - 1]["step"], text)
     return None
 
 
-def _rewards(rows: Sequence[Row]) -> list[float]:
-    return [value for value in (_number(row, "reward") for row in rows) if value is not None]
+def lost_at_end(rows: Sequence[Row], first: int) -> str:
+    """Whether the last stretch of a run is lost, by the same definition; "" if it is not.
 
-
-def _collapsed(rows: Sequence[Row], start: float, began: Sequence[float]) -> str:
-    """Whether the policy is collapsed at the last of up to `COLLAPSE_WINDOW` rows, and what shows it; "" if it is not.
-
-    `start` is the entropy of the first steps, `began` are their rewards.
+    Args:
+        rows: all rows.
+        first: the index at which the last stretch begins.
     """
-    entropies = [_number(row, "entropy") for row in rows]
-    fell = f"entropy fell from {start:.3g} to {entropies[-1]:.2g}"
-    streak = zip(rows[-COLLAPSE_STREAK:], entropies[-COLLAPSE_STREAK:], strict=True)
-    if all(entropy < COLLAPSE_SHARE * start and _dead_groups(row) is not False for row, entropy in streak):
-        return f"{fell}, rewards all equal"
-    if len(rows) < COLLAPSE_WINDOW:
+    past = _Past()
+    for row in rows[:first]:
+        past.take(row)
+    now = [row for row in rows[first:] if _telling(row)]
+    if len(now) < COLLAPSE_STREAK:
         return ""
-    dead = sum(_dead_groups(row) is True for row in rows)
-    if dead >= COLLAPSE_MOST and sum(entropy < LOW_SHARE * start for entropy in entropies) >= COLLAPSE_MOST:
-        return f"{fell}, rewards all equal in {dead} of {COLLAPSE_WINDOW} steps"
-    now = _rewards(rows)
-    if not began or not now or not fmean(now) < fmean(began):
+    past.follow(now)
+    return lost(now, past) or _silent(past, [*rows[:first], *now][-past.streak :] if past.streak else [])
+
+
+def _telling(row: Row) -> bool:
+    """Whether a row says anything about collapse."""
+    return any(_number(row, name) is not None for name in ("entropy", "reward", "reward_std", "frac_reward_zero_std"))
+
+
+class _Past:
+    """What the steps so far were like: where they began, the best they reached, how often they had no signal."""
+
+    def __init__(self) -> None:
+        self.entropies: list[float] = []
+        self.began: list[float] = []  # the first rewards
+        self.clipped: list[float] = []  # the first shares of cut off completions
+        self.best = -math.inf  # mean of the best window of rewards so far
+        self.noise = 0.0  # standard error of that mean
+        self.silent = [0]  # how many of the steps up to each were without a signal
+        self.streak = 0  # ... and how many in a row are now
+        self.still = 0  # of these, with a grad_norm of 0
+        self.entropy = False  # whether any step had one
+        self.slow = 0  # steps with an entropy between `LOW_SHARE` and `COLLAPSE_SHARE` or below
+        self._window: list[float] = []
+
+    def take(self, row: Row) -> None:
+        """One more step."""
+        entropy, reward, clipped = _number(row, "entropy"), _number(row, "reward"), _number(row, "clipped_ratio")
+        clipped = _number(row, "completions/clipped_ratio") if clipped is None else clipped
+        if entropy is not None and len(self.entropies) < COLLAPSE_STREAK:
+            self.entropies.append(entropy)
+        if clipped is not None and len(self.clipped) < COLLAPSE_STREAK:
+            self.clipped.append(clipped)
+        self.follow([row])
+        if reward is not None and math.isfinite(reward):
+            if len(self.began) < COLLAPSE_WINDOW:
+                self.began.append(reward)
+            self._window = [*self._window[1 - COLLAPSE_WINDOW :], reward]
+            mean = fmean(self._window)
+            if len(self._window) >= COLLAPSE_WINDOW // 2 and mean > self.best:
+                self.best = mean
+                self.noise = stdev(self._window) / math.sqrt(len(self._window))
+
+    def follow(self, rows: Sequence[Row]) -> None:
+        """Steps of which only the absence of a signal is noted."""
+        for row in rows:
+            silent = _signalless(row)
+            self.silent.append(self.silent[-1] + silent)
+            self.streak = self.streak + 1 if silent else 0
+            self.still = (self.still + 1 if _number(row, "grad_norm") == 0 else 0) if silent else 0
+            self.entropy |= _number(row, "entropy") is not None
+            self.slow += self.start > 0 and _below(row, self.start, LOW_SHARE)
+
+    @property
+    def start(self) -> float:
+        """The entropy it began with."""
+        return max(self.entropies, default=0.0)
+
+    def fallen(self, rewards: Sequence[float], left: float = 1 - FALLEN) -> bool:
+        """Whether these rewards have lost what had been reached, and lie where the run began or below."""
+        if not rewards or len(self.began) < COLLAPSE_STREAK or not math.isfinite(self.best):
+            return False
+        now, began = fmean(rewards), fmean(self.began)
+        noise = max(self.noise, stdev(self.began) / math.sqrt(len(self.began)))
+        back = now <= began + FALLEN_BACK * max(self.best - began, 0.0)
+        return back and self.best - now > max((1 - left) * abs(self.best), FALLEN_DEVIATIONS * noise)
+
+
+def _below(row: Row, start: float, share: float) -> bool:
+    entropy = _number(row, "entropy")
+    return entropy is not None and entropy < share * start
+
+
+def _signalless(row: Row) -> bool:
+    """Whether a step had nothing to learn from."""
+    return _dead_groups(row) is True or (_dead_groups(row) is None and _number(row, "grad_norm") == 0)
+
+
+def _most(rows: Sequence[Row], holds: Callable[[Row], bool]) -> bool:
+    """In all but one of eight steps."""
+    return sum(map(holds, rows)) * COLLAPSE_WINDOW >= COLLAPSE_MOST * len(rows)
+
+
+def _rewards(rows: Sequence[Row]) -> list[float]:
+    values = (_number(row, "reward") for row in rows)
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def lost(rows: Sequence[Row], past: _Past) -> str:
+    """Whether the policy is collapsed in a stretch of steps, and what shows it; "" if it is not.
+
+    Args:
+        rows: the stretch, all of it.
+        past: the steps up to its end, or up to its beginning.
+    """
+    start, rewards = past.start, _rewards(rows)
+    entropy = _number(rows[-1], "entropy")
+    fell = f"entropy fell from {start:.3g} to {entropy:.2g}" if entropy is not None else ""
+    learnt = past.slow > SLOWLY and len(past.began) > 0 and bool(rewards) and fmean(rewards) > fmean(past.began)
+    with_entropy = start > 0 and all(_number(row, "entropy") is not None for row in rows)
+    dead = [_dead_groups(row) for row in rows]
+    if with_entropy and not learnt:
+        vanished = [_below(row, start, COLLAPSE_SHARE) for row in rows]
+        if all(vanished) and not any(one is False for one in dead):
+            return f"{fell}, rewards all equal"
+        if len(rows) >= COLLAPSE_WINDOW:
+            if _most(rows, lambda row: _dead_groups(row) is True) and _most(rows, lambda row: _below(row, start, LOW_SHARE)):
+                return f"{fell}, rewards all equal in {dead.count(True)} of {len(rows)} steps"
+            began = past.began[:COLLAPSE_STREAK]
+            if began and rewards and fmean(rewards) < fmean(began) and _most(rows, lambda row: _below(row, start, COLLAPSE_SHARE)):
+                return f"{fell}, and the reward fell"
+    if len(rows) < COLLAPSE_WINDOW or not past.fallen(rewards):
         return ""
-    low = sum(entropy < COLLAPSE_SHARE * start for entropy in entropies)
-    return f"{fell}, and the reward fell" if low >= COLLAPSE_MOST else ""
+    down = f"the reward fell from {past.best:.3g} to {fmean(rewards):.2g}"
+    if with_entropy and _most(rows, lambda row: (_number(row, "entropy") or 0.0) > NOISE_SHARE * start):
+        return f"{down}, and entropy rose from {start:.3g} to {entropy:.2g}: the policy answers noise"
+    cut = [_number(row, "clipped_ratio") or _number(row, "completions/clipped_ratio") for row in rows]
+    if max(past.clipped, default=1.0) < CUT_OFF and _most(rows, lambda row: _cut_off(row)) and any(cut):
+        return f"{down}, and every completion is cut off"
+    if len(rows) >= GONE_STEPS and past.fallen(rewards, GONE):
+        return f"{down}, and stayed there"
+    return ""
+
+
+def _cut_off(row: Row) -> bool:
+    share = _number(row, "clipped_ratio")
+    share = _number(row, "completions/clipped_ratio") if share is None else share
+    return share is not None and share >= CUT_OFF
+
+
+def _silent(past: _Past, rows: Sequence[Row]) -> str:
+    """A row of steps at the end without any signal, after a time that had one, and nothing of the reward left.
+
+    Args:
+        past: all steps.
+        rows: those of the streak.
+    """
+    streak, before = past.streak, len(past.silent) - 1 - past.streak
+    if streak < 2 * COLLAPSE_STREAK or before < 1:
+        return ""
+    share = (past.silent[before] + 1) / (before + 2)
+    rewards = _rewards(rows)
+    unrisen = not rewards or not past.began or fmean(rewards) <= fmean(past.began[:COLLAPSE_STREAK]) + 1e-9
+    if not past.entropy and past.still >= streak and unrisen and share**streak < BY_CHANCE**0.5:
+        # TRL before 0.18 logs no entropy: a spread of rewards and a gradient that were there and are gone for good.
+        return "rewards became all equal and grad_norm 0, and stayed so"
+    if share**streak < BY_CHANCE and past.fallen(rewards):
+        return f"the reward fell from {past.best:.3g} to {fmean(rewards):.2g}, all equal in {streak} steps in a row"
+    return ""
 
 
 def never_learning(rows: Sequence[Row]) -> Symptom | None:

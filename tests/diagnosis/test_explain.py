@@ -122,13 +122,15 @@ def test_unknown_failures_are_said_to_be_unknown() -> None:
     text = str(explanation)
     assert not explanation.matches and "no known issue" in text and "KeyError" in text
     assert "bisect-cfg bisect train.py" in text
-    assert "no failure either" in str(explain_text(rows()))
+    assert explanation.status == 1 and "line 3: KeyError" in text
+    healthy = explain_text(rows())
+    assert healthy.status == 3 and "No failure was found" in str(healthy)
 
 
 def test_text_names_line_cure_source_and_command() -> None:
     command = "Command '['/venv/bin/python', 'grpo.py', '--bf16', 'true']' died with <Signals.SIGFPE: 8>.\n"
     text = str(explain_text("one\ntwo\nsubprocess.CalledProcessError: " + command))
-    for part in ("3 |", "12.4.5.8", "trl/issues/2906", "bisect-cfg bisect grpo.py", "-- --bf16 true"):
+    for part in ("line 3:", "gdb's bt", "trl/issues/2906", "bisect-cfg bisect grpo.py", "-- --bf16 true"):
         assert part in text
 
 
@@ -211,7 +213,10 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert explain_command(str(log)) == 0
     assert "ZeRO-3" in capsys.readouterr().out
     log.write_text("nothing\n")
+    assert explain_command(str(log)) == 3
+    log.write_text("ValueError: what nobody knows\n")
     assert explain_command(str(log)) == 1
+    assert "line 1: ValueError: what nobody knows" in capsys.readouterr().out
     assert explain_command(str(tmp_path / "absent.log")) == 2
     assert "absent.log" in capsys.readouterr().err
 

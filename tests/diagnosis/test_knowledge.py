@@ -102,10 +102,12 @@ def test_conditions_hold_fail_or_stay_open() -> None:
 
 def test_the_environment_rules_out_and_supports() -> None:
     log = "Floating point exception (core dumped)\n"
-    blind, seen = explain_text(log).matches[0], explain_text(log, environment=H20).matches[0]
-    assert seen.entry.id == "h20-cublas-sigfpe" and seen.score > blind.score
+    blind, seen = explain_text(log), explain_text(log, environment=H20).matches[0]
+    assert blind.matches[0].entry.id == "integer-division"  # no H20 in sight, no cu121
+    assert [match.entry.id for match in blind.seen] == ["h20-cublas-sigfpe"]
+    assert seen.entry.id == "h20-cublas-sigfpe" and seen.score > blind.seen[0].score
     assert any("NVIDIA H20" in reason for reason in seen.why)
-    assert "cuBLAS <12.3.4.1" in blind.unchecked and "cuBLAS <12.3.4.1" not in seen.unchecked
+    assert "cuBLAS <12.3.4.1" in blind.seen[0].unchecked and "cuBLAS <12.3.4.1" not in seen.unchecked
     cured = explain_text(log, environment={**H20, "cublas": {"version": "12.4.5.8"}})
     assert cured.matches[0].entry.id == "integer-division"
 

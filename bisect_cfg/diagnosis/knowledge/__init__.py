@@ -9,6 +9,10 @@ with a sample log, and the tests check that the sample leads to it. The fields:
     all             clues that must all be in the log besides
     hints           clues that make this entry likelier than another with the same clues
     unless          clues that rule it out
+    only_if         clues (or conditions that hold) of which one must be in sight before the entry may lead; without
+                    them it is named as a possibility
+    early           true if the clue is a warning that comes before the error it explains
+    lasting         true for what training goes on after: a row of metrics does not make it survived
     general         true for an entry that gives way to any other (a fallback)
     conditions      where it applies: `packages` {name: version specifier}, `gpu` (regular expression), `cuda`
                     and `cublas` (version specifiers), `parameters` {name: value, or a comparison as ">0"},
@@ -44,7 +48,7 @@ from bisect_cfg.diagnosis._metrics import FACTS
 FOLDER = Path(__file__).parent
 CONDITIONS = {"packages": dict, "gpu": str, "cuda": str, "cublas": str, "parameters": dict, "launcher": str}
 _SOURCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
-_CLUES = ("any", "all", "hints", "unless")
+_CLUES = ("any", "all", "hints", "unless", "only_if")
 _TEXTS = ("id", "title", "meaning", "trigger", "root_cause", "sample")
 _LISTS = (*_CLUES, "cures", "not_helping", "bisect", "sources")
 
@@ -78,6 +82,9 @@ class Entry:
     all: tuple[Clue, ...] = ()
     hints: tuple[Clue, ...] = ()
     unless: tuple[Clue, ...] = ()
+    only_if: tuple[Clue, ...] = ()
+    early: bool = False
+    lasting: bool = False
     general: bool = False
     doctor: bool = False
     conditions: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -88,7 +95,7 @@ class Entry:
 
     @property
     def clues(self) -> tuple[Clue, ...]:
-        return self.any + self.all + self.hints + self.unless
+        return self.any + self.all + self.hints + self.unless + self.only_if
 
 
 @functools.cache
@@ -142,7 +149,7 @@ def check(data: Any, place: str) -> Entry:
     for name in _CLUES:
         values[name] = tuple(_clue(one, f"{place}, {name}") for one in data.get(name, []))
     values["sources"] = tuple(_source(one, place) for one in data["sources"])
-    values |= {name: bool(data.get(name, False)) for name in ("general", "doctor")}
+    values |= {name: bool(data.get(name, False)) for name in ("general", "doctor", "early", "lasting")}
     values["conditions"] = _conditions(data.get("conditions", {}), place)
     for name in ("cures", "not_helping", "bisect"):
         for one in values.get(name, ()):

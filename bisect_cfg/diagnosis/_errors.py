@@ -1,0 +1,287 @@
+"""The errors that a log prints, whatever their shape.
+
+`_logs` follows tracebacks and signals, which is what two failures are compared by. A person who reads a log wants
+more: the line that says what went wrong, even if no traceback came with it. Errors come as the last line of a
+traceback, as an exception's line alone, as a logger's line (`ERROR 08-12 ...`, `[E socket.cpp`), as a program's own
+words (`train.py: error:`, `slurmstepd: error:`), or as nothing but an exit status in a launcher's table. `Errors`
+collects them with the lines that belong to them, since a message may be wrapped or stand on the next line, and says
+which of them came first (`cause`) and which last (`last`).
+
+What is printed like an error and ends nothing is left out: `--- Logging error ---`, an exception in `__del__`, the
+double registration of TensorFlow's plugins. What training survived is told by the rows of metrics that came after.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from bisect_cfg.diagnosis._text import plain, split_prefix
+
+RAISED, NATIVE, SAID, LOGGED, AFTERWARDS, STATUS = range(6)
+"""How much an error says about the cause, most first: an exception; a crash of native code; a program's own words; a
+logger's line at level ERROR; an exception that follows from another process's death; a wrapper or a bare exit status."""
+
+FIRST, LAST = 64, 64
+"""Errors kept from the beginning and from the end of a log. A thousand ranks print a thousand of them."""
+
+PARAGRAPH_LINES = 14
+PARAGRAPH_BYTES = 4000
+"""What may belong to an error after its first line: a message in a box of 80 columns, a table of a launcher."""
+
+LONGEST = 2000
+"""Characters of an error's first line that are looked at; longer ones are printed data."""
+
+LITERALS = (
+    "Error: ", "Error:\n", "Exception: ", "Interrupt", "OutOfResources", "xit code", "exitcode", "xit status", "xited with",
+    "OOMKilled", "OUT_OF_MEMORY", "TERM_MEMLIMIT", " error: ", "fatal: ", "atal error", "ERROR", "CRITICAL", "FATAL",
+    "terminate called", "panicked at", "command not found", "rror executing job", "Bus error", "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp",
+    "rror response from daemon", "Error in cpuinfo", "Fatal Python", "nvcc fatal", "Out of memory: ", "No space left",
+    "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
+)  # fmt: skip
+ANCHORS = tuple((literal,) for literal in LITERALS)
+"""What a line has that may be an error, for the scan of a large log (tracebacks are found by `_logs`)."""
+
+FLOOD = 20_000
+"""Lines looked at until the scan for `ANCHORS` is given up: a log that prints that many says nothing new by more."""
+
+_WORTH = re.compile(
+    rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called|panicked"
+    rb"|\[[EF][ \d]|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly|No space|Out of memory"
+)
+_TYPE = (
+    r"(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*"
+    r"(?:Error|Exception|Interrupt|Failure|Exit|OutOfResources|OutOfMemory|Timeout|TimedOut|Died|Unavailable|NotFound)"
+)
+_EXCEPTION = re.compile(rf"(?:E\s+)?(?P<type>{_TYPE})(?:\((?P<inner>\w+)\))?(?:: ?(?P<message>.*))?$")
+_DOTTED = re.compile(r"(?P<type>(?:[a-z_]\w*\.)+[A-Z]\w*): (?P<message>\S.*)$")
+_INSIDE = re.compile(rf"(?:^|[\s\]|>:-])(?P<type>{_TYPE}): (?P<message>\S.*)$")
+_NATIVE = re.compile(
+    r"terminate called (?:after|without)|^\s*what\(\):|panicked at|Fatal Python error|uncorrectable ECC|NVRM: Xid|Xid \("
+    r"|CUDA error: |Process finished with exit code -?\d+ \(|No space left on device"
+)
+_SAID = re.compile(
+    r"^(?:[\w./ -]{0,80}: )?(?:line \d+: )?(?:error|ERROR|Error|fatal|FATAL|fatal error)(?:\[\w+\])?: ?\S"
+    r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^make: \*\*\*|^ninja: |[Ee]rror response from daemon"
+    r"|slurmstepd: error|srun: error|fatal error: "
+)
+_LEVEL = re.compile(r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)|^\[?[EF]\d{4} \d\d:\d\d|\[E[ \d]")
+_STATUS = re.compile(
+    r"exitcode\s*: *-?[1-9]|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)[ :=]*-?(?:[1-9]|0x[cC])|exits with return code = -?[1-9]"
+    r"|OOMKilled|OUT_OF_MEMORY|TERM_MEMLIMIT|Exited \(1\d\d\)|non-zero (?:exit|return)|was sent SIGKILL|terminated abruptly"
+    r"|0xC0000005|3221225477|Exit Code: *[1-9]"
+)
+_WRAPPERS = re.compile(
+    r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|ActorDiedError"
+    r"|RayActorError|WorkerCrashedError|EngineDeadError|Engine core initialization failed|EngineCore failed to start"
+    r"|Worker failed with error|RayTaskError|WorkerProc initialization failed"
+)
+_CONSEQUENCES = re.compile(
+    r"[Cc]onnection (?:reset|closed|refused) by|Broken pipe|BrokenPipeError|ConnectionResetError|EOFError|DistBackendError"
+    r"|remote process exited|NCCL communicator was aborted|DistNetworkError|DistStoreError|CancelledError|Watchdog caught"
+    r"|CUDA kernel errors might be|device-side assert triggered|cancelled by cancel scope|leaked semaphore|SystemExit"
+)
+_HARMLESS = re.compile(
+    r"Unable to register cu\w+ (?:factory|plugin)|pip's dependency resolver|factory for plugin|TF-TRT Warning"
+    r"|destroy_process_group\(\) was not called|Logging error|rror while (?:fetching|trying to fetch) .{0,60}retry"
+    r"|[Ee]rror_?rate|ignore_errors|raise_error|0 errors?\b|no errors?\b|errors?=0|on_error|errors='"
+)
+"""Printed as an error by runs that go on."""
+
+_ROW = re.compile(r"['\"](?:loss|grad_norm|reward)['\"]: |^step:\d+ - |lm loss: |^\s*iteration +\d+/")
+_RECORD = re.compile(
+    r'^\s*File "|^Traceback|^[\^~\s]+$|^\s*\d+%\|'
+    r"|^(?:INFO|DEBUG|WARNING)\b|^During handling|^The above exception|^wandb: "
+)
+_TABLE = re.compile(r"^[\s│┃║|]+|[\s│┃║|]+$")
+_RULE = re.compile(r"^[\s╭╰╮╯─━═┏┓┗┛├┤+=-]+$")
+
+
+@dataclass
+class Error:
+    """One printed error.
+
+    Attributes:
+        line: its line, counted from 1.
+        text: what that line says, without rank, worker and time.
+        who: the rank or worker that printed it, "" if it does not say.
+        rank: how much it says about the cause (`RAISED` ... `STATUS`).
+        type_name: the exception's type, "" for another shape.
+        more: the lines after it that belong to it.
+        traced: whether it ended a traceback.
+    """
+
+    line: int
+    text: str
+    who: str
+    rank: int
+    type_name: str = ""
+    more: list[str] = field(default_factory=list)
+    traced: bool = False
+
+    def paragraphs(self) -> tuple[str, str]:
+        """All it says on one line: wrapped between words, and wrapped within them."""
+        parts = [self.text, *self.more]
+        return " ".join(part.strip() for part in parts), "".join(parts)
+
+
+class Errors:
+    """Collects the errors of a log that goes by."""
+
+    def __init__(self) -> None:
+        self._first: list[Error] = []
+        self._last: deque[Error] = deque(maxlen=LAST)
+        self._unfinished: list[tuple[Error, bytes]] = []
+        self._seen = 0
+        self._ignored: dict[str, int] = {}  # who -> the line up to which a traceback ends nothing
+
+    def anchors(self) -> tuple[tuple[str], ...]:
+        """What the scan has to stop at."""
+        return ANCHORS if self._seen < FLOOD else ()
+
+    def begin(self, block: bytes) -> None:
+        """Takes the rest of an error's lines from the block that follows it."""
+        for error, head in self._unfinished:
+            error.more = list(_continued(head + block[:PARAGRAPH_BYTES], error.who))
+        self._unfinished = []
+
+    def line(self, raw: bytes, number: int, block: bytes, end: int, raised: str | None) -> None:
+        """Looks at one line.
+
+        Args:
+            raw: the line.
+            number: its number, from 1.
+            block: where it stands in; its following lines are taken from there.
+            end: where it ends.
+            raised: the type of the exception, if the line ends a traceback.
+        """
+        if raised is None and not _WORTH.search(raw):
+            return
+        self._seen += 1
+        shown = plain(raw[:LONGEST].decode("utf-8", "replace"))
+        who, said = split_prefix(shown)
+        said = unframed(said.strip())
+        if said.startswith("--- Logging error") or said.startswith("Exception ignored in"):
+            self._ignored[who] = number + 200
+            return
+        if raised is not None and number <= self._ignored.pop(who, 0):
+            return
+        judged = classify(shown, said, raised)
+        if judged is None:
+            return
+        rank, type_name = judged
+        error = Error(number, said.removeprefix("E   ").strip(), who, rank, type_name, traced=raised is not None)
+        rest = block[end + 1 : end + 1 + PARAGRAPH_BYTES]
+        error.more = list(_continued(rest, who))
+        if len(rest) < PARAGRAPH_BYTES:
+            self._unfinished.append((error, rest))
+        if len(self._first) < FIRST:
+            self._first.append(error)
+        else:
+            self._last.append(error)
+
+    def after(self, survived: Callable[[Error], bool]) -> list[Error]:
+        """Those that nothing survived, in the order of the log."""
+        return [error for error in (*self._first, *self._last) if not survived(error)]
+
+
+def cause(errors: list[Error]) -> Error | None:
+    """The error that says most about why a run died.
+
+    An exception that a process printed before another one was caught: a process dies once. So the last of each process
+    counts, of these the first, since a process whose peer has died complains later.
+    """
+    if not errors:
+        return None
+    best = min(error.rank for error in errors)
+    chosen = [error for error in errors if error.rank == best]
+    if best == RAISED:
+        if any(error.traced for error in chosen):
+            chosen = [error for error in chosen if error.traced]
+        last: dict[str, Error] = {}
+        for error in chosen:
+            if error.who in last and last[error.who].type_name == error.type_name:
+                continue  # several processes that do not say who they are: the first of the same kind
+            last[error.who] = error
+        named = [error for who, error in last.items() if who] or [*last.values()]
+        return min(named if len(named) > 1 else last.values(), key=lambda error: error.line)
+    return chosen[0]
+
+
+def classify(shown: str, said: str, raised: str | None = None) -> tuple[int, str] | None:
+    """How much a line says as an error, and the exception's type; None if it is none.
+
+    Args:
+        shown: the line as a terminal shows it.
+        said: the same without rank, worker and time.
+        raised: the type, if it ends a traceback.
+    """
+    if raised is not None:
+        return _weight(said, RAISED), raised
+    if _HARMLESS.search(said) or _ROW.search(said):
+        return None
+    if _STATUS.search(said) and not _EXCEPTION.match(said):
+        return STATUS, ""
+    found = _EXCEPTION.match(said) or _DOTTED.match(said)
+    if found:
+        if not found["message"] and found["type"].rpartition(".")[2] not in _ALONE:
+            return None
+        return _weight(said, RAISED), found["type"]
+    if _NATIVE.search(said):
+        return _weight(said, NATIVE), ""
+    level = _LEVEL.search(shown[:160])
+    if level:
+        inside = _INSIDE.search(said)
+        if inside and not _quoted(said, inside.start()):
+            return _weight(said, RAISED), inside["type"]
+        return _weight(said, LOGGED), ""
+    if _SAID.search(said) and len(said) < 600:
+        return _weight(said, SAID), ""
+    return None
+
+
+_ALONE = {"KeyboardInterrupt", "AssertionError", "MemoryError", "NotImplementedError", "EOFError", "StopIteration"}
+"""Exceptions that are often raised without a message."""
+
+
+def _weight(said: str, rank: int) -> int:
+    if _WRAPPERS.search(said[:300]):
+        return STATUS
+    return max(rank, AFTERWARDS) if _CONSEQUENCES.search(said[:300]) else rank
+
+
+def _quoted(text: str, position: int) -> bool:
+    return any(text.count(mark, 0, position) % 2 for mark in "\"`")
+
+
+def unframed(text: str) -> str:
+    """The text without the box that rich draws around it."""
+    return _TABLE.sub("", text) if text[:1] in "│┃║|" or text[-1:] in "│┃║" else text
+
+
+def _continued(rest: bytes, who: str) -> Iterator[str]:
+    """The lines that go on with what the line before them said."""
+    lines = rest.decode("utf-8", "replace").split("\n")
+    taken = 0
+    for line in lines[: 4 * PARAGRAPH_LINES]:
+        shown = plain(line)
+        other, said = split_prefix(shown.lstrip() if shown[:1] in " \t" and shown.lstrip()[:1] in "[(" else shown)
+        if other and other != who:
+            continue  # another rank's line in between
+        if who and not other and shown[:1] not in (" ", "\t"):
+            continue
+        said = unframed(said.rstrip())
+        if _RULE.match(said) and said.strip():
+            continue
+        if not said.strip():
+            if taken:
+                return
+            continue
+        if _RECORD.search(said) or _ROW.search(said):
+            return
+        yield said
+        taken += 1
+        if taken >= PARAGRAPH_LINES:
+            return

@@ -1,0 +1,390 @@
+"""What people have instead of a log, opened: compressed, in UTF-16, a file of metrics, a notebook, a whole folder.
+
+`sources` makes of each path what can be read: a stream of text, or rows of metrics. What cannot be read is an
+`Unreadable` with the reason and what to give instead, never an empty log.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bisect_cfg.diagnosis._metrics import KNOWN, Row, canonical, row_of
+
+LARGEST_JSON = 1 << 28
+"""Bytes of a JSON file that is read whole; a larger one is no trainer's."""
+
+MOST_FILES = 64
+"""Files of a folder that are read, the newest first: a launcher writes one or two for each rank."""
+
+PEEK = 1 << 13
+"""Bytes by which the kind of a file is told."""
+
+LOGS = (".log", ".out", ".err", ".txt", ".stdout", ".stderr")
+METRICS = ("trainer_state.json", "trainer_log.jsonl", "log_history.json", "metrics.jsonl", "logging.jsonl")
+NO_LOGS = re.compile(r"requirements|merges\.txt|vocab|license|readme|special_tokens|added_tokens|pip|conda|constraints", re.I)
+"""Text files of a run's folder that are none of its output."""
+
+
+class Unreadable(Exception):
+    """A file that says nothing to us; the text says why, and what to give instead."""
+
+
+@dataclass
+class Source:
+    """One file, opened.
+
+    Attributes:
+        name: what to call it, "" where it is the only one.
+        stream: its text, None where it holds only metrics.
+        rows: the rows of metrics of a file that holds them.
+    """
+
+    name: str
+    stream: BinaryIO | None = None
+    rows: list[Row] = field(default_factory=list)
+
+
+def sources(paths: Iterable[str]) -> tuple[list[Source], list[str]]:
+    """Opens what the paths name, and says what could not be read.
+
+    Raises:
+        Unreadable: nothing of it can be read.
+    """
+    opened: list[Source] = []
+    problems: list[str] = []
+    paths = list(paths)
+    several = len(paths) > 1 or (paths[0] != "-" and Path(paths[0]).is_dir())
+    for given in paths:
+        members = _members(Path(given)) if given != "-" and Path(given).is_dir() else [given]
+        if not members:
+            problems.append(f"{given}: there is no log in this folder, and no file of metrics")
+        for member in members:
+            try:
+                source = open_source(str(member))
+            except Unreadable as error:
+                problems.append(f"{member}: {error}")
+                continue
+            except (OSError, EOFError) as error:
+                problems.append(f"{member}: {getattr(error, 'strerror', None) or error}")
+                continue
+            source.name = _short(str(member), given) if several else ""
+            opened.append(source)
+    if not opened:
+        raise Unreadable("; ".join(problems))
+    # Several files are read in the order in which they would have been printed: metrics first, errors last.
+    opened.sort(key=lambda source: (bool(source.stream), source.name.endswith((".err", ".stderr", "stderr.log"))))
+    return opened, problems
+
+
+def open_source(path: str) -> Source:
+    """Opens one file.
+
+    Raises:
+        Unreadable: it is of a kind that holds no text and no metrics we can read.
+        OSError: the system refuses it.
+    """
+    if path == "-":
+        if sys.stdin is None:
+            raise OSError(0, "standard input is closed")
+        return _text("", sys.stdin.buffer)
+    name = Path(path).name
+    if "tfevents" in name:
+        return Source("", rows=_events(path))
+    if name.endswith(".wandb"):
+        raise Unreadable("W&B's own binary file; give files/output.log of the same run, or its history as JSON or CSV")
+    stream = Path(path).open("rb")  # noqa: SIM115  closed with the process, which reads it to its end
+    return _text(name, _unpacked(name, stream))
+
+
+def _text(name: str, stream: Any) -> Source:
+    stream = _utf8(stream)
+    head = stream.peek(PEEK)[:PEEK] if hasattr(stream, "peek") else b""
+    if _binary(head):
+        raise Unreadable(f"it is no text{_kind(head)}; give what the run printed, or its trainer_state.json")
+    name = re.sub(r"\.(?:gz|zst|xz|bz2)$", "", name)
+    first = head.lstrip()[:1]
+    if name.endswith((".json", ".ipynb")) or (first in (b"{", b"[") and not name.endswith((".jsonl", ".log", ".out"))):
+        found = _json(stream, name)
+        if found is not None:
+            return found
+    if name.endswith((".csv", ".tsv")) or _has_columns(head):
+        return Source("", rows=_csv(stream))
+    return Source("", stream)
+
+
+def _utf8(stream: Any) -> Any:
+    """The stream, recoded where PowerShell's `>` wrote UTF-16."""
+    if not hasattr(stream, "peek"):
+        stream = io.BufferedReader(stream)
+    head = stream.peek(256)[:256]
+    encoding = ""
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        encoding = "utf-16"
+    elif len(head) > 16 and head[1::2].count(0) > 0.8 * len(head[1::2]) and head[::2].count(0) < 4:
+        encoding = "utf-16-le"
+    elif len(head) > 16 and head[::2].count(0) > 0.8 * len(head[::2]) and head[1::2].count(0) < 4:
+        encoding = "utf-16-be"
+    if not encoding:
+        return stream
+    return io.BufferedReader(_Recoded(stream, encoding))
+
+
+class _Recoded(io.RawIOBase):
+    """A stream in another encoding, as UTF-8."""
+
+    def __init__(self, stream: BinaryIO, encoding: str) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            data = self._stream.read(len(buffer))
+            self._rest = self._decoder.decode(data, final=not data).encode("utf-8", "replace")
+            if not data:
+                break
+        taken = self._rest[: len(buffer)]
+        buffer[: len(taken)] = taken
+        self._rest = self._rest[len(taken) :]
+        return len(taken)
+
+
+def _unpacked(name: str, stream: BinaryIO) -> Any:
+    head = stream.peek(8)[:8]  # type: ignore[attr-defined]
+    if head.startswith(b"\x1f\x8b"):
+        import gzip
+
+        return io.BufferedReader(_Cut(gzip.GzipFile(fileobj=stream)))
+    if head.startswith(b"BZh"):
+        import bz2
+
+        return io.BufferedReader(_Cut(bz2.BZ2File(stream)))
+    if head.startswith(b"\xfd7zXZ"):
+        import lzma
+
+        return io.BufferedReader(_Cut(lzma.LZMAFile(stream)))
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return _zstd(stream)
+    if head.startswith(b"PK\x03\x04"):
+        raise Unreadable("it is a zip archive; unpack it and give the folder")
+    return stream
+
+
+class _Cut(io.RawIOBase):
+    """A compressed stream that ends where it was cut off: the log of a run that was killed while it wrote."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._stream.read(len(buffer))
+        except (EOFError, OSError):
+            data = b""
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _zstd(stream: BinaryIO) -> Any:
+    try:
+        from compression import zstd  # Python 3.14
+
+        return io.BufferedReader(_Cut(zstd.ZstdFile(stream)))
+    except ImportError:
+        pass
+    try:
+        import zstandard
+
+        return io.BufferedReader(_Cut(zstandard.ZstdDecompressor().stream_reader(stream)))
+    except ImportError:
+        pass
+    import shutil
+    import subprocess
+
+    if shutil.which("zstd") is None:
+        raise Unreadable("it is compressed with zstd, which needs `pip install zstandard` here (or unpack it: zstd -d)")
+    process = subprocess.Popen(["zstd", "-dcq"], stdin=stream, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return process.stdout
+
+
+def _binary(head: bytes) -> bool:
+    """Whether this is no text in any encoding: a log may hold stray bytes, not mostly them."""
+    if not head:
+        return False
+    strange = sum(head.count(byte) for byte in (*range(7), *range(14, 27), *range(28, 32), 127))
+    undecodable = head.decode("utf-8", "replace").count("\ufffd")
+    return strange > 0.1 * len(head) or (strange > 0 and undecodable > 0.2 * len(head))
+
+
+def _kind(head: bytes) -> str:
+    kinds = {
+        b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture", b"\x7fELF": "a program", b"PAR1": "a Parquet table",
+        b"SQLite": "a database", b"\x80": "a pickle", b"%PDF": "a PDF document",
+    }  # fmt: skip
+    return next((f" but {kind}" for magic, kind in kinds.items() if head.startswith(magic)), "")
+
+
+def _json(stream: Any, name: str) -> Source | None:
+    """A trainer's state, a history, or a notebook; None for a log that only begins like JSON, or lines of JSON."""
+    if not name.endswith((".json", ".ipynb")):
+        line = stream.peek(PEEK)[:PEEK].split(b"\n")[0].strip()
+        if line not in (b"{", b"["):
+            return None
+    data = stream.read(LARGEST_JSON + 1)
+    if len(data) > LARGEST_JSON:
+        raise Unreadable("a JSON file of that size is no trainer's state")
+    try:
+        content = json.loads(data)
+    except ValueError:
+        return Source("", io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
+    if isinstance(content, dict) and isinstance(content.get("cells"), list):
+        text, rows = _notebook(content["cells"])
+        return Source("", io.BufferedReader(io.BytesIO(text.encode("utf-8", "replace"))), rows)  # type: ignore[arg-type]
+    history = content.get("log_history", content.get("history")) if isinstance(content, dict) else content
+    if isinstance(history, list):
+        rows = _rows(history)
+        if rows or (isinstance(content, dict) and "log_history" in content):
+            return Source("", rows=rows)
+    if isinstance(history, dict) or (isinstance(content, dict) and history is None):
+        table = history if isinstance(history, dict) else content
+        columns = {name: values for name, values in table.items() if isinstance(values, list)}
+        rows = _rows(dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=False))
+        if rows:
+            return Source("", rows=rows)
+    return Source("", io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
+
+
+def _rows(items: Iterable[Any]) -> list[Row]:
+    found = []
+    for index, item in enumerate(items):
+        if isinstance(item, dict):
+            row = row_of(index + 1, item)
+            if row is not None:
+                found.append(row)
+    return found
+
+
+def _notebook(cells: list[Any]) -> tuple[str, list[Row]]:
+    """What the cells of a notebook printed, and the tables that its trainer drew."""
+    parts: list[str] = []
+    rows: list[Row] = []
+    for cell in cells:
+        for output in cell.get("outputs") or [] if isinstance(cell, dict) else []:
+            if output.get("output_type") == "error":
+                parts += output.get("traceback") or [f"{output.get('ename')}: {output.get('evalue')}"]
+                continue
+            shown = output.get("data") or {}
+            page = "".join(shown.get("text/html") or [])
+            if page:
+                rows += _html(page)
+            parts.append("".join(output.get("text") or shown.get("text/plain") or []))
+    return "\n".join(parts) + "\n", rows
+
+
+def _html(page: str) -> list[Row]:
+    """The rows of a table that the Trainer's notebook callback draws."""
+    lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in re.findall(r"<tr.*?>(.*?)</tr>", page, re.S)]
+    lines = [[re.sub(r"<[^>]+>", "", cell).strip() for cell in line] for line in lines if line]
+    if not lines or "Step" not in lines[0]:
+        return []
+    cells = ([None if cell == "No log" else cell for cell in line] for line in lines[1:] if len(line) == len(lines[0]))
+    return _rows(dict(zip(lines[0], line, strict=True)) for line in cells)
+
+
+def _has_columns(head: bytes) -> bool:
+    first = head.split(b"\n", 1)[0].decode("utf-8", "replace")
+    names = {canonical(cell.strip("\" '\r")) for cell in re.split(r"[,\t;]", first)}
+    return first.count(",") + first.count("\t") + first.count(";") > 0 and len(names & (KNOWN | {"step"})) > 1 and ":" not in first
+
+
+def _csv(stream: Any) -> list[Row]:
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+    first = text.readline()
+    delimiter = max(",\t;", key=first.count)
+    names = next(csv.reader([first], delimiter=delimiter), [])
+    # W&B's export calls a column "run name - train/loss", with columns for its minimum and maximum beside it.
+    names = ["" if re.search(r"__(?:MIN|MAX|STEP)$", name) else name.rpartition(" - ")[2] for name in names]
+    lines = csv.reader(text, delimiter=delimiter)
+    return _rows({name: value or None for name, value in zip(names, line, strict=False) if name and value} for line in lines)
+
+
+def _events(path: str) -> list[Row]:
+    """The scalars of a TensorBoard event file, by TensorBoard's own reader."""
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+    except ImportError:
+        raise Unreadable(
+            "a TensorBoard event file, which needs `pip install tensorboard` here; or give trainer_state.json of a checkpoint"
+        ) from None
+    steps: dict[int, dict[str, Any]] = {}
+    for event in LegacyEventFileLoader(path).Load():
+        for value in event.summary.value if event.HasField("summary") else ():
+            number: Any = None
+            if value.HasField("simple_value"):
+                number = value.simple_value
+            elif value.HasField("tensor") and value.tensor.float_val:
+                number = value.tensor.float_val[0]
+            if number is not None:
+                steps.setdefault(event.step, {"step": event.step})[value.tag] = number
+    rows = _rows(steps[step] for step in sorted(steps))
+    if not rows:
+        raise Unreadable("a TensorBoard event file without scalars that we know")
+    return rows
+
+
+def _members(folder: Path) -> list[str]:
+    """The files of a run's folder that say how it went: logs of every rank, and one file of metrics."""
+    logs: list[Path] = []
+    metrics: list[Path] = []
+    for path in _walk(folder):
+        name = re.sub(r"\.(?:gz|zst|xz|bz2)$", "", path.name)
+        if name in METRICS or "tfevents" in name or (name.endswith(".jsonl") and _metric_lines(path)):
+            metrics.append(path)
+        elif name.endswith(LOGS) and not NO_LOGS.search(name) or name in ("stdout", "stderr", "nohup.out"):
+            logs.append(path)
+    newest = lambda path: path.stat().st_mtime  # noqa: E731
+    states = [path for path in metrics if path.name == "trainer_state.json"]
+    others = sorted((path for path in metrics if path.suffix == ".jsonl" or path.name.endswith(".json")), key=newest)
+    # Every checkpoint has a state, and the last one has all rows; event files say the same once more.
+    chosen = [max(states, key=lambda path: (path.stat().st_size, newest(path)))] if states else others[-1:]
+    if not chosen:
+        chosen = sorted((path for path in metrics if "tfevents" in path.name), key=newest)[-1:]
+    return [str(path) for path in chosen + sorted(logs, key=newest, reverse=True)[:MOST_FILES]]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if path.is_file() and not any(part in (".git", "__pycache__", "site-packages", ".venv") for part in parts) and len(parts) < 8:
+            if path.stat().st_size:
+                yield path
+
+
+def _metric_lines(path: Path) -> bool:
+    with path.open("rb") as stream:
+        line = stream.readline(PEEK)
+    try:
+        first = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(first, dict) and len(KNOWN & {canonical(str(name)) for name in first}) > 1
+
+
+def _short(member: str, given: str) -> str:
+    path = Path(member)
+    return str(path.relative_to(given)) if Path(given).is_dir() else path.name

@@ -1,0 +1,106 @@
+"""The last error of a log is always found, whatever its shape; what ended nothing is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from bisect_cfg.diagnosis.explain import KNOWN, NO_FAILURE, UNKNOWN, explain_text
+
+ROWS = "".join(
+    f"{{'loss': 0.0, 'grad_norm': 0.3, 'learning_rate': 1e-06, 'reward': 0.4, 'reward_std': 0.2, 'epoch': 0.{i:02}}}\n" for i in range(10)
+)
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3, in main\n    f()\n'
+
+SHAPES = {
+    "name without Error": ("oddpackage.errors.OutOfFunds: not enough of it\n", 1, "OutOfFunds"),
+    "logger": ("2025-04-03 10:11:12,123 - __main__ - ERROR - Training failed: foo is bad\n", 1, "foo is bad"),
+    "engine core": ("(EngineCore pid=1) ERROR 08-12 10:11:12 [core.py:586] ValueError: strange\nRuntimeError: Engine core initialization failed.\n", 1, "strange"),
+    "glog": ("[E socket.cpp:957] [c10d] The client socket did something odd.\n", 1, "odd"),
+    "argparse": ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --foo 3\n", 2, "--foo 3"),
+    "srun": ("srun: error: node12: task 3: Exited with exit code 1\n", 1, "exit code 1"),
+    "slurmstepd": ("slurmstepd: error: execve(): python: No such file or directory\n", 1, "execve"),
+    "next line": (TRACEBACK + "RuntimeError: \n        Something failed despite GPU being available\n", 4, "despite GPU"),
+    "wrapper": (
+        TRACEBACK + "KeyError: 'x'\n\nThe above exception was the direct cause of the following exception:\n\n"
+        + TRACEBACK + "ray.exceptions.RayTaskError(KeyError): ray::main_task() (pid=1, ip=1.1.1.1)\n", 4, "KeyError: 'x'",
+    ),
+    "child failed": (
+        "[rank1]: " + TRACEBACK.replace("\n", "\n[rank1]: ") + "KeyError: 'x'\n"
+        + TRACEBACK + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n", 4, "KeyError: 'x'",
+    ),
+    "shell": ("train.sh: line 3: pyton: command not found\n", 1, "command not found"),
+    "hydra": ("Error executing job with overrides: ['a=1']\n", 1, "overrides"),
+    "C++": ("terminate called after throwing an instance of 'std::runtime_error'\n", 1, "terminate called"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log, line, part", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("before", ["", ROWS], ids=["alone", "after rows"])
+def test_the_error_is_shown_with_its_line(log: str, line: int, part: str, before: str) -> None:
+    found = explain_text(before + log)
+    assert found.error is not None and part in found.error.text
+    assert found.error.number == line + before.count("\n")
+    assert found.status == UNKNOWN and f"line {found.error.number}: " in str(found)
+
+
+@pytest.mark.parametrize(
+    "log, entry",
+    [
+        ("  State: Terminated\n  Reason: OOMKilled\n  Exit Code: 137\n", "host-out-of-memory"),
+        ("Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)\n", "segmentation-fault"),
+        ("Process finished with exit code -1073741819 (0xC0000005)\n", "segmentation-fault"),
+        ("Exited with exit code 137.\n", "host-out-of-memory"),
+        ("E0303 10:11:12.1 4711 api.py:869] failed (exitcode: -9) local_rank: 0 (pid: 4) of binary: python\n", "host-out-of-memory"),
+        ("  exitcode  : -11 (pid: 4711)\n", "segmentation-fault"),
+        (ROWS + "^CFloating point exception (core dumped)\n", "integer-division"),
+        ("Getötet\n", "host-out-of-memory"),
+    ],
+)
+def test_exit_statuses_alone(log: str, entry: str) -> None:
+    found = explain_text(log)
+    assert found.status == KNOWN and found.matches[0].entry.id == entry
+
+
+LOGGING = (
+    "--- Logging error ---\n" + TRACEBACK + "TypeError: not all arguments converted during string formatting\n"
+    "Call stack:\n  File \"a.py\", line 3, in <module>\nMessage: 'x'\nArguments: (1,)\n"
+)  # fmt: skip
+NO_FAILURES = {
+    "a logger's own error": ROWS + LOGGING,
+    "survived": ROWS + TRACEBACK + "ValueError: invalid literal for int()\n" + ROWS,
+    "survived and known": ROWS + TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory\n" + ROWS,
+    "quoted in a completion": ROWS + 'completion: "Traceback (most recent call last): ValueError: CUDA out of memory"\n' + ROWS,
+    "at an object's end": ROWS + "Exception ignored in: <function A.__del__ at 0x1>\n" + TRACEBACK + "AttributeError: 'A' object has no attribute 'x'\n",
+    "TensorFlow": "2025-03-02 10:11:12.1 E external/xla/cuda_fft.cc:477] Unable to register cuFFT factory: already registered\n" + ROWS,
+    "pip": "ERROR: pip's dependency resolver does not currently take into account all the packages that are installed.\n" + ROWS,
+    "a row of another rank": ROWS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log", NO_FAILURES.values(), ids=NO_FAILURES.keys())
+def test_what_ends_nothing_is_no_failure(log: str) -> None:
+    found = explain_text(log)
+    assert found.status == NO_FAILURE, (found.error, found.matches)
+
+
+def test_a_message_that_a_box_wraps_is_read_as_one() -> None:
+    box = (
+        "╭──────────── Traceback (most recent call last) ───────────╮\n│ /home/a/train.py:12 in <module>                          │\n"
+        "╰──────────────────────────────────────────────────────────╯\n"
+        "RuntimeError: probability tensor contains either `inf`,\n`nan` or element < 0\n"
+    )  # fmt: skip
+    inside = "│ RuntimeError: probability tensor contains either `inf`,  │\n│ `nan` or element < 0                                    │\n"
+    hard = "RuntimeError: probability tensor contains ei\nther `inf`, `nan` or element < 0\n"
+    for log in (box, inside, hard):
+        assert explain_text(log).matches[0].entry.id == "sampling-non-finite-weights"
+
+
+def test_a_later_error_of_the_same_process_counts() -> None:
+    """A process dies once: what it printed before was caught."""
+    log = TRACEBACK + "ImportError: no flash attention\n" + "falling back\n" + TRACEBACK + "ZeroDivisionError: division by zero\n"
+    found = explain_text(log)
+    assert found.error is not None and "ZeroDivisionError" in found.error.text
+    ranks = "".join(f"[rank{rank}]: {line}\n" for line in (TRACEBACK + "KeyError: 'first'").splitlines() for rank in (1,))
+    later = "".join(f"[rank0]: {line}\n" for line in (TRACEBACK + "torch.distributed.DistBackendError: NCCL error, remote process exited").splitlines())
+    found = explain_text(ranks + later)
+    assert found.error is not None and "first" in found.error.text and found.last is not None and "NCCL" in found.last.text
