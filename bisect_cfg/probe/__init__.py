@@ -3,8 +3,9 @@
 How it gets there. The tool runs the user's own command (``python train.py ...``) unchanged, with two
 environment variables added: ``PYTHONPATH`` names the folder ``site`` beside this file, so that the interpreter
 imports our ``sitecustomize`` before the script starts, and ``BISECT_CFG_PROBE`` names a JSON file that says
-what to do (`spec`). ``sitecustomize`` loads this package under a private name, takes both variables away
-again, and steps back. Nothing of ``bisect_cfg`` has to be installed in the user's environment.
+what to do (`boot.start`). ``sitecustomize`` loads this package under a private name and steps back; the script
+sees neither variable, and what it starts gets both (`lineage`). Nothing of ``bisect_cfg`` has to be installed in the
+user's environment.
 
 What it then does. Import hooks (`imports`) wait for the few libraries we care about and wrap a handful of
 methods: where a configuration object is built (`capture`), where training runs (`watch`), where

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from . import capture, imports, inspection, quiet, record, serve, watch
+from . import capture, imports, inspection, instruments, lineage, quiet, record, serve, watch
 
 # A real-time signal that nobody uses: asks a silent process for the Python stacks of all its threads.
 STACK_SIGNAL = signal.SIGRTMIN + 9
@@ -28,7 +28,9 @@ def start(path):
     """
     with open(path, encoding="utf-8") as stream:
         orders = json.load(stream)
+    lineage.answer()
     if orders["level"] == "inspect":
+        lineage.hand_down(path)
         inspection.start(orders)
         return
     for name, value in orders["restore"].items():
@@ -44,6 +46,7 @@ def start(path):
     if orders["level"] == "cold":
         request = orders["request"]
         serve.begin(request)
+        _hand_down(request)
         _attach(request["folder"])
         _note_preparations()
         return
@@ -66,6 +69,7 @@ def start(path):
         else:
             os.environ[_NVML] = nvml_of_the_user
         serve.begin(orders_now)
+        _hand_down(orders_now)
         serve.restore_threads(orders_now.get("threads"))
         _attach(orders_now["folder"])
 
@@ -79,6 +83,52 @@ def start(path):
 
     _import(orders["modules"])
     wait_for_orders("imports")
+
+
+def join():
+    """In a process that a run has started, and that looks for one of the libraries: be ready for its being the training.
+
+    Only when it builds a training config it counts as part of the run, and only when it trains the trial is about it.
+    Most do neither: workers of data loaders, compilers, engines.
+    """
+    lineage.answer()
+    folder = lineage.state.folder
+    try:
+        with open(os.path.join(folder, "orders.json"), encoding="utf-8") as stream:
+            orders = json.load(stream)
+    except (OSError, ValueError):  # the trial is over, and so will we be in a moment
+        return
+    capture.state.targets = orders.get("targets") or {}
+    quiet.state.folder = folder  # started before there is a trial: nothing goes to the user's places
+    capture.install()
+    watch.install()
+    quiet.install()
+    if orders["level"] != "cold":
+        return
+    serve.begin(orders["request"], first=False)
+
+    def engage():
+        if watch.engage is not None:
+            watch.engage = None
+            instruments.begin(orders["request"].get("instruments"), folder)
+            _attach(folder)
+
+    def before(kind, index):
+        if kind == "args":
+            capture.state.before = None
+            engage()
+
+    watch.engage = engage
+    capture.state.before = before
+
+
+def _hand_down(request):
+    """What this trial's process starts belongs to the trial, and finds its orders in the trial's folder."""
+    lineage.begin(request["folder"])
+    path = os.path.join(request["folder"], "orders.json")
+    if not os.path.exists(path):  # repeated by hand
+        with open(path, "w", encoding="utf-8") as stream:
+            json.dump({"level": "cold", "restore": {}, "request": request, "targets": request.get("targets")}, stream)
 
 
 def _note_preparations():

@@ -3,20 +3,26 @@
 ``events.jsonl`` holds what happened (a configuration was built, training began, an exception ended it, ...),
 ``metrics.jsonl`` one line per optimizer step. A line is complete or absent: the process may die of a signal in
 the middle of the next machine instruction, and what it wrote before is still there.
+
+Those two files are of the process that trains: the first process of a run, until another one that it has started
+begins to train (`claim`). The others, forked or started anew, write into files of their own in ``children/``, named by
+their process id.
 """
 
 import json
 import os
 import time
 
-_state = {"folder": None, "start": time.time(), "process": None}
+from . import lineage
+
+_state = {"folder": None, "start": time.time(), "process": None, "first": None}
 
 
-def open_folder(folder):
-    """Direct all further lines to `folder`."""
+def open_folder(folder, first=True):
+    """Direct all further lines to `folder`; `first` says whether this is the first process of the run."""
     _state["folder"] = folder
     _state["start"] = time.time()
-    _state["process"] = os.getpid()
+    _state["process"] = _state["first"] = os.getpid() if first else None
 
 
 def folder():
@@ -24,13 +30,49 @@ def folder():
     return _state["folder"]
 
 
+def ours():
+    """Whether what happens here is the trial's: this is the first process of the run, or the one that trains."""
+    return _state["process"] == os.getpid()
+
+
+def first():
+    """Whether this is the first process of the run."""
+    return _state["first"] == os.getpid()
+
+
+def claim():
+    """This process begins to train: the trial is about it from now on. False if another one trains already."""
+    if not lineage.claim():
+        return False
+    if not ours():
+        for name in ("events.jsonl", "metrics.jsonl"):
+            try:
+                with open(os.path.join(_state["folder"], _own(name)), "rb") as stream:
+                    lines = stream.read()
+            except OSError:
+                continue
+            _write(name, lines)
+        _state["process"] = os.getpid()
+    return True
+
+
+def _own(name):
+    return os.path.join("children", "%d-%s" % (os.getpid(), name))
+
+
 def _append(name, row):
-    if _state["folder"] is None or _state["process"] != os.getpid():
-        return  # no trial yet, or a helper that the script forked: what happens there is not the training's doing
-    line = (json.dumps(row) + "\n").encode()
+    if _state["folder"] is None:
+        return  # no trial yet
+    if not ours():
+        name = _own(name)
+        os.makedirs(os.path.join(_state["folder"], "children"), exist_ok=True)
+    _write(name, (json.dumps(row) + "\n").encode())
+
+
+def _write(name, lines):
     handle = os.open(os.path.join(_state["folder"], name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
-        os.write(handle, line)
+        os.write(handle, lines)
     finally:
         os.close(handle)
 

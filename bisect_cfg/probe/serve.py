@@ -282,10 +282,15 @@ def _reading(cls, reads):
     return _reading_classes[cls][0]
 
 
-def begin(request):
-    """In the process that carries out a trial: folder, limits, overrides, environment."""
-    record.open_folder(request["folder"])
-    instruments.begin(request.get("instruments"), request["folder"])
+def begin(request, first=True):
+    """In the process that carries out a trial: folder, limits, overrides, environment.
+
+    `first` says whether it is the first process of the run, or one that this has started; ``started`` in the request,
+    that the latter trains.
+    """
+    record.open_folder(request["folder"], first)
+    if first and not request.get("started"):
+        instruments.begin(request.get("instruments"), request["folder"])
     for name, value in request.get("env", {}).items():
         os.environ[name] = value
     capture.state.overrides = request.get("overrides", {})

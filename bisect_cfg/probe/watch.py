@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 
-from . import capture, instruments, record, values
+from . import capture, instruments, lineage, record, values
 from .imports import when_imported
 
 # How many steps a reproduction may go on after its weights became non-finite. The user's run would die of the
@@ -30,7 +30,8 @@ class _Limits:
 
 
 limits = _Limits()
-_training = {"active": False, "finished": False}
+_training = {"active": None}  # process id once it has begun
+engage = None  # called before training in a process that the run's first one has started, see `boot.join`
 
 
 def install():
@@ -52,6 +53,12 @@ def finish(code):
             stream.flush()
         except Exception:
             pass
+    helper = _training["active"] != os.getpid()  # forked in the middle of training
+    if not helper and record.folder() is not None and lineage.trainer() is not None:
+        if lineage.trainer() != os.getpid():
+            lineage.hold(code)  # a second training: the run goes on until that under study is over
+        if lineage.state.root != os.getpid():
+            lineage.over(code)  # else whoever started us would go on with what comes after training
     os._exit(code)
 
 
@@ -72,8 +79,9 @@ def record_exception(error, trace, phase):
 def _is_target(trainer):
     """Whether this is the training under study; a script may train something else first."""
     wanted = capture.state.targets.get("args")
-    if wanted is not None:
-        return capture.object_index("args", trainer.args) == wanted
+    index = capture.object_index("args", trainer.args)
+    if wanted is not None and (index is not None or record.ours()):
+        return index == wanted  # a process may also be given a configuration that another one has built
     if "trl.trainer.grpo_config" in sys.modules:
         return any(cls.__name__ == "GRPOConfig" for cls in type(trainer.args).__mro__)
     return True
@@ -85,7 +93,11 @@ def _wrap_trainer(module):
     def train(self, *args, **kwargs):
         if _training["active"] or not _is_target(self):
             return original(self, *args, **kwargs)
-        _training["active"] = True
+        _training["active"] = os.getpid()
+        if engage is not None:
+            engage()
+        if record.folder() is not None:
+            record.claim()
         self.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
         args, kwargs = _checkpoint_of_the_user(args, kwargs)
         self.add_callback(_callback_class(module)(self))
@@ -158,6 +170,9 @@ def _record_begin(trainer):
     heavy = [name for name in list(sys.modules) if name.split(".")[0] in HEAVY]
     record.event(
         "train_begin",
+        pid=os.getpid(),
+        parent=os.getppid(),
+        first=record.first(),
         args=capture.object_index("args", trainer.args),
         modelcfg=last("modelcfg"),
         peft=last("peft"),

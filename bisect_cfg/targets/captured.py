@@ -41,6 +41,7 @@ class Capture:
         modules: heavy modules the script had imported when training began.
         environment: versions as the process had them.
         prepares: whether the script changes the environment or the path before it imports the libraries.
+        started: whether the training runs in a process that the script has started, not in the script's own.
     """
 
     args: Built
@@ -49,6 +50,7 @@ class Capture:
     modules: tuple[str, ...]
     environment: Row
     prepares: bool = False
+    started: bool = False
 
 
 def fork_point(capture: Capture) -> Row:
@@ -104,7 +106,8 @@ def read_capture(events: Sequence[Row]) -> Capture | None:
         elif known and not begun:
             others[kind] = made(known[-1])
     return Capture(
-        made(chosen), others, tuple(built), tuple(begun.get("modules", ())), begun.get("environment", {}), prepares
+        made(chosen), others, tuple(built), tuple(begun.get("modules", ())), begun.get("environment", {}), prepares,
+        not begun.get("first", True),
     )
 
 

@@ -53,6 +53,21 @@ class Traces:
         seen = [self.events.read(), self.metrics.read()]
         return any(seen)
 
+    def adopt(self) -> None:
+        """Once the run is over: if it never came to train, and a process that it started has built a training config,
+        take over what that one wrote. It keeps to files of its own until it trains (see the probe's `record`)."""
+        if self.event("train_begin"):
+            return
+        folder = self.events.path.parent
+        for path in sorted(folder.glob("children/*-events.jsonl"), key=lambda path: path.stat().st_mtime):
+            tail = Tail(path)
+            tail.read()
+            if any(row["event"] == "config" and row["kind"] == "args" for row in tail.rows):
+                with self.events.path.open("ab") as stream:
+                    stream.write(path.read_bytes())
+                self.events.read()
+                return
+
     def event(self, kind: str, **wanted: Any) -> Row | None:
         """The last event of that kind with those details, or None."""
         for row in reversed(self.events.rows):

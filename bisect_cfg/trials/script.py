@@ -33,6 +33,7 @@ from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Child, Ending, Keeper, Patience, Sweep, follow, launch
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 from bisect_cfg.trials.server import ServerGone, TrialServer, probe_environment
+from bisect_cfg.trials.training import Training
 from bisect_cfg.trials.validity import ConfigChecks
 from bisect_cfg.trials.verdict import FailureTest, Observation, judge, observe
 
@@ -193,6 +194,11 @@ class ScriptRunner:
         Returns:
             None if it stands and forking it is sound, otherwise why not.
         """
+        if level != "cold" and self.capture is not None and self.capture.started:
+            return "the training runs in another process, which the script starts"
+        return self._bring_up(level)
+
+    def _bring_up(self, level: str) -> str | None:
         with self._server_lock:
             if self._server is not None and level == self._server_level:
                 self.level = level
@@ -226,7 +232,10 @@ class ScriptRunner:
         orders_path = folder / "orders.json"
         environment, restore = probe_environment(os.environ, orders_path)
         orders = {"level": "imports", "restore": restore, "modules": list(modules)}
-        return TrialServer(self.script.command, environment, orders, orders_path, "log.txt", self._keeper)
+        command = self.script.command
+        if self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
+            command = [self.capture.environment.get("executable") or command[0], *command[1:]]
+        return TrialServer(command, environment, orders, orders_path, "log.txt", self._keeper)
 
     def _ready(self, server: TrialServer) -> str | None:
         # The second time everything comes from the disk cache, so this bound is generous.
@@ -243,7 +252,7 @@ class ScriptRunner:
             with self._server_lock:
                 if self._server_level in ("", "preparing"):
                     level = self.level
-                    reason = self.start_server("imports" if level == "cold" else level)
+                    reason = self._bring_up("imports" if level == "cold" else level)
                     if reason is not None:
                         raise InputError(
                             f"The process in which configurations are checked cannot be started: {reason}.",
@@ -363,6 +372,7 @@ class ScriptRunner:
                 "steps": steps,
                 "stop_when_non_finite": not until_it_dies,
                 "env": {**(env or {}), **({} if device is None else {"CUDA_VISIBLE_DEVICES": device})},
+                "started": self.capture is not None and self.capture.started,
                 "instruments": None if instruments is None else dict(instruments),
                 "threads": max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
             }
@@ -376,7 +386,7 @@ class ScriptRunner:
                 else:
                     child = self._fork(request)
                 ending = follow(
-                    child,
+                    Training(child, traces),
                     traces,
                     patience or self._patience(configuration),
                     enough=_until(enough or self._enough(until_it_dies), seconds),
@@ -385,6 +395,7 @@ class ScriptRunner:
                 )
             self._keeper.remove(child.pid)
             traces.read()
+            traces.adopt()
             write_json(folder / "ending.json", asdict(ending))
             seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
             return Run(seen, traces, folder)

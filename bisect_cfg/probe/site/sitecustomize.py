@@ -1,38 +1,80 @@
-"""Loaded by the interpreter at start-up because the tool put this folder on ``PYTHONPATH``. See the package above."""
+"""Loaded by the interpreter at start-up because the tool put this folder on ``PYTHONPATH``. See the package above.
 
-import importlib.machinery
-import importlib.util
+In the first process of a run the whole probe is loaded at once. A process that the run has started (``lineage``) loads
+it when one of the libraries is looked for: most have nothing to do with them, and are as they would be without us.
+"""
+
 import os
 import sys
 
+_LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "huggingface_hub", "vllm", "datasets")
+
 
 def _start():
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder, SourceFileLoader, spec_from_file_location
+
     here = os.path.dirname(os.path.abspath(__file__))
+    folder = os.path.dirname(here)
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-    spec_path = os.environ.get("BISECT_CFG_PROBE")
+    value = os.environ.get("BISECT_CFG_PROBE")
+    started = value is not None and value.startswith(("child:", "alone:"))
+
+    lineage = None
+    if value:
+        lineage = type(sys)("_bisect_cfg_probe.lineage")
+        lineage.__file__ = os.path.join(folder, "lineage.py")
+        loader = SourceFileLoader(lineage.__name__, lineage.__file__)
+        exec(loader.get_code(lineage.__name__), lineage.__dict__)
+        if started:
+            lineage.join(value)
+            lineage.restore_path()
+        else:
+            lineage.begin(os.path.dirname(value))
+
+    def load():
+        spec = spec_from_file_location(
+            "_bisect_cfg_probe", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+        package = type(sys)(spec.name)
+        package.__spec__, package.__file__, package.__path__, package.__loader__ = spec, spec.origin, [folder], spec.loader
+        package.__package__ = spec.name
+        sys.modules[spec.name] = package
+        sys.modules[lineage.__name__] = package.lineage = lineage
+        spec.loader.exec_module(package)
+        from _bisect_cfg_probe import boot
+
+        return boot
+
+    class Waiting:
+        """Loads the probe when one of the libraries is looked for; finds nothing itself."""
+
+        armed = True
+
+        @classmethod
+        def find_spec(cls, name, path=None, target=None):
+            if cls.armed and name in _LIBRARIES:
+                cls.armed = False
+                load().join()
+            return None
+
+    if started:
+        sys.meta_path.insert(0, Waiting)
 
     # The environment may have a sitecustomize of its own, which ours has shadowed: give it its turn.
-    own = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    own = PathFinder.find_spec("sitecustomize", sys.path)
     if own is not None and own.loader is not None:
-        module = importlib.util.module_from_spec(own)
+        module = module_from_spec(own)
         sys.modules["sitecustomize"] = module
         try:
             own.loader.exec_module(module)
         except Exception:  # the interpreter, too, only reports it and goes on
             sys.excepthook(*sys.exc_info())
-    if not spec_path:
-        return
-
-    folder = os.path.dirname(here)
-    package = importlib.util.spec_from_file_location(
-        "_bisect_cfg_probe", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
-    )
-    module = importlib.util.module_from_spec(package)
-    sys.modules["_bisect_cfg_probe"] = module
-    package.loader.exec_module(module)
-    from _bisect_cfg_probe import boot
-
-    boot.start(spec_path)
+    elif started:
+        # What the interpreter expects where there is no such module: it goes on, and none is listed.
+        raise ImportError("there is none", name="sitecustomize")
+    if value and not started:
+        load().start(value)
 
 
 _start()

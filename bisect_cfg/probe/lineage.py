@@ -1,0 +1,279 @@
+"""The probe stays with the processes that a script starts, while the script sees its own environment.
+
+Loaded first of all, by `site/sitecustomize.py`, in every Python process of a run, and for most of them it is all that is
+loaded: it imports nothing that the interpreter has not imported yet. From then on
+
+- whatever is started from here (``subprocess``, ``multiprocessing``, ``os.exec*``, ``os.posix_spawn``, ``os.system``, a
+  library's own ``system()``) gets the probe's two variables, also where the script gives an environment of its own or
+  changes `PYTHONPATH`. ``os.environ`` does not show them. Programs that are not Python do nothing with them;
+- the tool can tell that this process is watched: a file of ours is mapped (`answer`), which a fork inherits and an
+  ``exec`` ends;
+- if the training runs in a process that was started from here, nothing of this one's goes on after it: the run is over
+  when the training is (`over`).
+
+A process that was started says so in `BISECT_CFG_PROBE`: ``child:ROOT:FOLDER``, with the process id of the run's first
+process and the folder of the trial; ``alone:...`` where no tool follows it (a trial that is repeated by hand).
+"""
+
+import os
+import sys
+
+PROBE, PATH = b"BISECT_CFG_PROBE", b"PYTHONPATH"
+
+SITE = os.fsencode(os.path.join(os.path.dirname(os.path.abspath(__file__)), "site"))
+
+STARTED = ("child:", "alone:")
+
+TRAINER = "trainer"
+"""File in the trial's folder: the process id of the process that trains."""
+
+
+class _State:
+    value = None  # of BISECT_CFG_PROBE for what is started from here
+    root = None  # process id of the run's first process
+    folder = None  # of the trial (of the server, before it forks one)
+    followed = True  # whether a tool follows the run and ends it
+    answered = None  # the mapping
+    wrapped = False
+
+
+state = _State()
+_putenv, _unsetenv = os.putenv, os.unsetenv
+
+
+def begin(folder):
+    """In the first process of a run, or of a trial forked from a server: what is started from here belongs to `folder`."""
+    state.root, state.folder = os.getpid(), folder
+    state.followed = "BISECT_CFG_STUDY" in os.environ
+    hand_down("%s%d:%s" % (STARTED[0 if state.followed else 1], state.root, folder))
+
+
+def join(value):
+    """In a process that a run has started: read the variable's value."""
+    kind, root, folder = value.split(":", 2)
+    state.root, state.folder, state.followed = int(root), folder, kind + ":" == STARTED[0]
+    hand_down(value)
+
+
+def hand_down(value):
+    """Give `value` to whatever is started from here."""
+    state.value = os.fsencode(value)
+    _putenv(PROBE, state.value)
+    if not state.wrapped:
+        state.wrapped = True
+        _putenv(PATH, _joined(os.environb.get(PATH)))
+        _wrap()
+
+
+def restore_path():
+    """Let this process see `PYTHONPATH` as it would be without us. Only where `_joined` has put our folder there."""
+    value = os.environb.get(PATH)
+    if value == SITE:
+        del os.environb[PATH]
+    elif value is not None and value.startswith(SITE + b":"):
+        os.environb[PATH] = value[len(SITE) + 1 :]
+    if PROBE in os.environb:
+        del os.environb[PROBE]
+
+
+def answer():
+    """Show that this process is watched: a file of ours appears among its mappings."""
+    if state.answered is None:
+        import mmap
+
+        handle = os.open(os.path.join(SITE, b"sitecustomize.py"), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            state.answered = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(handle)
+
+
+# ------------------------------------------------------------------------------------------------- what is handed down
+
+
+def _joined(path):
+    if path is None:
+        return SITE
+    return path if path == SITE or path.startswith(SITE + b":") else SITE + b":" + path
+
+
+def _with_ours(environment):
+    """An environment for a process that is started from here; unchanged if it is none (then the call says so)."""
+    try:
+        found = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    except (TypeError, AttributeError):
+        return environment
+    found[PATH] = _joined(found.get(PATH))
+    found[PROBE] = state.value
+    return found
+
+
+def _list_with_ours(environment):
+    """The same for a list of ``NAME=value``."""
+    rest = [one for one in environment if not one.startswith((PATH + b"=", PROBE + b"="))]
+    path = next((one[len(PATH) + 1 :] for one in environment if one.startswith(PATH + b"=")), None)
+    return [*rest, PATH + b"=" + _joined(path), PROBE + b"=" + state.value]
+
+
+def _like(original):
+    def named(function):
+        for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+            try:
+                setattr(function, name, getattr(original, name))
+            except (AttributeError, TypeError):
+                pass
+        return function
+
+    return named
+
+
+def _wrap():
+    """Around everything with which Python starts a process, sets a variable, or waits for a process.
+
+    ``os.environ`` and the functions of ``os``, ``subprocess`` and ``multiprocessing`` look these up when they are
+    called, or are imported after us.
+    """
+    import _posixsubprocess
+
+    @_like(os.putenv)
+    def putenv(name, value):
+        key = os.fsencode(name)
+        if key != PROBE:
+            _putenv(name, _joined(os.fsencode(value)) if key == PATH else value)
+
+    @_like(os.unsetenv)
+    def unsetenv(name):
+        key = os.fsencode(name)
+        if key == PATH:
+            _putenv(PATH, SITE)
+        elif key != PROBE:
+            _unsetenv(name)
+
+    os.putenv, os.unsetenv = putenv, unsetenv
+
+    fork_exec = _posixsubprocess.fork_exec
+
+    @_like(fork_exec)
+    def fork_exec_with_ours(*arguments):
+        if arguments[5:] and isinstance(arguments[5], (list, tuple)):  # None: as it is here
+            arguments = (*arguments[:5], _list_with_ours(arguments[5]), *arguments[6:])
+        return fork_exec(*arguments)
+
+    _posixsubprocess.fork_exec = fork_exec_with_ours
+
+    def given(original):
+        @_like(original)
+        def start(path, argv, env, **options):
+            return original(path, argv, env if env is None else _with_ours(env), **options)
+
+        return start
+
+    for name in ("execve", "posix_spawn", "posix_spawnp"):
+        if hasattr(os, name):
+            setattr(os, name, given(getattr(os, name)))
+
+    def waiting(original):
+        @_like(original)
+        def wait(*arguments):
+            result = original(*arguments)
+            pid, status = result[:2]
+            if pid and (os.WIFEXITED(status) or os.WIFSIGNALED(status)):
+                _noticed(pid, status)
+            return result
+
+        return wait
+
+    for name in ("waitpid", "wait", "wait3", "wait4"):
+        setattr(os, name, waiting(getattr(os, name)))
+
+    system_ = os.system
+
+    @_like(system_)
+    def system(command):
+        status = system_(command)
+        _noticed(0, status)
+        return status
+
+    os.system = system
+
+    early = sys.modules.get("subprocess")  # a .pth file has imported it: it has the originals
+    if early is not None:
+        if hasattr(early, "_fork_exec"):
+            early._fork_exec = fork_exec_with_ours
+        if hasattr(early, "_del_safe"):
+            early._del_safe.waitpid = os.waitpid
+
+
+# ------------------------------------------------------------------------------------------------- the end of a run
+
+
+def trainer():
+    """Process id of the process that trains, None as long as there is none."""
+    if state.folder is None:
+        return None
+    try:
+        with open(os.path.join(state.folder, TRAINER)) as stream:
+            return int(stream.read())
+    except (OSError, ValueError):
+        return None
+
+
+def claim():
+    """Make this process the one that trains; whether it is."""
+    path = os.path.join(state.folder, TRAINER)
+    for _ in range(2):
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            known = trainer()
+            if known == os.getpid():
+                return True
+            if known is None or os.path.exists("/proc/%d" % known):
+                return False
+            os.unlink(path)  # repeated by hand: of the time before
+            continue
+        try:
+            os.write(handle, b"%d" % os.getpid())
+        finally:
+            os.close(handle)
+        return True
+    return False
+
+
+def _noticed(pid, status):
+    """A process started from here has ended. If it was the one that trains, the run is over."""
+    training = trainer()
+    if training is None or training == os.getpid():
+        return
+    if training == pid or not os.path.exists("/proc/%d" % training):
+        over(os.waitstatus_to_exitcode(status))
+
+
+def over(code):
+    """The training has ended with `code`: say so and wait here for the end of the run; nothing else happens any more."""
+    line = '{"event": "over", "code": %d}\n' % code
+    handle = os.open(
+        os.path.join(state.folder, "events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+    )
+    try:
+        os.write(handle, line.encode())
+    finally:
+        os.close(handle)
+    hold(code)
+
+
+def hold(code):
+    """Wait to be ended. By hand there is nobody who does it: end the run from here."""
+    import signal
+    import time
+
+    if not state.followed:
+        if state.root != os.getpid():
+            try:
+                os.kill(state.root, signal.SIGKILL)
+            except OSError:
+                pass
+        os._exit(code if code >= 0 else 128 - code)
+    while True:
+        os.kill(os.getpid(), signal.SIGSTOP)  # all threads of it
+        time.sleep(0.1)

@@ -1,0 +1,124 @@
+"""The end of a run whose training is in a process that the script has started.
+
+The script's own process would go on after that: it copies a checkpoint, uploads, starts over. So the run is over when
+the training is. The probe says so (event ``over``, see its `lineage`) and stands still; where only a shell waits for
+the training, the tool sees it go, and is a moment late (`POLL_SECONDS`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import time
+from pathlib import Path
+
+from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.process import KILL_SECONDS, POLL_SECONDS, Child, kill_group
+
+WORD_SECONDS = 1.0
+"""A Python process that has waited for the training says at once how it ended; no longer than this is waited for that."""
+
+_FATAL = re.compile(r"Fatal Python error: (?P<what>.+)")
+_SIGNALS = {
+    "Floating point exception": signal.SIGFPE,
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Illegal instruction": signal.SIGILL,
+}
+"""What faulthandler calls the signals it is called for."""
+
+
+class Training:
+    """A `Child` that ends with its training, wherever under it that runs.
+
+    Args:
+        child: the first process of the run.
+        traces: what the probe writes; whoever polls reads them.
+    """
+
+    def __init__(self, child: Child, traces: Traces) -> None:
+        self.pid = child.pid
+        self._child, self._traces = child, traces
+        self._looked = 0
+        self._trainer: int | None = None
+        self._end: int | None = None
+        self._word_seconds = 0.0
+        self._gone: float | None = None
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Exit code of the training, or of the first process if that ends before it."""
+        if self._code is not None:
+            return self._code
+        code = self._child.poll()
+        if code is None:
+            code = self._of_the_training()
+            if code is not None:
+                self._end_all()
+        self._code = code
+        if code is not None and self._end is not None:
+            os.close(self._end)
+            self._end = None
+        return code
+
+    def _of_the_training(self) -> int | None:
+        rows = self._traces.events.rows
+        for row in rows[self._looked :]:
+            if row["event"] == "over":
+                return row["code"]
+            if row["event"] == "train_begin" and not row.get("first", True) and row["pid"] != self.pid:
+                self._trainer = row["pid"]
+                self._word_seconds = WORD_SECONDS if _is_python(row.get("parent")) else 0.0
+                try:
+                    self._end = os.pidfd_open(self._trainer)
+                except OSError:
+                    self._gone = time.monotonic()
+        self._looked = len(rows)
+        if self._end is not None and self._gone is None and select.select([self._end], [], [], 0)[0]:
+            self._gone = time.monotonic()
+        if self._gone is None:
+            return None
+        code = _code_of_zombie(self._trainer)
+        if code is None and time.monotonic() - self._gone >= self._word_seconds:
+            code = fatal_signal(self._traces.events.path.parent / "stacks.txt") or 1
+        return code
+
+    def _end_all(self) -> None:
+        kill_group(self.pid)
+        if self._trainer is not None and self._gone is None:
+            try:
+                os.kill(self._trainer, signal.SIGKILL)
+            except OSError:
+                pass
+        deadline = time.monotonic() + KILL_SECONDS
+        while self._child.poll() is None and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS / 20)
+
+
+def _is_python(pid: int | None) -> bool:
+    try:
+        return "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return False
+
+
+def _code_of_zombie(pid: int | None) -> int | None:
+    """Exit code of a process that has ended and that nobody has waited for yet; None otherwise."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None
+
+
+def fatal_signal(stacks: Path) -> int | None:
+    """The signal that faulthandler saw, as a negative exit code; None if it saw none."""
+    try:
+        found = _FATAL.search(stacks.read_text(errors="replace"))
+    except OSError:
+        return None
+    number = _SIGNALS.get(found["what"].strip()) if found else None
+    return None if number is None else -number

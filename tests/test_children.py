@@ -1,0 +1,174 @@
+"""Scripts that train in another process than the one that was started: watched and redirected like any other.
+
+In each way the training's failure is the trial's, the user's checkpoint stays as it is, and what the script would do
+after its training does not happen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.script import Script
+from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.script import Run, ScriptRunner
+
+SCRIPT = """
+    import concurrent.futures, multiprocessing, os, signal, subprocess, sys
+    from pathlib import Path
+
+    way, inner = sys.argv[1], os.environ.get("INNER") == "1"
+    me = [sys.executable, os.path.abspath(__file__), way]
+    small = {"INNER": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+
+    def train(args=None):
+        from trl import GRPOConfig, GRPOTrainer
+
+        args = args or GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True, temperature=0.9)
+
+        def step(number):
+            Path(args.output_dir, "checkpoint").write_text("overwritten")
+            if number == 3 and args.bf16 and args.learning_rate == 3e-4:
+                os.kill(os.getpid(), signal.SIGFPE)
+            if number == 3 and args.bf16 and args.learning_rate == 4e-4:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if number == 3 and args.bf16 and args.learning_rate == 5e-4:
+                raise ValueError("the reward is wrong")
+
+        GRPOTrainer(args, step).train()
+
+    def config():
+        from trl import GRPOConfig
+
+        return GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True, temperature=0.9)
+
+    if __name__ == "__main__" and inner:
+        train()
+    elif __name__ == "__main__":
+        code, spawn = None, multiprocessing.get_context("spawn")
+        if way == "execv":
+            os.environ["INNER"] = "1"
+            os.execv(sys.executable, me)
+        if way == "execve":
+            os.execve(sys.executable, me, small)
+        if way == "call":
+            code = subprocess.call(me, env={**os.environ, "INNER": "1"})
+        if way == "own environment":
+            code = subprocess.run(me, env=small).returncode
+        if way == "posix_spawn":
+            code = os.waitpid(os.posix_spawn(sys.executable, me, small), 0)[1]
+        if way == "other session":
+            code = subprocess.Popen(me, env=small, start_new_session=True).wait()
+        if way == "PYTHONPATH":
+            os.environ["PYTHONPATH"] = small["PYTHONPATH"]
+            os.environ["INNER"] = "1"
+            code = subprocess.call(me)
+        if way == "system":
+            os.environ["INNER"] = "1"
+            code = os.system(" ".join(me))
+        if way == "shell":
+            Path(os.environ["SH"]).write_text('export INNER=1\\n"$@"\\necho $? > after.txt\\n')
+            code = subprocess.call(["sh", os.environ["SH"], *me])
+        if way == "twice removed":
+            text = f"import subprocess, sys; sys.exit(subprocess.call({me!r}))"
+            code = subprocess.call([sys.executable, "-c", text], env=small)
+        if way in ("spawn", "pickled"):
+            process = spawn.Process(target=train, args=(config(),) if way == "pickled" else ())
+            process.start()
+            process.join()
+            code = process.exitcode
+        if way == "pool":
+            try:
+                concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn).submit(train).result()
+            except Exception as error:
+                code = repr(error)
+        if way in ("fork", "forked with its config"):
+            args = config() if way != "fork" else None
+            process = multiprocessing.get_context("fork").Process(target=train, args=(args,))
+            process.start()
+            process.join()
+            code = process.exitcode
+        if way == "os.fork":
+            if os.fork() == 0:
+                train()
+                os._exit(0)
+            code = os.wait()
+        Path("after.txt").write_text(f"{code}")
+"""
+
+REPLACED = ("execv", "execve")
+CHILDREN = (
+    "call", "own environment", "posix_spawn", "other session", "PYTHONPATH", "system", "shell", "twice removed", "spawn",
+    "pickled", "pool", "fork", "forked with its config", "os.fork",
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/checkpoint").write_text("the user's own")
+    (tmp_path / "study/trials").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(library))
+    monkeypatch.setenv("SH", str(tmp_path / "run.sh"))
+    yield tmp_path
+    assert (tmp_path / "out/checkpoint").read_text() == "the user's own"
+    assert os.listdir(tmp_path / "out") == ["checkpoint"]
+
+
+def train(folder: Path, way: str, name: str, **overrides: object) -> Run:
+    runner = ScriptRunner(Script(folder / "train.py", (way,)), folder / "study")
+    try:
+        return runner.train(name, {}, 5, level="cold", patience=Patience(60, 20, 20), overrides=overrides)
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize("way", [*REPLACED, *CHILDREN])
+def test_training_in_another_process(folder, way):
+    run = train(folder, way, "fails")
+    log = (run.folder / "log.txt").read_text()
+    assert run.seen.died is not None, log
+    assert (run.seen.died.name, run.seen.step) == ("SIGFPE", 3), (run.seen, log)
+    capture = read_capture(run.traces.events.rows)
+    assert capture.started and capture.args.raw["learning_rate"] == 3e-4
+    assert (run.folder / "output/checkpoint").exists()
+
+    run = train(folder, way, "passes", **{"args.bf16": False})
+    assert run.seen.failure is None and run.seen.steps == 5, run.seen
+    if way not in ("shell", "pool"):  # when a signal ends the training they go on at once; the tool ends them 20 ms later
+        assert not (folder / "after.txt").exists()
+
+
+@pytest.mark.parametrize("way", ["call", "shell", "spawn", "pool", "os.fork", "execv"])
+def test_how_such_a_training_ends(folder, way):
+    run = train(folder, way, "killed", **{"args.learning_rate": 4e-4})
+    assert run.seen.died.name == "SIGKILL", (run.seen, (run.folder / "log.txt").read_text())
+    run = train(folder, way, "raises", **{"args.learning_rate": 5e-4})
+    assert run.seen.died.name == "ValueError" and run.seen.message == "ValueError: the reward is wrong"
+    run = train(folder, way, "invalid", **{"args.per_device_train_batch_size": 0})
+    assert "must be positive" in run.seen.invalid and not run.seen.trained
+
+
+@pytest.mark.parametrize("level", ["config", "cold"])
+def test_the_answer_is_right(tool, level):
+    (tool.folder / "train.py").write_text(textwrap.dedent(SCRIPT))
+    (tool.folder / "out").mkdir()
+    (tool.folder / "out/checkpoint").write_text("the user's own")
+    said = tool("bisect", "train.py", "--study", "s", "--level", level, "--", "call")
+    assert said.status == 0, said.all
+    result = json.loads((tool.folder / "s/result.json").read_text())
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "learning_rate"]]
+    assert result["start_level"] == "cold" and result["complete"]
+    assert ("the training runs in another process" in said.out) == (level == "config")
+    assert (tool.folder / "out/checkpoint").read_text() == "the user's own"
+    assert {path.name for path in tool.folder.iterdir()} == {"train.py", "out", "s"}
+    tool.assert_nothing_left()
