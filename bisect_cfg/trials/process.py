@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
+import queue
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -14,8 +19,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from bisect_cfg.errors import InputError
 from bisect_cfg.trials import keeper as keeper_module
 from bisect_cfg.trials.files import Traces
 
@@ -42,52 +48,170 @@ class Keeper:
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
         self._lock = threading.Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", keeper_module.__file__, f"{MARK}={self.mark}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._numbers = itertools.count()
+        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._gone = False
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", "-E", keeper_module.__file__, str(theirs.fileno()), f"{MARK}={self.mark}"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=[theirs.fileno()],
+            )
+        threading.Thread(target=self._read, name="keeper-reader", daemon=True).start()
 
-    def _tell(self, line: str) -> None:
+    @property
+    def pid(self) -> int:
+        """Of the process that everything of the study descends from."""
+        return self._process.pid
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        output: int,
+        pass_fds: Sequence[int] = (),
+    ) -> LaunchedChild:
+        """Start a command in a session of its own and in our working directory.
+
+        Args:
+            command: program and arguments.
+            environment: all of it; the study's mark is added.
+            folder: of the run; its ``log.txt`` is kept from growing, and word of why the run was ended is left in it.
+            output: descriptor for what it prints.
+            pass_fds: descriptors that it keeps under their numbers.
+
+        Raises:
+            OSError: the command cannot be started.
+            InputError: the keeper process was ended by somebody.
+        """
+        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        message = {
+            "op": "start",
+            "command": [_text_of(word) for word in command],
+            "environment": [[_text_of(name), _text_of(text)] for name, text in {**environment, MARK: self.mark}.items()],
+            "cwd": _text_of(os.getcwd()),
+            "folder": str(folder.resolve()),
+            "numbers": list(pass_fds),
+        }
         with self._lock:
-            try:
-                self._process.stdin.write(line.encode() + b"\n")
-                self._process.stdin.flush()
-            except (OSError, ValueError):
-                pass
+            number = next(self._numbers)
+            self._waiting[number] = answers
+        if not self._send({**message, "id": number}, [output, *pass_fds]):
+            raise _keeper_gone()
+        answer = answers.get()
+        if "gone" in answer:
+            raise _keeper_gone()
+        if "error" in answer:
+            raise OSError(answer["error"], os.strerror(answer["error"]), command[0])
+        return LaunchedChild(answer["pid"], answers)
 
-    def add(self, group: int) -> None:
-        """A process group has started."""
-        self._tell(f"+{group}")
+    def add(self, pid: int, folder: Path) -> None:
+        """A run has started as a fork of something else; `folder` as in `start`."""
+        self._send({"op": "add", "pid": pid, "folder": str(folder.resolve())})
 
-    def remove(self, group: int) -> None:
-        """A process group has ended, or has been ended."""
-        self._tell(f"-{group}")
+    def remove(self, pid: int) -> None:
+        """A run has ended, or has been ended."""
+        self._send({"op": "remove", "pid": pid})
 
     def close(self) -> None:
         """Let the keeper clean up and end; returns when nothing of the study runs any more."""
+        with self._lock, contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        self._process.wait()
+
+    def _send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> bool:
+        data = json.dumps(message).encode()
         with self._lock:
             try:
-                self._process.stdin.close()
-            except OSError:
-                pass
-        self._process.wait()
+                if self._gone:
+                    return False
+                socket.send_fds(self._socket, [struct.pack("!I", len(data))], list(descriptors))
+                self._socket.sendall(data)
+            except (OSError, ValueError):
+                return False
+        return True
+
+    def _read(self) -> None:
+        with self._socket.makefile("rb") as stream, contextlib.suppress(OSError):
+            for line in stream:
+                answer = json.loads(line)
+                with self._lock:
+                    answers = self._waiting.get(answer["id"])
+                    if "pid" not in answer:
+                        self._waiting.pop(answer["id"], None)
+                if answers is not None:
+                    answers.put(answer)
+        with self._lock:
+            self._gone = True
+            for answers in self._waiting.values():
+                answers.put({"gone": True})
+
+
+def _text_of(text: str) -> str:
+    """What the operating system gets for `text`, one character a byte: the keeper may know another encoding."""
+    return os.fsencode(text).decode("latin-1")
+
+
+def _keeper_gone() -> InputError:
+    return InputError(
+        "The process from which bisect-cfg starts its runs was ended from outside.",
+        "The same command goes on where this one stopped.",
+    )
+
+
+class LaunchedChild:
+    """A process that the keeper has started for us."""
+
+    def __init__(self, pid: int, answers: queue.SimpleQueue[dict[str, Any]]) -> None:
+        self.pid = pid
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._code: int | None = None
+        self._gone = False
+
+    def poll(self) -> int | None:
+        """Exit code as `subprocess` gives it, None while it runs.
+
+        Raises:
+            InputError: the keeper was ended by somebody, so that nobody knows.
+        """
+        return self._take(block=False)
+
+    def wait(self) -> int:
+        """Wait for its end; returns and raises as `poll`."""
+        return self._take(block=True)
+
+    def _take(self, block: bool) -> int | None:
+        with self._lock:
+            if self._code is None and not self._gone:
+                try:
+                    answer = self._answers.get(block)
+                except queue.Empty:
+                    return None
+                self._code = answer.get("exit")
+                self._gone = self._code is None
+            if self._gone:
+                raise _keeper_gone()
+            return self._code
 
 
 class Sweep:
     """Ends what trials leave behind outside of their process groups: daemons, helpers in sessions of their own.
 
-    Such a process is no child of ours, but it carries the study's mark. It is a trial's if it was not there before
-    the trial; while several trials run at once nobody can tell whose it is, and it is ended with the last of them.
+    Such a process descends from the keeper. It is a trial's if it was not there before the trial; while several trials
+    run at once nobody can tell whose it is, and it is ended with the last of them.
 
     Args:
-        mark: of the study.
+        keeper: of the study.
     """
 
-    def __init__(self, mark: str) -> None:
-        self._mark = f"{MARK}={mark}"
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
         self._lock = threading.Lock()
         self._running = 0
         self._known: set[int] = set()
@@ -101,7 +225,7 @@ class Sweep:
         """
         with self._lock:
             if self._running == 0:
-                self._known = set(keeper_module.marked(self._mark))
+                self._known = set(keeper_module.descendants(self._keeper.pid))
             self._running += 1
         try:
             yield
@@ -114,7 +238,8 @@ class Sweep:
     def _end(self, spared: int | None) -> None:
         deadline = time.monotonic() + KILL_SECONDS
         while time.monotonic() < deadline:
-            left = [pid for pid in keeper_module.marked(self._mark) if pid not in self._known and _group(pid) != spared]
+            there = keeper_module.descendants(self._keeper.pid)
+            left = [pid for pid in there if pid not in self._known and _group(pid) != spared]
             if not left:
                 return
             for pid in left:
@@ -155,20 +280,10 @@ def launch(
     log: str,
     keeper: Keeper,
     pass_fds: Sequence[int] = (),
-) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, its output in ``folder/log``, and tell the keeper."""
+) -> LaunchedChild:
+    """Start a command in a session of its own, its output in ``folder/log``; see `Keeper.start`."""
     with (folder / log).open("ab") as stream:
-        process = subprocess.Popen(
-            list(command),
-            env={**environment, MARK: keeper.mark},
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=pass_fds,
-        )
-    keeper.add(process.pid)
-    return process
+        return keeper.start(command, environment, folder, stream.fileno(), pass_fds)
 
 
 @dataclass(frozen=True)

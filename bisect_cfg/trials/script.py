@@ -30,6 +30,7 @@ from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.keeper import shorten
 from bisect_cfg.trials.process import Child, Ending, Keeper, Patience, Sweep, follow, launch
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 from bisect_cfg.trials.server import ServerGone, TrialServer, probe_environment
@@ -154,7 +155,7 @@ class ScriptRunner:
         self._timeout, self._jobs = timeout, jobs
         self._on_progress = on_progress
         self._keeper = Keeper()
-        self._sweep = Sweep(self._keeper.mark)
+        self._sweep = Sweep(self._keeper)
         self._server: TrialServer | None = None
         self._server_level = ""
         self._server_lock = threading.RLock()
@@ -396,6 +397,7 @@ class ScriptRunner:
             self._keeper.remove(child.pid)
             traces.read()
             traces.adopt()
+            shorten(folder / "log.txt")
             write_json(folder / "ending.json", asdict(ending))
             seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
             return Run(seen, traces, folder)

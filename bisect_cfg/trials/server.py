@@ -6,18 +6,19 @@ waits for it, so that several trials can run at once.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import queue
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.errors import InputError
 from bisect_cfg.trials.process import Keeper, kill_group, launch
 
 
@@ -67,7 +68,7 @@ class TrialServer:
         self._keeper = keeper
         self._ours, theirs = socket.socketpair()
         orders_path.write_text(json.dumps({**orders, "socket": theirs.fileno()}))
-        self._process: subprocess.Popen[bytes] = launch(
+        self._process = launch(
             command, environment, orders_path.parent, log, keeper, pass_fds=[theirs.fileno()]
         )
         theirs.close()
@@ -118,7 +119,7 @@ class TrialServer:
         first = answers.get()
         if "pid" not in first:
             raise ServerGone
-        self._keeper.add(first["pid"])
+        self._keeper.add(first["pid"], Path(request["folder"]))
         return ForkedChild(first["pid"], answers)
 
     def resolve(self, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -139,7 +140,8 @@ class TrialServer:
         except OSError:
             pass
         kill_group(self._process.pid)
-        self._process.wait()
+        with contextlib.suppress(InputError):  # the keeper is gone; whoever starts the next process is told
+            self._process.wait()
         self._keeper.remove(self._process.pid)
 
     def _ask(self, message: dict[str, Any]) -> queue.SimpleQueue[dict[str, Any]]:

@@ -25,6 +25,9 @@ from bisect_cfg.trials.files import Row, Traces, innermost_frame
 _LOG_BYTES = 4 << 20
 
 
+UNWATCHED = "unwatched"
+"""Kind of a run that we ended because a process in it had loaded torch and no probe; it says nothing about a failure."""
+
 SILENT_KINDS = ("collapse", "no-gradient", "dead-reward")
 """Symptoms of a run that neither dies nor computes anything non-finite, and learns nothing."""
 
@@ -118,6 +121,9 @@ def _death(
     traces: Traces, folder: Path, exit_code: int | None, hang: str | None, begun: bool, ended: dict | None
 ) -> tuple[Signature | None, str]:
     log = folder / "log.txt"
+    unwatched = traces.event("unwatched")
+    if unwatched is not None:
+        return Signature(UNWATCHED), f"{unwatched['command']} loaded torch where nothing could watch it, and was ended"
     weights = traces.event("non_finite_parameters")
     exception = traces.event("exception")
     if weights is not None:
@@ -210,6 +216,8 @@ def judge(seen: Observation, is_failure: FailureTest, usual: frozenset[str]) -> 
     Returns:
         The outcome, and the signature it rests on (None for a pass).
     """
+    if seen.died is not None and seen.died.kind == UNWATCHED:
+        return Outcome.UNRESOLVED, seen.died
     if seen.died is not None:
         return (Outcome.FAIL if is_failure(seen.died) else Outcome.UNRESOLVED), seen.died
     shown = [signature_of(symptom) for symptom in seen.symptoms]

@@ -70,6 +70,13 @@ SCRIPT = """
                 if os.fork() == 0:
                     time.sleep(1000)
                 os._exit(0)
+        if what == "daemons without environment":
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    os.execve("/bin/sleep", ["sleep", "1000"], {})
+                os._exit(0)
+            os.wait()
         if what == "child that fails":
             if os.fork() == 0:
                 raise RuntimeError("only the child's trouble")
@@ -81,11 +88,17 @@ SCRIPT = """
         if what == "garbage":
             os.write(1, os.urandom(1 << 16) + b"\\0\\xff\\xfe\\n" * 100)
             raise ValueError("bytes \\udcff\\x00 in the message")
-        if what == "100 MB":
-            for _ in range(100):
-                os.write(1, b"x" * (1 << 20))
-            os.write(1, b"\\n")
+        if what == "gigabytes":
+            os.write(1, b"how it began\\n")
+            for _ in range(2000):
+                os.write(1, (b"x" * 1023 + b"\\n") * 1024)
+            os.write(2, b"how it ended\\n")
             os.kill(os.getpid(), signal.SIGSEGV)
+        if what == "says why at the end":
+            for _ in range(64):
+                os.write(1, b"a progress bar\\r" * (1 << 16))
+            print("\\nTraceback (most recent call last):\\n  File \\"a.py\\", line 1, in <module>\\nOSError: the reward server is gone", flush=True)
+            os._exit(1)
         if what == "closed output":
             os.close(1)
             os.close(2)
@@ -141,11 +154,12 @@ class Bench:
         )
 
     def processes(self) -> set[psutil.Process]:
-        """Everything that carries the study's mark."""
+        """Everything that carries the study's mark or descends from its keeper."""
         found = set()
         for process in psutil.process_iter():
             try:
                 mine = process.environ().get("BISECT_CFG_STUDY") == self.runner._keeper.mark
+                mine = mine or self.runner._keeper.pid in [parent.pid for parent in process.parents()]
                 if mine and process.status() != psutil.STATUS_ZOMBIE:
                     found.add(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -272,7 +286,7 @@ def test_hang_before_training(bench):
     bench.assert_nothing_left()
 
 
-@pytest.mark.parametrize("what", ["children", "daemons"])
+@pytest.mark.parametrize("what", ["children", "daemons", "daemons without environment"])
 def test_children_that_outlive_the_trial(bench, what, level):
     run = bench(what, level)
     assert run.seen.failure is None and run.seen.steps == 5
@@ -292,13 +306,19 @@ def test_binary_garbage(bench, level):
     bench.assert_nothing_left()
 
 
-def test_100_megabytes_of_output(bench):
-    start = time.monotonic()
-    run = bench("100 MB")
-    assert (run.folder / "log.txt").stat().st_size > 100 << 20
+def test_gigabytes_of_output(bench, level):
+    run = bench("gigabytes", level, patience=120.0)
+    log = (run.folder / "log.txt").read_bytes()
     assert run.seen.died.name == "SIGSEGV"
-    assert time.monotonic() - start < 30
-    (run.folder / "log.txt").unlink()
+    assert log.startswith(b"how it began\n") and log.endswith(b"how it ended\n")
+    assert (1 << 20) < len(log) < (5 << 20) and b"bytes left out here" in log
+    assert b"\0" not in log
+    bench.assert_nothing_left()
+
+
+def test_reason_at_the_end_of_a_long_log(bench, level):
+    run = bench("says why at the end", level)
+    assert (run.seen.died.kind, run.seen.died.name) == ("exception", "OSError"), run.seen
     bench.assert_nothing_left()
 
 
