@@ -205,7 +205,7 @@ LEFT_ALONE = """
     import ctypes, mmap, subprocess, time
     library = sys.argv[1]
     wait = f"import ctypes, torch, time; ctypes.CDLL({library!r}); time.sleep(3); open('done', 'a').write('watched ')"
-    reads = f"import mmap, time; kept = mmap.mmap(open({library!r}, 'rb').fileno(), 0, access=mmap.ACCESS_READ); " \\
+    reads = f"import mmap, time; file = open({library!r}, 'rb'); kept = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ); " \\
         "time.sleep(3); open('done', 'a').write('reads ')"
     if not os.path.exists(os.environ["DONE"] + "/done"):
         here = os.getcwd()
