@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bisect_cfg.checks import checked, from_python
 from bisect_cfg.diagnosis.environment import fingerprint
+from bisect_cfg.errors import InputError
+from bisect_cfg.probe.secrets import HIDDEN
 from bisect_cfg.reports.answer import write_answer
 from bisect_cfg.reports.report import Report
 from bisect_cfg.script_bisection import bisect_script
@@ -32,6 +36,7 @@ def run(
     from bisect_cfg.reports.terminal import View, print_answer
 
     script = find_script(target, arguments, python=python)
+    options = checked(options, script)
     command = {
         "target": target, "arguments": list(arguments), "python": python, "folder": os.getcwd(), "options": asdict(options)
     }  # fmt: skip
@@ -44,7 +49,7 @@ def run(
 
 
 def recommend_again(
-    study: Path, wishes: Mapping[str, Any], console: Console, live: bool | None
+    study: Path, wishes: Mapping[str, Any], console: Console, live: bool | None, arguments: Sequence[str] = ()
 ) -> tuple[Answer, dict[str, Any]]:
     """Look for safe values of a study that was isolated before, and write its files anew.
 
@@ -53,9 +58,10 @@ def recommend_again(
         wishes: option name -> value; None leaves it as the study had it.
         console: where to show it.
         live: as for `View`.
+        arguments: of the script, in place of those that the study has: it keeps no secrets.
 
     Raises:
-        InputError: it is no study, or its script has changed.
+        InputError: it is no study, or its script has changed, or a secret is missing.
     """
     command = read_command(study)
     known = {field.name for field in fields(Options)}
@@ -63,12 +69,40 @@ def recommend_again(
     options |= {name: value for name, value in wishes.items() if value is not None}
     for limit in ("max_trials", "max_seconds"):
         options[limit] = wishes.get(limit)
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    options = {name: _tuples(value) for name, value in options.items()}
     options |= {"study": study.absolute(), "recommend": True, "restart": False}
-    with contextlib.chdir(command["folder"]):  # where the script's paths lead from
-        return run(
-            command["target"], command["arguments"], command["python"], Options(**options), console, live
+    recorded = list(map(str, command["arguments"]))
+    if not arguments and any(HIDDEN in argument for argument in recorded):
+        raise InputError(
+            f"The script of this study was given a secret, which the study does not keep: {shlex.join(recorded)}",
+            f"Give its arguments again: bisect-cfg recommend {shlex.quote(str(study))} -- {shlex.join(recorded)}",
         )
+    if HIDDEN in str(options.get("storage") or ""):
+        raise InputError(
+            f"The storage of this study has a password, which the study does not keep: {options['storage']}",
+            "Give its address with --storage.",
+        )
+    try:
+        here = contextlib.chdir(command["folder"])  # where the script's paths lead from
+        with here:
+            return run(
+                str(command["target"]), tuple(arguments) or tuple(recorded), command["python"], Options(**options),
+                console, live,
+            )  # fmt: skip
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if os.path.isdir(command["folder"]):
+            raise
+        raise InputError(
+            f"The study was started in {command['folder']}, and that is not there any more: {error.strerror}.",
+            "Move it back, or begin a new study with `bisect-cfg bisect` where the script is now.",
+        ) from None
+
+
+def _tuples(value: Any) -> Any:
+    """Lists of JSON as the tuples that they were, pairs of name and value among them."""
+    if not isinstance(value, list):
+        return value
+    return tuple((one[0], one[1]) if isinstance(one, list) and len(one) == 2 else one for one in value)
 
 
 def bisect(
@@ -97,18 +131,9 @@ def bisect(
         InputError: something about the input stands in the way; says what to do.
         TypeError: an unknown option.
     """
-    from rich.console import Console
+    from bisect_cfg.reports.console import console
 
-    for name in ("good", "pins"):
-        value = options.get(name)
-        if isinstance(value, dict):
-            options[name] = tuple(f"{key}={item}" for key, item in value.items())
-    for name in ("good", "pins", "only", "excluded", "devices", "keep"):
-        value = options.get(name, ())
-        options[name] = (value,) if isinstance(value, str) else tuple(value)
-    if options.get("study") is not None:
-        options["study"] = Path(options["study"])
-    answer, result = run(str(target), arguments, python, Options(**options), Console(), live=False)
+    answer, result = run(str(target), tuple(map(str, arguments)), python, from_python(options), console(), live=False)
     if answer.report is not None:
         return replace(answer.report, recommendation=result["recommendation"])
     return Report(

@@ -5,20 +5,41 @@ Nothing heavy is imported before a command needs it, and torch never is: `bisect
 
 from __future__ import annotations
 
-import errno
-import sys
+import contextlib
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bisect_cfg import interrupts
+from bisect_cfg import crash, interrupts
 from bisect_cfg.errors import InputError
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as a shell has it."""
-
 SCRIPT_FLAG_ADVICE = "Options of your script go after `--`: bisect-cfg bisect train.py -- --config my.yaml"
+
+
+class _Number(click.ParamType):
+    """A finite number within bounds."""
+
+    name = "number"
+
+    def __init__(self, least: float = -math.inf, most: float = math.inf, above: bool = False) -> None:
+        self._bounds = (least, most, above)
+
+    def convert(self, value: Any, param: Any, context: Any) -> float:
+        from bisect_cfg.targets.names import finite_number
+
+        try:
+            return float(finite_number(value, *self._bounds))
+        except InputError as error:
+            self.fail(error.message, param, context)
+
+    def get_metavar(self, param: Any, *rest: Any) -> str:
+        return "NUMBER"
+
+
+MORE_THAN_ANYONE_WAITS = 1e9
+"""Thirty years in seconds: longer times overflow the system's clocks, and mean no limit anyway."""
 
 
 class _Group(click.Group):
@@ -42,8 +63,8 @@ def _safe_value_options(command: Any) -> Any:
     for option in reversed(
         (
             click.option("--keep", multiple=True, metavar="NAME", help="Rather change anything else than this setting."),
-            click.option("--margin", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="How far a safe value stays back from the last healthy one: a share of the way to the good one."),
-            click.option("--ratio", type=click.FloatRange(1, 100, min_open=True), default=1.5, show_default=True, help="How narrow a threshold is bracketed: unhealthy over healthy value."),
+            click.option("--margin", type=_Number(0, 1), default=0.5, show_default=True, help="How far a safe value stays back from the last healthy one: a share of the way to the good one."),
+            click.option("--ratio", type=_Number(1, 100, above=True), default=1.5, show_default=True, help="How narrow a threshold is bracketed: unhealthy over healthy value."),
             click.option("--verify-steps", type=click.IntRange(1), help="Optimizer steps of a verification. [four times a trial's, at least 30]"),
             click.option("--frontier", type=click.IntRange(1), metavar="RUNS", help="Where a cause is two numbers, also map how far they can go together, with at most so many runs."),
             click.option("--verify-seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of a verification."),
@@ -55,7 +76,8 @@ def _safe_value_options(command: Any) -> Any:
 
 @cli.command(
     epilog="""Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails);
-    2 wrong usage or input; 3 inconclusive; 130 interrupted (the same command goes on where it was)."""
+    2 wrong usage or input, or the machine refuses; 3 inconclusive; 70 a fault of bisect-cfg;
+    130 interrupted (the same command goes on where it was)."""
 )
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
@@ -65,18 +87,18 @@ def _safe_value_options(command: Any) -> Any:
 @click.option("--except", "excluded", multiple=True, metavar="NAME", help="Leave these settings as the script has them.")
 @click.option("--pin", "pins", multiple=True, metavar="NAME=VALUE", help="Fix a setting for every trial.")
 @click.option("--steps", type=click.IntRange(1), help="Optimizer steps a trial runs. [from the step at which yours fails]")
-@click.option("--trial-timeout", type=click.FloatRange(0.1), metavar="SECONDS", help="No step for this long is a hang. [from the good run's pace, at least 20]")
+@click.option("--trial-timeout", type=_Number(0.1, MORE_THAN_ANYONE_WAITS), metavar="SECONDS", help="No step for this long is a hang. [from the good run's pace, at least 20]")
 @click.option("--failure", metavar="any|signal|non-finite|REGEX", help="Which failures count. [exactly the one your configuration shows]")
 @click.option("--first", is_flag=True, help="Stop at the first proven cause.")
 @click.option("--confirm", type=click.IntRange(1), default=3, show_default=True, help="How often every claim of the answer is run.")
-@click.option("--confidence", type=click.FloatRange(0.5, 0.9999), default=0.95, show_default=True, help="For failures that come and go.")
+@click.option("--confidence", type=_Number(0.5, 0.9999), default=0.95, show_default=True, help="For failures that come and go.")
 @click.option("--strategy", type=click.Choice(["adaptive", "one-at-a-time", "ddmin"]), default="adaptive", show_default=True, help="How to search.")
 @click.option("--prior", type=click.Choice(["risk", "flat"]), default="risk", show_default=True, help="Suspect risky settings first, or all alike.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Trials at once.")
 @click.option("--devices", default="", metavar="0,1,...", help="CUDA devices, one for each job.")
 @click.option("--level", type=click.Choice(["config", "imports", "cold"]), help="Start trials no warmer than this. [the warmest that is sound]")
 @click.option("--max-trials", type=click.IntRange(1), help="Stop after this many trials with what is known.")
-@click.option("--max-seconds", type=click.FloatRange(1), help="Start no trial after this long.")
+@click.option("--max-seconds", type=_Number(1, MORE_THAN_ANYONE_WAITS), help="Start no trial after this long.")
 @click.option("--storage", metavar="URL", help="Optuna storage. [SQLite in the study folder]")
 @click.option("--python", metavar="PATH", help="Interpreter that runs the script. [this one]")
 @click.option("--no-recommend", "recommend", is_flag=True, default=True, flag_value=False, help="Stop when the cause is known; look for no safe values.")
@@ -106,19 +128,22 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     settled; 130 interrupted (the same command goes on where it was)."""
 )
 @click.argument("study", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
 @_safe_value_options
+@click.option("--storage", metavar="URL", help="Where the study was recorded, if its address has a password.")
 @click.option("--jobs", type=click.IntRange(1), help="Runs at once. [as in the bisection]")
 @click.option("--max-trials", type=click.IntRange(1), help="Stop when the study has this many trials in all.")
-@click.option("--max-seconds", type=click.FloatRange(1), help="Start no run after this long.")
+@click.option("--max-seconds", type=_Number(1, MORE_THAN_ANYONE_WAITS), help="Start no run after this long.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
-def recommend(study: Path, plain: bool, **options: Any) -> int:
+def recommend(study: Path, arguments: tuple[str, ...], plain: bool, **options: Any) -> int:
     """Find safe values again for an isolated STUDY (its folder), with other margins, seeds or wishes.
 
-    Every run that is there already counts; only what is missing is run.
+    Every run that is there already counts; only what is missing is run. A study keeps no secrets: where the script was
+    given one (--token), give the script's arguments again after --.
     """
     from bisect_cfg.api import recommend_again
 
-    _, result = recommend_again(study, options, _console(), False if plain else None)
+    _, result = recommend_again(study, options, _console(), False if plain else None, arguments)
     recommended = result["recommendation"]
     return 0 if recommended is not None and recommended["verified"] else 3
 
@@ -172,44 +197,57 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
 
 
 def _console() -> Any:
-    from rich.console import Console
+    from bisect_cfg.reports.console import console
 
-    console = Console()
-    return console if console.is_terminal else Console(no_color=True, soft_wrap=True)  # whoever reads it breaks lines
+    return console()
 
 
 def main() -> None:
-    """Entry point: errors meant for people become two lines and an exit status."""
+    """Entry point: errors become two lines and an exit status, whatever they are."""
+    crash.prepare()
     interrupts.install()
+    status: Any = crash.INTERNAL
     try:
-        status = cli.main(standalone_mode=False)
+        status = _run()
+    except crash.OutputGone as error:
+        ended = crash.explained(error)
+        crash.discard_output()
+        status = ended.status
+        with contextlib.suppress(crash.OutputGone):
+            _complain(ended.message, ended.advice)
+    except KeyboardInterrupt:  # while it was told how it ended
+        status = crash.INTERRUPTED
+    crash.leave(status if isinstance(status, int) else 0)
+
+
+def _run() -> Any:
+    try:
+        return cli.main(standalone_mode=False)
     except click.exceptions.NoSuchOption as error:
         _complain(error.format_message(), SCRIPT_FLAG_ADVICE)
-        status = 2
     except click.ClickException as error:
         _complain(error.format_message(), "See bisect-cfg --help.")
-        status = 2
     except InputError as error:
         _complain(error.message, error.advice)
-        status = 2
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
-            raise
-        _complain(
-            f"{error.strerror}: {error.filename or 'the study folder'}.",
-            "Nothing is lost: with the room to write, the same command goes on where this one was.",
-        )
-        status = 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("\nInterrupted; nothing is lost. The same command goes on where this one was.", err=True)
-        status = INTERRUPTED
-    sys.exit(status if isinstance(status, int) else 0)
+        return crash.INTERRUPTED
+    except crash.OutputGone:
+        raise
+    except BaseException as error:
+        ended = crash.explained(error) or crash.internal(error)
+        _complain(ended.message, ended.advice)
+        return ended.status
+    return crash.USAGE
 
 
 def _complain(message: str, advice: str) -> None:
-    click.echo(f"bisect-cfg: {message}", err=True)
+    from bisect_cfg.reports.text import clean
+
+    if message:
+        click.echo(clean(f"bisect-cfg: {message}"), err=True)
     if advice:
-        click.echo(advice, err=True)
+        click.echo(clean(advice), err=True)
 
 
 if __name__ == "__main__":

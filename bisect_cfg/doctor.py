@@ -21,7 +21,7 @@ from bisect_cfg.diagnosis.environment import fingerprint, loaded_cublas, with_lo
 from bisect_cfg.diagnosis.findings import Finding, check, worst_first
 from bisect_cfg.errors import InputError
 from bisect_cfg.targets.captured import Capture
-from bisect_cfg.targets.names import SUCCESSORS
+from bisect_cfg.targets.names import SUCCESSORS, outdated_in
 from bisect_cfg.targets.script import find_script
 from bisect_cfg.trials.inspection import Inspection, Rank, inspect
 
@@ -312,7 +312,7 @@ def _said(title: str, words: str, name: str, log: Sequence[str] = ()) -> Finding
     known = explanation.matches
     if log and explanation.signature is not None:
         words = f"{words}: {explanation.signature}"
-    old = next((option for option in SUCCESSORS if option in words), None)
+    old = outdated_in(words)
     cure = "see its last lines below" if log else "run it by hand; python -X faulthandler shows where a signal comes"
     source = "measured"
     if known:

@@ -1,18 +1,72 @@
-"""Files of JSON that are there whole or not at all, whoever is killed while they are written."""
+"""Files that are there whole or not at all, whoever is killed while they are written; only their owner can read them.
+
+A study holds the user's paths, arguments and settings. Its files are its owner's alone, and no secret is in them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.probe.secrets import mask
+
+OWNER_ONLY = 0o600
+"""Mode of every file of a study; its folders have `FOLDER_MODE`."""
+
+FOLDER_MODE = 0o700
+
+_HASHES = ("files", "modules")
+"""Keys of study.json that map paths to hashes: a file may be called token."""
+
+
+def private(path: str | os.PathLike[str], flags: int) -> int:
+    """An `opener` for `open` that makes a new file readable by its owner only."""
+    return os.open(path, flags, OWNER_ONLY)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder of a study that only its owner can enter; nothing happens if it is there.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.mkdir(FOLDER_MODE, exist_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text, all or nothing. What UTF-8 cannot hold (bytes of a file name) is written as it was.
+
+    Raises:
+        OSError: the folder cannot be written; nothing half-written is left.
+    """
+    temporary = path.with_name(path.name + ".new")
+    try:
+        with open(temporary, "w", encoding="utf-8", errors="surrogateescape", opener=private) as stream:
+            stream.write(text)
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
 
 def write_json(path: Path, data: Any) -> None:
-    """Write `data`; what JSON cannot hold is written as its `repr`.
+    """Write `data` without the secrets in it; what JSON cannot hold is written as its `repr`.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(json.dumps(data, indent=1, default=repr) + "\n")
-    temporary.replace(path)
+    plain = json.loads(json.dumps(data, default=repr))
+    if isinstance(plain, dict):
+        hashes = {key: plain.pop(key) for key in _HASHES if key in plain}
+        target = plain.get("target")
+        inner = target.pop("files") if isinstance(target, dict) and "files" in target else None
+        plain = {**mask(plain), **hashes}
+        if inner is not None:
+            plain["target"]["files"] = inner
+    else:
+        plain = mask(plain)
+    write_text(path, json.dumps(plain, indent=1) + "\n")

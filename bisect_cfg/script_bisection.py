@@ -28,7 +28,7 @@ from bisect_cfg.script_baselines import Baselines
 from bisect_cfg.script_study import Answer, Listener, Options
 from bisect_cfg.study_folder import open_study
 from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.names import SUCCESSORS, check_name, parse_assignment, read_good_file
+from bisect_cfg.targets.names import SUCCESSORS, check_name, outdated_in, parse_pins, read_good
 from bisect_cfg.targets.script import Script, hash_of
 from bisect_cfg.targets.settings import Settings, build_settings
 from bisect_cfg.trials.files import tail_of_log
@@ -95,8 +95,8 @@ class _Phases:
 
     def run(self) -> Answer:
         options, runner = self.options, self.runner
-        pins = dict(parse_assignment(text, "--pin") for text in options.pins)
-        good = self._read_good()
+        pins = parse_pins(options.pins)
+        good = read_good(options.good, self.script.good_file)
         if options.failure:
             self._widened(Signature("exit"))  # a mistake in it is said before the first run
 
@@ -157,17 +157,6 @@ class _Phases:
 
     # --------------------------------------------------------------------------------------------- reproduce
 
-    def _read_good(self) -> dict[str, Any]:
-        good: dict[str, Any] = {}
-        if self.script.good_file is not None:
-            good.update(read_good_file(self.script.good_file))
-        for text in self.options.good:
-            if "=" not in text and Path(text).is_file():
-                good.update(read_good_file(Path(text)))
-            else:
-                good.update([parse_assignment(text, "--good")])
-        return good
-
     def _reproduce(self, pins: dict[str, Any]) -> Run:
         """The user's own command, cold, watched and redirected but otherwise unchanged."""
         known = load_run(self.folder, 0)
@@ -225,19 +214,20 @@ class _Phases:
                 "There is nothing to bisect until it can be built.",
             )
         if capture is None:
-            hint = next((f" {name}: {text}" for name, text in SUCCESSORS.items() if name in log), "")
+            old = outdated_in(log)
+            hint = f" {old}: {SUCCESSORS[old]}" if old else ""
             if run.seen.died is not None and run.seen.died.kind == "no-training":
                 what = "ended without ever building a training config (GRPOConfig or another TrainingArguments)"
             else:
                 what = f"died before it built a training config: {run.seen.message or run.seen.died}"
             raise InputError(
                 f"The script {self.script.path} {what}.{hint}",
-                f"It must do so when started as: {' '.join(self.script.command)}\n{where}",
+                f"It must do so when started as: {self.script.shown}\n{where}",
             )
         if run.seen.died is not None and run.seen.died.kind == "no-training":
             raise InputError(
                 f"The script {self.script.path} built its configuration and ended without training.",
-                f"It must call the trainer's train() when started as: {' '.join(self.script.command)}\n{where}",
+                f"It must call the trainer's train() when started as: {self.script.shown}\n{where}",
             )
 
     # --------------------------------------------------------------------------------------------- factors

@@ -14,6 +14,7 @@ from bisect_cfg.recommend.phase import Safe
 from bisect_cfg.recommend.plan import MARGIN
 from bisect_cfg.recommend.runs import Question
 from bisect_cfg.recommend.scale import DEFAULT_RATIO
+from bisect_cfg.targets.names import Assignment, as_given
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.script import Run
@@ -25,8 +26,8 @@ class Options:
     """What the command line can say; see `bisect-cfg bisect --help`."""
 
     study: Path | None = None
-    good: tuple[str, ...] = ()
-    pins: tuple[str, ...] = ()
+    good: tuple[Assignment, ...] = ()
+    pins: tuple[Assignment, ...] = ()
     only: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     steps: int | None = None
@@ -56,8 +57,8 @@ class Options:
     def identity(self) -> dict[str, Any]:
         """The options that change what the trials mean; a study keeps them."""
         return {
-            "good": sorted(self.good),
-            "pins": sorted(self.pins),
+            "good": sorted(map(as_given, self.good)),
+            "pins": sorted(map(as_given, self.pins)),
             "only": sorted(self.only),
             "except": sorted(self.excluded),
             "failure": self.failure,

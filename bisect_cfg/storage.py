@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import optuna
 import sqlalchemy
+
+from bisect_cfg.jsonfile import private
 
 BUSY_SECONDS = 60
 """How long to wait for another process that writes to the same study."""
@@ -26,6 +29,7 @@ def sqlite_storage(path: Path) -> optuna.storages.RDBStorage:
             connection.execute("PRAGMA synchronous=NORMAL")
 
     # Listening on the class covers the connections that Optuna opens while it is constructed.
+    os.close(private(path, os.O_RDWR | os.O_CREAT))  # SQLite gives its other files the same mode
     sqlalchemy.event.listen(sqlalchemy.pool.Pool, "connect", connected)
     try:
         return optuna.storages.RDBStorage(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import write_json
+from bisect_cfg.jsonfile import make_folder, private, write_json
 from bisect_cfg.targets.script import Script, hash_of
 
 
@@ -76,8 +76,10 @@ def open_study(
     try:
         if restart and folder.exists():
             _put_aside(folder, script)
-        (folder / "trials").mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
+        make_folder(folder / "trials")
+        lock = open(folder / "lock", "w", opener=private)
     except OSError as error:
         raise InputError(
             f"The study folder {folder} cannot be written: {error.strerror}.",

@@ -165,7 +165,7 @@ def _import(modules):
 
 def _attach(folder):
     """Files and handlers that belong to one trial's process."""
-    stacks = open(os.path.join(folder, "stacks.txt"), "a")  # kept open: faulthandler writes to its descriptor
+    stacks = open(os.path.join(folder, "stacks.txt"), "a", opener=record.private)  # kept open: faulthandler writes to its descriptor
     faulthandler.enable(file=stacks, all_threads=True)
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
     record.event("started", pid=os.getpid())

@@ -28,7 +28,7 @@ import dataclasses
 import functools
 import sys
 
-from . import quiet, record, values
+from . import quiet, record, secrets, values
 from .imports import when_imported
 
 # Settings of `from_pretrained` that are captured, old name -> today's name.
@@ -120,7 +120,7 @@ def _watch_assignments(base):
         index, wanted, defaults = settled
         if name not in defaults:
             return original(self, name, value)
-        record.event("assigned", kind="args", index=index, name=name, value=values.encode(value))
+        record.event("assigned", kind="args", index=index, name=name, value=values.encode(value, name))
         if name in wanted or quiet.redirects(name):
             return None
         original(self, name, value)
@@ -257,8 +257,8 @@ def _on_object(thing, kind, resolve):
         index=index,
         cls=library.__name__,
         module=library.__module__,
-        raw={name: values.encode(value) for name, value in raw.items()},
-        defaults={name: values.encode(value) for name, value in defaults.items()},
+        raw={name: values.encode(value, name) for name, value in raw.items()},
+        defaults={name: values.encode(value, name) for name, value in defaults.items()},
         types={field.name: str(field.type) for field in dataclasses.fields(cls) if field.init},
     )
     wanted = _wanted(kind, index)
@@ -269,7 +269,7 @@ def _on_object(thing, kind, resolve):
     try:
         resolve()
     except BaseException as error:
-        record.event("invalid", kind=kind, index=index, type=type(error).__name__, message=str(error))
+        record.event("invalid", kind=kind, index=index, type=type(error).__name__, message=secrets.scrub(str(error)))
         raise
     state.objects.append((kind, index, thing))  # also keeps the object, and so its id, for as long as we run
     if kind == "args":
@@ -278,7 +278,7 @@ def _on_object(thing, kind, resolve):
         "resolved",
         kind=kind,
         index=index,
-        values={name: values.encode(getattr(thing, name, None)) for name in names},
+        values={name: values.encode(getattr(thing, name, None), name) for name in names},
     )
     if state.after is not None:
         state.after(kind, thing)
@@ -295,14 +295,14 @@ def apply(thing, wanted, defaults):
             if field in defaults:
                 setattr(thing, field, defaults[field])
         else:
-            setattr(thing, field, values.decode(value))
+            setattr(thing, field, values.decode(value, getattr(thing, field, None)))
     for field, items in nested.items():
         current = values.parsed_dict(getattr(thing, field, None))
         for key, value in items.items():
             if value == _DEFAULT:
                 current.pop(key, None)
             else:
-                current[key] = values.decode(value)
+                current[key] = values.decode(value, current.get(key))
         setattr(thing, field, current if current else defaults.get(field))
 
 
@@ -328,7 +328,7 @@ def _wrap_loader(cls):
                 index=index,
                 cls=inner_cls.__name__,
                 module=inner_cls.__module__,
-                raw={name: values.encode(_dtype_name(value)) for name, value in given.items()},
+                raw={name: values.encode(_dtype_name(value), name) for name, value in given.items()},
                 defaults={},
                 types={},
             )

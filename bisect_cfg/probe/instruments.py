@@ -66,7 +66,7 @@ def begin(spec, folder):
     """Before anything else of the trial: `spec` comes from the request and is None for an ordinary trial."""
     state.spec = spec
     if spec and spec["kind"] == "signal":
-        state.place = os.open(os.path.join(folder, "place.json"), os.O_RDWR | os.O_CREAT, 0o644)
+        state.place = os.open(os.path.join(folder, "place.json"), os.O_RDWR | os.O_CREAT, 0o600)
         if spec.get("gdb"):
             try:
                 _stop_at_faults(folder, spec["gdb"])

@@ -38,12 +38,17 @@ def main(pid, folder, gdb):
             return
         time.sleep(POLL_SECONDS)
     text = backtrace(pid, gdb)
-    with open(os.path.join(folder, "native.txt"), "w") as stream:
+    with open(os.path.join(folder, "native.txt"), "w", opener=private) as stream:
         stream.write(text)
     row = {"event": "native", "time": round(time.time() - started, 4), "frames": text.count("\n#") + 1}
-    with open(os.path.join(folder, "events.jsonl"), "a") as stream:
+    with open(os.path.join(folder, "events.jsonl"), "a", opener=private) as stream:
         stream.write(json.dumps(row) + "\n")
     os.kill(pid, signal.SIGKILL)
+
+
+def private(path, flags):
+    """An `opener` for `open`: a new file is readable by its owner only."""
+    return os.open(path, flags, 0o600)
 
 
 def backtrace(pid, gdb):

@@ -25,6 +25,11 @@ def open_folder(folder, first=True):
     _state["process"] = _state["first"] = os.getpid() if first else None
 
 
+def private(path, flags):
+    """An `opener` for `open`: a new file is readable by its owner only."""
+    return os.open(path, flags, 0o600)
+
+
 def folder():
     """The folder of the running trial, or None while there is none (a waiting server)."""
     return _state["folder"]
@@ -65,12 +70,12 @@ def _append(name, row):
         return  # no trial yet
     if not ours():
         name = _own(name)
-        os.makedirs(os.path.join(_state["folder"], "children"), exist_ok=True)
+        os.makedirs(os.path.join(_state["folder"], "children"), 0o700, exist_ok=True)
     _write(name, (json.dumps(row) + "\n").encode())
 
 
 def _write(name, lines):
-    handle = os.open(os.path.join(_state["folder"], name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    handle = os.open(os.path.join(_state["folder"], name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         os.write(handle, lines)
     finally:

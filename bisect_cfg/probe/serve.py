@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 
-from . import capture, instruments, quiet, record, values, watch
+from . import capture, instruments, quiet, record, secrets, values, watch
 from .imports import when_imported
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.
@@ -158,7 +158,7 @@ class Server:
         if self.resolver is not None:
             self.resolver[1].close()
             self.resolver[2].close()
-        log = os.open(os.path.join(folder, "log.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(os.path.join(folder, "log.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, nothing), (1, log), (2, log)):
             os.dup2(source, target)
@@ -260,9 +260,9 @@ def build(item):
             with capture.unwatched(thing):  # our own hook would look at every field
                 thing.__post_init__()
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}", "reads": sorted(reads)}
+        return {"error": secrets.scrub(f"{type(error).__name__}: {error}"), "reads": sorted(reads)}
     read = sorted(reads & set(defaults))
-    return {"values": {name: values.encode(getattr(thing, name, None)) for name in defaults}, "reads": read}
+    return {"values": {name: values.encode(getattr(thing, name, None), name) for name in defaults}, "reads": read}
 
 
 _reading_classes = {}

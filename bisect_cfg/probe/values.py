@@ -3,33 +3,43 @@
 A configuration crosses the process border as JSON. Most settings are plain values; a few kinds need a tag
 (``{"$dtype": "float16"}``), and what has no faithful form (a function, a model) is described but cannot be set
 from outside (``{"$opaque": "..."}``): such a setting can be left as the script has it or reset to its default.
+A secret (see `secrets`) leaves the process as ``{"$secret": "***"}``; where such a value is to be set, the one that the
+script itself passed is taken.
 """
 
 import enum
 import json
 import math
 
+from . import secrets
+
 # Longer descriptions of opaque objects help nobody and fill the study.
 _OPAQUE_LENGTH = 200
 
 
-def encode(value):
-    """Return the JSON form of `value`."""
-    if value is None or isinstance(value, (bool, str)):
+def encode(value, name=""):
+    """Return the JSON form of `value`; `name` is that of the setting, which may be a secret."""
+    if secrets.hides(name, value):
+        secrets.know(value)
+        return {"$secret": secrets.HIDDEN}
+    if isinstance(value, str):
+        shown = secrets.scrub_value(value)
+        return value if shown == value else {"$secret": shown}
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, enum.Enum):
-        return encode(value.value)
+        return encode(value.value, name)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         return float(value)
     if isinstance(value, (list, tuple)):
-        return [encode(item) for item in value]
+        return [encode(item, name) for item in value]
     if isinstance(value, (set, frozenset)):
         # A set has no order of its own; sorted, the same set always looks the same.
-        return {"$set": sorted((encode(item) for item in value), key=repr)}
+        return {"$set": sorted((encode(item, name) for item in value), key=repr)}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: encode(item) for key, item in value.items()}
+        return {key: encode(item, key) for key, item in value.items()}
     kind = type(value)
     if kind.__module__ == "torch" and kind.__name__ == "dtype":
         return {"$dtype": str(value).replace("torch.", "")}
@@ -38,18 +48,25 @@ def encode(value):
             return {"$object": kind.__name__, "fields": encode(value.to_dict())}
         except Exception:
             pass
-    return {"$opaque": f"{kind.__module__}.{kind.__qualname__}: {value!r}"[:_OPAQUE_LENGTH]}
+    return {"$opaque": f"{kind.__module__}.{kind.__qualname__}: {secrets.scrub(repr(value))}"[:_OPAQUE_LENGTH]}
 
 
-def decode(value):
+def decode(value, own=None):
     """Return the value that `encode` wrote.
+
+    Args:
+        value: in its JSON form.
+        own: what the script itself has there; secrets are taken from it, their mask stands in where it has none.
 
     Raises:
         ValueError: for an opaque value, which cannot be made again.
     """
     if isinstance(value, list):
-        return [decode(item) for item in value]
+        theirs = own if isinstance(own, (list, tuple)) and len(own) == len(value) else [None] * len(value)
+        return [decode(item, other) for item, other in zip(value, theirs)]
     if isinstance(value, dict):
+        if "$secret" in value:
+            return value["$secret"] if own is None else own
         if "$dtype" in value:
             import torch
 
@@ -58,7 +75,8 @@ def decode(value):
             return set(decode(item) for item in value["$set"])
         if "$opaque" in value or "$object" in value:
             raise ValueError(f"cannot be set from outside: {value}")
-        return {key: decode(item) for key, item in value.items()}
+        theirs = parsed_dict(own)
+        return {key: decode(item, theirs.get(key)) for key, item in value.items()}
     return value
 
 

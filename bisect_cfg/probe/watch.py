@@ -70,7 +70,7 @@ def record_exception(error, trace, phase):
         phase=phase,
         type=type(error).__name__,
         module=type(error).__module__,
-        message=str(error)[:20000],
+        message=secrets.scrub(str(error)[:20000]),
         frames=frames,
         **instruments.context(),
     )

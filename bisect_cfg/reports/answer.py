@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.jsonfile import write_json
+from bisect_cfg.jsonfile import write_json, write_text
+from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.reports.recommendation import as_claim, recommendation, title_of
 from bisect_cfg.reports.safe_config import safe_yaml
 from bisect_cfg.script_study import Answer
@@ -34,8 +35,8 @@ def write_answer(answer: Answer, environment: Mapping[str, Any]) -> dict[str, An
     recommended = result["recommendation"]
     yaml, diff = answer.folder / "safe_config.yaml", answer.folder / "safe_config.diff"
     if recommended is not None:
-        yaml.write_text(safe_yaml(answer.settings, recommended["configuration"], title_of(recommended)))
-        diff.write_text(recommended["diff"])
+        write_text(yaml, safe_yaml(answer.settings, recommended["configuration"], title_of(recommended)))
+        write_text(diff, recommended["diff"])
     else:  # what an earlier pass recommended did not stand a closer look
         yaml.unlink(missing_ok=True)
         diff.unlink(missing_ok=True)
@@ -86,7 +87,7 @@ def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
         "recommendation": recommendation(answer, issue),
         "known_issue": issue,
         "environment": dict(environment),
-        "target": {"script": str(answer.script.path), "arguments": list(answer.script.arguments)},
+        "target": {"script": str(answer.script.path), "arguments": list(answer.script.shown_arguments)},
         "start_level": answer.level,
         "horizon": answer.horizon,
         "notes": [*answer.notes, *(report.notes if report is not None else ())],
@@ -120,7 +121,7 @@ def failure_of(run: Run | None) -> dict[str, Any] | None:
     if exception is not None and signature.kind != "signal":
         failure["exception"] = exception["type"]
     text = seen.message or (seen.symptoms[0].text if seen.symptoms else str(signature))
-    return {**failure, "message": text, "where": signature.where, "step": seen.step, "signature": str(signature)}
+    return {**failure, "message": scrub(text), "where": signature.where, "step": seen.step, "signature": str(signature)}
 
 
 def _cause(cause: Any) -> dict[str, Any]:

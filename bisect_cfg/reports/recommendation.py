@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bisect_cfg.factors import configuration_of, equal
 from bisect_cfg.recommend.edits import Change, Edit, find_edits, unified_diff
 from bisect_cfg.recommend.plan import Range, WayOut
+from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.published import published_for
 from bisect_cfg.reports.frontiers import as_data
 from bisect_cfg.reports.safe_config import TITLE, safe_yaml
@@ -58,6 +59,7 @@ def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> di
     found["diff"] = unified_diff(edits) if not left and any(edit.path for edit in edits) else ""
     if not found["diff"]:
         found["diff"] = _yaml_diff(answer.settings, found["configuration"])
+    found["diff"] = "".join(scrub(line) for line in found["diff"].splitlines(keepends=True))
     found["not_located"] = left
     return found
 
@@ -203,8 +205,8 @@ def _edit(edit: Edit) -> dict[str, Any]:
     return {
         "file": None if edit.path is None else str(edit.path),
         "line": edit.line,
-        "old": edit.old,
-        "new": edit.new,
+        "old": scrub(edit.old),
+        "new": scrub(edit.new),
         "settings": list(edit.names),
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from bisect_cfg.factors import equal
+from bisect_cfg.probe.secrets import mask
 from bisect_cfg.targets.settings import Settings
 
 LOADED_BY_TRAINER = "args"
@@ -63,11 +64,31 @@ def safe_yaml(settings: Settings, safe: Mapping[str, Any], title: str = TITLE) -
             values[name] = value
         else:
             comments.append(f"{name}: {value}  (set it in the script)")
+    for name in [name for name, value in values.items() if _holds_secret(name, value)]:
+        comments.append(f"{name}: as in the script, what is secret is left out here")
+        values[name] = _without_secrets(values[name])
+        if values[name] in (None, {}):
+            del values[name]
     for name in [name for name, value in values.items() if _has_tag(value)]:
         comments.append(f"{name}: as in the script ({values.pop(name)})")
     head = [f"# {title}"]
     head += [f"# {comment}" for comment in comments]
     return "\n".join(head) + "\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _holds_secret(name: str, value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return "$secret" in value or any(_holds_secret(str(key), item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return any(_holds_secret(name, item) for item in value)
+    return mask(value, name) != value
+
+
+def _without_secrets(value: Any) -> Any:
+    if not isinstance(value, Mapping) or "$secret" in value:
+        return None
+    kept = {key: _without_secrets(item) if _holds_secret(str(key), item) else item for key, item in value.items()}
+    return {key: item for key, item in kept.items() if item is not None or value[key] is None}
 
 
 def _has_tag(value: Any) -> bool:

@@ -93,7 +93,7 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
     for what in found.get("unsettled", ()):
         console.print(Text(f"Not settled: {what}" if not what.endswith(".") else what, style="yellow"))
     for label, command in answers.commands(answer).items():
-        console.print(f"[dim]{label} by hand:[/]  {command}", highlight=False)
+        console.print(Text.assemble((f"{label} by hand:", "dim"), f"  {command}"))
 
 
 def _print_none(console: Console, answer: Any) -> None:

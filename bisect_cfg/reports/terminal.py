@@ -15,6 +15,7 @@ from rich.text import Text
 from bisect_cfg.factors import Outcome
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
+from bisect_cfg.reports.console import Cleaned
 from bisect_cfg.reports.safe_values import described, print_recommendation, run_line
 from bisect_cfg.script_study import Answer, Listener
 from bisect_cfg.targets.settings import Settings
@@ -54,7 +55,7 @@ class View(Listener):
     def __enter__(self) -> View:
         if self._live_wanted:
             self._live = Live(
-                get_renderable=self._render,
+                get_renderable=lambda: Cleaned(self._render()),
                 console=self.console,
                 refresh_per_second=REFRESH_PER_SECOND,
                 transient=True,
@@ -258,9 +259,11 @@ def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> No
         "cold": "each launched cold",
     }[answer.level]
     console.print(
-        f"[dim]{trials}, {starts}; {text.duration(answer.seconds)}. "
-        f"Everything is in {answers.short_path(answer.folder)}/[/]",
-        highlight=False,
+        Text(
+            f"{trials}, {starts}; {text.duration(answer.seconds)}. "
+            f"Everything is in {answers.short_path(answer.folder)}/",
+            style="dim",
+        )
     )
 
 

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
+
+from bisect_cfg.probe.secrets import scrub
+
+TAGS = ("$dtype", "$secret", "$set", "$opaque")
+"""How the probe marks what JSON cannot say (`bisect_cfg.probe.values`)."""
+
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""Escapes and control characters, those that turn the direction of writing among them."""
 
 SIGNALS = {
     "SIGFPE": "a floating point exception",
@@ -23,7 +33,25 @@ def show(value: Any) -> str:
         return "default"
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value)
+    return clean(_without_tags(value) if isinstance(value, dict) else value)
+
+
+def _without_tags(value: Any) -> Any:
+    """Values as the probe encodes them (a dtype, a secret, a set) without the marks of their kinds."""
+    if isinstance(value, list):
+        return [_without_tags(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1 and next(iter(value)) in TAGS:
+        return next(iter(value.values()))
+    return {key: _without_tags(item) for key, item in value.items()}
+
+
+def clean(said: Any) -> str:
+    """A text from a file, a log or a name as it may stand on a terminal: no control characters but line ends, no
+    secrets. An escape sequence in a log, or in the name of a folder, must not reach the terminal."""
+    words = scrub(str(said))
+    return words if words.isprintable() else _CONTROL.sub("", _ESCAPE.sub("", words))
 
 
 def count(number: int, noun: str) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from bisect_cfg.errors import InputError
+from bisect_cfg.probe.secrets import hides, mask
 
 SUCCESSORS = {
     "warmup_ratio": "It was removed in transformers 5: a warmup_steps below 1 is a ratio (warmup_steps: 0.1).",
@@ -27,7 +30,87 @@ SUCCESSORS = {
 """Names that people carry over from older versions or other tools, and what became of them (read in the release
 notes and sources of TRL and transformers)."""
 
-_NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
+
+REDIRECTED = (
+    "output_dir", "logging_dir", "report_to", "push_to_hub", "save_strategy", "save_only_model", "load_best_model_at_end",
+    "log_completions_hub_repo", "trackio_space_id", "logging_nan_inf_filter",
+)  # fmt: skip
+"""What the tool sets itself in every trial (`bisect_cfg.probe.quiet` and `watch`), so that no run writes, saves or
+reports anywhere but into its own folder."""
+
+Assignment = str | tuple[str, Any]
+"""A setting as given: ``"name=value"`` from the command line, (name, value) from Python."""
+
+
+def as_given(one: Assignment) -> str:
+    """A setting as one text, for comparing what was asked for; a value from Python is not mistaken for its text."""
+    return one if isinstance(one, str) else f"{one[0]}={json.dumps(one[1], sort_keys=True, default=repr)} (a value)"
+
+
+def number_of(text: str) -> int | float | None:
+    """The number that a text is, None if it is none. The one place where texts become numbers.
+
+    Raises:
+        InputError: it is NaN, or larger than a number can be. Infinity is taken where it is written out.
+    """
+    text = text.strip()
+    if not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text.lstrip(".") if text[:1] == "." and not text[1:2].isdigit() else text.replace("-.", "-0."))
+    except ValueError:  # 1__0
+        return None
+    if math.isnan(number):
+        raise InputError("NaN is no value that a run could have.", "Give a number.")
+    if math.isinf(number) and "inf" not in text.lower():
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise InputError(f"{shown} is larger than a number can be.", "Give a number that can be computed with.")
+    return number
+
+
+def finite_number(text: Any, lowest: float = -math.inf, highest: float = math.inf, above: bool = False) -> float:
+    """A finite number within bounds, for the options of both doors.
+
+    Args:
+        text: as typed, or a number.
+        lowest: smallest that is taken.
+        highest: largest that is taken.
+        above: whether `lowest` itself is not taken.
+
+    Raises:
+        InputError: it is none; says what is taken.
+    """
+    number = number_of(text) if isinstance(text, str) else text
+    real = isinstance(number, (int, float)) and not isinstance(number, bool)
+    if real and math.isfinite(number) and lowest <= number <= highest and not (above and number == lowest):
+        return number
+    bounds = [f"{'above' if above else 'at least'} {lowest:g}"] if lowest > -math.inf else []
+    bounds += [f"at most {highest:g}"] if highest < math.inf else []
+    raise InputError(f"{text!r} is not a finite number{' ' if bounds else ''}{' and '.join(bounds)}.")
+
+
+_COMPLAINTS = re.compile(
+    r"unexpected keyword|unrecognized argument|not used by|no attribute|no such option|unknown (?:field|key|argument|option)"
+    r"|not a valid|is not (?:supported|recognized|accepted)|deprecated|was removed|invalid (?:key|argument|field)",
+    re.IGNORECASE,
+)
+"""How libraries and parsers say that they do not know a name. Elsewhere in a log it says nothing (`dtype`)."""
+
+
+def outdated_in(text: str) -> str | None:
+    """The name of `SUCCESSORS` that a log or message complains of: as a word of its own (`lr` is none in
+    ``async_lru``), None if there is none."""
+    for line in text.splitlines():
+        if _COMPLAINTS.search(line):
+            for name in SUCCESSORS:
+                if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line):
+                    return name
+    return None
 
 
 def check_name(name: str, known: Mapping[str, Any], source: str, preferred: Sequence[str] = ()) -> None:
@@ -72,47 +155,180 @@ def convert(name: str, value: Any, kind: str) -> tuple[Any, str]:
     Raises:
         InputError: a number was needed.
     """
+    if isinstance(value, float) and math.isnan(value):
+        raise InputError(f"{name} cannot be NaN: no run could train with that.", "Give a number.")
     numeric = re.search(r"\b(float|int)\b", kind) is not None and re.search(r"\bstr\b", kind) is None
+    other = re.search(r"\b(bool|dict|list|tuple|set|Any)\b", kind, re.IGNORECASE)
+    if numeric and not other and isinstance(value, (bool, list, dict)):
+        raise InputError(f"{name} must be a number, not {value!r}.", f"Write for example {name}: 1.0e-6.")
+    if re.fullmatch(r"(?:typing\.)?(?:Optional\[)?bool\]?( \| None)?", kind) and isinstance(value, (str, list, dict)):
+        raise InputError(f"{name} must be true or false, not {value!r}.", f"Write {name}: true or {name}: false.")
     if not isinstance(value, str) or not numeric:
         return value, ""
     text = value.strip()
     if text.lower() in ("none", "null", "~") and "None" in kind:
         return None, ""
-    if not _NUMBER.fullmatch(text):
+    number = number_of(text)
+    if number is None:
         if "bool" in kind:
             return value, ""
         raise InputError(
             f"{name} must be a number, not the text {value!r}.", f"Write for example {name}: 1.0e-6."
         )
-    number = float(text)
-    result = int(number) if "float" not in kind and number == int(number) else number
+    whole = "float" not in kind and math.isfinite(number) and number == int(number)
+    result = int(number) if whole else float(number)
     return result, f"{name}: {value} is text to YAML 1.1; read as the number {result!r}."
 
 
 def parse_value(text: str) -> Any:
-    """A value as typed on the command line: number, true/false, none, JSON or YAML list/dict, otherwise text."""
+    """A value as typed on the command line: number, true/false, none, JSON or YAML list/dict, otherwise text.
+
+    Raises:
+        InputError: NaN, or something that YAML knows and no setting can be (a binary, a set).
+    """
     stripped = text.strip()
-    if _NUMBER.fullmatch(stripped):
-        try:
-            return int(stripped)
-        except ValueError:
-            return float(stripped)
+    number = number_of(stripped)
+    if number is not None:
+        return number
+    if stripped.lower() in ("none", "null", "~"):
+        return None
     try:
-        return yaml.safe_load(stripped) if stripped else ""
-    except yaml.YAMLError:
+        return _plain(_load(stripped), text) if stripped else ""
+    except (yaml.YAMLError, ValueError):
         return text
 
 
-def parse_assignment(text: str, option: str) -> tuple[str, Any]:
-    """``name=value`` from the command line.
+def parse_assignment(given: Assignment, option: str) -> tuple[str, Any]:
+    """One setting as it was given, its name without ``args.``.
 
     Raises:
-        InputError: there is no ``=``.
+        InputError: there is no ``=``; it holds a secret, which would be written down.
     """
-    name, separator, value = text.partition("=")
-    if not separator or not name.strip():
-        raise InputError(f"{option} {text} is not of the form name=value.", f"For example {option} bf16=false.")
-    return name.strip(), parse_value(value)
+    if isinstance(given, str):
+        name, separator, text = given.partition("=")
+        if not separator or not name.strip():
+            raise InputError(f"{option} {given} is not of the form name=value.", f"For example {option} bf16=false.")
+        name = name.strip().removeprefix("args.")
+        _refuse_secret(name, text, option)
+        try:
+            return name, parse_value(text)
+        except InputError as error:
+            raise InputError(f"{option} {given}: {error.message}", error.advice) from None
+    name, value = given
+    if not isinstance(name, str):
+        raise InputError(f"{option}: {name!r} is not the name of a setting.", "Names are texts.")
+    name = name.strip().removeprefix("args.")
+    _refuse_secret(name, value, option)
+    if isinstance(value, float) and math.isnan(value):
+        raise InputError(f"{option} {name}: NaN is no value that a run could have.", "Give a number.")
+    return name, value
+
+
+def parse_assignments(given: Iterable[Assignment], option: str) -> dict[str, Any]:
+    """All settings of one option.
+
+    Raises:
+        InputError: a name is given twice, with different values.
+    """
+    result: dict[str, Any] = {}
+    for one in given:
+        name, value = parse_assignment(one, option)
+        if name in result and not (type(result[name]) is type(value) and result[name] == value):
+            raise InputError(
+                f"{option} gives {name} twice: {result[name]!r} and {value!r}.", "Give one value for each setting."
+            )
+        result[name] = value
+    return result
+
+
+def parse_pins(given: Iterable[Assignment]) -> dict[str, Any]:
+    """The settings of --pin.
+
+    Raises:
+        InputError: a name is given twice, or is one that the tool itself sets in every trial.
+    """
+    pins = parse_assignments(given, "--pin")
+    for name in pins:
+        if name in REDIRECTED or name.startswith("hub_"):
+            raise InputError(
+                f"--pin {name} would have no effect: every trial writes into its own folder of the study, saves no "
+                "checkpoint and reports nowhere.",
+                "Leave it out.",
+            )
+    return pins
+
+
+def read_good(given: Iterable[Assignment], beside: Path | None = None) -> dict[str, Any]:
+    """The good configuration as given: the file beside the script, then files and values in the order of --good.
+
+    Raises:
+        InputError: a file cannot be read, a value is none, or a name is given twice.
+    """
+    good = read_good_file(beside) if beside is not None else {}
+    single: list[Assignment] = []
+    for one in given:
+        if isinstance(one, str) and "=" not in one and Path(one).is_file():
+            good.update(read_good_file(Path(one)))
+        else:
+            single.append(one)
+    return good | parse_assignments(single, "--good")
+
+
+def _refuse_secret(name: str, value: Any, option: str) -> None:
+    if mask(value, name) != value:
+        raise InputError(
+            f"{option} {name} holds a secret, which the study would have to write down.",
+            "Set it in the script or in the environment (HF_TOKEN): every trial has it from there.",
+        )
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as settings need it: a date is its text, and a name that comes twice is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((name for name in names if names.count(name) > 1 and name != "<<"), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice} comes twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _load(text: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+
+
+def _plain(value: Any, source: str) -> Any:
+    """What YAML read, as far as a setting can be it.
+
+    Raises:
+        InputError: a binary, a set or a date that was tagged as one; or a list that holds itself.
+    """
+    try:
+        return _as_plain(value)
+    except TypeError as error:
+        shown = source if len(source) <= 60 else f"{source[:60]}..."
+        raise InputError(f"{shown} holds {error}, which no setting can be.", "Write a number, a text, true, false or null.") from None
+    except RecursionError:
+        raise InputError(f"{source[:60]} holds itself, which no setting can.", "Write it out.") from None
+
+
+def _as_plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _as_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_plain(item) for item in value]
+    raise TypeError(f"a {type(value).__name__}")
 
 
 def read_good_file(path: Path) -> dict[str, Any]:
@@ -122,8 +338,8 @@ def read_good_file(path: Path) -> dict[str, Any]:
         InputError: it cannot be read, is no YAML, or no mapping.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        content = _load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -139,9 +355,10 @@ def read_good_file(path: Path) -> dict[str, Any]:
             f"{path} does not hold names and values.", "It should hold one `name: value` a line."
         )
     result: dict[str, Any] = {}
-    for name, value in content.items():
+    for name, value in _plain(content, str(path)).items():
         if name in ("args", "model", "peft") and isinstance(value, dict):  # nested spelling of the namespaces
             result.update({f"{name}.{inner}": item for inner, item in value.items()})
         else:
-            result[str(name)] = value
-    return result
+            result[name] = value
+    # A recipe may hold a token; each trial has the script's own.
+    return {name: value for name, value in result.items() if not hides(name, value)}

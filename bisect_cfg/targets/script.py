@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.errors import InputError
+from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,33 @@ class Script:
         return [self.python, str(self.path), *self.arguments]
 
     @property
+    def shown_arguments(self) -> list[str]:
+        """The arguments as they may be written down and printed: without secrets."""
+        return mask_arguments(self.arguments)
+
+    @property
+    def shown(self) -> str:
+        """The command as it may be printed."""
+        return shlex.join([self.python, str(self.path), *self.shown_arguments])
+
+    @property
+    def by_hand(self) -> str:
+        """The command for a shell; where it had a secret, whoever runs it puts that into a variable."""
+        words, flag = [shlex.quote(self.python), shlex.quote(str(self.path))], ""
+        for own, shown in zip(self.arguments, self.shown_arguments):
+            if own == shown:
+                words.append(shlex.quote(own))
+            else:
+                name = flag if shown == HIDDEN else shown.partition("=")[0]
+                name = name if is_secret_name(name, own) else "secret"
+                variable = re.sub(r"\W+", "_", name.strip("-")).upper() or "SECRET"
+                before, _, after = shown.partition(HIDDEN)
+                asked = f'"${{{variable}:?the study keeps no secrets, give this one in {variable}}}"'
+                words.append((shlex.quote(before) if before else "") + asked + (shlex.quote(after) if after else ""))
+            flag = own
+        return " ".join(words)
+
+    @property
     def name(self) -> str:
         """A short name for the study: the script's, or its folder's where every script is called train.py."""
         stem = self.path.resolve().stem
@@ -45,7 +75,7 @@ class Script:
         """What makes this target this target; recorded with the study and compared when it is resumed."""
         return {
             "script": str(self.path.resolve()),
-            "arguments": list(self.arguments),
+            "arguments": self.shown_arguments,
             "script_hash": hash_of(self.path),
             "good_file_hash": hash_of(self.good_file) if self.good_file else None,
             "files": {name: hash_of(Path(name)) for name in self._argument_files()},

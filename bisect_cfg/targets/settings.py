@@ -17,12 +17,16 @@ from typing import Any
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import equal
+from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
 from bisect_cfg.targets.captured import Built, Capture, Row, plain, set_by_user
 from bisect_cfg.targets.names import check_name, convert
 
 DEFAULT = {"$default": True}
 """The override that resets a setting to the library's default (understood by the probe)."""
 
+
+MASKED = {"$secret": HIDDEN}
+"""What the probe sends in place of a secret that it knows by its name."""
 
 PINNED = {
     # places and names
@@ -210,7 +214,8 @@ def build_settings(
         if name in PINNED or full in pins_encoded or name.startswith("hub_"):
             continue
         for leaf in _leaves(name, args, moved):
-            chosen[f"args.{leaf}"] = moved.get(f"args.{leaf}", DEFAULT)
+            if not _is_secret(leaf, _look_up(args.raw, leaf)):
+                chosen[f"args.{leaf}"] = _with_secrets(moved.get(f"args.{leaf}", DEFAULT), _look_up(args.raw, leaf))
 
     request = build_item(args, {**pins_encoded, **chosen})
     answer = resolve(request)
@@ -244,12 +249,31 @@ def build_settings(
     if only:
         factors = [factor for factor in factors if _chosen(factor.name, only)]
     factors = [factor for factor in factors if not _chosen(factor.name, excluded)]
-    never = tuple(name for name in user_set if name in PINNED or name.startswith("hub_"))
+    never = tuple(
+        name
+        for name in user_set
+        if name in PINNED or name.startswith("hub_") or _is_secret(name, args.raw.get(name))
+    )
     return Settings(capture, tuple(factors), pins_encoded, never, tuple(same), tuple(notes))
 
 
 def _chosen(name: str, names: Sequence[str]) -> bool:
     return any(name == other or name.startswith(other + ".") for other in names)
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    """Whether a setting holds a token or a password: every trial has the script's own, and none is written down.
+
+    An address with a password in it is told by its value alone; it may vary, its mask is what is shown.
+    """
+    return value == MASKED or (is_secret_name(name) and isinstance(value, str))
+
+
+def _with_secrets(good: Any, bad: Any) -> Any:
+    """A good level that was given as a whole dictionary, with the secrets that the script has there."""
+    if not (_is_dict(good) and _is_dict(bad)):
+        return good
+    return {**{key: value for key, value in bad.items() if _is_secret(key, value)}, **good}
 
 
 def _is_dict(value: Any) -> bool:
@@ -291,9 +315,9 @@ def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
             full = f"{namespace}.{name}"
             if name in PINNED_ELSEWHERE[kind] or full in pins or any(full == f.full for f in factors):
                 continue
-            if kind != "load" and name not in built.types:
-                continue
             bad = built.raw.get(name)
+            if (kind != "load" and name not in built.types) or _is_secret(name, bad):
+                continue
             if kind == "load" and config is not None and equal(bad, config.raw.get(name)):
                 continue  # the script hands the ModelConfig's value on: it is set there
             reset = moved.get(full, DEFAULT)

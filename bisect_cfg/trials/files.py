@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.diagnosis._text import plain
+from bisect_cfg.probe.secrets import scrub
+
 Row = dict[str, Any]
 
 
@@ -91,7 +94,7 @@ def tail_of_log(path: Path, lines: int = 12, limit: int = 65536) -> list[str]:
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return []
-    rows = [line.rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
+    rows = [scrub(plain(line)).rstrip() for line in text.split("\n")]
     return [row for row in rows if row][-lines:]
 
 

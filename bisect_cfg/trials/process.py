@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import private
 from bisect_cfg.trials import keeper as keeper_module
 from bisect_cfg.trials.files import Traces
 
@@ -282,7 +283,7 @@ def launch(
     pass_fds: Sequence[int] = (),
 ) -> LaunchedChild:
     """Start a command in a session of its own, its output in ``folder/log``; see `Keeper.start`."""
-    with (folder / log).open("ab") as stream:
+    with open(folder / log, "ab", opener=private) as stream:
         return keeper.start(command, environment, folder, stream.fileno(), pass_fds)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
-from bisect_cfg.jsonfile import write_json
+from bisect_cfg.jsonfile import make_folder, write_json, write_text
 from bisect_cfg.targets.captured import Capture, fork_point
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings
@@ -229,7 +229,7 @@ class ScriptRunner:
 
     def _new_server(self, modules: Sequence[str]) -> TrialServer:
         folder = self.folder / "server"
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         orders_path = folder / "orders.json"
         environment, restore = probe_environment(os.environ, orders_path)
         orders = {"level": "imports", "restore": restore, "modules": list(modules)}
@@ -459,7 +459,7 @@ class ScriptRunner:
                 if not (path := folder.with_name(f"{number}.interrupted-{i}")).exists()
             )
             folder.rename(aside)
-        folder.mkdir(parents=True)
+        make_folder(folder)
         return folder
 
     def _write_cold_orders(self, folder: Path, request: dict[str, Any]) -> tuple[dict[str, str], Path]:
@@ -481,10 +481,10 @@ class ScriptRunner:
             f"cd {shlex.quote(os.getcwd())} || exit",
             f"mkdir -p {shlex.quote(by_hand['folder'])}",
             "exec env " + " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()) + " \\",
-            "  " + shlex.join(self.script.command),
+            "  " + self.script.by_hand,
             "",
         ]
-        (folder / "command.sh").write_text("\n".join(lines))
+        write_text(folder / "command.sh", "\n".join(lines))
         return environment, orders_path
 
 

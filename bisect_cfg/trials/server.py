@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import write_json
 from bisect_cfg.trials.process import Keeper, kill_group, launch
 
 
@@ -67,7 +68,7 @@ class TrialServer:
     ) -> None:
         self._keeper = keeper
         self._ours, theirs = socket.socketpair()
-        orders_path.write_text(json.dumps({**orders, "socket": theirs.fileno()}))
+        write_json(orders_path, {**orders, "socket": theirs.fileno()})
         self._process = launch(
             command, environment, orders_path.parent, log, keeper, pass_fds=[theirs.fileno()]
         )

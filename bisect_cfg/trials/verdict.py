@@ -199,7 +199,7 @@ def widened(kind: str, studied: Signature) -> FailureTest:
         return lambda signature: signature.kind == "non-finite" or signatures.is_sampling_error(signature)
     try:
         pattern = re.compile(kind, re.IGNORECASE)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"--failure {kind!r} is not a regular expression: {error}") from None
     return lambda signature: pattern.search(str(signature)) is not None
 

@@ -1,0 +1,153 @@
+"""What can be said about the options before anything runs: an hour of training must not end in a typing mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from bisect_cfg.cli import MORE_THAN_ANYONE_WAITS
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.errors import InputError
+from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.values import encode
+from bisect_cfg.script_study import Options
+from bisect_cfg.targets.fields import known_names, mentioned
+from bisect_cfg.targets.names import check_name, finite_number, parse_pins, read_good
+from bisect_cfg.targets.script import Script
+from bisect_cfg.trials.verdict import widened
+
+NUMBERS: Mapping[str, tuple[float, float, bool]] = {
+    "trial_timeout": (0.1, MORE_THAN_ANYONE_WAITS, False),
+    "max_seconds": (1.0, MORE_THAN_ANYONE_WAITS, False),
+    "confidence": (0.5, 0.9999, False),
+    "margin": (0.0, 1.0, False),
+    "ratio": (1.0, 100.0, True),
+}
+"""Option -> least, most, and whether the least itself is excluded."""
+
+COUNTS = ("steps", "jobs", "confirm", "max_trials", "verify_steps", "verify_seeds", "frontier")
+"""Options that are whole numbers from 1 on."""
+
+CHOICES = {
+    "strategy": ("adaptive", "one-at-a-time", "ddmin"),
+    "prior": ("risk", "flat"),
+    "level": (None, "config", "imports", "cold"),
+}
+
+
+def from_python(options: Mapping[str, Any]) -> Options:
+    """Options as a notebook gives them, where `good` and `pins` may be dicts and every value is taken as it is.
+
+    Raises:
+        TypeError: an unknown option.
+        InputError: a value that cannot be handed to another process.
+    """
+    unknown = sorted(options.keys() - {field.name for field in fields(Options)})
+    if unknown:
+        raise TypeError(f"bisect() has no option {', '.join(unknown)}")
+    given = dict(options)
+    for name in ("good", "pins"):
+        value = given.get(name)
+        if isinstance(value, Mapping):
+            given[name] = tuple((str(key), _encoded(str(key), item)) for key, item in value.items())
+    for name in ("good", "pins", "only", "excluded", "devices", "keep"):
+        value = given.get(name) or ()
+        given[name] = (value,) if isinstance(value, (str, int)) else tuple(value)
+    given["devices"] = tuple(map(str, given["devices"]))
+    for name in ("study",):
+        if given.get(name) is not None:
+            given[name] = Path(given[name])
+    return Options(**given)
+
+
+def _encoded(name: str, value: Any) -> Any:
+    encoded = encode(value)
+    if isinstance(encoded, dict) and ({"$opaque", "$object"} & encoded.keys()):
+        raise InputError(
+            f"{name}: a {type(value).__name__} cannot be handed to another process.",
+            "Give a number, a text, True, False, None, a torch.dtype, or a list or dict of these.",
+        )
+    return value if isinstance(value, float) else encoded
+
+
+def checked(options: Options, script: Script) -> Options:
+    """The options, with whatever can be known to be wrong with them said now; names without ``args.``.
+
+    Raises:
+        InputError: says what is wrong, and what to do.
+    """
+    for name, (least, most, above) in NUMBERS.items():
+        if getattr(options, name) is not None:
+            _number(name, getattr(options, name), least, most, above)
+    for name in COUNTS:
+        value = getattr(options, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InputError(f"{_flag(name)} must be a whole number from 1 on, not {value!r}.")
+    for name, choices in CHOICES.items():
+        if getattr(options, name) not in choices:
+            shown = ", ".join(str(choice) for choice in choices if choice is not None)
+            raise InputError(f"{_flag(name)} must be one of {shown}, not {getattr(options, name)!r}.")
+    if options.failure:
+        _check_failure(options.failure)
+    pins = parse_pins(options.pins)
+    read_good(options.good, script.good_file)
+    _check_names(options, pins, script)
+    if options.storage:
+        _check_storage(options.storage)
+    return replace(options, **{name: _bare(getattr(options, name)) for name in ("only", "excluded", "keep")})
+
+
+def _flag(name: str) -> str:
+    return "--" + {"excluded": "except", "pins": "pin"}.get(name, name).replace("_", "-")
+
+
+def _bare(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip().removeprefix("args.") for name in names))
+
+
+def _number(name: str, value: Any, least: float, most: float, above: bool) -> None:
+    try:
+        if isinstance(value, str):
+            raise InputError(f"{value!r} is a text, not a number.")
+        finite_number(value, least, most, above)
+    except InputError as error:
+        raise InputError(f"{_flag(name)}: {error.message}", error.advice) from None
+
+
+def _check_failure(text: str) -> None:
+    try:
+        widened(text, Signature("exit"))
+    except ValueError as error:
+        raise InputError(f"{error}.", "It takes any, signal, non-finite or a regular expression.") from None
+
+
+def _check_names(options: Options, pins: Mapping[str, Any], script: Script) -> None:
+    """Names that no library in the script's environment knows, and the script does not mention."""
+    asked = [("--only", options.only), ("--except", options.excluded), ("--keep", options.keep), ("--pin", tuple(pins))]
+    if not any(names for _, names in asked):
+        return
+    known = known_names(script)
+    if not known:
+        return  # the run will tell
+    for option, names in asked:
+        for name in _bare(names):
+            field = name.split(".")[1] if name.startswith(("model.", "peft.")) and "." in name else name.split(".")[0]
+            if not field:
+                raise InputError(f"{option} names no setting.", f"For example {option} bf16.")
+            if field not in known and not mentioned(field, script):
+                check_name(field, dict.fromkeys(known, ""), option)
+
+
+def _check_storage(storage: str) -> None:
+    import optuna
+
+    try:
+        optuna.storages.get_storage(storage).get_all_studies()
+    except Exception as error:  # of the database's driver, whichever that is
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(
+            f"The storage {scrub(storage)} cannot be opened: {scrub(said[0].rstrip('.'))}.",
+            "Check its address, that the database can be reached and written, and that its driver is installed.",
+        ) from None

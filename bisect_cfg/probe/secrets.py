@@ -1,0 +1,156 @@
+"""Secrets among settings, arguments and messages: told by their names and by their looks, and never written down.
+
+A name says it (``hub_token``, ``model_init_kwargs.token``, ``wandb_api_key``, ``db_password``), or the value does:
+keys that their issuers gave a form of their own (``hf_...``, ``sk-...``), and what stands before the ``@`` of an
+address. Names of the tokenizer's tokens (``eos_token``, ``stop_token``) and numbers of tokens (``max_tokens``) are
+none. Used on both sides of the process border: the probe encodes a secret as ``{"$secret": "***"}`` (see `values`), and
+the tool writes and prints texts through `scrub`.
+"""
+
+import re
+
+HIDDEN = "***"
+
+# A whole word of a name that gives it away, wherever it stands.
+_SECRET_NAME = re.compile(
+    r"api_?key|secret|passw(?:or)?d|passphrase|credential|bearer|authorization"
+    r"|(?:^|_)(?:access|private|signing|encryption|ssh)_key(?:_id)?$"
+)
+
+# Who gives out tokens of the secret kind. Any other ``*_token`` is one only if its value looks like one.
+_ISSUERS = re.compile(
+    r"(?:^|_)(?:hub|hf|huggingface|hugging_face|auth|access|api|refresh|session|github|gh|gitlab|wandb|comet|neptune"
+    r"|personal|private|login|service|bot|upload|deploy|read|write|user|id)_token$"
+)
+_VOCABULARY = re.compile(
+    r"(?:^|_)(?:eos|bos|pad|unk|mask|sep|cls|stop|start|end|special|image|video|audio|per|think|boi|eoi|next)_token$"
+)
+_RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.-]{12,}")
+
+# Forms that issuers gave their keys: Hugging Face, OpenAI and others (sk-), GitHub, GitLab, Slack, AWS, Google,
+# signed web tokens, private keys. Lower-case words after "hf_" are modules (hf_argparser), not keys.
+_SHAPES = re.compile(
+    r"\bhf_(?:[A-Za-z0-9]{16,}|(?=[A-Za-z0-9]*[A-Z0-9])[A-Za-z0-9]{6,})\b"
+    r"|\bsk-[A-Za-z0-9_-]{16,}|\bgh[opsu]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
+    r"|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{35}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?"
+)
+_BEARER = re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}")
+
+# What stands before the @ of an address: a user's name may stay, a password or a lone token may not.
+_USERINFO = re.compile(r"(?P<scheme>\b[a-zA-Z][\w+.-]*://)(?P<user>[^\s/:@'\"]*)(?P<password>:[^\s/@'\"]*(?:@(?=[^\s/'\"]*@)[^\s/@'\"]*)*)?@")
+
+_PARAMETER = re.compile(r"([?&;])([\w.-]+)=([^&;#\s'\"]+)")
+
+# name = value, "name": value, --name value, as logs, YAML, JSON, Python and command lines have it.
+_ASSIGNED = re.compile(
+    r"""(?P<name>(?P<key>["']?)[\w.-]*(?:(?i:token|api_?-?key|secret|passw(?:or)?d|passphrase|credential)|_key)[\w-]*(?P=key))"""
+    r"""(?P<between>\s*[=:]\s*|(?<=\w)[ ](?=[^\s=:]))"""
+    r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;'"()\[\]{}&]+)(?P<after>[\[(]?)"""
+)
+_NO_VALUE = ("none", "null", "true", "false", "str", "bool", "int", "optional", "any", "")
+
+_known = set()
+_SHORTEST_KNOWN = 6  # shorter values would also be hidden where they are ordinary words
+
+
+def is_secret_name(name, value=None):
+    """Whether a setting, flag or key of this name holds a secret; `value` decides where the name does not."""
+    last = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).rpartition(".")[2].strip("-+\"'").replace("-", "_").lower()
+    if "tokens" in last or _VOCABULARY.search(last):
+        return False
+    if last == "token" or _SECRET_NAME.search(last) or _ISSUERS.search(last):
+        return True
+    return last.endswith("_token") and isinstance(value, str) and _RANDOM.fullmatch(value) is not None
+
+
+def hides(name, value):
+    """Whether this value under this name must not be written down. None, flags and empty texts are no secrets."""
+    if value is None or isinstance(value, bool) or value == "" or value == HIDDEN:
+        return False
+    return isinstance(value, (str, bytes, int, float)) and is_secret_name(name, value)
+
+
+def know(value):
+    """Remember a value that was seen to be a secret, so that `scrub` finds it in texts."""
+    if isinstance(value, str) and len(value) >= _SHORTEST_KNOWN:
+        _known.add(value)
+
+
+def scrub_value(text):
+    """A text without the keys and addresses' passwords that it holds; names in it say nothing."""
+    for value in sorted(_known, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    text = _SHAPES.sub(HIDDEN, text)
+    if "://" in text:
+        text = _PARAMETER.sub(_parameter, _USERINFO.sub(_address, text))
+    return _BEARER.sub(lambda match: match.group(1) + HIDDEN, text)
+
+
+def scrub(text):
+    """A message or line of a log without the secrets in it: as `scrub_value`, and what follows a telling name."""
+    return _ASSIGNED.sub(_assigned, scrub_value(text))
+
+
+def mask(value, name=""):
+    """A copy of plain data (JSON) without secrets: by the names of its keys, and by the looks of its texts."""
+    if hides(name, value):
+        return HIDDEN
+    if isinstance(value, dict):
+        return {key: mask(item, key if isinstance(key, str) else "") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mask(item, name) for item in value]
+    return scrub_value(value) if isinstance(value, str) else value
+
+
+def mask_arguments(arguments):
+    """A command line without its secrets: ``--token X``, ``--token=X``, ``hub.token=X``, keys, addresses, JSON.
+
+    Returns:
+        The arguments as they may be written down; each that held a secret has `HIDDEN` in it.
+    """
+    result, flag = [], ""
+    for argument in map(str, arguments):
+        name, separator, value = argument.partition("=")
+        if flag and not argument.startswith("--") and hides(flag, argument):
+            know(argument)
+            result.append(HIDDEN)
+        elif separator and hides(name, value):
+            know(value)
+            result.append(name + separator + HIDDEN)
+        else:
+            result.append(scrub(argument))
+        flag = argument if argument.startswith("-") and not separator else ""
+    return result
+
+
+def _address(match):
+    password = match.group("password")
+    if password is None:  # https://TOKEN@host
+        return match.group("scheme") + HIDDEN + "@"
+    return "%s%s:%s@" % (match.group("scheme"), match.group("user"), HIDDEN)
+
+
+def _parameter(match):
+    before, name, value = match.groups()
+    return "%s%s=%s" % (before, name, HIDDEN if hides(name, value) else value)
+
+
+def _assigned(match):
+    name, between, value = match.group("name"), match.group("between"), match.group("value")
+    bare = value.strip("\"'")
+    quoted = value != bare
+    if bare.lower() in _NO_VALUE or bare == HIDDEN or match.group("after") or not hides(name, bare):
+        return match.group()
+    if between == " " and not name.startswith("--"):
+        return match.group()
+    if not quoted and not name.startswith("--"):
+        # "Unexpected token: value" and `token=token` are no secrets; `password: opensesame` is.
+        plain = name.strip("\"'").rpartition(".")[2]
+        if plain.lower() in ("token", "secret") and not (len(bare) >= 8 and re.search(r"\d", bare)):
+            return match.group()
+        if bare == plain or re.fullmatch(r"[A-Za-z_]\w*(?:\.\w+)+", bare):
+            return match.group()
+    mark = value[0] if quoted else ""
+    return name + between + mark + HIDDEN + mark + match.group("after")

@@ -1,0 +1,62 @@
+"""The terminal as our reports write to it: texts of other people's files and names are shown, never obeyed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.segment import Segment
+from rich.text import Text
+
+from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.reports.text import clean
+
+
+class Cleaned:
+    """A renderable without the control characters that names, values and logs brought into it.
+
+    Args:
+        renderable: anything that rich prints.
+    """
+
+    def __init__(self, renderable: ConsoleRenderable | str) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(_without_secrets(self._renderable), options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment("".join(map(_cleaned, segment.text.splitlines(keepends=True))), segment.style)
+
+
+def _cleaned(line: str) -> str:
+    return clean(line[:-1]) + "\n" if line.endswith("\n") else clean(line)
+
+
+def _without_secrets(renderable: Any) -> Any:
+    # Before lines are broken: a key that is cut in two is not recognised any more.
+    words = renderable.plain if isinstance(renderable, Text) else renderable
+    if not isinstance(words, str) or (shown := scrub(words)) == words:
+        return renderable
+    return Text(shown, style=renderable.style if isinstance(renderable, Text) else "")
+
+
+class _Clean(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [one if one.__class__.__name__ == "Control" else Cleaned(one) for one in renderables]
+
+
+def console(**options: Any) -> Console:
+    """A console for reports: no markup and no emoji codes in what is printed (a folder may be called ``my [red] dir``),
+    nothing that a terminal would obey, and plain unbroken lines where nobody looks.
+
+    Args:
+        **options: of `rich.console.Console`.
+    """
+    common: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, **options}
+    made = Console(**common)
+    if not made.is_terminal and not options:
+        made = Console(no_color=True, soft_wrap=True, **common)  # whoever reads it breaks lines
+    made.push_render_hook(_Clean())
+    return made

@@ -1,0 +1,219 @@
+"""No secret of the user's is written or printed, whichever way it reaches the tool; the trials have it all the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import stat
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.probe import values
+from bisect_cfg.probe.secrets import HIDDEN, hides, is_secret_name, mask, mask_arguments, scrub
+
+HUB, LOAD, FLAG, ENVIRONMENT = "opensesame-hub", "correct-horse-load", "battery-staple-flag", "hf_EnvironmentOnly0123456789"
+IN_MESSAGE = "hf_TokenOfAMessage012345"
+
+SCRIPT = """
+    import os, signal, sys
+    from trl import GRPOConfig, GRPOTrainer
+    args = GRPOConfig(
+        output_dir="out", learning_rate=3e-4, bf16=True, hub_token="opensesame-hub", weight_decay=0.1,
+        model_init_kwargs={"token": "correct-horse-load", "dtype": "float16"},
+    )
+    given = sys.argv[sys.argv.index("--token") + 1] if "--token" in sys.argv else None
+    def step(number):
+        # Each trial must have what the user gave, or it fails otherwise.
+        if args.model_init_kwargs["token"] != "correct-horse-load" or given != "battery-staple-flag":
+            raise AssertionError("the secrets did not arrive")
+        if os.environ.get("HF_TOKEN") != "hf_EnvironmentOnly0123456789":
+            raise AssertionError("the environment did not arrive")
+        if args.bf16 and number == 3:
+            raise RuntimeError("401 for token hf_TokenOfAMessage012345 and opensesame-hub, password='sh'")
+    GRPOTrainer(args, step).train()
+"""
+
+
+def library_with_hub(tool) -> None:
+    """The stand-in's TrainingArguments with the field of the real one."""
+    path = Path(tool.environment["PYTHONPATH"]) / "transformers/training_args.py"
+    text = path.read_text()
+    if "hub_token" not in text:
+        text = text.replace("    push_to_hub: bool = False\n", "    push_to_hub: bool = False\n    hub_token: str | None = None\n")
+        path.write_text(text)
+
+
+def write_script(tool, text: str = SCRIPT) -> None:
+    library_with_hub(tool)
+    (tool.folder / "train.py").write_text(textwrap.dedent(text))
+
+
+def files_with(folder: Path, *secrets: str) -> list[str]:
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            # What the script itself prints into its log is the script's.
+            found += [f"{path.relative_to(folder)}: {s}" for s in secrets if s.encode() in content and path.name != "log.txt"]
+    return found
+
+
+def test_a_study_holds_no_secret(tool):
+    write_script(tool)
+    tool.environment["HF_TOKEN"] = ENVIRONMENT
+    secrets = (HUB, LOAD, FLAG, ENVIRONMENT, IN_MESSAGE, "pa55word")
+    command = ["bisect", "train.py", "--study", "s", "--storage", "sqlite:///shared.db?password=pa55word"]
+    said = tool(*command, "--", "--token", FLAG)
+    assert said.status == 0, said.all
+    assert files_with(tool.folder / "s", *secrets) == []
+    assert not [secret for secret in secrets if secret in said.all]
+    result = json.loads((tool.folder / "s/result.json").read_text())
+    assert [list(cause["parameters"]) for cause in result["causes"]] == [["bf16"]]
+    assert result["target"]["arguments"] == ["--token", HIDDEN]
+    assert "token" not in " ".join(result["trials"][0]["values"])
+    # The dictionary's other keys are kept.
+    assert "float16" in (tool.folder / "s/result.json").read_text()
+    # Given again the same command goes on; recommend needs the arguments, and says so.
+    again = tool(*command, "--", "--token", FLAG)
+    assert again.status == 0 and "Cause  bf16" in again.out, again.all
+    refused = tool("recommend", "s")
+    assert refused.status == 2 and "--token" in refused.err and "recommend" in refused.err, refused.all
+
+
+def test_recommend_takes_secrets_from_its_own_command_line(tool):
+    write_script(tool)
+    tool.environment["HF_TOKEN"] = ENVIRONMENT
+    assert tool("bisect", "train.py", "--study", "s", "--", "--token", FLAG).status == 0
+    said = tool("recommend", "s", "--verify-seeds", "4", "--", "--token", FLAG)
+    assert said.status == 0, said.all
+    assert files_with(tool.folder / "s", FLAG) == []
+    other = tool("recommend", "s", "--verify-seeds", "4", "--", "--lr", FLAG)
+    assert other.status == 2 and FLAG not in other.all, other.all
+
+
+def test_by_hand_asks_for_the_secret(tool):
+    import subprocess
+
+    write_script(tool)
+    tool.environment["HF_TOKEN"] = ENVIRONMENT
+    said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--", "--token", FLAG, "--x=a b")
+    command = re.search(r"first bad by hand: +(.+)", said.out)[1]
+    run = {"cwd": tool.folder, "shell": True, "capture_output": True, "text": True}
+    without = subprocess.run(command, env=tool.environment, **run)
+    assert without.returncode != 0 and "TOKEN" in without.stderr
+    given = subprocess.run(command, env={**tool.environment, "TOKEN": FLAG}, **run)
+    assert "401 for token" in given.stderr, given.stderr
+
+
+def test_only_the_owner_reads_a_study(tool):
+    write_script(tool, SCRIPT.replace("given !=", "False and given !="))
+    tool.environment["HF_TOKEN"] = ENVIRONMENT
+    old = os.umask(0o022)
+    try:
+        assert tool("bisect", "train.py", "--study", "s").status == 0
+    finally:
+        os.umask(old)
+    open_ones = [
+        str(path.relative_to(tool.folder))
+        for path in [tool.folder / "s", *(tool.folder / "s").rglob("*")]
+        if stat.S_IMODE(path.stat().st_mode) & 0o077 and "output" not in path.parts
+    ]
+    assert open_ones == []
+
+
+@pytest.mark.parametrize("option", ["--pin", "--good"])
+@pytest.mark.parametrize("text", [f"hub_token={HUB}", f"model_init_kwargs.token={LOAD}", f"run_name={IN_MESSAGE}"])
+def test_a_secret_is_no_value_to_set(tool, option, text):
+    write_script(tool)
+    said = tool("bisect", "train.py", "--study", "s", option, text)
+    assert said.status == 2 and text.partition("=")[0] in said.err, said.all
+    assert text.partition("=")[2] not in said.all
+    assert not (tool.folder / "s").exists()
+
+
+def test_password_of_a_storage_in_its_error(tool):
+    write_script(tool)
+    said = tool("bisect", "train.py", "--study", "s", "--storage", "postgresql://me:opensesame@localhost:1/x")
+    assert said.status == 2 and "localhost" in said.err, said.all
+    assert "opensesame" not in said.all and files_with(tool.folder, "opensesame") in ([], ["train.py: opensesame"])
+
+
+# ------------------------------------------------------------------------------------------------------ what is secret
+
+
+def test_names_over_every_installed_config_class():
+    import peft
+    import transformers
+    import trl
+
+    found = set()
+    for module in (trl, transformers, peft):
+        for name in dir(module):
+            if not name.endswith(("Config", "Arguments")):
+                continue
+            try:
+                cls = getattr(module, name)
+            except Exception:  # needs a package that is not installed
+                continue
+            if dataclasses.is_dataclass(cls):
+                found |= {field.name for field in dataclasses.fields(cls) if is_secret_name(field.name, "0123456789abcdef")}
+    assert "hub_token" in found
+    assert found <= {"hub_token", "push_to_hub_token"}, found
+
+
+@pytest.mark.parametrize("name", [
+    "token", "hub_token", "args.hub_token", "model_init_kwargs.token", "--token", "--hf-token", "use_auth_token",
+    "vllm_api_key", "OPENAI_API_KEY", "apiKey", "client_secret", "db_password", "passwd", "aws_secret_access_key",
+    "aws_access_key_id", "private_key", "authToken",
+])  # fmt: skip
+def test_secret_names(name):
+    assert is_secret_name(name) and hides(name, "x")
+    assert not hides(name, None) and not hides(name, True)
+
+
+@pytest.mark.parametrize("name", [
+    "eos_token", "pad_token", "bos_token_id", "max_tokens", "tokens_per_second", "tokenizer", "token_type_ids",
+    "max_new_tokens", "mask_truncated_completions", "stop_token", "loss_type", "key", "keyboard", "passes", "learning_rate",
+])  # fmt: skip
+def test_names_that_are_none(name):
+    assert not hides(name, "0123456789abcdef")
+
+
+@pytest.mark.parametrize(("text", "gone"), [
+    ("postgresql://me:p@ss@host/db", "p@ss"), ("https://ghp_abcdefghij0123456789@github.com/x", "ghp_"),
+    ("redis://:pw@host:1", "pw"), ("Bearer abcdef0123456", "abcdef0123456"), ("hf_AbCdEf123", "hf_AbCdEf123"),
+    ("--token opensesame --lr 1", "opensesame"), ("{'token': 'opensesame'}", "opensesame"), ("password: opensesame", "opensesame"),
+    ('hub_token="open sesame",', "open sesame"), ("api_key=opensesame&x=1", "opensesame"),
+])  # fmt: skip
+def test_texts(text, gone):
+    assert gone not in scrub(text) and HIDDEN in scrub(text)
+    assert scrub(scrub(text)) == scrub(text)
+
+
+@pytest.mark.parametrize("text", [
+    "transformers.hf_argparser: hf_hub_download", "Unexpected token: value", "def f(token: str = None)", "token=token",
+    "pad_token: <pad> eos_token='</s>'", "64 tokens: 12 s", "https://host/a@b", "token = os.environ['HF_TOKEN']",
+    "hub_token=args.hub_token", "user@host: 3", "lambda key: 1", "sqlite:///study.db", "/home/secret_project/train.py: 3",
+])  # fmt: skip
+def test_texts_that_stay(text):
+    assert scrub(text) == text
+
+
+def test_arguments():
+    given = ["--lr", "1", "--token", "abc", "--hub-token=xyz", "hub.token=k", "--token", "--y", '{"token": "abc", "a": 1}', "x.yaml"]
+    assert mask_arguments(given) == [
+        "--lr", "1", "--token", HIDDEN, f"--hub-token={HIDDEN}", f"hub.token={HIDDEN}", "--token", "--y",
+        '{"token": "***", "a": 1}', "x.yaml",
+    ]  # fmt: skip
+
+
+def test_a_secret_crosses_the_border_as_its_mask_and_comes_back_as_the_scripts_own():
+    own = {"token": "abc", "dtype": "float16", "url": "http://me:pw@host"}
+    there = values.encode(own, "model_init_kwargs")
+    assert there == {"token": {"$secret": HIDDEN}, "dtype": "float16", "url": {"$secret": "http://me:***@host"}}
+    assert values.decode(there, own) == own
+    assert mask({"a": [{"password": "x"}], "b": ("hf_AbCdEf123",)}) == {"a": [{"password": HIDDEN}], "b": [HIDDEN]}
