@@ -273,7 +273,7 @@ class Bisection:
         if self._max_trials is not None and len(records) >= self._max_trials:
             return f"Stopped after {len(records)} trials, as max_trials asks."
         if self._max_seconds is not None and time.monotonic() - started > self._max_seconds:
-            return f"Stopped after {self._max_seconds:g} s, as max_seconds asks."
+            return "Stopped when the time was up, as max_seconds asks."
         return ""
 
     def _request(self, trial: FrozenTrial, ask: Ask) -> TrialRequest:

@@ -75,6 +75,10 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
 # ------------------------------------------------------------------------------------------------------- the phases
 
 
+class _Spent(Exception):
+    """No further run is wanted."""
+
+
 class _Phases:
     """One pass through the phases; the order of the methods is the order of the work."""
 
@@ -92,15 +96,39 @@ class _Phases:
         self.notes: list[str] = []
         self.baselines = Baselines(options, listener, folder, state, runner, self._note)
         self._started = time.monotonic()
+        self._bad_run: Run | None = None
 
     def run(self) -> Answer:
+        self.runner.before_run = self._check_budget
+        try:
+            return self._run()
+        except _Spent as spent:
+            self._note(str(spent))
+            return self._answer("inconclusive", bad_run=self._bad_run)
+
+    def _check_budget(self) -> None:
+        """What comes before the search counts as well.
+
+        Raises:
+            _Spent: --max-trials or --max-seconds is used up.
+        """
+        done, most = len(list((self.folder / "trials").glob("*/ending.json"))), self.options.max_trials
+        if most is not None and done >= most:
+            raise _Spent(f"Stopped after {done} trial{'' if done == 1 else 's'}, as --max-trials asks.")
+        if self.options.max_seconds is not None and self._seconds_left() <= 0:
+            raise _Spent("Stopped when the time was up, as --max-seconds asks.")
+
+    def _seconds_left(self) -> float:
+        return self._started + self.options.max_seconds - time.monotonic()
+
+    def _run(self) -> Answer:
         options, runner = self.options, self.runner
         pins = parse_pins(options.pins)
         good = read_good(options.good, self.script.good_file)
         if options.failure:
             self._widened(Signature("exit"))  # a mistake in it is said before the first run
 
-        bad_run = self._reproduce(pins)
+        bad_run = self._bad_run = self._reproduce(pins)
         failure = bad_run.seen.failure
         if failure is None:
             return self._answer("no_failure", bad_run=bad_run)
@@ -301,7 +329,7 @@ class _Phases:
                 loss={name: weight(name, options.keep) for name in settings.bad},
                 is_failure=lambda result: True,  # the runner has compared signatures already
                 on_event=self.listener.event,
-                max_seconds=options.max_seconds,
+                max_seconds=None if options.max_seconds is None else max(0.0, self._seconds_left()),
             )
         except StudyMismatch as error:
             raise InputError(str(error), "Start anew with --restart, or name another folder with --study.") from None
@@ -312,6 +340,7 @@ class _Phases:
                 "Check its address and that its database driver is installed." if options.storage else
                 "Start anew with --restart (the old study is kept beside it), or name another folder with --study.",
             ) from None
+        runner.before_run = None  # from here on the search counts
         bisection.add(settings.bad, runner.judged(bad_run, None), "bad baseline")
         for run in warm_runs:
             bisection.add(settings.bad, runner.judged(run, runner.horizon), f"warm start: {run.folder.name}")

@@ -112,7 +112,7 @@ def _take(lock: IO[str], folder: Path) -> None:
 def _put_aside(folder: Path, script: Script) -> None:
     """Rename the old study, unless it is another script's or somebody works in it."""
     _check_target(folder, script)
-    with (folder / "lock").open("w") as lock:
+    with open(folder / "lock", "w", opener=private) as lock:
         _take(lock, folder)
         names = (folder.with_name(f"{folder.name}.old-{i}") for i in range(1, 1000))
         folder.rename(next(path for path in names if not path.exists()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import signal
@@ -9,13 +10,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from bisect_cfg import Bisection, Outcome
-from bisect_cfg.trials.function import FunctionRunner, normalise
+from bisect_cfg.diagnosis.signature import from_log
+from bisect_cfg.trials.function import FunctionRunner, result_of_exception
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 
 NAMES = [f"x{i}" for i in range(10)]
@@ -67,9 +70,23 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_normalise() -> None:
-    assert normalise("CUDA error at 0xdeadbeef line 12") == "CUDA error at ADDRESS line N"
-    assert normalise("loss is nan, lr=1e-06") == "loss is nan, lr=N"
+def test_exceptions_have_the_signatures_that_a_log_would_give() -> None:
+    """One normalisation behind both doors."""
+    for text in ("CUDA error at 0xdeadbeef line 12", "loss is nan, lr=1e-06", "no file /tmp/a/b.txt, bf16 on cuda:1", "x\ny"):
+        error = RuntimeError(text)
+        log = f"Traceback (most recent call last):\n  File \"train.py\", line 1, in <module>\nRuntimeError: {text}\n"
+        found = from_log(io.BytesIO(log.encode()))
+        assert result_of_exception(error).signature == str(replace(found, where=""))
+    memory = result_of_exception(RuntimeError("CUDA out of memory. Tried to allocate 2.50 GiB"))
+    assert memory.signature == result_of_exception(RuntimeError("CUDA out of memory. Tried to allocate 7 GiB")).signature
+
+
+def test_exception_whose_text_cannot_be_had() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise KeyError("no text")
+
+    assert "Mute" in result_of_exception(Mute()).signature
 
 
 SCRIPT = """

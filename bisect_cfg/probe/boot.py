@@ -127,7 +127,7 @@ def _hand_down(request):
     lineage.begin(request["folder"])
     path = os.path.join(request["folder"], "orders.json")
     if not os.path.exists(path):  # repeated by hand
-        with open(path, "w", encoding="utf-8") as stream:
+        with open(path, "w", encoding="utf-8", opener=record.private) as stream:
             json.dump({"level": "cold", "restore": {}, "request": request, "targets": request.get("targets")}, stream)
 
 

@@ -223,7 +223,7 @@ def claim():
     path = os.path.join(state.folder, TRAINER)
     for _ in range(2):
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             known = trainer()
             if known == os.getpid():
@@ -253,7 +253,7 @@ def over(code):
     """The training has ended with `code`: say so and wait here for the end of the run; nothing else happens any more."""
     line = '{"event": "over", "code": %d}\n' % code
     handle = os.open(
-        os.path.join(state.folder, "events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+        os.path.join(state.folder, "events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
     )
     try:
         os.write(handle, line.encode())

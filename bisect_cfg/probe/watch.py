@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 
-from . import capture, instruments, lineage, record, values
+from . import capture, instruments, lineage, record, secrets, values
 from .imports import when_imported
 
 # How many steps a reproduction may go on after its weights became non-finite. The user's run would die of the

@@ -21,7 +21,7 @@ from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.case import Case, Judgement, Wishes
 from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.recommend.ledger import ATTRIBUTE, Runs
-from bisect_cfg.recommend.plan import Problem, Start, WayOut, follow
+from bisect_cfg.recommend.plan import MOST_ASKED, Problem, Start, WayOut, follow
 from bisect_cfg.recommend.runs import Question, Ran
 from bisect_cfg.recommend.schedule import left_out
 from bisect_cfg.recommend.ways import ALTERNATIVES_WANTED, ranked
@@ -196,13 +196,15 @@ class SafeValues:
     def _answer(self, ways: Sequence[WayOut], spent: str, frontiers: tuple[Frontier, ...]) -> Safe:
         rank = ranked(ways, self._wishes.keep)
         first = self._case.seed(0)
+        # A million may be wanted; those that ran, or could have been next, are named.
+        seeds = min(self._wishes.verify_seeds, max([MOST_ASKED, *(len(way.passed) for way in rank)]))
         best = next((way for way in rank if way.status != "rejected"), None)
         prefix = "" if best is None else str(self._case.prefix({**self._bad, **best.changes}, best.steps))
         return Safe(
             tuple(rank),
             tuple(self.runs.rows()),
             {number: {**said, "seed": self._case.seed(said["seed"])} for number, said in self.runs.details().items()},
-            tuple(first + k for k in range(self._wishes.verify_seeds)),
+            tuple(first + k for k in range(seeds)),
             prefix,
             spent,
             frontiers,

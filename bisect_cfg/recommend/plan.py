@@ -15,7 +15,7 @@ answer is missing. Resuming, other margins and other seeds are the same thing as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,9 @@ FARTHEST_MARGIN = 10.0
 """... but on a logarithmic scale never more than a factor of ten: where good and bad lie many decades apart, half of the
 way would give up far more than a longer training costs (full fine-tuning recipes lie within a factor of ten of each
 other, 3e-7 to 5e-6)."""
+
+MOST_ASKED = 64
+"""So many missing runs of one verification are named at once; no more could run at the same time."""
 
 STEPS_BACK = 3
 """How often the values step back after a failed verification before the way is given up at its good values."""
@@ -176,6 +179,10 @@ class _Walk:
         return {**self.problem.bad, **self.changes, **changes}
 
     def ask(self, *questions: Question) -> list[Ran]:
+        """As `ask_all`."""
+        return self.ask_all(questions)
+
+    def ask_all(self, questions: Iterable[Question]) -> list[Ran]:
         """The runs that answer.
 
         Raises:
@@ -192,6 +199,8 @@ class _Walk:
                 answers.append(good[0])
             else:
                 missing.append(question)
+                if len(missing) == MOST_ASKED:  # a million seeds may be wanted
+                    break
         if missing:
             self.healthy = self.healthy or bool(answers)
             raise _Missing(*missing)
@@ -261,12 +270,9 @@ class _Walk:
     def verify(self) -> tuple[tuple[int, ...], str]:
         """The runs that verified it, or why it had to be given up."""
         while True:
-            runs = self.ask(
-                *(
-                    self.question(self.configuration(), seed, "verify", "does the whole of it train on?")
-                    for seed in range(self.problem.verify_seeds)
-                )
-            )
+            configuration = self.configuration()
+            first = self.question(configuration, 0, "verify", "does the whole of it train on?")
+            runs = self.ask_all(replace(first, seed=seed) for seed in range(self.problem.verify_seeds))
             failed = next((ran for ran in runs if not ran.healthy), None)
             if failed is None:
                 return tuple(ran.number for ran in runs), ""

@@ -26,6 +26,10 @@ LINEAR_CELLS = 8
 MOST_COUNTS = 32
 """Whole numbers are all tried as they are up to so many between good and bad; beyond, they are spaced like the rest."""
 
+MOST_CELLS = 400
+"""A range has no more steps than this, however narrow a bracket is asked for: over six decades that is a ratio of
+1.035, and seeds move a threshold by more than that."""
+
 NEIGHBOURS = 8
 """How many whole numbers next to a point of the grid are looked at for one that is valid (a batch size must be
 divisible by num_generations)."""
@@ -119,7 +123,7 @@ def axis_of(
         name: of the setting, bare.
         good: the healthy level.
         bad: the unhealthy one.
-        ratio: the largest factor between neighbours.
+        ratio: the largest factor between neighbours; wider where there would be more than `MOST_CELLS` of them.
         whole: whether only whole numbers are meant; None: if both levels are.
         is_valid: whether the library accepts a value (asked for those between the levels only).
     """
@@ -132,6 +136,7 @@ def axis_of(
     if whole is None:
         whole = isinstance(good, int) and isinstance(bad, int)
     kind = _kind(name, good, bad)
+    ratio = max(ratio, _narrowest(kind, good, bad))
     points = _counts(kind, good, bad, ratio, is_valid) if whole else _points(kind, good, bad, ratio)
     between = [value for value in points if whole or is_valid(value)]
     return Axis(name, kind, whole, (good, *between, bad))
@@ -161,6 +166,14 @@ def _rounded(kind: str, value: float, digits: int) -> float:
     if kind == "complement":
         return float(f"{1 - float(f'{1 - value:.{digits}g}'):.12g}")
     return float(f"{value:.{digits}g}")
+
+
+def _narrowest(kind: str, good: float, bad: float) -> float:
+    """The ratio at which a range has `MOST_CELLS` steps."""
+    distance = abs(_coordinate(kind, bad) - _coordinate(kind, good))
+    if kind != "linear":
+        return math.exp(distance / MOST_CELLS)
+    return 1 + distance / (min(good, bad) * MOST_CELLS) if min(good, bad) > 0 else 1.0
 
 
 def _cells(kind: str, good: float, bad: float, ratio: float) -> int:

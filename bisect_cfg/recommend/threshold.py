@@ -94,14 +94,16 @@ def bracket(axis: Axis, seen: Sequence[Seen], confidence: float = CONFIDENCE) ->
     cells = [float(mass) for mass in posterior.sum(axis=1)]
     always = float(posterior[:, 0].sum())
     best: tuple[int, float, int, int] | None = None
-    for low in range(len(cells)):
-        mass = 0.0
-        for high in range(low, len(cells)):
+    high, mass = -1, 0.0
+    for low in range(len(cells)):  # the shortest run that begins here ends no earlier than that of the cell before
+        while mass < confidence and high + 1 < len(cells):
+            high += 1
             mass += cells[high]
-            if mass >= confidence or (low, high) == (0, len(cells) - 1):
-                candidate = (high - low, -mass, low, high + 1)
-                best = candidate if best is None else min(best, candidate)
-                break
+        if mass < confidence and low > 0:
+            break
+        candidate = (high - low, -mass, low, high + 1)
+        best = candidate if best is None else min(best, candidate)
+        mass -= cells[low]
     return Bracket(best[2], best[3], -best[1], always)
 
 

@@ -233,6 +233,8 @@ def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> No
         _print_no_failure(console, answer)
     elif answer.status == "baseline_fails":
         _print_baseline_fails(console, answer)
+    elif answer.report is None:
+        console.print(Text("Nothing is settled yet: the same command with more trials or time goes on.", style="bold yellow"))
     else:
         _print_causes(console, answer, result)
     issue = result.get("known_issue")

@@ -173,7 +173,7 @@ def convert(name: str, value: Any, kind: str) -> tuple[Any, str]:
         if "bool" in kind:
             return value, ""
         raise InputError(
-            f"{name} must be a number, not the text {value!r}.", f"Write for example {name}: 1.0e-6."
+            f"{name} must be a number, not the text {value[:80]!r}.", f"Write for example {name}: 1.0e-6."
         )
     whole = "float" not in kind and math.isfinite(number) and number == int(number)
     result = int(number) if whole else float(number)
@@ -207,13 +207,13 @@ def parse_assignment(given: Assignment, option: str) -> tuple[str, Any]:
     if isinstance(given, str):
         name, separator, text = given.partition("=")
         if not separator or not name.strip():
-            raise InputError(f"{option} {given} is not of the form name=value.", f"For example {option} bf16=false.")
+            raise InputError(f"{option} {given[:80]} is not of the form name=value.", f"For example {option} bf16=false.")
         name = name.strip().removeprefix("args.")
         _refuse_secret(name, text, option)
         try:
             return name, parse_value(text)
         except InputError as error:
-            raise InputError(f"{option} {given}: {error.message}", error.advice) from None
+            raise InputError(f"{option} {given[:80]}: {error.message}", error.advice) from None
     name, value = given
     if not isinstance(name, str):
         raise InputError(f"{option}: {name!r} is not the name of a setting.", "Names are texts.")

@@ -69,7 +69,9 @@ class Script:
     def name(self) -> str:
         """A short name for the study: the script's, or its folder's where every script is called train.py."""
         stem = self.path.resolve().stem
-        return self.path.resolve().parent.name or stem if stem in ("train", "main", "run") else stem
+        name = self.path.resolve().parent.name or stem if stem in ("train", "main", "run") else stem
+        # Bytes of a file name that are no text in this locale: a database takes none of them.
+        return name.encode("utf-8", "backslashreplace").decode()
 
     def identity(self) -> dict[str, Any]:
         """What makes this target this target; recorded with the study and compared when it is resumed."""
@@ -101,6 +103,10 @@ def find_script(
         InputError: there is no such script, or it cannot be read.
     """
     path = Path(target)
+    try:
+        path.exists()
+    except (OSError, ValueError) as error:  # a name that no file can have
+        raise InputError(f"There is no script {target[:80]}: {getattr(error, 'strerror', error)}.") from None
     beside: Path | None = None
     if path.is_dir():
         folder, path = path, path / "train.py"

@@ -19,7 +19,6 @@ import inspect
 import json
 import os
 import pickle
-import re
 import select
 import signal
 import struct
@@ -29,15 +28,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bisect_cfg.diagnosis.signature import from_exception
 from bisect_cfg.factors import Outcome
+from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 
 _HEADER = struct.Struct("!Q")
 _POLL_SECONDS = 0.02
 """How often a child's death is looked for where the system has no pidfd; far below what any trial takes."""
-
-_MAX_SIGNATURE = 200
-"""Longer exception texts carry tensors and paths: their tail tells two failures apart that are the same."""
 
 
 class FunctionRunner:
@@ -173,19 +171,17 @@ def result_of_answer(answer: Any) -> TrialResult:
 
 
 def result_of_exception(error: BaseException) -> TrialResult:
-    """A failure whose signature is the exception's type and its normalised message."""
-    text = " ".join(str(error).split())
+    """A failure whose signature is the exception's type and its normalised message, as for a script."""
+    text = scrub(_said(error))
     name = type(error).__name__
-    signature = f"{name}: {normalise(text)}" if text else name
-    return TrialResult(Outcome.FAIL, signature[:_MAX_SIGNATURE], f"{name}: {text}"[:500])
+    return TrialResult(Outcome.FAIL, str(from_exception(name, text, ())), " ".join(f"{name}: {text}".split())[:500])
 
 
-def normalise(text: str) -> str:
-    """The text without what differs between two occurrences of one failure: addresses, paths, numbers."""
-    text = re.sub(r"\b0x[0-9a-fA-F]+", "ADDRESS", text)
-    text = re.sub(r"(?<![\w.])(?:~|\.{1,2})?(?:/[\w.@+-]+){2,}/?", "PATH", text)
-    text = re.sub(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", "N", text)
-    return " ".join(text.split())
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # a __str__ of the user's own
+        return f"(its text cannot be had: {type(broken).__name__})"
 
 
 def _result_of_exit(code: Any) -> TrialResult:

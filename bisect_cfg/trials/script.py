@@ -151,6 +151,7 @@ class ScriptRunner:
         self.silent = False  # whether the failure under study is one that does not end the run
         self.usual: frozenset[str] = frozenset()
         self.good_pace: float | None = None
+        self.before_run: Callable[[], None] | None = None  # may raise, and then nothing is run
         self.start_seconds = 0.0
         self._timeout, self._jobs = timeout, jobs
         self._on_progress = on_progress
@@ -360,6 +361,8 @@ class ScriptRunner:
             env: further environment variables.
             enough: whether what is seen so far settles it; None: a silent failure under study does.
         """
+        if self.before_run is not None:
+            self.before_run()
         level = level or self.level
         folder = self._new_folder(number)
         if overrides is None:

@@ -73,6 +73,7 @@ def test_a_study_holds_no_secret(tool):
     assert not [secret for secret in secrets if secret in said.all]
     result = json.loads((tool.folder / "s/result.json").read_text())
     assert [list(cause["parameters"]) for cause in result["causes"]] == [["bf16"]]
+    assert result["failure"]["message"] == "RuntimeError: 401 for token *** and ***, password='***'"
     assert result["target"]["arguments"] == ["--token", HIDDEN]
     assert "token" not in " ".join(result["trials"][0]["values"])
     # The dictionary's other keys are kept.
