@@ -63,7 +63,7 @@ def recommend_again(
     Raises:
         InputError: it is no study, or its script has changed, or a secret is missing.
     """
-    command = read_command(study)
+    command = _of_right_shape(read_command(study), study)
     known = {field.name for field in fields(Options)}
     options = {name: value for name, value in command["options"].items() if name in known}
     options |= {name: value for name, value in wishes.items() if value is not None}
@@ -71,7 +71,7 @@ def recommend_again(
         options[limit] = wishes.get(limit)
     options = {name: _tuples(value) for name, value in options.items()}
     options |= {"study": study.absolute(), "recommend": True, "restart": False}
-    recorded = list(map(str, command["arguments"]))
+    recorded = command["arguments"]
     if not arguments and any(HIDDEN in argument for argument in recorded):
         raise InputError(
             f"The script of this study was given a secret, which the study does not keep: {shlex.join(recorded)}",
@@ -86,7 +86,7 @@ def recommend_again(
         here = contextlib.chdir(command["folder"])  # where the script's paths lead from
         with here:
             return run(
-                str(command["target"]), tuple(arguments) or tuple(recorded), command["python"], Options(**options),
+                command["target"], tuple(arguments) or tuple(recorded), command["python"], Options(**options),
                 console, live,
             )  # fmt: skip
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -96,6 +96,23 @@ def recommend_again(
             f"The study was started in {command['folder']}, and that is not there any more: {error.strerror}.",
             "Move it back, or begin a new study with `bisect-cfg bisect` where the script is now.",
         ) from None
+
+
+def _of_right_shape(command: dict[str, Any], study: Path) -> dict[str, Any]:
+    """The recorded command, if it is one that was written by us.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    options, arguments = command["options"], command["arguments"]
+    right = isinstance(options, dict) and isinstance(arguments, list) and all(isinstance(a, str) for a in arguments)
+    right = right and all(isinstance(command[name], str) for name in ("target", "folder"))
+    if not (right and isinstance(command["python"], (str, type(None)))):
+        raise InputError(
+            f"{study / 'command.json'} is damaged: it does not say what was run.",
+            "Run `bisect-cfg bisect` again as before: nothing is repeated, and the file is written anew.",
+        )
+    return command
 
 
 def _tuples(value: Any) -> Any:

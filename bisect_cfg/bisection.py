@@ -8,11 +8,13 @@ nothing.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import Any
 
 import optuna
@@ -109,6 +111,11 @@ class Bisection:
     ) -> None:
         if strategy not in ("adaptive", "one-at-a-time", "ddmin"):
             raise ValueError(f"strategy must be 'adaptive', 'one-at-a-time' or 'ddmin', not {strategy!r}")
+        _check_numbers(
+            {"jobs": jobs, "max_trials": max_trials, "confirm": confirm},
+            {"confidence": confidence, "max_seconds": max_seconds, "timeout": timeout},
+            {"prior": {} if isinstance(prior, str) else prior, "loss": loss or {}},
+        )
         if confirm is None:
             confirm = 1 if confidence > CAREFUL else 0
         if jobs < 1 or confirm < 0:
@@ -409,6 +416,31 @@ class Bisection:
                 "companions": ", ".join(attributes["companions"]),
                 **{f.name: f.bad if f.name in subset else f.good for f in self.factors},
             }
+
+
+def _check_numbers(
+    counts: Mapping[str, Any], numbers: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Numbers are finite and counts are whole; NaN passes every comparison that is meant to refuse it.
+
+    Raises:
+        ValueError: names the argument.
+    """
+    for name, value in counts.items():
+        least = 0 if name == "confirm" else 1
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < least):
+            raise ValueError(f"{name} must be a whole number from {least} on, not {value!r}")
+    for name, value in numbers.items():
+        if value is not None and not (_is_finite(value) and value >= 0):
+            raise ValueError(f"{name} must be a finite number, not {value!r}")
+    for name, table in tables.items():
+        for key, value in table.items():
+            if not (_is_finite(value) and value >= 0):
+                raise ValueError(f"{name} of {key} must be a finite number, not {value!r}")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _remaining(state: State, factors: int, finished: int) -> int:

@@ -30,7 +30,12 @@ NUMBERS: Mapping[str, tuple[float, float, bool]] = {
 COUNTS = ("steps", "jobs", "confirm", "max_trials", "verify_steps", "verify_seeds", "frontier")
 """Options that are whole numbers from 1 on."""
 
-CHOICES = {
+TEXTS = ("failure", "storage")
+MANY = ("good", "pins", "only", "excluded", "devices", "keep")
+SWITCHES = ("first", "restart", "where", "recommend")
+"""Options by the kind of their values."""
+
+CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "strategy": ("adaptive", "one-at-a-time", "ddmin"),
     "prior": ("risk", "flat"),
     "level": (None, "config", "imports", "cold"),
@@ -78,6 +83,8 @@ def checked(options: Options, script: Script) -> Options:
     Raises:
         InputError: says what is wrong, and what to do.
     """
+    for name in (*TEXTS, *MANY, *SWITCHES):
+        _check_type(name, getattr(options, name))
     for name, (least, most, above) in NUMBERS.items():
         if getattr(options, name) is not None:
             _number(name, getattr(options, name), least, most, above)
@@ -86,7 +93,7 @@ def checked(options: Options, script: Script) -> Options:
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise InputError(f"{_flag(name)} must be a whole number from 1 on, not {value!r}.")
     for name, choices in CHOICES.items():
-        if getattr(options, name) not in choices:
+        if not any(getattr(options, name) is one or getattr(options, name) == one for one in choices):
             shown = ", ".join(str(choice) for choice in choices if choice is not None)
             raise InputError(f"{_flag(name)} must be one of {shown}, not {getattr(options, name)!r}.")
     if options.failure:
@@ -97,6 +104,25 @@ def checked(options: Options, script: Script) -> Options:
     if options.storage:
         _check_storage(options.storage)
     return replace(options, **{name: _bare(getattr(options, name)) for name in ("only", "excluded", "keep")})
+
+
+def _check_type(name: str, value: Any) -> None:
+    """Options also come from a notebook, and from a study's file, where they can be anything."""
+    if name in SWITCHES:
+        right, wanted = isinstance(value, bool), "true or false"
+    elif name in MANY:
+        right, wanted = isinstance(value, tuple) and all(isinstance(one, str) for one in value), "names"
+        if name in ("good", "pins"):
+            pair = isinstance(value, tuple) and all(isinstance(one, str) or _is_pair(one) for one in value)
+            right, wanted = pair, "names with values"
+    else:
+        right, wanted = value is None or isinstance(value, str), "a text"
+    if not right:
+        raise InputError(f"{_flag(name)} takes {wanted}, not {value!r}.")
+
+
+def _is_pair(one: Any) -> bool:
+    return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str)
 
 
 def _flag(name: str) -> str:

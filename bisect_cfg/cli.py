@@ -34,9 +34,6 @@ class _Number(click.ParamType):
         except InputError as error:
             self.fail(error.message, param, context)
 
-    def get_metavar(self, param: Any, *rest: Any) -> str:
-        return "NUMBER"
-
 
 MORE_THAN_ANYONE_WAITS = 1e9
 """Thirty years in seconds: longer times overflow the system's clocks, and mean no limit anyway."""

@@ -38,6 +38,7 @@ def _read_state(folder: Path) -> dict[str, Any] | None:
         state = json.loads((folder / "study.json").read_text())
         if not (isinstance(state, dict) and all(isinstance(state.get(key), dict) for key in ("target", "options"))):
             raise ValueError("it does not describe a study")
+        _check_types(state)
         return state
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -45,6 +46,19 @@ def _read_state(folder: Path) -> dict[str, Any] | None:
         raise InputError(
             f"{folder / 'study.json'} cannot be read: {error}.", "Name another folder with --study, or remove it."
         ) from None
+
+
+def _check_types(state: Mapping[str, Any]) -> None:
+    """Raises ValueError where a value is none that we write: somebody edited the file, or it is not ours."""
+    target, tables = state["target"], ("libraries", "modules")
+    right = isinstance(target.get("script"), str) and isinstance(target.get("arguments"), list)
+    right = right and all(isinstance(one, str) for one in target["arguments"])
+    right = right and {"script_hash", "good_file_hash"} <= target.keys()
+    for table in (target.get("files", {}), *(state.get(name, {}) for name in tables)):
+        right = right and isinstance(table, dict) and all(isinstance(one, (str, type(None))) for one in table.values())
+    right = right and isinstance(state.get("moved", []), list) and isinstance(state.get("level", ""), (str, type(None)))
+    if not right:
+        raise ValueError("it does not describe a study")
 
 
 @contextlib.contextmanager

@@ -5,14 +5,57 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bisect_cfg.diagnosis._text import plain
+from bisect_cfg.jsonfile import private
 from bisect_cfg.probe.secrets import scrub
 
 Row = dict[str, Any]
+
+_NUMBER = (int, float)
+_EVENTS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "config": {"kind": str, "index": int, "cls": str, "module": str, "raw": dict, "defaults": dict, "types": dict},
+    "resolved": {"kind": str, "index": int, "values": dict},
+    "assigned": {"kind": str, "index": int, "name": str},
+    "invalid": {"type": str, "message": str},
+    "exception": {"type": str, "message": str, "frames": list},
+    "train_begin": {},
+    "train_end": {"steps": int},
+    "non_finite_parameters": {"step": int, "parameter": str},
+    "arrived": {"environment": dict, "world_size": int},
+    "exit": {"code": int},
+    "over": {"code": int},
+}
+"""What the tool reads of the probe's events, and of which type it is."""
+
+_OPTIONAL: dict[str, type | tuple[type, ...]] = {"own_files": list, "modules": list, "environment": dict}
+"""The same for what an event may have."""
+
+
+def is_event(row: Any) -> bool:
+    """Whether a line is an event as the probe writes them: the script can write into that file as well."""
+    if not (isinstance(row, dict) and isinstance(row.get("event"), str) and _is_number(row.get("time", 0.0))):
+        return False
+    wanted = _EVENTS.get(row["event"], {})
+    if not all(isinstance(row.get(name), kind) for name, kind in wanted.items()):
+        return False
+    if not all(isinstance(row[name], kind) for name, kind in _OPTIONAL.items() if row.get(name) is not None):
+        return False
+    frames = row.get("frames", []) if row["event"] == "exception" else []
+    return all(isinstance(frame, list) and len(frame) == 3 for frame in frames)
+
+
+def is_metrics(row: Any) -> bool:
+    """Whether a line is one step's metrics as the probe writes them."""
+    return isinstance(row, dict) and _is_number(row.get("time", 0.0)) and isinstance(row.get("step"), int)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, _NUMBER) and not isinstance(value, bool)
 
 
 @dataclass
@@ -20,6 +63,7 @@ class Tail:
     """The complete lines of a growing file of JSON lines."""
 
     path: Path
+    is_row: Callable[[Any], bool] = is_event
     rows: list[Row] = field(default_factory=list)
     _position: int = 0
 
@@ -35,8 +79,11 @@ class Tail:
         self._position += end
         new = data[:end].split(b"\n")[:-1]
         for line in new:
-            with contextlib.suppress(ValueError):  # cut short by a full disk: the other lines still count
-                self.rows.append(json.loads(line))
+            # Cut short by a full disk, or written by somebody else: the other lines still count.
+            with contextlib.suppress(ValueError, RecursionError):
+                row = json.loads(line)
+                if self.is_row(row):
+                    self.rows.append(row)
         return bool(new)
 
 
@@ -49,7 +96,7 @@ class Traces:
 
     @classmethod
     def of(cls, folder: Path) -> Traces:
-        return cls(Tail(folder / "events.jsonl"), Tail(folder / "metrics.jsonl"))
+        return cls(Tail(folder / "events.jsonl"), Tail(folder / "metrics.jsonl", is_metrics))
 
     def read(self) -> bool:
         """Take in what is new in either; whether there was anything."""
@@ -66,7 +113,7 @@ class Traces:
             tail = Tail(path)
             tail.read()
             if any(row["event"] == "config" and row["kind"] == "args" for row in tail.rows):
-                with self.events.path.open("ab") as stream:
+                with open(self.events.path, "ab", opener=private) as stream:
                     stream.write(path.read_bytes())
                 self.events.read()
                 return

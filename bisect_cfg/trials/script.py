@@ -112,8 +112,11 @@ def load_run(study: Path, number: int | str) -> Run | None:
     """A run that ended before, read back from its folder; None if there is none that came to its end."""
     folder = study / "trials" / str(number)
     try:
-        ending = Ending(**json.loads((folder / "ending.json").read_text()))
-    except (OSError, ValueError, TypeError):
+        ending = Ending(**json.loads((folder / "ending.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    told = isinstance(ending.exit_code, (int, type(None))) and isinstance(ending.hang, (str, type(None)))
+    if not (told and isinstance(ending.seconds, (int, float))):
         return None
     traces = Traces.of(folder)
     traces.read()

@@ -29,10 +29,11 @@ class ConfigChecks:
         self._errors: dict[frozenset[str], dict[str, str | None]] = {}  # fields looked at -> their values -> error
         self._changed = False
         try:
-            kept = json.loads(path.read_text())
-            self._resolved = kept["resolved"]
-            self._errors = {frozenset(reads): answers for reads, answers in kept["errors"]}
-        except (OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            resolved = {str(key): dict(answer) for key, answer in kept["resolved"].items()}
+            self._errors = {frozenset(map(str, reads)): dict(answers) for reads, answers in kept["errors"]}
+            self._resolved = resolved
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass  # a cache: whatever is wrong with it, the library can be asked again
 
     def resolve(

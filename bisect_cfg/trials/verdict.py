@@ -113,7 +113,7 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
         invalid=f"{invalid['type']}: {invalid['message']}" if invalid and not begun else None,
         remarks=tuple(health.remarks(rows)),
         seconds=seconds,
-        training_seconds=(rows[-1]["time"] - begun["time"]) if rows and begun else 0.0,
+        training_seconds=(rows[-1].get("time", 0.0) - begun.get("time", 0.0)) if rows and begun else 0.0,
     )
 
 

@@ -1,0 +1,363 @@
+"""Whatever is typed, damaged or refused by the machine: a sentence, a status of its own, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import Tool
+
+SCRIPT = """
+    import os, signal, sys
+    from trl import GRPOConfig, GRPOTrainer
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True)
+    def step(number):
+        if args.bf16 and number == 3:
+            os.kill(os.getpid(), signal.SIGFPE)
+    GRPOTrainer(args, step).train()
+"""
+QUICK = ("--confirm", "1", "--no-recommend", "--no-where")
+
+
+def write(folder: Path, text: str = SCRIPT, name: str = "train.py") -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(textwrap.dedent(text))
+
+
+def assert_told(said, *words: str, status: int | tuple[int, ...] = 2) -> None:
+    """A sentence for people and the status it should have; no traceback, and no control character."""
+    wanted = (status,) if isinstance(status, int) else status
+    assert said.status in wanted, (said.status, said.all)
+    assert not re.search(r"^(Traceback|Exception in thread|Exception ignored)", said.all, re.MULTILINE), said.all
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", said.all), repr(said.all)
+    for word in words:
+        assert word in said.all, said.all
+
+
+def shell(tool: Tool, command: str, **options: object):
+    from conftest import Said
+
+    command = command.replace("BISECT", f"{sys.executable} -m bisect_cfg")
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tool.folder, env=tool.environment, capture_output=True, text=True, timeout=240, **options
+    )
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+# ------------------------------------------------------------------------------------------- said before the first run
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (["--margin", "nan"], "--margin"), (["--ratio", "inf"], "--ratio"), (["--max-seconds", "1e400"], "--max-seconds"),
+    (["--confidence", "nan"], "--confidence"), (["--trial-timeout", "NaN"], "--trial-timeout"),
+    (["--good", "learning_rate=nan"], "NaN"), (["--good", "learning_rate=1e999"], "larger than a number"),
+    (["--good", "run_name=!!binary aGk="], "bytes"), (["--good", "a=&a [*a]"], "holds itself"),
+    (["--good", "beta=1", "--good", "beta=0.5"], "beta twice"),
+    (["--pin", "output_dir=x"], "--pin output_dir"), (["--pin", "hub_model_id=x"], "--pin hub_model_id"),
+    (["--pin", "beta=1", "--pin", "args.beta=2"], "beta twice"),
+    (["--only", "bf61"], "Did you mean bf16?"), (["--only", "args.bf61"], "Did you mean bf16?"),
+    (["--except", "bf61"], "Did you mean bf16?"), (["--keep", "bf61"], "Did you mean bf16?"), (["--keep", "lr"], "learning_rate"),
+    (["--storage", "redis://localhost"], "redis://localhost"), (["--storage", "nonsense://x"], "nonsense://x"),
+    (["--storage", "sqlite:////no/such/folder/x.db"], "unable to open"), (["--storage", "x"], "The storage x"),
+    (["--failure", "a{99999999999999}"], "--failure"),
+])  # fmt: skip
+def test_before_the_first_run(tool, options, words):
+    write(tool.folder)
+    assert_told(tool("bisect", "train.py", "--study", "s", *options), words)
+    assert not (tool.folder / "s").exists()
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("learning_rate: 1.0e-6\nlearning_rate: 2.0e-6\n", "comes twice"), ("a: " + "[" * 3000, "not valid YAML"),
+    ("a: \x00\n", "good.yaml"), ("a: !!binary aGk=\n", "bytes"), ("learning_rate: .nan\n", "NaN"),
+])  # fmt: skip
+def test_good_files(tool, text, words):
+    write(tool.folder)
+    (tool.folder / "good.yaml").write_text(text)
+    assert_told(tool("bisect", ".", "--study", "s"), words)
+
+
+def test_date_in_a_good_file_is_its_text(tool):
+    write(tool.folder)
+    (tool.folder / "good.yaml").write_text("lr_scheduler_type: 2024-01-01\n")
+    said = tool("bisect", ".", "--study", "s", *QUICK)
+    assert_told(said, "Cause  bf16", status=0)
+    values = json.loads((tool.folder / "s/result.json").read_text())["trials"][-1]["values"]
+    assert values["lr_scheduler_type"] == "2024-01-01" or "lr_scheduler_type" in values
+
+
+def test_names_with_and_without_args(tool):
+    write(tool.folder)
+    assert_told(tool("bisect", "train.py", "--only", "args.bf16", *QUICK), "1 setting differ", status=0)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_max_trials_counts_the_first_runs(tool, most):
+    write(tool.folder)
+    said = tool("bisect", "train.py", "--study", "s", "--max-trials", most)
+    assert_told(said, f"Stopped after {most} trial", "--max-trials", status=3)
+    assert len(list((tool.folder / "s/trials").glob("*/ending.json"))) == most
+    assert json.loads((tool.folder / "s/result.json").read_text())["status"] == "inconclusive"
+    assert_told(tool("bisect", "train.py", "--study", "s", *QUICK), "Cause  bf16", status=0)
+
+
+@pytest.mark.parametrize(("line", "told"), [
+    ("print('async_lru 1.0, dtype float, lr'); raise SystemExit(3)", False),
+    ("GRPOTrainer(GRPOConfig(lr=3e-4)).train()", True),
+])  # fmt: skip
+def test_words_are_matched_whole_and_where_something_complains(tool, line, told):
+    write(tool.folder, "from trl import GRPOConfig, GRPOTrainer\n" + line)
+    said = tool("bisect", "train.py")
+    assert_told(said, "train.py")
+    assert ("It is called" in said.all) is told
+
+
+# ---------------------------------------------------------------------------------------------------- what is printed
+
+
+def test_names_are_shown_and_not_obeyed(tool):
+    write(tool.folder / "my [red] dir [bold]")
+    said = tool("bisect", "my [red] dir [bold]/train.py", "--study", "[dim]s :smile:\x1b[31m\x07", *QUICK)
+    assert_told(said, "[dim]s :smile:/", status=0)
+
+
+def test_control_characters_of_a_run_never_reach_the_terminal(tool):
+    write(tool.folder, SCRIPT.replace(
+        "os.kill(os.getpid(), signal.SIGFPE)",
+        "print('\\x1b]0;log\\x07'); raise ValueError('\\x1b[2J\\x1b]0;title\\x07[red]told[/] \\x9b31m\\u202e')",
+    ))  # fmt: skip
+    assert_told(tool("bisect", "train.py", "--study", "s", "--confirm", "1"), "[red]told[/]", status=0)
+    write(tool.folder, "print('\\x1b]0;log\\x07')\nraise SystemExit(3)", "dies.py")
+    assert_told(tool("bisect", "dies.py"), "Its last lines")
+
+
+@pytest.mark.parametrize("variables", [
+    {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+])  # fmt: skip
+def test_any_locale(tool, variables):
+    write(tool.folder / "größe 训练", SCRIPT.replace("bf16=True", "bf16=True, lr_scheduler_type='größe'"))
+    tool.environment.update(variables)
+    assert_told(tool("bisect", "größe 训练/train.py", "--study", "s", "--confirm", "1"), "bf16", status=0)
+
+
+def test_bytes_that_are_no_text_in_a_file_name(tool):
+    write(tool.folder)
+    os.rename(tool.folder / "train.py", os.fsencode(tool.folder) + b"/tr\xff.py")
+    assert_told(tool("bisect", os.fsdecode(b"tr\xff.py"), *QUICK), "bf16", status=0)
+
+
+# --------------------------------------------------------------------------------------------- what the machine refuses
+
+
+@pytest.mark.parametrize(("command", "statuses"), [
+    ("BISECT doctor | true; exit ${PIPESTATUS[0]}", (141,)), ("BISECT bisect --help | true; exit ${PIPESTATUS[0]}", (141,)),
+    ("BISECT doctor > /dev/full", (2,)), ("BISECT --help > /dev/full", (2,)), ("BISECT explain log > /dev/full", (2,)),
+    ("BISECT bisect nope.py > /dev/full 2>&1", (2,)), ("BISECT explain log >&- 2>&-", (0,)),
+    ("BISECT bisect train.py --study s > /dev/full", (2,)), ("BISECT bisect train.py --study s | head -1; exit ${PIPESTATUS[0]}", (0, 141)),
+])  # fmt: skip
+def test_output_that_cannot_be_written(tool, command, statuses):
+    write(tool.folder)
+    (tool.folder / "log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n" * 400)
+    assert_told(shell(tool, command), status=statuses)
+    tool.assert_nothing_left()
+
+
+@pytest.mark.parametrize("kilobytes", [0, 4, 100, 200])
+def test_disk_that_is_full(tool, kilobytes):
+    write(tool.folder)
+    limit = (kilobytes * 1024, resource.RLIM_INFINITY)
+    said = shell(
+        tool, "BISECT bisect train.py --study s", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    )
+    assert_told(said)
+    assert "too large" in said.all or "larger" in said.all or "disk I/O" in said.all or "cannot be read or written" in said.all
+    tool.assert_nothing_left()
+
+
+@pytest.mark.parametrize("descriptors", [12, 16, 20, 24, 28])
+def test_few_descriptors_are_no_interruption(tool, descriptors):
+    write(tool.folder)
+    said = shell(tool, f"ulimit -n {descriptors}; BISECT bisect train.py --study s --jobs 4 --no-recommend")
+    assert_told(said, status=(0, 2))
+    assert "Interrupted" not in said.all
+    if said.status:
+        assert "open" in said.all or "ulimit" in said.all, said.all
+    tool.assert_nothing_left()
+
+
+def test_a_fault_of_ours_has_its_own_status_and_a_file(tool):
+    """Broken on purpose: whatever escapes is told in two lines."""
+    (tool.folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'bisect_cfg.api':\n"
+        "            raise TypeError('planted [red] token=abcdef123456 hf_Planted0123456789')\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    tool.environment["PYTHONPATH"] = f"{tool.folder}:{tool.environment['PYTHONPATH']}"
+    tool.environment["TMPDIR"] = str(tool.folder)
+    said = tool("bisect", "train.py")
+    assert_told(said, "Internal error: TypeError: planted [red]", "bisect-cfg-error-", "report", status=70)
+    (kept,) = tool.folder.glob("bisect-cfg-error-*")
+    assert "Traceback" in kept.read_text() and kept.stat().st_mode & 0o077 == 0
+    assert "hf_Planted" not in said.all + kept.read_text() and "abcdef123456" not in said.all + kept.read_text()
+
+
+# ---------------------------------------------------------------------------------------------------- damaged studies
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Tool:
+    """A finished study; tests work on copies of its folder, made at the same place."""
+    made = Tool(tmp_path_factory.mktemp("finished"), library)
+    write(made.folder)
+    assert_told(made("bisect", "train.py", "--study", "s", *QUICK), status=0)
+    shutil.copytree(made.folder / "s", made.folder / "kept")
+    return made
+
+
+@pytest.fixture
+def study(finished: Tool) -> Tool:
+    shutil.rmtree(finished.folder / "s", ignore_errors=True)
+    shutil.copytree(finished.folder / "kept", finished.folder / "s")
+    return finished
+
+
+COMMAND = '{"target": "train.py", "arguments": %s, "python": null, "folder": ".", "options": %s}'
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("command.json", "[]"), ("command.json", '{"target": 1}'), ("command.json", COMMAND % ("[1]", "{}")),
+    ("command.json", COMMAND % ("[]", "5")), ("command.json", COMMAND % ("[]", '{"good": 3, "jobs": null}')),
+    ("command.json", COMMAND % ("[]", '{"good": [["a", 1, 2]], "strategy": {}}')), ("command.json", "\x00"),
+    ("command.json", COMMAND.replace('"."', '"/no/such/folder"') % ("[]", "{}")),
+    ("study.json", '{"target": {}, "options": {}}'), ("study.json", "\udcff"),
+    ("study.json", '{"target": {"script": "x", "arguments": 2, "script_hash": 1, "good_file_hash": 2}, "options": {}}'),
+])  # fmt: skip
+def test_files_of_the_study(study, name, text):
+    (study.folder / "s" / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert_told(study("recommend", "s", "--verify-seeds", "1"))
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("validity.json", '{"resolved": 1, "errors": 2}'), ("validity.json", '{"resolved": {}, "errors": [[["a"], 3]]}'),
+    ("trials/0/ending.json", '{"exit_code": "x", "hang": 3, "seconds": "y"}'), ("trials/0/metrics.jsonl", "[]\n3\n"),
+    ("trials/0/metrics.jsonl", '{"loss": "x", "time": null, "step": "a"}\n'), ("trials/0/events.jsonl", "KEEP[]\nnull\n{}\n"),
+    ("trials/0/events.jsonl", 'KEEP{"event": "train_begin", "own_files": 3, "time": "x"}\n{"event": "exception"}\n'),
+    ("trials/0/events.jsonl", 'KEEP{"event": "config"}\n{"event": "assigned", "kind": "args", "index": 9, "name": "x"}\n'),
+])  # fmt: skip
+def test_caches_and_traces_of_the_study(study, name, text):
+    """What can be made again, or passed over, is; the answer stays."""
+    path = study.folder / "s" / name
+    kept = path.read_bytes() if text.startswith("KEEP") else b""
+    path.write_bytes(kept + text.removeprefix("KEEP").encode())
+    for left in (study.folder / "s").glob("study.db*"):
+        left.unlink()
+    assert_told(study("bisect", "train.py", "--study", "s", *QUICK), "Cause  bf16", status=0)
+
+
+@pytest.mark.parametrize("text", ["no database at all, not even nearly", "SQLite format 3\0" + "x" * 5000])
+def test_database_of_the_study(study, text):
+    for left in (study.folder / "s").glob("study.db-*"):
+        left.unlink()
+    (study.folder / "s/study.db").write_text(text)
+    assert_told(study("bisect", "train.py", "--study", "s", *QUICK), "study.db", "--restart")
+    assert not list((study.folder / "s").glob("study.db-*"))
+
+
+def test_a_script_that_is_gone_and_a_study_that_moved(study):
+    (study.folder / "s").rename(study.folder / "elsewhere")
+    assert_told(study("recommend", "elsewhere", "--verify-seeds", "1"), "Use instead", status=0)
+    (study.folder / "train.py").rename(study.folder / "away.py")
+    try:
+        assert_told(study("recommend", "elsewhere", "--verify-seeds", "1"), "train.py")
+    finally:
+        (study.folder / "away.py").rename(study.folder / "train.py")
+
+
+def test_a_million_seeds_and_no_time(study):
+    said = study("recommend", "s", "--verify-seeds", "1000000", "--max-seconds", "4")
+    assert_told(said, "--max-seconds", status=3)
+    assert len((study.folder / "s/result.json").read_bytes()) < 200_000
+    assert_told(study("recommend", "s", "--ratio", "1.0000001", "--verify-seeds", "1"), status=0)
+
+
+def test_the_folder_is_deleted_under_it(tool):
+    import threading
+
+    write(tool.folder, SCRIPT.replace("def step(number):", "def step(number):\n        import time; time.sleep(0.1)"))
+    process = tool.start("bisect", "train.py", "--study", "s")
+    for line in process.stdout:
+        if "good configuration" in line:
+            break
+    shutil.rmtree(tool.folder / "s", ignore_errors=True)
+    killer = threading.Timer(200, process.kill)
+    killer.start()
+    out, err = process.communicate()
+    killer.cancel()
+    assert process.returncode in (2, 3), (process.returncode, out, err)
+    assert not re.search(r"^Traceback", err + out, re.MULTILINE), err
+    tool.assert_nothing_left()
+
+
+# ------------------------------------------------------------------------------------------------------- the notebook
+
+
+def test_values_from_python_are_taken_as_they_are(tool):
+    """None, True, a number and a text that looks like one are different settings."""
+    write(tool.folder)
+    (tool.folder / "notebook.py").write_text(textwrap.dedent("""
+        import json, bisect_cfg
+        report = bisect_cfg.bisect(
+            "train.py", study="s", good={"bf16": None, "lr_scheduler_type": "1e-3", "temperature": 1.5},
+            pins={"model_init_kwargs": {"a": None, "b": "None"}}, confirm=1, recommend=False, where=False,
+        )
+        print(json.dumps(dict(report.rows[-1]), default=repr))
+    """))
+    said = shell(tool, f"{sys.executable} notebook.py")
+    assert said.status == 0, said.all
+    rows = json.loads((tool.folder / "s/result.json").read_text())["trials"]
+    good = next(row["values"] for row in rows if row["purpose"] == "good baseline")
+    assert good["bf16"] is None and good["lr_scheduler_type"] == "1e-3" and good["temperature"] == 1.5
+    orders = json.loads((tool.folder / "s/trials/0/orders.json").read_text())["request"]["overrides"]
+    assert orders == {"args.model_init_kwargs": {"a": None, "b": "None"}}
+    again = tool("recommend", "s", "--verify-seeds", "1")
+    assert again.status == 0, again.all
+
+
+@pytest.mark.parametrize(("options", "error"), [
+    ({"margin": float("nan")}, "InputError"), ({"max_seconds": float("inf")}, "InputError"), ({"jobs": True}, "InputError"),
+    ({"steps": 1.5}, "InputError"), ({"confirm": "3"}, "InputError"), ({"strategy": "fast"}, "InputError"),
+    ({"good": {"learning_rate": float("nan")}}, "InputError"), ({"good": {"learning_rate": object()}}, "InputError"),
+    ({"nonsense": 1}, "TypeError"), ({"good": {"hub_token": "abc"}}, "InputError"), ({"first": 3}, "InputError"),
+])  # fmt: skip
+def test_options_from_python(tmp_path, monkeypatch, options, error):
+    import bisect_cfg
+
+    write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exception) as raised:
+        bisect_cfg.bisect("train.py", **options)
+    assert type(raised.value).__name__ == error
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize("options", [
+    {"max_seconds": float("nan")}, {"timeout": float("inf")}, {"timeout": -1}, {"confidence": float("nan")}, {"jobs": 0},
+    {"jobs": 1.5}, {"max_trials": 0}, {"confirm": float("nan")}, {"prior": {"x": float("nan")}}, {"loss": {"x": -1.0}},
+    {"loss": {"x": float("inf")}},
+])  # fmt: skip
+def test_numbers_of_a_bisection(options):
+    from bisect_cfg import Bisection
+
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Bisection({"x": 0}, {"x": 1}, lambda configuration: True, **options)
