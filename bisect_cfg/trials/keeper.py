@@ -413,7 +413,7 @@ class _Process:
         for root in roots:
             with contextlib.suppress(OSError):
                 path = os.path.join(self._runs[root][0], "events.jsonl")
-                handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+                handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
                 os.write(handle, line.encode())
                 os.close(handle)
         _kill(pid)
