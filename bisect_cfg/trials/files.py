@@ -29,6 +29,7 @@ _EVENTS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "arrived": {"environment": dict, "world_size": int},
     "exit": {"code": int},
     "over": {"code": int},
+    "unwatched": {"command": str},
 }
 """What the tool reads of the probe's events, and of which type it is."""
 

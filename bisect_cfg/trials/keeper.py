@@ -101,6 +101,20 @@ def _stat(pid: int) -> list[bytes] | None:
     return text.rpartition(b")")[2].split() if text else None
 
 
+def _shown(command):
+    """A command line as it may be written down: without secrets (see the probe's `secrets`, which is all it needs)."""
+    import importlib.util
+
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "probe", "secrets.py")
+    try:
+        spec = importlib.util.spec_from_file_location("_bisect_cfg_secrets", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return " ".join(module.mask_arguments(command)).strip()
+    except Exception:  # the keeper lives on, whatever became of our files
+        return command[0]
+
+
 def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as stream:
@@ -401,7 +415,7 @@ class _Process:
 
     def _end_run_of(self, pid: int) -> None:
         """End the run that a process belongs to, and leave word in its folder; all runs, if that cannot be told."""
-        command = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode("utf-8", "backslashreplace").strip()
+        command = _shown(_read(f"/proc/{pid}/cmdline").decode("utf-8", "backslashreplace").split("\0"))
         parents, one = [], pid
         while one > 1 and one != os.getpid() and len(parents) < 1000:
             parents.append(one)
