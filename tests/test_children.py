@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import signal
+import subprocess
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,3 +173,14 @@ def test_the_answer_is_right(tool, level):
     assert (tool.folder / "out/checkpoint").read_text() == "the user's own"
     assert {path.name for path in tool.folder.iterdir()} == {"train.py", "out", "s"}
     tool.assert_nothing_left()
+
+
+@pytest.mark.parametrize("way", ["call", "system", "spawn", "os.fork"])
+def test_repeated_by_hand(folder, way):
+    run = train(folder, way, "fails")
+    done = subprocess.run(["sh", run.folder / "command.sh"], capture_output=True, text=True)
+    assert done.returncode in (-signal.SIGFPE, -signal.SIGKILL, 128 + signal.SIGFPE), done.stderr  # ended with its training
+    assert not (folder / "after.txt").exists()
+    assert (run.folder / "by-hand/output/checkpoint").read_text() == "overwritten"
+    again = subprocess.run(["sh", run.folder / "command.sh"], capture_output=True, text=True)
+    assert again.returncode == done.returncode and not (folder / "after.txt").exists()
