@@ -34,7 +34,7 @@ TOOL = Path(sys.executable).parent / "bisect-cfg"
 """The command that is under test: the one of this interpreter's environment."""
 
 PATIENCE = 150.0
-"""Seconds after which a run of the tool is called stuck; a case takes a few."""
+"""Seconds after which a run of the tool is called stuck, on an idle machine; a case takes a few."""
 
 PATIENCE_WAITING = 600.0
 """The same where trials hang or have to be watched for long, each for tens of seconds."""
@@ -121,17 +121,23 @@ class Study:
                 return json.loads((path / "result.json").read_text())
         return None
 
-    def newest_trial(self) -> float:
-        """When the last trial began, as a time of files."""
+    def trials(self) -> tuple[float, float]:
+        """When the first and the last trial began, as times of files."""
         found = self.study or self.work / "bisect-cfg-studies"
-        return max((path.stat().st_mtime for path in found.rglob("command.sh")), default=0.0)
+        times = [path.stat().st_mtime for path in found.rglob("command.sh")]
+        return min(times, default=0.0), max(times, default=0.0)
+
+
+def busy() -> float:
+    """How much longer things take than on an idle machine: processes that want a processor, for each there is."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def patience(case: Case) -> float:
-    """Seconds after which a run of the tool on this case is called stuck."""
-    waits = case.mode in ("hang", "nan, then hang") or {"hangs at exit", "thread that stays"} & set(
-        case.hostile
-    )
+    """Seconds after which a run of the tool on this case is called stuck, on an idle machine."""
+    waits = case.mode in ("hang", "nan, then hang") or {"hangs at exit", "thread that stays"} & {
+        *case.hostile
+    }
     return PATIENCE_WAITING if waits else PATIENCE
 
 
@@ -141,7 +147,7 @@ def run(
     """Run the tool once. Returns its exit status and when the script was edited (0: not)."""
     output = study.root / f"output-{number}.txt"
     start, edited, killed = time.monotonic(), 0.0, False
-    end = start + patience(study.case)
+    end = start + patience(study.case) * busy()
     with open(output, "wb") as file:
         process = subprocess.Popen(
             study.words,
@@ -160,12 +166,13 @@ def run(
         if kill and not killed and now >= start + kill[0]:
             killed = True
             (os.killpg if kill[2] else os.kill)(process.pid, getattr(signal, kill[1]))
-            end = min(end, now + INTERRUPTED)
+            end = min(end, now + INTERRUPTED * busy())
         if now >= end:
             verdict.note(
                 "stuck", f"run {number}: no end after {now - start:.0f} s" + (f" ({kill[1]})" if kill else "")
             )
-            world.end_all(world.marked(str(study.root)))
+            process.kill()
+            process.wait()
         time.sleep(0.02)
     status = process.wait()
     text = output.read_text(errors="replace")
@@ -301,8 +308,13 @@ def examine(case: Case, root: Path, library: Path) -> Verdict:
         answer = uncertain(study.case, judge(study.case, result, status, study.case.causes), result)
         if answer[0] == "wrong" and study.case.edit:
             answer = min(answer, judge(study.case, result, status, study.case.edit[1]))
-        if edited and answer[0] == "right" and (late := study.newest_trial() - edited) > 1.5:
-            answer = "wrong", f"edited {late:.1f} s before its last trial, and says nothing of it"
+        if edited and answer[0] == "right":
+            first, last = study.trials()
+            if first < edited and last > edited + 1.5:
+                answer = (
+                    "wrong",
+                    f"edited {last - edited:.1f} s before its last trial, and says nothing of it",
+                )
         if answer[0] == "wrong":
             verdict.note("wrong", answer[1])
         elif answer[0] != "right" and verdict.answer == "right":
@@ -356,6 +368,8 @@ def main() -> None:
     given = parser.parse_args()
     base = given.folder or Path(tempfile.mkdtemp(prefix="stress-"))
     library = standin.write(base / "library")
+    # A shell's background job ignores SIGINT, and the tool would with it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     numbers = range(given.count) if given.index is None else [given.index]
     verdicts: list[Verdict] = []
 
