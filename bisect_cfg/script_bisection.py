@@ -41,6 +41,7 @@ from bisect_cfg.trials.script import (
     horizon_for,
     load_run,
 )
+from bisect_cfg.trials.training import check_watched
 from bisect_cfg.trials.verdict import FailureTest, same_as, widened
 
 LIBRARIES = ("torch", "transformers", "trl", "accelerate", "peft")
@@ -224,14 +225,7 @@ class _Phases:
         Raises:
             InputError: with the end of its log.
         """
-        unwatched = run.traces.event("unwatched")
-        if unwatched is not None:
-            raise InputError(
-                "The run was ended: it started a program that loaded torch where bisect-cfg cannot watch it, and what "
-                f"cannot be watched could overwrite your files: {unwatched['command']}",
-                "Name the script that trains as TARGET; or have it started with the environment that its parent has "
-                "(no `env -i`, no `sudo`) and by a Python that reads it (without -I, -E or -S).",
-            )
+        check_watched(run.traces)
         capture = read_capture(run.traces.events.rows)
         log = "\n".join("    " + line for line in tail_of_log(run.folder / "log.txt", 8))
         where = f"Its last lines ({run.folder / 'log.txt'}):\n{log}" if log else "It printed nothing."

@@ -22,6 +22,7 @@ from bisect_cfg.targets.captured import Capture, read_capture
 from bisect_cfg.trials.files import Traces, tail_of_log
 from bisect_cfg.trials.process import POLL_SECONDS, Keeper, kill_group, launch
 from bisect_cfg.trials.server import probe_environment
+from bisect_cfg.trials.training import check_watched
 
 START_SECONDS = 1800.0
 """How long a script may load data and a model before it comes to its trainer; as for a first trial."""
@@ -78,6 +79,7 @@ def inspect(
 
     Raises:
         OSError: the command cannot be started.
+        InputError: it starts something that cannot be watched.
     """
     base = os.getcwd() if shared and os.access(".", os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix=".bisect-cfg-doctor-", dir=base))
@@ -95,6 +97,7 @@ def inspect(
         finally:
             kill_group(process.pid)
             process.wait()
+        check_watched(_traces(folder))
         found = [_rank(path) for path in sorted(folder.glob("rank-*"))]
         ranks = sorted((one for one in found if one), key=lambda one: one.environment["rank"])
         log = tail_of_log(folder / "log.txt", LOG_LINES)

@@ -14,6 +14,7 @@ import signal
 import time
 from pathlib import Path
 
+from bisect_cfg.errors import InputError
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import KILL_SECONDS, POLL_SECONDS, Child, kill_group
 
@@ -29,6 +30,22 @@ _SIGNALS = {
     "Illegal instruction": signal.SIGILL,
 }
 """What faulthandler calls the signals it is called for."""
+
+
+def check_watched(traces: Traces) -> None:
+    """A run that was ended because something in it could not be watched is the user's to change.
+
+    Raises:
+        InputError: what it was, and what to do.
+    """
+    unwatched = traces.event("unwatched")
+    if unwatched is not None:
+        raise InputError(
+            "The run was ended: it started a program that loaded torch where bisect-cfg cannot watch it, and what "
+            f"cannot be watched could overwrite your files: {unwatched['command']}",
+            "Name the script that trains as TARGET; or have it started with the environment that its parent has "
+            "(no `env -i`, no `sudo`) and by a Python that reads it (without -I, -E or -S).",
+        )
 
 
 class Training:
@@ -69,8 +86,9 @@ class Training:
         for row in rows[self._looked :]:
             if row["event"] == "over":
                 return row["code"]
-            if row["event"] == "train_begin" and not row.get("first", True) and row["pid"] != self.pid:
-                self._trainer = row["pid"]
+            trainer = row.get("pid", self.pid) if row["event"] == "train_begin" else self.pid
+            if not row.get("first", True) and isinstance(trainer, int) and trainer != self.pid:
+                self._trainer = trainer
                 self._word_seconds = WORD_SECONDS if _is_python(row.get("parent")) else 0.0
                 try:
                     self._end = os.pidfd_open(self._trainer)

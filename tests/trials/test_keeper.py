@@ -201,6 +201,14 @@ def test_training_that_nothing_watches_is_ended_and_said(tool, torch_library, li
     tool.assert_nothing_left()
 
 
+def test_doctor_ends_and_says_it_too(tool, torch_library, library):
+    (tool.folder / "train.py").write_text("import os, sys\n" + textwrap.dedent(UNWATCHED))
+    said = tool("doctor", "train.py", "env -i", torch_library, library, seconds=50)
+    assert_clear(said, "cannot watch", "train.py inner")
+    assert not (tool.folder / "out").exists()
+    tool.assert_nothing_left()
+
+
 LEFT_ALONE = """
     import ctypes, mmap, subprocess, time
     library = sys.argv[1]
