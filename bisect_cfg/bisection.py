@@ -25,7 +25,6 @@ from bisect_cfg.factors import UNSET, Outcome, configuration_of, difference, equ
 from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report
 from bisect_cfg.search import Ask, Conclusion, Done, FoundCause, Problem, State, look
 from bisect_cfg.search import Claim as SearchClaim
-from bisect_cfg.search.belief import CAREFUL
 from bisect_cfg.search.prior import odds_of
 from bisect_cfg.search.problem import bits
 from bisect_cfg.stored import result_of
@@ -116,9 +115,7 @@ class Bisection:
             {"confidence": confidence, "max_seconds": max_seconds, "timeout": timeout},
             {"prior": {} if isinstance(prior, str) else prior, "loss": loss or {}},
         )
-        if confirm is None:
-            confirm = 1 if confidence > CAREFUL else 0
-        if jobs < 1 or confirm < 0:
+        if jobs < 1 or (confirm is not None and confirm < 0):
             raise ValueError("jobs must be at least 1 and confirm at least 0")
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must lie between 0 and 1, not {confidence!r}")

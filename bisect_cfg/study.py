@@ -204,6 +204,7 @@ class Ledger:
             trial.number,
             float(attributes.get("seconds") or 0.0),
             self._mask_of_names(attributes.get("companions", ())),
+            (attributes.get("signature") or "") if outcome is Outcome.UNRESOLVED else "",
         )
 
     def mask(self, trial: FrozenTrial) -> int:

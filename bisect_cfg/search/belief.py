@@ -31,17 +31,13 @@ _SHARES = np.array([0.0, 0.5, 0.8, 1.0, 1.0, 1.0, 1.0, 0.8, 0.5, 0.3])
 RANDOM_RATES = _SHARES / _SHARES.sum()
 """Prior of each p on the grid if the failure is random."""
 
-CAREFUL = 0.95
-"""Up to this confidence the answer may rest on most failures being deterministic. Who asks for more wants it
-to hold for a random failure too, and pays for runs that a deterministic one would not have needed."""
-
 DETERMINISTIC_IF_CAREFUL = 0.5
-"""Prior probability of p = 1 in that case: an even chance."""
+"""Prior probability of p = 1 where the answer must hold for a random failure too (`Problem.careful`): an even chance."""
 
 
-def prior_of_rates(confidence: float) -> np.ndarray:
+def prior_of_rates(problem: Problem) -> np.ndarray:
     """The prior of each p on the grid."""
-    steady = DETERMINISTIC_IF_CAREFUL if confidence > CAREFUL else DETERMINISTIC
+    steady = DETERMINISTIC_IF_CAREFUL if problem.careful else DETERMINISTIC
     return np.where(GRID == 1.0, steady, (1 - steady) * RANDOM_RATES)
 
 
@@ -178,7 +174,7 @@ class Belief:
         return passes
 
     def _updated(self, fails: int, passes: int) -> np.ndarray:
-        prior = RANDOM_RATES if self._tally.contradictory else prior_of_rates(self._problem.confidence)
+        prior = RANDOM_RATES if self._tally.contradictory else prior_of_rates(self._problem)
         rates = prior * GRID**fails * (1 - GRID) ** passes
         return rates / rates.sum()
 

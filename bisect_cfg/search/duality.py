@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from bisect_cfg.factors import Outcome
-from bisect_cfg.search.belief import Belief
+from bisect_cfg.search.belief import Belief, prior_of_rates
 from bisect_cfg.search.choose import choose
+from bisect_cfg.search.doubt import Doubt
 from bisect_cfg.search.flaky import Settled, settle
 from bisect_cfg.search.hypotheses import largest_size
 from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
@@ -41,16 +40,18 @@ LIKELY = 4
 """How many of the likeliest candidates are looked at for a complete proof."""
 
 ERROR_SHARE = 0.25
-ERROR_SHARE_IF_RANDOM = 0.5
-"""Share of the permitted error spent on doubt. Before the first contradiction it is small: the doubt rests
-on the prior probability of a random failure, which may be far off for this machine. After one the rate is
-measured."""
+"""Share of the permitted error that may be left as doubt where no run contradicts another: it rests on the prior
+probability of a random failure, which may be far off for this machine."""
+
+ERROR_SHARE_AT_EACH_RATE = 0.1
+"""The same where the promise is to hold at each failure rate by itself (see `flaky`)."""
 
 UNPROVOKED = 3
-"""Without a contradiction nothing is run more often than this, whatever doubt the prior leaves."""
+"""Without a contradiction no pass is repeated more often than this, whatever doubt the prior leaves."""
 
-SUSPICIOUS = 0.5
-"""Once it is likelier that the failure is random than that it is not, the search goes on as if it were."""
+SUSPICIOUS = 19.0
+"""Once records that contradict nothing make it this many times likelier than the prior has it that the failure is
+random, the search goes on as if it were."""
 
 MAX_CURES = 12
 """How many corrections of a candidate are looked at as possible next runs."""
@@ -134,7 +135,7 @@ class Isolation:
         if self.problem.strategy == "adaptive" and largest_size(region.bit_count()) > 1:
             belief = Belief(self.problem, self.tally, known)
             local = belief.inside(region)
-            if local is not None and local.steady < SUSPICIOUS and not self.tally.contradictory:
+            if local is not None and self._suspicious(local.steady) and not self.tally.contradictory:
                 return self._settle()
             if local is not None:
                 accepted = ACCEPTED_IF_RANDOM if self.tally.contradictory else ACCEPTED
@@ -171,6 +172,10 @@ class Isolation:
         assert step is not None
         return step
 
+    def _suspicious(self, steady: float) -> bool:
+        prior = float(prior_of_rates(self.problem)[0])
+        return steady * (1 - prior) * SUSPICIOUS < (1 - steady) * prior
+
     def _replay(self, region: int, known: tuple[int, ...], plain: bool = False) -> State | FoundCause | None:
         """The same by a plain algorithm: for comparison, where the posterior has no candidates left, and (`plain`)
         where too much ends in another failure; None if that leads to nothing that fails."""
@@ -185,12 +190,22 @@ class Isolation:
             witness |= self.validity.companions(witness, region) or 0
         parameters = split(self.validity, witness, known)
         proof = prove(self.problem, self.tally, self.validity, parameters, region, known=known)
+        if proof is not None and proof.unseen:
+            return None if plain else self._unseen(parameters)
         if proof is None or proof.refuted:
             return None if plain else self._contradiction(witness)
         if proof.missing:
             return self._ask(proof.missing[0].ask, witness)
         assert proof.found is not None
         return proof.found
+
+    def _unseen(self, parameters: int) -> State:
+        shown = self.problem.show(parameters)
+        self.notes.append(
+            f"With {shown} it fails, and without any of it every run ended in another failure: none was seen to pass, "
+            "so nothing is proven."
+        )
+        return self._done(complete=False)
 
     def _contradiction(self, witness: int) -> State:
         shown = self.problem.show(witness)
@@ -229,7 +244,7 @@ class Isolation:
         if waiting:
             return self._state(Wait("Corrections are running."))
         if self.problem.strategy == "adaptive":
-            repeat = self._spot_check(known) or self._masked() or self._doubt(known, runs)
+            repeat = self._spot_check(known) or self._masked() or self._doubt(runs)
             if repeat is not None:
                 return repeat
         return self._confirmed(complete)
@@ -249,7 +264,7 @@ class Isolation:
 
         Of a single one the bad configuration itself is that run. With `confirm` = 0 it is left out.
         """
-        if self.problem.confirm < 1 or self.masking:
+        if self.problem.times < 1 or self.masking:
             return None
         for cause in known:
             others = [other & ~cause for other in known if other != cause]
@@ -287,48 +302,40 @@ class Isolation:
             )
         return again.state()
 
-    def _doubt(self, known: list[int], runs: dict[int, Ask]) -> State | None:
-        """Repeat the run that removes most doubt, if too much is left."""
-        belief = Belief(self.problem, self.tally, known)
-        share = ERROR_SHARE_IF_RANDOM if self.tally.contradictory else ERROR_SHARE
-        allowed = (1 - self.problem.confidence) * share
-        options = {mask: belief.hidden(mask) for mask in runs if mask}
-        doubt = belief.hidden_in_any(
-            options
-        )  # what no valid run could show is no doubt that runs could remove
-        # Nothing is taken as known here: one smaller cause that fails at random may be behind several.
-        alone = Belief(self.problem, self.tally, ())
+    def _doubt(self, runs: dict[int, Ask]) -> State | None:
+        """Repeat the run that removes most doubt for its price, if too much is left; see `doubt`."""
+        asks = {mask: ask for mask, ask in runs.items() if mask}
         for cause in self.causes:
-            local = alone.inside(cause.parameters)
-            if local is None:
-                continue
-            rivals = local.causes.counts < cause.parameters.bit_count()
-            testable = np.zeros(len(rivals), bool)
-            smaller = {claim.subset for claim in cause.without.values() if claim.subset}
-            for mask in {*runs, *smaller} - {0}:
-                inside = local.causes.inside(mask) & rivals
-                testable |= inside
-                options[mask] = options.get(mask, 0.0) + float((local.weight * local.rate)[inside].sum())
-            doubt += float(local.weight[testable].sum())
-        if doubt <= allowed or not options:
+            for index, claim in cause.without.items():
+                if claim.subset and not claim.note:
+                    reason = f"Does {self.problem.show(cause.parameters)} pass again without {self.problem.names[index]}?"
+                    ask = Ask(claim.subset, claim.subset & ~cause.parameters, "cause minus one", reason)
+                    asks.setdefault(claim.subset, ask)
+        doubt = Doubt(self.problem, self.tally, self.causes, asks)
+        share = ERROR_SHARE_AT_EACH_RATE if self.problem.confirm is None else ERROR_SHARE
+        now = doubt.of()
+        if now <= (1 - self.problem.confidence) * share:
             return None
-        if not self.tally.contradictory:
-            options = {
-                mask: gain for mask, gain in options.items() if self.tally.of(mask).passes < UNPROVOKED
-            }
-            if not options:
-                return None
-        free = {mask: gain for mask, gain in options.items() if not self.tally.of(mask).running}
+        worth: dict[int, float] = {}
+        for mask in asks:
+            if self.tally.of(mask).passes < UNPROVOKED:
+                worth[mask] = now / max(doubt.of(passing=mask), 1e-12)
+        for cause in self.causes:
+            witness = cause.fails.subset
+            if witness and self.tally.of(witness).fails < UNPROVOKED + 1:
+                # The same for every cause; the least run so far comes first.
+                worth[witness] = (now / max(doubt.of(failing=True), 1e-12)) ** (1 / self._price())
+                worth[witness] -= 1e-6 * self.tally.of(witness).fails
+                reason = f"Does {self.problem.show(cause.parameters)} fail every time? A pass proves little if not."
+                asks[witness] = Ask(witness, cause.companions, "cause fails", reason)
+        free = {mask: value for mask, value in worth.items() if not self.tally.of(mask).running}
         if not free:
-            return self._state(Wait("Repeated runs are going on."))
-        mask = max(free, key=lambda m: (round(free[m], 12), -m))
-        shown = self.problem.show(self.problem.full & ~mask)
-        reason = f"Does it pass again without {shown}? Failures are random, one pass may be luck."
-        return self._ask(Ask(mask, 0, "correction" if mask in runs else "cause minus one", reason))
+            return self._state(Wait("Repeated runs are going on.")) if worth else None
+        return self._ask(asks[max(free, key=lambda m: (round(free[m], 9), -m))])
 
     def _confirmed(self, complete: bool) -> State:
         """Each claim of the answer must have been observed as often as the user asked."""
-        times = max(self.problem.confirm, direct(self.problem, self.tally))
+        times = max(self.problem.times, direct(self.problem, self.tally))
         causes = []
         for cause in self.causes:
             proof = prove(

@@ -23,6 +23,10 @@ ERROR_SHARE = 0.9
 """Share of the permitted error that the posterior may leave: its prior of p and of further causes is a guess, but
 measured (`studies/search_cost`) it promises no more than it keeps."""
 
+ERROR_SHARE_AT_EACH_RATE = 0.15
+"""The same where the promise is to hold at each failure rate by itself, not only on the prior's average: rare failures
+(p of .3) are wrong several times as often as that."""
+
 PROOF_SHARE = 0.3
 """What a run that the likeliest answer's proof lacks is worth beside a bit of information, times that answer's
 probability."""
@@ -116,7 +120,8 @@ def _decide(
             for mask in runs:
                 if not tally.of(mask).passes:
                     missing.setdefault(mask, correction_ask(problem, mask))
-    enough = sure >= 1 - (1 - problem.confidence) * ERROR_SHARE
+    share = ERROR_SHARE_AT_EACH_RATE if problem.confirm is None else ERROR_SHARE
+    enough = sure >= 1 - (1 - problem.confidence) * share
     running = () if real is None else real.running
     if enough and missing:
         ask = next((ask for mask, ask in missing.items() if mask not in running), None)

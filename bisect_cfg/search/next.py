@@ -16,6 +16,14 @@ from bisect_cfg.search.problem import Ask, Conclusion, Done, Problem, Question, 
 from bisect_cfg.search.tally import Tally
 
 
+AGAIN = 6
+"""So often the bad configuration is run again to see it fail a second time. A failure that shows in three runs of ten
+does so with 88 %; what shows more rarely would take hundreds of runs to isolate."""
+
+STREAK = 5
+"""So many runs in a row that end in one and the same other failure, and the good configuration is run again."""
+
+
 def next_question(problem: Problem, records: Iterable[Record]) -> Question:
     """What to run next, to wait, or the conclusion.
 
@@ -77,4 +85,49 @@ def _ends(problem: Problem, tally: Tally) -> Question | None:
             note = "The good configuration did not run to its end; nothing can be compared with it."
             return Done(Conclusion("inconclusive", notes=(note,)))
         return Ask(0, 0, "good baseline", "Does the good configuration pass?")
-    return None
+    return _again(problem, tally) or _all_the_same(problem, tally)
+
+
+def _again(problem: Problem, tally: Tally) -> Question | None:
+    """A failure that was seen once must be seen again before anything is built on it."""
+    bad = tally.of(problem.full)
+    if not problem.careful or bad.fails > 1 or any(mask != problem.full for mask in tally.failed):
+        return None
+    if bad.runs > AGAIN:
+        note = (
+            f"The bad configuration failed in {bad.fails} of {bad.runs} runs: too rarely to tell which setting makes "
+            "it fail, if it is a setting."
+        )
+        return Done(Conclusion("inconclusive", reproduction=(bad.fails, bad.runs), notes=(note,)))
+    if bad.running:
+        return Wait("The bad configuration is run again.")
+    return Ask(problem.full, 0, "bad baseline", "Does the bad configuration fail again?")
+
+
+def _all_the_same(problem: Problem, tally: Tally) -> Question | None:
+    """If run after run ends in one and the same other failure, is it the settings, or something that has changed?
+
+    The good configuration tells: if it ends so too, no further run can say anything about the settings.
+    """
+    streak: list[Record] = []
+    for record in tally.records:
+        if record.outcome is None or (record.outcome is not Outcome.UNRESOLVED and record.subset == problem.full):
+            continue
+        same = record.outcome is Outcome.UNRESOLVED and record.other
+        if not same or (streak and record.other != streak[-1].other):
+            streak = []
+        if same:
+            streak.append(record)
+    if len(streak) < STREAK:
+        return None
+    if any(record.subset == 0 for record in streak):
+        note = (
+            f"The last {len(streak)} runs all ended in another failure ({streak[-1].other}), the good configuration "
+            "too, which had passed before: something other than the settings has changed. Nothing can be told apart "
+            "until that is mended."
+        )
+        return Done(Conclusion("inconclusive", notes=(note,)))
+    if tally.of(0).running:
+        return Wait("The good configuration is run again.")
+    reason = f"Does the good configuration still pass? The last {len(streak)} runs ended in {streak[-1].other}."
+    return Ask(0, 0, "good baseline", reason)

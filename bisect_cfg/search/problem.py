@@ -13,6 +13,10 @@ from dataclasses import dataclass, field, replace
 from bisect_cfg.factors import Outcome
 
 
+CAREFUL = 0.95
+"""With an explicit `Problem.confirm`, the confidence above which it must hold for random failures too."""
+
+
 def bits(mask: int) -> Iterator[int]:
     """The indices of the factors in a subset, ascending."""
     while mask:
@@ -40,6 +44,7 @@ class Record:
         number: the trial's number, for evidence.
         seconds: how long it took; 0 if unknown.
         companions: the part of `subset` that was added only to make it valid.
+        other: the signature of the other failure that left it UNRESOLVED, "" if it was none or is not known.
     """
 
     subset: int
@@ -48,6 +53,7 @@ class Record:
     number: int = -1
     seconds: float = 0.0
     companions: int = 0
+    other: str = ""
 
 
 @dataclass(frozen=True)
@@ -187,9 +193,8 @@ class Problem:
         strategy: "adaptive", "one-at-a-time" or "ddmin".
         first: stop at the first proven cause.
         confidence: probability that the answer must reach when failures are flaky.
-        confirm: how often each claim of the answer must have been observed; 0 lets the passes of larger
-            subsets
-            speak for smaller ones.
+        confirm: how often each claim of the answer must have been observed; 0 lets the passes of larger subsets
+            speak for smaller ones. None: once, and further runs as often as the failure rate leaves doubt.
         jobs: how many trials may run at once.
     """
 
@@ -200,8 +205,21 @@ class Problem:
     strategy: str = "adaptive"
     first: bool = False
     confidence: float = 0.95
-    confirm: int = 1
+    confirm: int | None = 1
     jobs: int = 1
+
+    @property
+    def times(self) -> int:
+        """How often each claim must have been observed, whatever the failure rate."""
+        return 1 if self.confirm is None else self.confirm
+
+    @property
+    def careful(self) -> bool:
+        """Whether the answer must hold for a random failure as surely as for one that always shows.
+
+        Otherwise it may rest on most failures being deterministic, and saves the runs that such a one does not need.
+        """
+        return self.confirm is None or self.confidence > CAREFUL
 
     @property
     def size(self) -> int:

@@ -36,18 +36,20 @@ class Proof:
     Attributes:
         missing: runs still needed, the most telling first.
         refuted: a run has shown that this is no cause, or not the whole of one.
+        unseen: every run without one of its parameters ended in another failure, so that none was seen to pass.
         found: the cause, once nothing is missing.
     """
 
     missing: tuple[Step, ...] = ()
     refuted: bool = False
+    unseen: bool = False
     found: FoundCause | None = None
 
 
 def direct(problem: Problem, tally: Tally) -> int:
     """How often a proof must see each run itself while the search goes on: 1, or 0 if larger subsets may
     speak for smaller ones, which they no longer can once runs contradict each other."""
-    return 1 if problem.confirm or tally.contradictory else 0
+    return 1 if problem.times or tally.contradictory else 0
 
 
 def prove(
@@ -87,6 +89,9 @@ def prove(
         smaller_claim = prove(problem, tally, validity, cause & ~stuck, pool, times, known)
         if smaller_claim is not None and not smaller_claim.refuted:
             return smaller_claim
+    if stuck == cause and any(validity.only_seen(witness & ~(1 << i), 1 << i, known) for i in bits(stuck)):
+        # What none of its parts can leave without another failure was never seen to pass: nothing is proven by that.
+        return Proof(unseen=True)
     shown = problem.show(cause)
     missing: list[Step] = []
     if tally.of(witness).fails < max(times, 1):

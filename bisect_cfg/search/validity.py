@@ -134,6 +134,11 @@ class Validity:
                 mask &= ~(1 << index)
         return mask
 
+    def only_seen(self, mask: int, forbidden: int, avoid: tuple[int, ...] = ()) -> bool:
+        """Whether `mask` could be run, with companions or without, but for the other failures that were seen."""
+        blank = Validity(self._problem, Tally(()))
+        return blank.ok(mask) or blank.companions(mask, forbidden=forbidden, avoid=avoid) is not None
+
     def repairs(self, mask: int, region: int) -> list[tuple[int, int]]:
         """Valid subsets one step away from an invalid one, as (subset, companions added)."""
         found = []
