@@ -21,6 +21,7 @@ from math import exp
 import numpy as np
 
 from bisect_cfg.search.belief import FALSE_FAIL, Belief, Local
+from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.problem import Ask, Problem, bits
 from bisect_cfg.search.proof import direct, prove
 from bisect_cfg.search.tally import Tally
@@ -37,6 +38,12 @@ MAX_PATTERNS = 32
 
 WORTH_ASKING = 0.02
 """With trials running, a run worth less than this (in runs) waits for their outcomes instead."""
+
+UNSUSPECTED = 0.02
+"""A setting that takes part in the cause with less than this probability may be set to whatever is cheaper."""
+
+MADE_CHEAPER = 12
+"""How many of the best questions are looked at with the other settings at their cheaper levels."""
 
 PROOF_SHARE = 0.9
 """What a run that a proof needs is worth beside a bit of information, of which one run gives at most one.
@@ -61,8 +68,8 @@ def entropy(probability: np.ndarray | float) -> np.ndarray:
 class Values:
     """The value of subsets given a local posterior and what is running."""
 
-    def __init__(self, belief: Belief, local: Local, running: Iterable[int], price: float) -> None:
-        self._belief, self._local, self._price = belief, local, price
+    def __init__(self, belief: Belief, local: Local, running: Iterable[int], prices: Prices) -> None:
+        self._belief, self._local, self.prices = belief, local, prices
         weight, rate = local.weight, local.rate
         self._pattern, self._count = _patterns(local, running)
         self._weights = (weight, weight * rate, weight * entropy(rate))
@@ -79,7 +86,7 @@ class Values:
         inside, fails, doubt = (
             np.cumsum(np.bincount(last, w, self._count * len(order)).reshape(shape), 1) for w in self._weights
         )
-        return self._worth(inside, fails, doubt, FALSE_FAIL)
+        return self._worth(inside, fails, doubt, FALSE_FAIL, price=np.exp(np.cumsum(self.prices.factors[order])))
 
     def subsets(self, members: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """All subsets of a few factors, as masks, and the value of each."""
@@ -93,7 +100,9 @@ class Values:
         for number, weight in enumerate(self._weights):
             columns[np.arange(len(wanted)), number * self._count + self._pattern] = weight
         inside, fails, doubt = np.split((contained @ columns).T, 3)
-        return numbers, self._worth(inside, fails, doubt, FALSE_FAIL)
+        bad = (numbers[:, None] >> np.arange(size)) & 1
+        price = np.exp(bad @ self.prices.factors[members])
+        return numbers, self._worth(inside, fails, doubt, FALSE_FAIL, price=price)
 
     def of(self, mask: int, proof: float = 0.0) -> float:
         """The value of one subset, `proof` being the probability-weighted share of proofs it belongs to."""
@@ -104,18 +113,23 @@ class Values:
         hidden = FALSE_FAIL
         if mask & ~self._local.region:  # a failure may then come from a cause outside; inside, any will do
             hidden = max(hidden, 1 - exp(-self._belief.hidden(mask)))
-        return float(self._worth(inside, fails, doubt, hidden, proof)[0])
+        return float(self._worth(inside, fails, doubt, hidden, proof, self.prices.of_mask(mask))[0])
 
     def _worth(
-        self, inside: np.ndarray, fails: np.ndarray, doubt: np.ndarray, hidden: float, proof: float = 0.0
+        self,
+        inside: np.ndarray,
+        fails: np.ndarray,
+        doubt: np.ndarray,
+        hidden: float,
+        proof: float = 0.0,
+        price: np.ndarray | float = 1.0,
     ) -> np.ndarray:
         outside = self._totals[:, None] - inside
         failing = fails + outside * hidden
         chance = failing / self._totals[:, None]
         bits_ = (self._totals[:, None] * entropy(chance) - doubt - outside * entropy(hidden)).sum(0)
         fail = failing.sum(0)
-        price = fail * self._price + (1 - fail)
-        return (bits_ + PROOF_SHARE * proof) / price
+        return (bits_ + PROOF_SHARE * proof) / (price * (fail * self.prices.fail + (1 - fail)))
 
 
 def _patterns(local: Local, running: Iterable[int]) -> tuple[np.ndarray, int]:
@@ -141,7 +155,7 @@ def choose(
     local: Local,
     known: Iterable[int],
     cures: Callable[[int], dict[int, Ask]],
-    price: float,
+    prices: Prices,
 ) -> Ask | None:
     """The most valuable run that can be valid; None if only running trials can tell more.
 
@@ -153,9 +167,9 @@ def choose(
         local: the posterior inside the failed subset looked at.
         known: causes proven so far.
         cures: candidate cause -> the runs that would show its corrections to pass.
-        price: the price of a failing run as a share of a passing one's.
+        prices: what runs cost.
     """
-    values = Values(belief, local, tally.running, price)
+    values = Values(belief, local, tally.running, prices)
     known = tuple(known)
     proofs, asks = _proof_runs(problem, tally, validity, local, cures, known)
     scored: dict[int, float] = dict(_informative(problem, values, local, len(tally.records)))
@@ -167,11 +181,7 @@ def choose(
     for mask, value in queue:
         if best is not None and value <= best.value:
             break
-        if (
-            mask in (0, problem.full)
-            or any(cause & mask == cause for cause in known)
-            or tally.of(mask).running
-        ):
+        if not _askable(problem, tally, known, mask):
             continue
         if validity.ok(mask):
             best = Option(
@@ -213,7 +223,9 @@ def _informative(problem: Problem, values: Values, local: Local, seed: int) -> I
         _, worth = values.subsets(members)
         ranked = np.argsort(-worth, kind="stable")[: 2 * FEW].tolist()
         chosen = [(sum(1 << members[i] for i in bits(n)), float(worth[n])) for n in ranked]
-        return [(mask, value) for mask, value in chosen if mask not in (0, local.region)]
+        found = {mask: value for mask, value in chosen if mask not in (0, local.region)}
+        found.update(_cheaper(values, local, found))
+        return found.items()
     marginal = np.zeros(problem.size + 1)
     for column in local.causes.index.T:
         marginal += np.bincount(column, local.weight, problem.size + 1)
@@ -235,10 +247,28 @@ def _informative(problem: Problem, values: Values, local: Local, seed: int) -> I
             mask = sum(1 << i for i in order[: length + 1])
             if mask != local.region:
                 found[mask] = float(worth[length])
+    found.update(_cheaper(values, local, found))
     if count <= 1500:
         for mask in sorted(found, key=lambda m: (-found[m], m))[:3]:
             found.update(_climb(values, members, local.region, mask, found[mask]))
     return found.items()
+
+
+def _cheaper(values: Values, local: Local, found: dict[int, float]) -> dict[int, float]:
+    """The same questions about the suspects, with every setting that is none at its cheaper level."""
+    free = values.prices.telling
+    if not free:
+        return {}
+    marginal = np.zeros(local.causes.size + 1)
+    for column in local.causes.index.T:
+        marginal += np.bincount(column, local.weight, local.causes.size + 1)
+    for i in bits(free):
+        if marginal[i] > UNSUSPECTED:
+            free &= ~(1 << i)
+    cheap = values.prices.cheap & free
+    best = sorted(found, key=lambda m: (-found[m], m))[:MADE_CHEAPER]
+    changed = dict.fromkeys(mask & ~free | cheap for mask in best)
+    return {mask: values.of(mask) for mask in changed if mask not in found and mask & local.region not in (0, local.region)}
 
 
 def _climb(

@@ -14,6 +14,7 @@ doubt, until the probability that a cause is missing or not minimal is below wha
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import log
 
 from bisect_cfg.factors import Outcome
 from bisect_cfg.search.belief import Belief, prior_of_rates
@@ -22,6 +23,7 @@ from bisect_cfg.search.doubt import Doubt
 from bisect_cfg.search.flaky import Settled, settle
 from bisect_cfg.search.hypotheses import largest_size
 from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
+from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.problem import Ask, Claim, Conclusion, Done, FoundCause, Problem, State, Wait, bits
 from bisect_cfg.search.proof import direct, prove, split
 from bisect_cfg.search.strategies import NARROW, Needed, replay
@@ -69,6 +71,7 @@ class Isolation:
         self.causes: list[FoundCause] = []
         self.notes: list[str] = []
         self.masking: list[Masked] = []
+        self.prices = Prices.of(problem, tally)
         self.loss = problem.loss or (1.0,) * problem.size
 
     # ------------------------------------------------------------------------------------- the loop
@@ -96,7 +99,7 @@ class Isolation:
 
     def _settle(self) -> State:
         """Failures are random: weigh whole answers against each other."""
-        step = settle(self.problem, self.tally, self.validity, self._variants, self._price())
+        step = settle(self.problem, self.tally, self.validity, self._variants, self.prices)
         if not isinstance(step, Settled):
             return self._state(step)
         self.causes = step.causes
@@ -159,7 +162,7 @@ class Isolation:
                     local,
                     known,
                     lambda cause: self._cures([*known, cause]),
-                    self._price(),
+                    self.prices,
                 )
                 suspected = sum(
                     1 << i for i in set(local.causes.index.ravel().tolist()) if i < self.problem.size
@@ -319,12 +322,13 @@ class Isolation:
         worth: dict[int, float] = {}
         for mask in asks:
             if self.tally.of(mask).passes < UNPROVOKED:
-                worth[mask] = now / max(doubt.of(passing=mask), 1e-12)
+                worth[mask] = log(now / max(doubt.of(passing=mask), 1e-12)) / self.prices.of_mask(mask)
         for cause in self.causes:
             witness = cause.fails.subset
             if witness and self.tally.of(witness).fails < UNPROVOKED + 1:
                 # The same for every cause; the least run so far comes first.
-                worth[witness] = (now / max(doubt.of(failing=True), 1e-12)) ** (1 / self._price())
+                price = self.prices.of_mask(witness) * self.prices.fail
+                worth[witness] = log(now / max(doubt.of(failing=True), 1e-12)) / price
                 worth[witness] -= 1e-6 * self.tally.of(witness).fails
                 reason = f"Does {self.problem.show(cause.parameters)} fail every time? A pass proves little if not."
                 asks[witness] = Ask(witness, cause.companions, "cause fails", reason)
@@ -386,18 +390,6 @@ class Isolation:
 
     # ---------------------------------------------------------------------------------- the answers
 
-    def _price(self) -> float:
-        """What a failing run costs, as a share of a passing one; 1 until both were timed."""
-        times: dict[Outcome, list[float]] = {Outcome.FAIL: [], Outcome.PASS: []}
-        for record in self.tally.records:
-            if record.outcome in times and record.seconds > INSTANT:
-                times[record.outcome].append(record.seconds)
-        fails, passes = times[Outcome.FAIL], times[Outcome.PASS]
-        if not fails or not passes:
-            return 1.0
-        ratio = (sum(fails) / len(fails)) / (sum(passes) / len(passes))
-        return min(max(ratio, CHEAPEST), DEAREST)
-
     def _ask(self, ask: Ask, suspected: int = 0) -> State:
         return self._state(ask, suspected)
 
@@ -444,15 +436,6 @@ class Isolation:
         holds = [m for m in self.tally.counts if any(c & m == c for c in known)] or [self.problem.full]
         counts = [self.tally.of(mask) for mask in holds]
         return sum(count.fails for count in counts), sum(count.runs for count in counts)
-
-
-INSTANT = 0.05
-"""Seconds below which a run has no price: the times of simulated trials are noise, and would make the questions
-depend on it."""
-
-CHEAPEST, DEAREST = 0.2, 2.0
-"""Bounds on the price of a failing run: a crash in the first step should not make us ask only what
-crashes."""
 
 
 def isolate(problem: Problem, tally: Tally) -> State:

@@ -13,6 +13,7 @@ from math import exp
 
 from bisect_cfg.factors import Outcome
 from bisect_cfg.search.models import Models, hypotheses_of
+from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.problem import Ask, FoundCause, Problem, Wait
 from bisect_cfg.search.proof import Proof, prove
 from bisect_cfg.search.tally import Tally
@@ -23,7 +24,7 @@ ERROR_SHARE = 0.9
 """Share of the permitted error that the posterior may leave: its prior of p and of further causes is a guess, but
 measured (`studies/search_cost`) it promises no more than it keeps."""
 
-ERROR_SHARE_AT_EACH_RATE = 0.15
+ERROR_SHARE_AT_EACH_RATE = 0.08
 """The same where the promise is to hold at each failure rate by itself, not only on the prior's average: rare failures
 (p of .3) are wrong several times as often as that."""
 
@@ -61,7 +62,7 @@ def settle(
     tally: Tally,
     validity: Validity,
     variants: Callable[[int], list[int]],
-    price: float,
+    prices: Prices,
 ) -> Ask | Wait | Settled:
     """The next run, or the answer.
 
@@ -70,11 +71,11 @@ def settle(
         tally: what was seen.
         validity: what can be run.
         variants: correction -> the largest valid subsets without it.
-        price: the price of a failing run as a share of a passing one's.
+        prices: what runs cost.
     """
     if not tally.running:
-        return _decide(problem, tally, validity, variants, price)
-    guessed = _decide(problem, _guess(problem, tally), validity, variants, price, tally)
+        return _decide(problem, tally, validity, variants, prices)
+    guessed = _decide(problem, _guess(problem, tally), validity, variants, prices, tally)
     return Wait("Running trials decide.") if isinstance(guessed, Settled) else guessed
 
 
@@ -94,7 +95,7 @@ def _decide(
     tally: Tally,
     validity: Validity,
     variants: Callable[[int], list[int]],
-    price: float,
+    prices: Prices,
     real: Tally | None = None,
 ) -> Ask | Wait | Settled:
     models = Models(problem, tally)
@@ -128,7 +129,7 @@ def _decide(
         return ask or Wait("Running trials decide.")
     if enough:
         return Settled(_found(proofs), complete)
-    best = _most_telling(problem, models, validity, missing, sure, price, running)
+    best = _most_telling(problem, models, validity, missing, sure, prices, running)
     if best is None or best[0] < NOTHING:
         if missing:
             ask = next((ask for mask, ask in missing.items() if mask not in running), None)
@@ -149,14 +150,14 @@ def _most_telling(
     validity: Validity,
     missing: dict[int, Ask],
     sure: float,
-    price: float,
+    prices: Prices,
     running: tuple[int, ...] | list[int],
 ) -> tuple[float, Ask] | None:
     """The most valuable run that can be valid, with its information in bits."""
     masks = list(dict.fromkeys([*models.questions(), *missing]))
     information, chance = models.information(masks)
     worth = [
-        (float(bits_) + PROOF_SHARE * sure * (mask in missing)) / (float(c) * price + 1 - float(c))
+        (float(bits_) + PROOF_SHARE * sure * (mask in missing)) / (float(c) * prices.fail + 1 - float(c)) / prices.of_mask(mask)
         for mask, bits_, c in zip(masks, information, chance, strict=True)
     ]
     best: tuple[float, Ask] | None = None
@@ -176,7 +177,8 @@ def _most_telling(
             if changed in (0, problem.full) or changed in running:
                 continue
             bits_, c = models.information([changed])
-            value = float(bits_[0]) / (float(c[0]) * price + 1 - float(c[0])) * validity.chance(changed)
+            cost = (float(c[0]) * prices.fail + 1 - float(c[0])) * prices.of_mask(changed)
+            value = float(bits_[0]) / cost * validity.chance(changed)
             if best is None or value > top:
                 top, best = value, (float(bits_[0]), _ask(problem, models, missing, changed, companions))
     return best

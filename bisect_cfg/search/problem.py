@@ -190,6 +190,8 @@ class Problem:
         valid: subset -> whether the configuration can be built; free, but called often: cached by the caller.
         odds: prior odds of each factor to take part in a cause, 1 = ordinary.
         loss: what resetting each factor costs the user, for ordering the corrections.
+        work: the logarithm of what each factor's bad level is expected to multiply a run's duration by; empty: nothing is
+            known.
         strategy: "adaptive", "one-at-a-time" or "ddmin".
         first: stop at the first proven cause.
         confidence: probability that the answer must reach when failures are flaky.
@@ -202,6 +204,7 @@ class Problem:
     valid: Callable[[int], bool] = lambda subset: True
     odds: tuple[float, ...] = ()
     loss: tuple[float, ...] = ()
+    work: tuple[float, ...] = ()
     strategy: str = "adaptive"
     first: bool = False
     confidence: float = 0.95
