@@ -111,6 +111,7 @@ def join():
     def engage():
         if watch.engage is not None:
             watch.engage = None
+            heartbeat.install(watch.HEAVY)  # not before: other processes are left as they are
             instruments.begin(orders["request"].get("instruments"), folder)
             _attach(folder)
 

@@ -17,8 +17,8 @@ from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import build_settings
 from bisect_cfg.trials import server as server_module
 from bisect_cfg.trials.patience import Patience
-from bisect_cfg.trials.result import TrialRequest
-from bisect_cfg.trials.script import ScriptRunner
+from bisect_cfg.trials.result import TrialRequest, TrialResult
+from bisect_cfg.trials.script import ScriptRunner, load_run
 from bisect_cfg.trials.verdict import same_as
 
 PLAIN = """
@@ -55,6 +55,7 @@ class Started:
         assert self.runner.start_server(level) is None
         self.runner.settings = build_settings(self.runner.capture, self.runner.resolve)
         self.runner.horizon = 5
+        self.runner.is_failure = same_as(Signature("signal", "SIGFPE"))
 
 
 @pytest.fixture
@@ -184,7 +185,6 @@ def test_children_of_a_server_that_is_closed_are_asked_again(started):
     )
     case.settle("config")
     runner, settings = case.runner, case.runner.settings
-    runner.is_failure = same_as(Signature("signal", "SIGFPE"))
     found = {}
 
     def run(number: int, what: str) -> None:
@@ -221,3 +221,25 @@ def test_a_trial_that_ends_its_server_every_time_is_started_cold(started):
     run = case.runner.train(1, case.runner.settings.bad, 5, overrides={"args.loss_type": "parent"})
     assert (run.seen.failure, run.seen.steps, run.level) == (None, 5, "cold")
     assert case.runner.train(2, case.runner.settings.bad, 5).level == "config", "the others start as they did"
+
+
+def test_a_runner_takes_up_what_earlier_results_have_shown(started):
+    case = started()
+    case.settle("config")
+    runner = case.runner
+
+    def result(outcome: Outcome, step: int, **attributes: object) -> TrialResult:
+        return TrialResult(outcome, None, "", 1.0, step, {"horizon": 5, **attributes})
+
+    runner.recall([result(Outcome.PASS, 9), result(Outcome.UNRESOLVED, 9), result(Outcome.FAIL, 4)])
+    assert (runner.level, runner.horizon) == ("config", 5)
+    runner.recall([result(Outcome.FAIL, 9), result(Outcome.UNRESOLVED, 1, cold_check="same")])
+    assert (runner.level, runner.horizon) == ("config", 18)
+    runner.recall([result(Outcome.FAIL, 10), result(Outcome.PASS, 1, cold_check="other")])
+    assert (runner.level, runner.horizon) == ("cold", 18)
+    run = runner.train(1, runner.settings.bad, runner.horizon)
+    assert (run.level, run.horizon, run.seen.steps) == ("cold", 18, 18)
+    attributes = runner.judged(load_run(runner.folder, 1), None).attributes
+    assert {name: attributes[name] for name in ("level", "horizon", "steps", "ended")} == {
+        "level": "cold", "horizon": 18, "steps": 18, "ended": "horizon",
+    }  # fmt: skip
