@@ -300,6 +300,7 @@ class _Phases:
         from bisect_cfg.recommend.ways import weight
         from bisect_cfg.search.prior import odds_of
         from bisect_cfg.storage import sqlite_storage
+        from bisect_cfg.stored import result_of
         from bisect_cfg.study import StudyMismatch
 
         runner, options, settings = self.runner, self.options, self.runner.settings
@@ -339,6 +340,7 @@ class _Phases:
         for run in warm_runs:
             bisection.add(settings.bad, runner.judged(run, runner.horizon), f"warm start: {run.folder.name}")
         bisection.add(settings.good, runner.judged(good_run, runner.horizon), "good baseline")
+        runner.recall(result_of(trial) for trial in bisection.study.trials if trial.state.is_finished())
         self.listener.isolating(bisection)
         report = bisection.run()
         details = {trial.number: trial.user_attrs.get("attributes", {}) for trial in bisection.study.trials}

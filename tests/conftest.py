@@ -126,7 +126,7 @@ class WarmTRL:
         self.count = 0
 
     def run(self, script: Path, *argv: str, steps: int | None = 1, settings: Settings | None = None,
-            configuration: dict | None = None, patience: float = 60.0) -> Run:  # fmt: skip
+            configuration: dict | None = None, patience: float = 60.0, **request_besides: object) -> Run:  # fmt: skip
         """Run a script to `steps` optimizer steps, or to wherever it comes; with `settings` under a configuration."""
         self.count += 1
         folder = self.folder / str(self.count)
@@ -135,7 +135,7 @@ class WarmTRL:
             "folder": str(folder), "steps": steps, "stop_when_non_finite": True,
             "env": {"TOLD": json.dumps({"argv": [str(script), *argv]})},
             "overrides": settings.overrides(configuration) if settings is not None else {},
-            "targets": settings.targets if settings is not None else None,
+            "targets": settings.targets if settings is not None else None, **request_besides,
         }  # fmt: skip
         traces = Traces.of(folder)
         ending = follow(self.server.fork(request), traces, Patience(patience, patience, patience))

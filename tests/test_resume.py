@@ -197,3 +197,45 @@ def test_trials_with_daemons_are_cleared_up_after_a_kill(tool):
     process.kill()
     process.communicate()
     tool.assert_nothing_left()
+
+
+WARM_SHOWS_OTHERWISE = """
+    def forked():
+        return open(f"/proc/{os.getppid()}/cmdline").read() == open("/proc/self/cmdline").read()
+    args = GRPOConfig(
+        output_dir="out", learning_rate=3e-4, weight_decay=0.1, warmup_steps=7, max_grad_norm=0.2, adam_beta2=0.95,
+        bf16=True, tf32=False, beta=0.04, temperature=0.9,
+    )
+    def step(number):
+        if args.bf16 and args.beta and number == 3:
+            os.kill(os.getpid(), signal.SIGFPE)
+        if forked() and args.learning_rate == 3e-4 and not (args.bf16 and args.beta):
+            raise OSError("only where it is forked")
+    GRPOTrainer(args, step).train()
+"""
+
+
+def levels(study: Path) -> dict[int, str]:
+    """How the numbered trials were started."""
+    found = {}
+    for path in study.glob("trials/*/ending.json"):
+        if path.parent.name.isdigit() and path.parent.name != "0":
+            found[int(path.parent.name)] = json.loads(path.read_text())["level"]
+    return dict(sorted(found.items()))
+
+
+def test_a_study_that_has_fallen_back_to_cold_starts_goes_on_with_them(tool):
+    script(tool.folder, WARM_SHOWS_OTHERWISE)
+    study = tool.folder / "s"
+    options = ("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
+    for most in range(6, 40, 3):
+        tool(*options, "--max-trials", most)
+        if list(study.glob("trials/*-cold")):
+            break
+    before = levels(study)
+    said = tool(*options)
+    assert said.status == 0, said.all
+    after = {number: level for number, level in levels(study).items() if number not in before}
+    assert after and set(after.values()) == {"cold"}, (before, after)
+    assert len(list(study.glob("trials/[1-9]*-cold"))) == 1, "the check was made once"
+    assert causes(study) == ("isolated", True, [["beta", "bf16"]])

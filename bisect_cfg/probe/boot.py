@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from . import capture, imports, inspection, instruments, lineage, quiet, record, serve, watch
+from . import capture, heartbeat, imports, inspection, instruments, lineage, quiet, record, serve, watch
 
 # A real-time signal that nobody uses: asks a silent process for the Python stacks of all its threads.
 STACK_SIGNAL = signal.SIGRTMIN + 9
@@ -41,6 +41,7 @@ def start(path):
 
     capture.state.targets = orders.get("targets") or {}
     capture.install()
+    heartbeat.install(watch.HEAVY)
     watch.install()
     quiet.install()
     if orders["level"] == "cold":
@@ -110,6 +111,7 @@ def join():
     def engage():
         if watch.engage is not None:
             watch.engage = None
+            heartbeat.install(watch.HEAVY)  # not before: other processes are left as they are
             instruments.begin(orders["request"].get("instruments"), folder)
             _attach(folder)
 

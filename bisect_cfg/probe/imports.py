@@ -10,6 +10,7 @@ import sys
 
 _waiting = {}
 _first = {}
+_around = {}  # name -> (before, after)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -19,7 +20,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             for other in [other for other, known in _first.items() if known is function]:
                 del _first[other]
             function()
-        if name not in _waiting:
+        if name not in _waiting and name not in _around:
             return None
         # Ask the finders behind us. A plain find_spec(name) would come back here.
         for finder in list(sys.meta_path):
@@ -34,7 +35,12 @@ class _Finder(importlib.abc.MetaPathFinder):
             execute = spec.loader.exec_module
 
             def exec_module(module):
-                execute(module)
+                before, after = _around.pop(name, (_nothing, _nothing))
+                before(name)
+                try:
+                    execute(module)
+                finally:
+                    after(name)
                 for function in _waiting.pop(name, ()):
                     function(module)
 
@@ -53,6 +59,16 @@ def when_imported(name, function):
         return
     _install()
     _waiting.setdefault(name, []).append(function)
+
+
+def around_import(names, before, after):
+    """Call ``before(name)`` and ``after(name)`` when one of these modules is executed."""
+    _install()
+    _around.update({name: (before, after) for name in names if name not in sys.modules})
+
+
+def _nothing(name):
+    pass
 
 
 def before_first_import(names, function):

@@ -4,8 +4,8 @@ The tool talks to a waiting server over a Unix socket, one JSON object a line:
 
 - ``{"op": "trial", "id": 3, "request": {...}}`` -> ``{"id": 3, "pid": 4711}`` at once and
   ``{"id": 3, "exit": -8}`` when the child has ended (a negative number is the signal that killed it);
-- ``{"op": "resolve", "id": 4, "items": [...]}`` -> ``{"id": 4, "results": [...]}``: builds configuration objects
-  in a child of its own and says what they resolve to, or why they are invalid;
+- ``{"op": "resolve", "id": 4, "items": [...], "seconds": 120}`` -> ``{"id": 4, "results": [...]}``: builds configuration
+  objects in a child of its own and says what they resolve to, or why they are invalid; each may take so many seconds;
 - ``{"op": "advance", "fork_at": {...}}``: a server that waits after the imports runs the script up to that point
   and waits there;
 - end of file: the tool is gone, so are we, with every child.
@@ -20,12 +20,26 @@ import select
 import signal
 import sys
 import threading
+import time
+import traceback
 
-from . import capture, instruments, quiet, record, secrets, values, watch
+from . import capture, heartbeat, instruments, quiet, record, secrets, values, watch
 from .imports import when_imported
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.
 _HARMLESS_THREADS = ("TMonitor", "tqdm_monitor")
+
+# What torchrun, `accelerate launch` and MPI tell a process of the others. With these a training config opens a process
+# group as soon as it is built.
+LAUNCHED = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+    "PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_RANK",
+)  # fmt: skip
+
+# How long a process that has closed its pipe may take to be gone.
+_ENDING_SECONDS = 2.0
 
 _threads = {"wanted": None}
 
@@ -73,6 +87,9 @@ def unsound():
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
         return "CUDA is already initialised here"
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return "a process group is open here"
     others = [
         thread.name
         for thread in threading.enumerate()
@@ -83,23 +100,54 @@ def unsound():
     return None
 
 
+def _identity(descriptor):
+    """What a descriptor stands for, None if it is closed."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _end(pid, patience):
+    """End a child that should end by itself within so many seconds; its status as `os.waitpid` gives it."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status
+        time.sleep(0.005)
+    os.kill(pid, signal.SIGKILL)  # its number is its own until it is waited for
+    return os.waitpid(pid, 0)[1]
+
+
 class Server:
     """The waiting process."""
 
     def __init__(self, descriptor):
         self.descriptor = descriptor
+        self.socket = _identity(descriptor)
         self.buffer = b""
         self.children = {}  # pid -> (id, pidfd)
-        self.resolver = None  # (pid, stream of questions, stream of answers)
+        self.resolver = None  # (pid, where it is asked, where it answers)
+        self.answer = b""  # of the resolver, as far as it has come
+        self.asked = []  # questions for the resolver: (id, items, results so far, seconds for each), oldest first
+        self.deadline = None  # when the resolver must have answered; None while nothing is asked of it
 
     def send(self, message):
         """Write one message; a closed socket means the tool is gone."""
+        self._check()
         data = (json.dumps(message) + "\n").encode()
         while data:
             try:
                 data = data[os.write(self.descriptor, data) :]
             except OSError:
                 self._die()
+
+    def _check(self):
+        # A script may close what it did not open (daemons do), and then the number is that of a file of its own.
+        if _identity(self.descriptor) != self.socket:
+            self._die()
 
     def run(self):
         """Serve until the tool hangs up.
@@ -108,6 +156,14 @@ class Server:
             In a forked child ``("trial", request)``; in the server itself ``("advance", fork_at)``, when it is to
             go on to a later point.
         """
+        try:
+            return self._serve()
+        except BaseException:  # whatever it is: the script must not go on unwatched
+            traceback.print_exc()
+            self._die()
+
+    def _serve(self):
+        self._check()
         while True:
             for line in self._lines():
                 message = json.loads(line)
@@ -115,21 +171,36 @@ class Server:
                     if self._fork(message["id"], message["request"]["folder"]):
                         return "trial", message["request"]
                 elif message["op"] == "resolve":
-                    self._resolve(message)
+                    self.asked.append((message["id"], list(message["items"]), [], message["seconds"]))
+                    self._ask_resolver()
                 elif message["op"] == "advance":
                     return "advance", message["fork_at"]
 
     def _lines(self):
-        """Wait for messages and for children that end; yields complete lines."""
+        """Wait for messages, for children that end and for the resolver; yields complete lines."""
         while True:
-            waiting = [self.descriptor, *(handle for _, handle in self.children.values())]
-            ready, _, _ = select.select(waiting, [], [])
+            waiting = select.poll()  # not select: a script may have a thousand files open
+            for handle in (self.descriptor, *(handle for _, handle in self.children.values())):
+                waiting.register(handle, select.POLLIN)
+            timeout = None
+            if self.deadline is not None:
+                waiting.register(self.resolver[2], select.POLLIN)
+                timeout = max(0.0, self.deadline - time.monotonic()) * 1000
+            ready = {handle for handle, _ in waiting.poll(timeout)}
             for pid, (number, handle) in list(self.children.items()):
                 if handle in ready:
                     _, status = os.waitpid(pid, 0)
                     os.close(handle)
                     del self.children[pid]
                     self.send({"id": number, "exit": os.waitstatus_to_exitcode(status)})
+            if self.deadline is not None:
+                if self.resolver[2] in ready:
+                    data = os.read(self.resolver[2], 1 << 16)
+                    self.answer += data
+                    if not data or data.endswith(b"\n"):
+                        self._resolved()
+                elif time.monotonic() >= self.deadline:
+                    self._resolved(hangs=True)
             if self.descriptor in ready:
                 data = os.read(self.descriptor, 1 << 16)
                 if not data:
@@ -156,8 +227,8 @@ class Server:
         for _, handle in self.children.values():
             os.close(handle)
         if self.resolver is not None:
-            self.resolver[1].close()
-            self.resolver[2].close()
+            for handle in self.resolver[1:]:
+                os.close(handle)
         log = os.open(os.path.join(folder, "log.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, nothing), (1, log), (2, log)):
@@ -166,32 +237,42 @@ class Server:
         os.close(nothing)
         return True
 
-    def _resolve(self, message):
-        # One child answers all such questions: a fork of a large process costs more than building a config, and
-        # building one leaves traces (accelerate's shared state) that the trials must not inherit.
-        results = []
-        for item in message["items"]:
-            if self.resolver is None:
-                self.resolver = self._fork_resolver()
-            results.append(self._ask_resolver(item))
-        self.send({"id": message["id"], "results": results})
+    # One child answers all questions about configurations: a fork of a large process costs more than building a config,
+    # and building one leaves traces (accelerate's shared state) that the trials must not inherit. It is not waited for:
+    # trials end, and others begin, while it builds.
 
-    def _ask_resolver(self, item):
-        pid, questions, answers = self.resolver
+    def _ask_resolver(self):
+        if not self.asked or self.deadline is not None:
+            return
+        if self.resolver is None:
+            self.resolver = self._fork_resolver()
+        _, items, results, seconds = self.asked[0]
+        self.deadline = time.monotonic() + seconds
+        data = (json.dumps(items[len(results)]) + "\n").encode()
         try:
-            questions.write(json.dumps(item) + "\n")
-            questions.flush()
-            line = answers.readline()
+            while data:
+                data = data[os.write(self.resolver[1], data) :]
         except OSError:
-            line = ""
-        if line:
-            return json.loads(line)
-        questions.close()
-        answers.close()
-        _, status = os.waitpid(pid, 0)
-        self.resolver = None
-        code = os.waitstatus_to_exitcode(status)
-        return {"error": f"building the configuration ended the process with status {code}"}
+            pass  # it has ended; that is readable, too
+
+    def _resolved(self, hangs=False):
+        pid, *handles = self.resolver
+        number, items, results, seconds = self.asked[0]
+        try:
+            results.append(json.loads(self.answer))
+        except ValueError:  # none, or not one of ours
+            self.resolver = None
+            status = _end(pid, 0.0 if hangs else _ENDING_SECONDS)
+            for handle in handles:
+                os.close(handle)
+            code = os.waitstatus_to_exitcode(status)
+            said = f"took longer than {seconds:g} s" if hangs else f"ended the process with status {code}"
+            results.append({"error": f"building the configuration {said}", "unanswered": True})
+        self.answer, self.deadline = b"", None
+        if len(results) == len(items):
+            self.asked.pop(0)
+            self.send({"id": number, "results": results})
+        self._ask_resolver()
 
     def _fork_resolver(self):
         child_reads, we_write = os.pipe()
@@ -206,14 +287,20 @@ class Server:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, 1)
             os.dup2(nothing, 2)
-            with os.fdopen(child_reads) as questions, os.fdopen(child_writes, "w") as answers:
-                for line in questions:  # ends when the server does
-                    answers.write(json.dumps(build(json.loads(line))) + "\n")
-                    answers.flush()
-            os._exit(0)
+            # What a launcher gave this process would make a config open a process group, and hold the port of every
+            # trial to come.
+            for name in LAUNCHED:
+                os.environ.pop(name, None)
+            try:
+                with os.fdopen(child_reads) as questions, os.fdopen(child_writes, "w") as answers:
+                    for line in questions:  # ends when the server does
+                        answers.write(json.dumps(build(json.loads(line))) + "\n")
+                        answers.flush()
+            finally:  # also of SystemExit: the script does not go on in here
+                os._exit(0)
         os.close(child_reads)
         os.close(child_writes)
-        return pid, os.fdopen(we_write, "w"), os.fdopen(we_read)
+        return pid, we_write, we_read
 
     def _die(self):
         for pid in self.children:
@@ -289,6 +376,10 @@ def begin(request, first=True):
     that the latter trains.
     """
     record.open_folder(request["folder"], first)
+    if not request.get("heartbeat", True):
+        heartbeat.stop()
+    elif first:
+        heartbeat.open_file(request["folder"])
     if first and not request.get("started"):
         instruments.begin(request.get("instruments"), request["folder"])
     for name, value in request.get("env", {}).items():

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 
-from . import capture, instruments, lineage, record, secrets, values
+from . import capture, heartbeat, instruments, lineage, record, secrets, values
 from .imports import when_imported
 
 # How many steps a reproduction may go on after its weights became non-finite. The user's run would die of the
@@ -98,6 +98,8 @@ def _wrap_trainer(module):
             engage()
         if record.folder() is not None:
             record.claim()
+            if record.ours():
+                heartbeat.open_file(record.folder())
         self.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
         args, kwargs = _checkpoint_of_the_user(args, kwargs)
         self.add_callback(_callback_class(module)(self))
@@ -105,6 +107,9 @@ def _wrap_trainer(module):
         if instrument is not None:
             self.add_callback(instrument)
         _record_begin(self)
+        heartbeat.watch_trainer(self)
+        # Processes that meet for the first time wait for the slowest of them, and set up their connections.
+        heartbeat.expect("first collective" if (getattr(self.args, "world_size", 1) or 1) > 1 else "")
         try:
             original(self, *args, **kwargs)
         except SystemExit as error:
@@ -141,7 +146,8 @@ def _model_index(model):
         index = capture.object_index("load", model)
         if index is not None:
             return index
-        model = getattr(model, "base_model", None) or getattr(model, "model", None)
+        inner = getattr(model, "base_model", None)  # never its truth: a compiled module has none
+        model = inner if inner is not None else getattr(model, "model", None)
         seen += 1
     return None
 
@@ -255,7 +261,14 @@ def _callback_class(module):
                 self.first_step = state.global_step
             self._flush(state)  # a trainer that does not log every step still gets its row
 
+        def on_substep_end(self, args, state, control, **kwargs):
+            heartbeat.beat()
+
+        def on_prediction_step(self, args, state, control, **kwargs):
+            heartbeat.beat()
+
         def on_step_end(self, args, state, control, model=None, **kwargs):
+            heartbeat.expect("")
             self.pending = {"step": state.global_step}
             if self.bad_since is None:
                 name = first_non_finite(model if model is not None else self.trainer.model)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 Row = dict[str, Any]
@@ -78,6 +78,12 @@ may skip a handful of steps with an infinite grad_norm while it finds its scale;
 
 NON_FINITE_AT_END = 3
 """... or when the run ends with this many."""
+
+SLOW_TIMES = 10.0
+"""A step that takes this many times as long as usual is worth a remark, and no more: a run is slow for many reasons."""
+
+SLOW_SECONDS = 1.0
+"""... if it takes this long at least: below, it is the machine that stumbles."""
 
 WATCHED = ("loss", "grad_norm", "kl", "reward", "entropy")
 """Metrics that must be finite, most telling first."""
@@ -346,4 +352,24 @@ def remarks(rows: Sequence[Row]) -> list[str]:
         if odd:
             value = next(_number(row, name) for row in rows if row["step"] == odd[0])
             found.append(f"{name} is {value} at {len(odd)} of {len(rows)} steps (first at step {odd[0]})")
-    return found
+    slow = slower_steps(rows)
+    return [*found, slow] if slow else found
+
+
+def slower_steps(rows: Sequence[Row]) -> str:
+    """That steps became much slower than they were, "" if they did not. The first step is left out: it pays for
+    allocation and compilation, and is slow in any run."""
+    took = [
+        (int(row["step"]), row["time"] - before["time"])
+        for before, row in zip(rows, rows[1:], strict=False)
+        if isinstance(row.get("time"), (int, float)) and isinstance(before.get("time"), (int, float))
+    ]
+    if len(took) < 2:
+        return ""
+    usual = median(seconds for _, seconds in took[: max(1, len(took) // 2)])
+    slow = [(step, seconds) for step, seconds in took if seconds >= max(SLOW_SECONDS, SLOW_TIMES * usual)]
+    if not slow:
+        return ""
+    step, seconds = max(slow, key=lambda one: one[1])
+    which = f"step {step} took" if len(slow) == 1 else f"{len(slow)} of {len(rows)} steps are slow: step {step} took"
+    return f"{which} {seconds:.1f} s, {seconds / max(usual, 1e-3):.0f} times as long as usual ({usual:.2g} s)"

@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import private
 from bisect_cfg.trials import keeper as keeper_module
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.patience import Patience, Pulse, Silence
 
 MARK = "BISECT_CFG_STUDY"
 """Environment variable that all processes of a study carry, so that none can hide from the clean-up."""
@@ -288,27 +289,22 @@ def launch(
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a process may stay silent before it is called a hang, in seconds.
+class Ending:
+    """How a followed process came to its end.
 
     Attributes:
-        before_training: until training begins (loading data and models counts here).
-        first_step: from the start of training to the end of the first optimizer step.
-        step: between two optimizer steps.
+        exit_code: None where we ended it.
+        hang: why it was called a hang, None if it was not.
+        seconds: it took.
+        longest_silence: in training and outside of named slow phases, in seconds.
+        phases: name of a slow phase -> its longest silence, in seconds.
     """
-
-    before_training: float
-    first_step: float
-    step: float
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a followed process came to its end; `exit_code` is None where we ended it."""
 
     exit_code: int | None
     hang: str | None
     seconds: float
+    longest_silence: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 def follow(
@@ -333,26 +329,36 @@ def follow(
     Raises:
         KeyboardInterrupt: `interrupted` was set.
     """
-    start = last = time.monotonic()
+    start = time.monotonic()
     end = _end_of(child.pid)
+    silence, pulse = Silence(patience), Pulse(traces.metrics.path.parent)
+
+    def ending(code: int | None, hang: str | None = None) -> Ending:
+        seconds = time.monotonic() - start
+        return Ending(code, hang, seconds, round(silence.longest, 3), dict(silence.phases))
+
+    def hangs() -> str | None:
+        steps, training = len(traces.metrics.rows), traces.event("train_begin") is not None
+        written = (len(traces.events.rows), steps)
+        return silence.look(time.monotonic(), written, pulse.read(), training, steps)
+
     try:
         while True:
             code = child.poll()
             if traces.read():
-                last = time.monotonic()
                 progress(traces)
                 if code is None and enough(traces):
-                    return Ending(None, None, time.monotonic() - start)
+                    return ending(None)
             if code is not None:
-                return Ending(code, None, time.monotonic() - start)
+                return ending(code)
             if interrupted is not None and interrupted.is_set():
                 raise KeyboardInterrupt
-            silent = time.monotonic() - last
-            limit, what = _limit(traces, patience)
-            if silent > limit:
+            if hangs() is not None:
                 _dump_stacks(child)
                 traces.read()
-                return Ending(None, f"no {what} for {silent:.0f} s", time.monotonic() - start)
+                hang = hangs()
+                if hang is not None:  # it has not stirred meanwhile
+                    return ending(None, hang)
             if end is None:
                 time.sleep(POLL_SECONDS)
             elif select.select([end], [], [], POLL_SECONDS)[0]:
@@ -360,6 +366,7 @@ def follow(
     finally:
         kill_group(child.pid)
         _await(child)
+        pulse.close()
         if end is not None:
             os.close(end)
 
@@ -370,14 +377,6 @@ def _end_of(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except OSError:  # ended already, or an old kernel
         return None
-
-
-def _limit(traces: Traces, patience: Patience) -> tuple[float, str]:
-    if traces.metrics.rows:
-        return patience.step, "optimizer step"
-    if traces.event("train_begin"):
-        return patience.first_step, "optimizer step"
-    return patience.before_training, "start of training"
 
 
 def _dump_stacks(child: Child) -> None:

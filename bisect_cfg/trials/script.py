@@ -15,9 +15,10 @@ import os
 import queue
 import re
 import shlex
+import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,17 @@ from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.keeper import shorten
-from bisect_cfg.trials.process import Child, Ending, Keeper, Patience, Sweep, follow, launch
+from bisect_cfg.trials.patience import (
+    FIRST_STEP_SECONDS,
+    HANG_SECONDS,
+    HANG_TIMES,
+    PHASE_SECONDS,
+    UNKNOWN_SECONDS,
+    Patience,
+)
+from bisect_cfg.trials.process import Child, Ending, Keeper, Sweep, follow, launch
 from bisect_cfg.trials.result import TrialRequest, TrialResult
-from bisect_cfg.trials.server import ServerGone, TrialServer, probe_environment
+from bisect_cfg.trials.server import ForkedChild, ServerGone, TrialServer, probe_environment
 from bisect_cfg.trials.training import Training
 from bisect_cfg.trials.validity import ConfigChecks
 from bisect_cfg.trials.verdict import FailureTest, Observation, judge, observe
@@ -51,15 +60,9 @@ STRETCH = 2
 """Runs for these purposes, on which the answer rests, go on for this many horizons: a failure that is only delayed
 shows itself there."""
 
-HANG_SECONDS = 20.0
-"""No step for this long is the least that is called a hang."""
-
-HANG_STEPS = 10.0
-"""... and so many times the usual duration of a step, whichever is longer."""
-
-REPRODUCTION_PATIENCE = Patience(before_training=1800.0, first_step=120.0, step=120.0)
+REPRODUCTION_PATIENCE = Patience(1800.0, UNKNOWN_SECONDS, HANG_SECONDS, times=HANG_TIMES)
 """For the first run, when nothing is known about the script's pace: half an hour to load data and a model, two minutes
-for a step. `--trial-timeout` overrides all three."""
+for the first step; from there on the run tells its pace itself. `--trial-timeout` overrides all of it."""
 
 REPRODUCTION_STEPS = 100
 """How long the first run of the bad configuration waits for it to fail, in optimizer steps, unless told otherwise."""
@@ -69,8 +72,17 @@ AFTER_SYMPTOM_STEPS = 20
 is the failure to study."""
 
 SERVER_PATIENCE = 3.0
-"""A server gets this many times as long to reach its fork point as the first run took to get to its training."""
+"""A server, or a trial, gets this many times as long to reach its fork point, or its training, as the first run took
+to get to its training; and never less than `PHASE_SECONDS`."""
 
+
+COLD_CHECK = "cold_check"
+"""Attribute of a result whose trial died of something else and was repeated cold: "same" if that showed the same,
+"other" if not; then it is the result of the cold run, and later trials start cold."""
+
+LOST_TIMES = 2
+"""A trial whose server went away, or does not stand, says nothing; it is asked again so many times. After that it is
+started cold: what takes its server down every time has no part in one of its own."""
 
 IMPORTED_BY_ALL = ("torch", "transformers", "trl", "trl.trainer.grpo_trainer", "trl.trainer.grpo_config")
 IMPORTED_BY_SOME = ("datasets", "peft", "accelerate", "bitsandbytes", "vllm", "deepspeed")
@@ -94,6 +106,27 @@ def probable_imports(script: Path) -> list[str]:
     return [name for name in wanted if not shadowed(name)]
 
 
+_ports_given: set[int] = set()
+
+
+def own_port(environment: Mapping[str, str]) -> dict[str, str]:
+    """Where the environment makes a training config open a process group of one (as torchrun leaves it), a free port for
+    it; nothing otherwise. Trials that run at once must not meet, and one that is being ended may hold its port a moment
+    longer."""
+    alone = environment.get("WORLD_SIZE", "1") == "1"
+    if not alone or "MASTER_PORT" not in environment:
+        return {}
+    port = 0
+    for _ in range(100):  # the system hands out others each time, as a rule
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = probe.getsockname()[1]
+        if port not in _ports_given:
+            break
+    _ports_given.add(port)
+    return {"MASTER_PORT": str(port)}
+
+
 def horizon_for(step: int) -> int:
     """Steps a trial runs when the bad configuration fails at `step` (counted from 1)."""
     return max(HORIZON_FACTOR * step, step + HORIZON_MARGIN)
@@ -101,26 +134,78 @@ def horizon_for(step: int) -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is over: what happened, and the traces it left."""
+    """A run that is over: what happened, and the traces it left.
+
+    Attributes:
+        seen: what happened.
+        traces: what its probe wrote.
+        folder: of the run.
+        horizon: optimizer steps it was to make; None for all the script has.
+        level: how it was started; "" if that is not known.
+    """
 
     seen: Observation
     traces: Traces
     folder: Path
+    horizon: int | None = None
+    level: str = ""
+
+
+def _read_ending(folder: Path) -> tuple[Ending, dict[str, Any]] | None:
+    """How a run ended, and what else ``ending.json`` says of it; None if it did not come to its end."""
+    try:
+        kept = json.loads((folder / "ending.json").read_text(encoding="utf-8"))
+        known = {field.name: kept.pop(field.name) for field in fields(Ending) if field.name in kept}
+        known["phases"] = {str(name): float(seconds) for name, seconds in known.get("phases", {}).items()}
+        ending = Ending(**known)
+        float(ending.longest_silence), int(kept.get("steps", 0))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    told = isinstance(ending.exit_code, (int, type(None))) and isinstance(ending.hang, (str, type(None)))
+    return (ending, kept) if told and isinstance(ending.seconds, (int, float)) else None
 
 
 def load_run(study: Path, number: int | str) -> Run | None:
     """A run that ended before, read back from its folder; None if there is none that came to its end."""
     folder = study / "trials" / str(number)
-    try:
-        ending = Ending(**json.loads((folder / "ending.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError):
+    found = _read_ending(folder)
+    if found is None:
         return None
-    told = isinstance(ending.exit_code, (int, type(None))) and isinstance(ending.hang, (str, type(None)))
-    if not (told and isinstance(ending.seconds, (int, float))):
-        return None
+    ending, kept = found
     traces = Traces.of(folder)
     traces.read()
-    return Run(observe(traces, folder, ending.exit_code, ending.hang, ending.seconds), traces, folder)
+    seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
+    return Run(seen, traces, folder, kept.get("horizon"), kept.get("level", ""))
+
+
+class Pauses:
+    """The longest silences of the runs so far, which tell how long one may be in the runs to come.
+
+    Attributes:
+        silence: in training, outside of named slow phases, in seconds; None if no run has made a step yet.
+        phases: name of a slow phase -> seconds.
+    """
+
+    def __init__(self) -> None:
+        self.silence: float | None = None
+        self.phases: dict[str, float] = {}
+
+    @classmethod
+    def of(cls, study: Path) -> Pauses:
+        """Those of the runs that a study folder holds."""
+        found = cls()
+        for path in study.glob("trials/*/ending.json"):
+            ending = _read_ending(path.parent)
+            if ending is not None:
+                found.note(ending[0], int(ending[1].get("steps", 0)))
+        return found
+
+    def note(self, ending: Ending, steps: int) -> None:
+        """Another run is over, after so many steps."""
+        if steps:
+            self.silence = max(self.silence or 0.0, ending.longest_silence)
+        for name, seconds in ending.phases.items():
+            self.phases[name] = max(self.phases.get(name, 0.0), seconds)
 
 
 class ScriptRunner:
@@ -163,6 +248,7 @@ class ScriptRunner:
         self._server: TrialServer | None = None
         self._server_level = ""
         self._server_lock = threading.RLock()
+        self._seen = Pauses.of(folder)
         self._interrupted = threading.Event()
         self.checks = ConfigChecks(folder / "validity.json", self.resolve)
         self._also_cold: set[str | None] = set()  # signatures of other failures that a cold start shows as well
@@ -175,6 +261,7 @@ class ScriptRunner:
 
     def close(self) -> None:
         """End everything that was started; nothing of the study runs afterwards."""
+        self._interrupted.set()  # whatever is still waiting for a trial does not start it again
         self.checks.save()
         with self._server_lock:
             self._close_server()
@@ -194,24 +281,27 @@ class ScriptRunner:
                 self._server_level = "preparing"
 
     def start_server(self, level: str) -> str | None:
-        """Bring up the process that trials are forked from.
+        """Have trials start at a level from now on; brings up the process that they are forked from.
 
         Returns:
             None if it stands and forking it is sound, otherwise why not.
         """
         if level != "cold" and self.capture is not None and self.capture.started:
             return "the training runs in another process, which the script starts"
-        return self._bring_up(level)
+        with self._server_lock:
+            reason = self._stand(level)
+            if reason is None:
+                self.level = level
+            return reason
 
-    def _bring_up(self, level: str) -> str | None:
+    def _stand(self, level: str) -> str | None:
+        """Bring up the server of a level, whatever the level that trials start at; as `start_server`."""
         with self._server_lock:
             if self._server is not None and level == self._server_level:
-                self.level = level
                 return None
             if self._server_level == "config" or (level == "cold" and self._server is not None):
                 self._close_server()  # it cannot go back
             if level == "cold":
-                self.level = level
                 return None
             if self._server_level == "preparing" and self.capture is not None and self.capture.prepares:
                 self._close_server()  # what it imported, it imported too early
@@ -228,7 +318,7 @@ class ScriptRunner:
             if reason is not None:
                 self._close_server()
                 return reason
-            self._server_level = self.level = level
+            self._server_level = level
             return None
 
     def _new_server(self, modules: Sequence[str]) -> TrialServer:
@@ -244,7 +334,7 @@ class ScriptRunner:
 
     def _ready(self, server: TrialServer) -> str | None:
         # The second time everything comes from the disk cache, so this bound is generous.
-        return server.wait_until_ready(max(60.0, SERVER_PATIENCE * self.start_seconds), self._interrupted)
+        return server.wait_until_ready(max(PHASE_SECONDS, SERVER_PATIENCE * self.start_seconds), self._interrupted)
 
     def _close_server(self) -> None:
         if self._server is not None:
@@ -256,14 +346,12 @@ class ScriptRunner:
         for _ in range(2):
             with self._server_lock:
                 if self._server_level in ("", "preparing"):
-                    level = self.level
-                    reason = self._bring_up("imports" if level == "cold" else level)
+                    reason = self._stand("imports" if self.level == "cold" else self.level)
                     if reason is not None:
                         raise InputError(
                             f"The process in which configurations are checked cannot be started: {reason}.",
                             f"Its log is {self.folder / 'server' / 'log.txt'}.",
                         )
-                    self.level = level  # trials go on starting as they did
                 server = self._server
             try:
                 return server.resolve([item])[0]
@@ -271,7 +359,7 @@ class ScriptRunner:
                 with self._server_lock:
                     if self._server is server:
                         self._close_server()
-        return {"error": "building this configuration ends the process"}
+        return {"error": "building this configuration ends the process", "unanswered": True}
 
     def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
         """None if the training config can be built, otherwise the library's own words. Trains nothing."""
@@ -294,12 +382,32 @@ class ScriptRunner:
             return warm
         run = self.train(f"{request.number}-cold", request.configuration, steps, level="cold")
         cold = self.judged(run, steps)
-        if cold.signature == warm.signature:
-            self._also_cold.add(warm.signature)
-            return warm
-        # What the warm start shows is not what the user's command shows. From here on start cold.
-        self.start_server("cold")
-        return cold
+        same = cold.signature == warm.signature
+        checked = replace(
+            warm if same else cold,
+            attributes={**(warm if same else cold).attributes, COLD_CHECK: "same" if same else "other"},
+        )
+        self.recall([checked])
+        return checked
+
+    def recall(self, results: Iterable[TrialResult]) -> None:
+        """Take up what earlier results have shown of how trials must be run, in their order: that a cold start shows the
+        same as a warm one, or does not, and that the failure can come later than was thought. A study that is resumed
+        goes on as it would have."""
+        for result in results:
+            check, horizon = result.attributes.get(COLD_CHECK), result.attributes.get("horizon")
+            if check == "same":
+                self._also_cold.add(result.signature)
+            elif check == "other" and self.level != "cold":
+                # What the warm start shows is not what the user's command shows. From here on start cold.
+                self.start_server("cold")
+            if result.outcome is Outcome.FAIL and horizon is not None:
+                self._see_failure(result.step)
+
+    def _see_failure(self, step: int | None) -> None:
+        """If it failed later than trials used to run, from now on they run long enough to see that."""
+        if step is not None and self.horizon and step > self.horizon:
+            self.horizon = horizon_for(step)
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
@@ -308,9 +416,8 @@ class ScriptRunner:
             outcome, signature = Outcome.UNRESOLVED, Signature("invalid", "", seen.invalid)
         else:
             outcome, signature = judge(seen, self.is_failure, self.usual)
-        if outcome is Outcome.FAIL and self.horizon and seen.step > self.horizon:
-            # It failed later than trials used to run: from now on they run long enough to see that.
-            self.horizon = horizon_for(seen.step)
+        if outcome is Outcome.FAIL:
+            self._see_failure(seen.step)
         message = seen.message
         if not message and signature is not None:
             message = next((s.text for s in seen.symptoms), str(signature))
@@ -322,9 +429,10 @@ class ScriptRunner:
             seen.step if signature is not None else seen.steps,
             {
                 "folder": run.folder.name,
-                "level": self.level,
-                "horizon": steps,
+                "level": run.level or self.level,
+                "horizon": run.horizon if steps is None else steps,
                 "steps": seen.steps,
+                "ended": _ended(run),
                 "failure": None if signature is None else signature.to_json(),
                 "remarks": list(seen.remarks),
                 "symptoms": [asdict(symptom) for symptom in seen.symptoms],
@@ -366,47 +474,64 @@ class ScriptRunner:
         """
         if self.before_run is not None:
             self.before_run()
-        level = level or self.level
-        folder = self._new_folder(number)
         if overrides is None:
             overrides = self.settings.overrides(configuration)
         device = self._slots.get() if self._has_devices else None
         try:
-            request = {
-                "folder": str(folder),
-                "overrides": dict(overrides),
-                "targets": self.settings.targets if self.settings is not None else None,
-                "steps": steps,
-                "stop_when_non_finite": not until_it_dies,
-                "env": {**(env or {}), **({} if device is None else {"CUDA_VISIBLE_DEVICES": device})},
-                "started": self.capture is not None and self.capture.started,
-                "instruments": None if instruments is None else dict(instruments),
-                "threads": max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
-            }
-            write_json(folder / "configuration.json", dict(configuration))
-            environment, orders_path = self._write_cold_orders(folder, request)
-            traces = Traces.of(folder)
-            with self._sweep.around(self._server_group):
-                child: Child
-                if level == "cold":
-                    child = launch(self.script.command, environment, folder, "log.txt", self._keeper)
-                else:
-                    child = self._fork(request)
-                ending = follow(
-                    Training(child, traces),
-                    traces,
-                    patience or self._patience(configuration),
-                    enough=_until(enough or self._enough(until_it_dies), seconds),
-                    progress=lambda traces: self._on_progress(number, len(traces.metrics.rows), steps),
-                    interrupted=self._interrupted,
-                )
-            self._keeper.remove(child.pid)
+            for attempt in range(LOST_TIMES + 1):
+                # The level may fall while we wait; and what takes its server down every time has one of its own.
+                at = "cold" if attempt == LOST_TIMES else level or self.level
+                folder = self._new_folder(number)
+                request = {
+                    "folder": str(folder),
+                    "overrides": dict(overrides),
+                    "targets": self.settings.targets if self.settings is not None else None,
+                    "steps": steps,
+                    "stop_when_non_finite": not until_it_dies,
+                    "env": {
+                        **({} if number == 0 else own_port(os.environ)),  # the first run is the user's, as it is
+                        **(env or {}),
+                        **({} if device is None else {"CUDA_VISIBLE_DEVICES": device}),
+                    },
+                    "started": self.capture is not None and self.capture.started,
+                    "instruments": None if instruments is None else dict(instruments),
+                    "threads": max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
+                }
+                write_json(folder / "configuration.json", dict(configuration))
+                environment, orders_path = self._write_cold_orders(folder, request)
+                traces = Traces.of(folder)
+                with self._sweep.around(self._server_group):
+                    child: Child
+                    if at == "cold":
+                        child = launch(self.script.command, environment, folder, "log.txt", self._keeper)
+                    else:
+                        forked = self._fork(request)
+                        if forked is None:
+                            continue
+                        child = forked
+                    ending = follow(
+                        Training(child, traces),
+                        traces,
+                        patience or self._patience(configuration),
+                        enough=_until(enough or self._enough(until_it_dies), seconds),
+                        progress=lambda traces: self._on_progress(number, len(traces.metrics.rows), steps),
+                        interrupted=self._interrupted,
+                    )
+                self._keeper.remove(child.pid)
+                if not (ending.exit_code is not None and getattr(child, "lost", False)):
+                    break
+                if self._interrupted.is_set():
+                    raise KeyboardInterrupt
+            if instruments is not None:  # what is slow under instruments says nothing of other runs
+                ending = replace(ending, longest_silence=0.0, phases={})
             traces.read()
             traces.adopt()
             shorten(folder / "log.txt")
-            write_json(folder / "ending.json", asdict(ending))
+            made = len(traces.metrics.rows)
+            write_json(folder / "ending.json", {**asdict(ending), "horizon": steps, "steps": made, "level": at})
+            self._seen.note(ending, made)
             seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
-            return Run(seen, traces, folder)
+            return Run(seen, traces, folder, steps, at)
         finally:
             if device is not None:
                 self._slots.put(device)
@@ -415,22 +540,19 @@ class ScriptRunner:
         server = self._server
         return None if server is None else server.pid
 
-    def _fork(self, request: Mapping[str, Any]) -> Child:
-        for _ in range(2):
+    def _fork(self, request: Mapping[str, Any]) -> ForkedChild | None:
+        """Fork a trial from the server; None if that is gone, or no longer to be used."""
+        with self._server_lock:
+            if self.level == "cold" or self.start_server(self.level) is not None:
+                return None
+            server = self._server
+        try:
+            return server.fork(request)
+        except ServerGone:
             with self._server_lock:
-                if self.start_server(self.level) is not None:
-                    break
-                server = self._server
-            try:
-                return server.fork(request)
-            except ServerGone:
-                with self._server_lock:
-                    if self._server is server:
-                        self._close_server()
-        raise InputError(
-            "The process that trials are forked from has died twice.",
-            f"Its log is {self.folder / 'server' / 'log.txt'}. Start again with --level cold: nothing is lost.",
-        )
+                if self._server is server:
+                    self._close_server()
+            return None
 
     def _enough(self, until_it_dies: bool) -> Callable[[Traces], bool]:
         def enough(traces: Traces) -> bool:
@@ -444,15 +566,17 @@ class ScriptRunner:
         return enough
 
     def _patience(self, configuration: Mapping[str, Any]) -> Patience:
-        start = max(60.0, SERVER_PATIENCE * self.start_seconds)
+        start = max(PHASE_SECONDS, SERVER_PATIENCE * self.start_seconds)
         if self._timeout is not None:
             return Patience(max(start, self._timeout), self._timeout, self._timeout)
-        if self.good_pace is None:
-            return Patience(start, REPRODUCTION_PATIENCE.first_step, REPRODUCTION_PATIENCE.step)
-        more = max(1.0, self.settings.work(configuration) / self.settings.work(self.settings.good))
-        limit = max(HANG_SECONDS, HANG_STEPS * self.good_pace * more)
-        # The first step also pays for what the first step always pays: allocation, compilation, generation caches.
-        return Patience(start, limit, limit)
+        seen = self._seen
+        if seen.silence is None:
+            first = UNKNOWN_SECONDS
+        else:
+            # Where a step is more work its pauses are longer, too.
+            more = max(1.0, self.settings.work(configuration) / self.settings.work(self.settings.good))
+            first = max(FIRST_STEP_SECONDS, HANG_TIMES * seen.silence * more)
+        return Patience(start, first, HANG_SECONDS, times=HANG_TIMES, seen=dict(seen.phases))
 
     # ------------------------------------------------------------------------------------------------ files
 
@@ -492,6 +616,17 @@ class ScriptRunner:
         ]
         write_text(folder / "command.sh", "\n".join(lines))
         return environment, orders_path
+
+
+def _ended(run: Run) -> str:
+    """What ended a run: "failure", its "horizon", the "end" of the script's training, or that we had seen enough
+    ("stopped")."""
+    if run.seen.died is not None:
+        return "failure"
+    end = run.traces.event("train_end")
+    if end is None:
+        return "stopped"
+    return "horizon" if end.get("stopped") == "horizon" else "end"
 
 
 def _until(enough: Callable[[Traces], bool], seconds: float | None) -> Callable[[Traces], bool]:

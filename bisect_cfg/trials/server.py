@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import queue
+import signal
 import socket
 import threading
 import time
@@ -23,6 +24,17 @@ from bisect_cfg.jsonfile import write_json
 from bisect_cfg.trials.process import Keeper, kill_group, launch
 
 
+BUILD_SECONDS = 120.0
+"""How long building one configuration may take. It takes milliseconds; the first may import what was not imported yet,
+and one that opens a connection may wait for ever."""
+
+ANSWER_SECONDS = 60.0
+"""A server answers at once; one that has not within this time beyond what it was asked for is no longer to be used."""
+
+MOST_BYTES = 64 << 20
+"""No answer is as long as this: whatever it is, it is not from the server."""
+
+
 class ServerGone(Exception):
     """The server process ended; whatever was asked of it has no answer."""
 
@@ -32,17 +44,20 @@ class ForkedChild:
 
     def __init__(self, pid: int, answers: queue.SimpleQueue[dict[str, Any]]) -> None:
         self.pid = pid
+        self.lost = False
+        """Whether the server went away and took the child along: how it would have ended nobody knows."""
         self._answers = answers
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Exit code as `subprocess` gives it; -9 if the server went down and took the child along."""
+        """Exit code as `subprocess` gives it; see `lost`."""
         if self._code is None:
             try:
                 answer = self._answers.get_nowait()
             except queue.Empty:
                 return None
-            self._code = answer.get("exit", -9)
+            self.lost = "exit" not in answer
+            self._code = answer.get("exit", -signal.SIGKILL)
         return self._code
 
 
@@ -78,6 +93,7 @@ class TrialServer:
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._ready: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._gone = False
+        self._why_gone = "the script ended before it came to its configuration again"
         threading.Thread(target=self._read, name="trial-server-reader", daemon=True).start()
 
     @property
@@ -98,7 +114,7 @@ class TrialServer:
             except queue.Empty:
                 continue
             if "gone" in answer:
-                return "the script ended before it came to its configuration again"
+                return self._why_gone
             return answer["unsound"]
         return f"the script did not come to its configuration within {timeout:.0f} s"
 
@@ -117,7 +133,7 @@ class TrialServer:
             ServerGone: the server has ended.
         """
         answers = self._ask({"op": "trial", "request": dict(request)})
-        first = answers.get()
+        first = _answer(answers, ANSWER_SECONDS)
         if "pid" not in first:
             raise ServerGone
         self._keeper.add(first["pid"], Path(request["folder"]))
@@ -129,7 +145,8 @@ class TrialServer:
         Raises:
             ServerGone: the server has ended.
         """
-        answer = self._ask({"op": "resolve", "items": list(items)}).get()
+        question = {"op": "resolve", "items": list(items), "seconds": BUILD_SECONDS}
+        answer = _answer(self._ask(question), ANSWER_SECONDS + BUILD_SECONDS * len(items))
         if "results" not in answer:
             raise ServerGone
         return answer["results"]
@@ -160,30 +177,49 @@ class TrialServer:
 
     def _read(self) -> None:
         buffer = b""
-        while True:
-            try:
-                data = self._ours.recv(1 << 16)
-            except OSError:
-                data = b""
-            if not data:
-                break
-            *lines, buffer = (buffer + data).split(b"\n")
-            for line in lines:
-                answer = json.loads(line)
-                if "ready" in answer:
-                    self._ready.put(answer)
-                    continue
-                with self._lock:
-                    waiting = self._waiting.get(answer["id"])
-                    if "exit" in answer or "results" in answer:
-                        self._waiting.pop(answer["id"], None)
-                if waiting is not None:
-                    waiting.put(answer)
+        try:
+            while data := self._receive():
+                *lines, buffer = (buffer + data).split(b"\n")
+                if len(buffer) > MOST_BYTES:
+                    raise ValueError("no answer")
+                for line in lines:
+                    self._take(json.loads(line))
+        except (ValueError, TypeError, KeyError):  # the user's code has this socket open, too, before it is forked
+            self._why_gone = "the script writes into descriptors that it did not open"
         with self._lock:
             self._gone = True
             self._ready.put({"gone": True})
             for answers in self._waiting.values():
                 answers.put({"gone": True})
+
+    def _receive(self) -> bytes:
+        try:
+            return self._ours.recv(1 << 16)
+        except OSError:
+            return b""
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        if "ready" in answer:
+            self._ready.put({"unsound": answer["unsound"]})
+            return
+        with self._lock:
+            waiting = self._waiting.get(answer["id"])
+            if "exit" in answer or "results" in answer:
+                self._waiting.pop(answer["id"], None)
+        if waiting is not None:
+            waiting.put(answer)
+
+
+def _answer(answers: queue.SimpleQueue[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """The next answer.
+
+    Raises:
+        ServerGone: none came in time.
+    """
+    try:
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        raise ServerGone from None
 
 
 def probe_environment(environment: Mapping[str, str], orders_path: Path) -> tuple[dict[str, str], dict[str, str | None]]:

@@ -15,6 +15,11 @@ from typing import Any
 from bisect_cfg.jsonfile import write_json
 
 
+MOST_UNANSWERED = 3
+"""So many configurations may end or hang the process that builds them; after that nothing is asked beforehand any more.
+Each such question costs minutes, and the trials will tell."""
+
+
 class ConfigChecks:
     """The answers so far.
 
@@ -28,6 +33,7 @@ class ConfigChecks:
         self._resolved: dict[str, dict[str, Any]] = {}  # request -> answer
         self._errors: dict[frozenset[str], dict[str, str | None]] = {}  # fields looked at -> their values -> error
         self._changed = False
+        self._unanswered = 0
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             resolved = {str(key): dict(answer) for key, answer in kept["resolved"].items()}
@@ -42,19 +48,31 @@ class ConfigChecks:
         """What a configuration resolves to, or why it cannot be built; `build` asks in place of the usual way."""
         key = json.dumps(item, sort_keys=True, default=repr)
         if key not in self._resolved:
-            self._resolved[key] = (build or self._build)(item)
+            answer = (build or self._build)(item)
+            if answer.get("unanswered"):
+                return answer  # no answer of the library's; another time there may be one
+            self._resolved[key] = answer
             self._changed = True
             self.save()
         return self._resolved[key]
 
     def error(self, item: Mapping[str, Any]) -> str | None:
-        """None if the configuration can be built, otherwise the library's own words."""
+        """None if the configuration can be built, otherwise the library's own words.
+
+        One whose building ends or hangs the process counts as one that can be built: that may be the very failure under
+        study, and a trial will show it.
+        """
         overrides = item["overrides"]
         for reads, answers in self._errors.items():
             key = _restricted(overrides, reads)
             if key in answers:
                 return answers[key]
+        if self._unanswered >= MOST_UNANSWERED:
+            return None
         answer = self._build(item)
+        if answer.get("unanswered"):
+            self._unanswered += 1
+            return None
         reads = frozenset(answer.get("reads", ()))
         self._errors.setdefault(reads, {})[_restricted(overrides, reads)] = answer.get("error")
         self._changed = True

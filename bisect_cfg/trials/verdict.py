@@ -20,8 +20,8 @@ from bisect_cfg.factors import Outcome
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Row, Traces, innermost_frame
 
-# How much of the end of a log is searched for the specific line of a CUDA assertion. The assertion repeats for
-# every thread of every block; the first lines of it are the ones that say which.
+# How much of each end of a log is searched for the specific line of a CUDA assertion. It repeats for every thread of
+# every block, so that the end alone may hold nothing else of it; and what a script prints before may be long.
 _LOG_BYTES = 4 << 20
 
 
@@ -169,9 +169,13 @@ def _line(text: str) -> str:
 
 
 def _read(log: Path) -> str:
+    """The head and the tail of a log; all of it if it is short."""
     try:
         with log.open("rb") as stream:
-            return stream.read(_LOG_BYTES).decode("utf-8", "replace")
+            head = stream.read(_LOG_BYTES)
+            stream.seek(max(len(head), stream.seek(0, 2) - _LOG_BYTES))
+            between = b"\n" if stream.tell() > len(head) else b""
+            return (head + between + stream.read(_LOG_BYTES)).decode("utf-8", "replace")
     except OSError:
         return ""
 

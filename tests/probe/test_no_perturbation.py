@@ -7,16 +7,17 @@ import re
 import subprocess
 import sys
 
+import pytest
 import toys
 
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.settings import build_settings
-from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.patience import Patience, Pulse
 from bisect_cfg.trials.script import ScriptRunner
 
 SCRIPT = f"""
-    import toy, torch
+    import sys, toy, torch
     from transformers import TrainerCallback
     from trl import GRPOConfig
 
@@ -30,7 +31,14 @@ SCRIPT = f"""
     NAMES = ("loss", "grad_norm", "learning_rate", "reward", "reward_std", "entropy")
     args = GRPOConfig(output_dir="out", learning_rate=1e-2, warmup_steps=3, max_grad_norm=0.5, num_iterations=2,
                       logging_steps=1, max_steps=6, gradient_accumulation_steps=2, {toys.settings()})
-    trainer = toy.trainer(args, callbacks=[Print()], reward_funcs=lambda completions, **kwargs: [
+    model = toy.model()
+    for module in model.modules():
+        module.p = 0.1  # whatever drops out does
+    if "compile" in sys.argv:  # without a break: whatever cannot be traced is an error
+        model.forward = torch.compile(model.forward, backend="aot_eager", fullgraph=True, dynamic=True)
+    if "module" in sys.argv:
+        model.model = torch.compile(model.model, backend="aot_eager", dynamic=True)
+    trainer = toy.trainer(args, model=model, callbacks=[Print()], reward_funcs=lambda completions, **kwargs: [
         float(len(set(text))) + torch.rand(()).item() for text in completions])
     trainer.train()
 """
@@ -71,3 +79,20 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
         for row, line in zip(run.traces.metrics.rows, expected):
             assert [row["step"], row["loss"], row["grad_norm"]] == [float(word) for word in line.split()[1:4]], level
     assert os.path.exists(tmp_path / "out")  # made by the plain command, not by us
+
+
+@pytest.mark.parametrize("argument", ["plain", "compile", "module"])
+def test_counting_heartbeats_changes_no_number(warm, tmp_path, argument):
+    path = toys.write(tmp_path, SCRIPT)
+    steps = STEPS if argument == "plain" else 2  # compiling takes long enough
+    runs = [warm.run(path, argument, steps=steps, patience=300.0, heartbeat=on) for on in (True, False)]
+    texts = [(run.folder / "log.txt").read_text() for run in runs]
+    assert len(rows(texts[0])) == steps, texts[0][-3000:]
+    assert rows(texts[0]) == rows(texts[1])
+    volatile = {"time", "step_time", "num_tokens_per_second"}
+    kept = [[{k: v for k, v in row.items() if k not in volatile} for row in run.traces.metrics.rows] for run in runs]
+    assert kept[0] == kept[1] and len(kept[0]) == steps
+    assert texts[0].count("global hooks") == texts[1].count("global hooks") == 0
+    counted, silent = (Pulse(run.folder).read() for run in runs)
+    assert counted[0] > steps * (8 if argument != "plain" else 100) and counted[1] == ""  # tokens, or modules
+    assert silent == (0, "")

@@ -142,3 +142,21 @@ def test_a_collapsed_policy_that_stumbles_on():
 def test_no_entropy_left_and_a_lower_reward():
     assert kinds(rows(entropy=[2.5] * 3 + [0.01], reward=[0.5] * 3 + [0.4]), ended=False) == ["collapse"]
     assert kinds(rows(entropy=[2.5] * 3 + [0.01], reward=[0.5] * 3 + [0.9])) == []
+
+
+def test_a_step_that_gets_slower_is_a_remark():
+    def run(*durations: float) -> list[dict]:
+        found, time = [], 9.0
+        for step, seconds in enumerate(durations, 1):
+            time += seconds
+            found.append({"step": step, "time": time, "loss": 0.1, "grad_norm": 1.0})
+        return found
+
+    assert health.remarks(run(60.0, 0.5, 0.5, 0.6, 0.5)) == []  # the first step is slow in any run
+    assert health.remarks(run(1.0, 0.01, 0.01, 0.3, 0.01)) == []  # too short to speak of
+    (text,) = health.remarks(run(1.0, 0.5, 0.5, 0.5, 0.5, 15.0, 0.5))
+    assert text == "step 6 took 15.0 s, 30 times as long as usual (0.5 s)"
+    (text,) = health.remarks(run(1.0, 0.5, 0.5, 0.5, 10.0, 12.0, 11.0))
+    assert text == "3 of 7 steps are slow: step 6 took 12.0 s, 24 times as long as usual (0.5 s)"
+    assert health.symptoms(run(1.0, 0.5, 0.5, 0.5, 0.5, 15.0), ended=True) == []
+    assert health.remarks([{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.0}]) == []  # rows of an older study

@@ -186,3 +186,17 @@ def test_tail_of_log(tmp_path):
     assert tail_of_log(path) == []
     path.write_bytes(b"first\n\n  0%|   |\r 50%|== |\r100%|===|\n\xff\xfe last \n")
     assert tail_of_log(path, 2) == ["100%|===|", "\ufffd\ufffd last"]
+
+
+ASSERTION = (
+    "/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1422: indexSelectLargeIndex: block: [7,0,0], "
+    "thread: [3,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
+)
+
+
+@pytest.mark.parametrize("where", ["head", "tail", "both"])
+def test_both_ends_of_a_long_log_are_read(seen, where):
+    noise = "step 1 of 1000: nothing to see here\n" * 300_000  # 10 MB
+    log = (ASSERTION if where != "tail" else "") + noise + (ASSERTION if where != "head" else "")
+    run = seen([BEGUN, exception(message="CUDA error: device-side assert triggered")], FIVE[:2], code=1, log=log)
+    assert (run.died.kind, run.died.name) == ("cuda-assert", "indexSelectLargeIndex")

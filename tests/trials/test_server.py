@@ -1,0 +1,245 @@
+"""The process that trials are forked from, and scripts that get in its way."""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.factors import Outcome
+from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.settings import build_settings
+from bisect_cfg.trials import server as server_module
+from bisect_cfg.trials.patience import Patience
+from bisect_cfg.trials.result import TrialRequest, TrialResult
+from bisect_cfg.trials.script import ScriptRunner, load_run
+from bisect_cfg.trials.verdict import same_as
+
+PLAIN = """
+    import os, sys, time
+    {before}
+    import trl.trainer.grpo_config as config
+    from trl import GRPOConfig, GRPOTrainer
+
+    {patch}
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, loss_type="fine", beta=0.1)
+    what = args.loss_type
+    def step(number):
+        {step}
+        time.sleep(0.02)
+    GRPOTrainer(args, step).train()
+"""
+
+
+class Started:
+    """A runner on a script that was run cold once."""
+
+    def __init__(self, folder: Path, jobs: int = 1, **parts: str) -> None:
+        empty = {"before": "", "patch": "", "step": ""}
+        filled = {name: textwrap.indent(textwrap.dedent(text), "    ").strip() for name, text in parts.items()}
+        if "step" in filled:
+            filled["step"] = filled["step"].replace("\n", "\n    ")
+        (folder / "train.py").write_text(textwrap.dedent(PLAIN.format(**{**empty, **filled})))
+        (folder / "study/trials").mkdir(parents=True)
+        self.runner = ScriptRunner(Script(folder / "train.py"), folder / "study", jobs=jobs)
+        self.first = self.runner.train(0, {}, 5, level="cold", patience=Patience(120, 60, 60), overrides={})
+        self.runner.capture = read_capture(self.first.traces.events.rows)
+
+    def settle(self, level: str) -> None:
+        assert self.runner.start_server(level) is None
+        self.runner.settings = build_settings(self.runner.capture, self.runner.resolve)
+        self.runner.horizon = 5
+        self.runner.is_failure = same_as(Signature("signal", "SIGFPE"))
+
+
+@pytest.fixture
+def started(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(library))
+    made = []
+
+    def start(**parts: str) -> Started:
+        made.append(Started(tmp_path, **parts))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.runner.close()
+
+
+# ------------------------------------------------------------------------------------ descriptors that are not its own
+
+TO_ALL = """
+    for descriptor in range(3, 64):
+        try:
+            {what}
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("junk", [b"\xff\xfe junk", b"1\n", b"{}\n", b"[]\n\n"])
+def test_a_script_that_writes_to_all_descriptors_is_started_further_back(started, junk):
+    case = started(before=TO_ALL.format(what=f"os.write(descriptor, {junk!r})"))
+    assert case.first.seen.failure is None
+    reason = case.runner.start_server("config")
+    assert "descriptors that it did not open" in reason
+    case.settle("imports")
+    run = case.runner.train(1, case.runner.settings.bad, 5)
+    assert (run.seen.failure, run.seen.steps, run.level) == (None, 5, "imports")
+
+
+def test_a_script_that_closes_all_descriptors_gets_nothing_of_ours_in_its_files(started):
+    mine = "".join(f"open('mine-{i}.txt', 'w'), " for i in range(20))
+    case = started(before="os.closerange(3, 64)\n" + f"files = [{mine}]")
+    assert case.runner.start_server("config") is not None
+    case.settle("imports")
+    assert case.runner.train(1, case.runner.settings.bad, 5).seen.failure is None
+    for path in Path().glob("mine-*.txt"):
+        assert path.read_text() == ""
+
+
+def test_a_script_with_a_thousand_files_open(started):
+    raised = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
+    case = started(before=raised + "files = [open(os.devnull) for _ in range(1100)]")
+    case.settle("config")
+    assert case.runner.train(1, case.runner.settings.bad, 5).seen.failure is None
+
+
+# ------------------------------------------------------------------------------- building a configuration that hangs
+
+PATCH = """
+    original = config.GRPOConfig.__post_init__
+    def post_init(self):
+        if self.beta == {beta}:
+            {what}
+        original(self)
+    config.GRPOConfig.__post_init__ = post_init
+"""
+
+
+@pytest.mark.parametrize(
+    "what", ["time.sleep(100_000)", "os._exit(3)", "os.kill(os.getpid(), 8)", "sys.exit(5)", "os.closerange(3, 64)"]
+)
+def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, what):
+    monkeypatch.setattr(server_module, "BUILD_SECONDS", 3.0)
+    case = started(patch=PATCH.format(beta="0.5", what=what))
+    case.settle("config")
+    runner, settings = case.runner, case.runner.settings
+    for beta in (0.5, 0.25):
+        item = settings.args_item(settings.bad)
+        item = {**item, "overrides": {**item["overrides"], "beta": beta}}
+        answer = runner.resolve(item)
+        if beta == 0.5:
+            assert answer["unanswered"] and "building" in answer["error"], answer
+            assert runner.checks.error(item) is None, "the trial will tell"
+        else:
+            assert "error" not in answer and runner.checks.error(item) is None
+    assert runner.train(1, settings.bad, 5).seen.failure is None, "and the server stands"
+    assert not Path("out").exists()
+
+
+def test_trials_end_while_a_configuration_is_being_built(started, monkeypatch):
+    monkeypatch.setattr(server_module, "BUILD_SECONDS", 20.0)
+    case = started(patch=PATCH.format(beta="0.5", what="time.sleep(100_000)"))
+    case.settle("config")
+    runner, settings = case.runner, case.runner.settings
+    item = settings.args_item(settings.bad)
+    found = []
+    asking = threading.Thread(
+        target=lambda: found.append(runner.resolve({**item, "overrides": {**item["overrides"], "beta": 0.5}}))
+    )
+    asking.start()
+    for number in range(1, 4):
+        assert runner.train(number, settings.bad, 5).seen.failure is None
+    assert not found, "the trials waited for the building"
+    asking.join()
+    assert found[0]["unanswered"]
+
+
+# --------------------------------------------------------------------------------------------- several trials at once
+
+FORKED = """
+    def forked():
+        return open(f"/proc/{os.getppid()}/cmdline").read() == open("/proc/self/cmdline").read()
+"""
+
+
+def test_children_of_a_server_that_is_closed_are_asked_again(started):
+    """One trial's check falls back to cold and closes the server; what the others died of is not theirs."""
+    case = started(
+        before=FORKED,
+        step="""
+            if what == "slow" and number < 4:
+                open(f"running-{os.getpid()}", "w").close()
+                time.sleep(1.0)
+            if what == "other" and number == 2 and forked():
+                raise ValueError("only where it is forked")
+        """,
+    )
+    case.settle("config")
+    runner, settings = case.runner, case.runner.settings
+    found = {}
+
+    def run(number: int, what: str) -> None:
+        configuration = {**settings.bad, "loss_type": what}
+        found[number] = runner.run(TrialRequest(number, configuration, frozenset(), "search", ""))
+
+    threads = [threading.Thread(target=run, args=(number, "slow")) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    while len(list(Path().glob("running-*"))) < 2:
+        time.sleep(0.02)
+    run(3, "other")
+    for thread in threads:
+        thread.join()
+    assert runner.level == "cold"
+    for number in (1, 2, 3):
+        result = found[number]
+        assert (result.outcome, result.signature) == (Outcome.PASS, None), number
+        assert result.attributes["level"] == "cold"
+    assert found[3].attributes["cold_check"] == "other"
+    assert (runner.folder / "trials/1.interrupted-1").is_dir()
+
+
+def test_a_trial_that_ends_its_server_every_time_is_started_cold(started):
+    case = started(
+        before=FORKED,
+        step="""
+            if what == "parent" and number == 2 and forked():
+                os.kill(os.getppid(), 9)
+                time.sleep(1)
+        """,
+    )
+    case.settle("config")
+    run = case.runner.train(1, case.runner.settings.bad, 5, overrides={"args.loss_type": "parent"})
+    assert (run.seen.failure, run.seen.steps, run.level) == (None, 5, "cold")
+    assert case.runner.train(2, case.runner.settings.bad, 5).level == "config", "the others start as they did"
+
+
+def test_a_runner_takes_up_what_earlier_results_have_shown(started):
+    case = started()
+    case.settle("config")
+    runner = case.runner
+
+    def result(outcome: Outcome, step: int, **attributes: object) -> TrialResult:
+        return TrialResult(outcome, None, "", 1.0, step, {"horizon": 5, **attributes})
+
+    runner.recall([result(Outcome.PASS, 9), result(Outcome.UNRESOLVED, 9), result(Outcome.FAIL, 4)])
+    assert (runner.level, runner.horizon) == ("config", 5)
+    runner.recall([result(Outcome.FAIL, 9), result(Outcome.UNRESOLVED, 1, cold_check="same")])
+    assert (runner.level, runner.horizon) == ("config", 18)
+    runner.recall([result(Outcome.FAIL, 10), result(Outcome.PASS, 1, cold_check="other")])
+    assert (runner.level, runner.horizon) == ("cold", 18)
+    run = runner.train(1, runner.settings.bad, runner.horizon)
+    assert (run.level, run.horizon, run.seen.steps) == ("cold", 18, 18)
+    attributes = runner.judged(load_run(runner.folder, 1), None).attributes
+    assert {name: attributes[name] for name in ("level", "horizon", "steps", "ended")} == {
+        "level": "cold", "horizon": 18, "steps": 18, "ended": "horizon",
+    }  # fmt: skip
