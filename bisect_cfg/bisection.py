@@ -9,6 +9,7 @@ nothing.
 from __future__ import annotations
 
 import math
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +20,11 @@ from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial
+from threadpoolctl import ThreadpoolController
 
 from bisect_cfg.events import CauseFound, Concluded, Event, Progress, Resumed, TrialFinished, TrialStarted
 from bisect_cfg.factors import UNSET, Outcome, configuration_of, difference, equal
-from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report
+from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report, wilson
 from bisect_cfg.search import Ask, Conclusion, Done, FoundCause, Problem, State, look
 from bisect_cfg.search import Claim as SearchClaim
 from bisect_cfg.search.prior import odds_of
@@ -62,16 +64,17 @@ class Bisection:
         jobs: trials to run at once.
         strategy: "adaptive", "one-at-a-time" or "ddmin".
         first: stop at the first proven cause.
-        confidence: probability the answer must reach. Up to .95 it rests on 19 failures in 20 being
-            deterministic, and a random one is worked out once runs contradict each other or make it likely;
-            above, an even chance that it is random is assumed from the start, which takes more runs.
+        confidence: probability the answer must reach, whether the failure always shows or comes and goes.
         prior: "risk" (odds by name), "flat", or name -> odds (1 is ordinary, missing names are ordinary).
         confirm: how often each claim of the answer (the cause fails, it passes without each one parameter, the
-            correction passes) must have been observed itself. 0: a larger subset's pass speaks for a smaller
-            one, which saves about one run a parameter and trusts that no setting hides the failure. None, the
-            default: 0 up to a confidence of .95, above it 1.
+            correction passes) must have been observed itself. None, the default: once, and again as often as the
+            failure rate leaves doubt: one to three trials more than at 0 for a single cause that always fails. 0: a
+            larger subset's pass speaks for a smaller one, and up to a confidence of .95 the answer rests on 19
+            failures in 20 being deterministic.
         loss: what resetting each factor gives up, name -> weight (1 if missing); corrections that give up less
             are tried and named first.
+        work: what each factor's bad value is expected to multiply a trial's duration by, name -> ratio (1 if missing);
+            trials that cost less for what they tell are asked first, also by the times seen.
         is_failure: whether a failing result is the failure under study; None: same signature as the bad
             configuration's. Any other failure is UNRESOLVED.
         on_event: called with `Resumed`, `TrialStarted`, `TrialFinished`, `CauseFound`, `Concluded`, from the
@@ -103,6 +106,7 @@ class Bisection:
         prior: str | Mapping[str, float] = "risk",
         confirm: int | None = None,
         loss: Mapping[str, float] | None = None,
+        work: Mapping[str, float] | None = None,
         is_failure: Callable[[TrialResult], bool] | None = None,
         on_event: Callable[[Event], None] | None = None,
         max_seconds: float | None = None,
@@ -131,10 +135,13 @@ class Bisection:
         problem = Problem(
             names, self._valid, odds_of(names, prior), strategy=strategy, first=first, confidence=confidence,
             confirm=confirm, jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
+            work=tuple(math.log((work or {}).get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
         self._ledger = Ledger(self.factors, problem, storage, study_name, self._classify)
         self._running: dict[int, tuple[FrozenTrial, TrialRequest]] = {}
         self._announced: set[int] = set()
+        # A decision multiplies small matrices; more threads make it no faster, and would take the cores of a trial.
+        self._threads = ThreadpoolController()
 
     @property
     def study(self) -> optuna.Study:
@@ -223,7 +230,8 @@ class Bisection:
         try:
             while True:
                 records = self._ledger.records()
-                state = look(problem, records)
+                with self._threads.limit(limits=1, user_api="blas"):
+                    state = look(problem, records)
                 self._announce(state)
                 if isinstance(state.question, Done):
                     self._drop(futures)
@@ -448,11 +456,3 @@ def _remaining(state: State, factors: int, finished: int) -> int:
     if state.remaining or isinstance(state.question, Done):
         return state.remaining
     return max(2 - finished, 0) + 2 * (factors - 1).bit_length()
-
-
-def wilson(successes: int, runs: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % Wilson interval of a rate; unlike the usual one it is sensible at 5 of 5."""
-    rate, square = successes / runs, z * z
-    centre = (rate + square / (2 * runs)) / (1 + square / runs)
-    half = z * ((rate * (1 - rate) + square / (4 * runs)) / runs) ** 0.5 / (1 + square / runs)
-    return max(0.0, centre - half), min(1.0, centre + half)

@@ -87,7 +87,7 @@ def _safe_value_options(command: Any) -> Any:
 @click.option("--trial-timeout", type=_Number(0.1, MORE_THAN_ANYONE_WAITS), metavar="SECONDS", help="No step for this long is a hang. [from the good run's pace, at least 20]")
 @click.option("--failure", metavar="any|signal|non-finite|REGEX", help="Which failures count. [exactly the one your configuration shows]")
 @click.option("--first", is_flag=True, help="Stop at the first proven cause.")
-@click.option("--confirm", type=click.IntRange(1), default=3, show_default=True, help="How often every claim of the answer is run.")
+@click.option("--confirm", type=click.IntRange(1), help="How often every claim of the answer is run; by default as often as the failure rate leaves doubt.")
 @click.option("--confidence", type=_Number(0.5, 0.9999), default=0.95, show_default=True, help="For failures that come and go.")
 @click.option("--strategy", type=click.Choice(["adaptive", "one-at-a-time", "ddmin"]), default="adaptive", show_default=True, help="How to search.")
 @click.option("--prior", type=click.Choice(["risk", "flat"]), default="risk", show_default=True, help="Suspect risky settings first, or all alike.")

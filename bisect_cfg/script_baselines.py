@@ -10,20 +10,33 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.factors import Outcome
+from bisect_cfg.reports.text import duration
 from bisect_cfg.script_study import Listener, Options
 from bisect_cfg.study_folder import save_state
 from bisect_cfg.targets.settings import RESOURCES
+from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.script import LEVELS, Run, ScriptRunner, load_run
 from bisect_cfg.trials.verdict import judge
 
 WARM_TRIES = 2
-"""How often the bad configuration may pass at a start level before that level is given up: a failure can be random,
+"""How often the bad configuration may pass at a warm start level before that level is given up: a failure can be random,
 but a level that hides it is of no use."""
 
-DEAR_FACTOR = 3.0
-DEAR_SECONDS = 5.0
+COLD_TRIES = 3
+"""The same for a cold start, which is the user's own command again: what does not fail a second time in so many runs
+(and those at the warmer levels) is too rare to be isolated."""
+
+BLAMED_AFTER = 3
+"""Where the failure did not show at a warmer level, so many failures in a row at the next one put that down to the level;
+otherwise to chance, and the passes count in how often it fails."""
+
+COSTLY_FACTOR = 3.0
+COSTLY_SECONDS = 5.0
 """The good configuration cannot be afforded when its steps take this many times as long as those of the user's own,
 and more than so many seconds each: library defaults can mean eight long completions where the user has one."""
+
+PACE_STEPS = 3
+"""After so many steps the pace of the good configuration is known. (Or before, where it has used up their time.)"""
 
 
 class Baselines:
@@ -50,8 +63,10 @@ class Baselines:
         self._options, self._listener, self._note = options, listener, note
         self._folder, self._state, self._runner = folder, state, runner
         self._unsound: dict[str, str] = {}  # level -> why trials cannot start there
+        self._passed: list[Run] = []  # runs of the bad configuration that passed at a level that was given up
 
-    def find(self, bad_run: Run) -> tuple[list[Run], Run]:
+
+    def find(self, bad_run: Run) -> tuple[list[Run], Run | None]:
         """Find the fastest way to start trials at which both configurations behave as they should.
 
         At a sound level the bad configuration fails as it does cold, and the good one passes. A script can make a
@@ -59,12 +74,16 @@ class Baselines:
         good configuration that dies is tried at the next level before it is believed.
 
         Returns:
-            The runs of the bad configuration at the chosen level, and the run of the good one.
+            The further runs of the bad configuration that count, and the run of the good one; None in its place if
+            the failure never showed again.
         """
+        good_run, outcome = None, Outcome.UNRESOLVED
+        warm_runs: list[Run] = []
         for level in self.levels():
-            warm_runs = self._warm_start(level)
-            if warm_runs is None:
+            found = self._warm_start(level)
+            if found is None:
                 continue
+            warm_runs = found
             good_run = self._good_baseline(bad_run, level)
             outcome = self.outcome_of(good_run)
             if outcome is Outcome.UNRESOLVED and level != "cold":
@@ -74,6 +93,8 @@ class Baselines:
                 )
                 continue
             break
+        if good_run is None:
+            return self._passed, None
         self.keep("level", level)
         self._listener.run_finished("good baseline", good_run, outcome)
         return warm_runs, good_run
@@ -102,22 +123,32 @@ class Baselines:
             self._runner.level = level  # settled before; the server comes up when a trial needs it
         elif not self.bring_up(level):
             return None
-        if level == "cold":
-            return []
-        runs = []
-        for attempt in range(WARM_TRIES):
-            run = self._run(f"bad-{level}-{attempt + 1}", self._runner.settings.bad)
+        runs: list[Run] = []
+        tries = COLD_TRIES if level == "cold" else WARM_TRIES
+        wanted = BLAMED_AFTER if self._passed else 1
+        while len(runs) < tries or (0 < self._fails(runs) < wanted and len(runs) < wanted):
+            run = self._run(f"bad-{level}-{len(runs) + 1}", self._runner.settings.bad)
             runs.append(run)
             outcome = self.outcome_of(run)
-            self._listener.run_finished("warm start", run, outcome)
-            if outcome is Outcome.FAIL:
-                return runs
+            self._listener.run_finished("warm start" if level != "cold" else "bad again", run, outcome)
+            if outcome is Outcome.FAIL and self._fails(runs) >= wanted:
+                break
+        if self._fails(runs):
+            steady = self._fails(runs) == len(runs)
+            if self._passed and not steady:  # chance, not the level
+                return [*self._passed, *runs]
+            return runs
+        self._passed += [run for run in runs if self.outcome_of(run) is Outcome.PASS]
         shown = runs[-1].seen.failure
-        self._note(
-            f"Started at level {level} the bad configuration "
-            f"{'passes' if shown is None else f'ends with {shown}'}; trying a start from further back."
-        )
+        ending = "passes" if shown is None else f"ends with {shown}"
+        if level != "cold":
+            self._note(
+                f"Started at level {level} the bad configuration {ending}; trying a start from further back."
+            )
         return None
+
+    def _fails(self, runs: list[Run]) -> int:
+        return sum(self.outcome_of(run) is Outcome.FAIL for run in runs)
 
     def keep(self, key: str, value: Any) -> None:
         """Remember something in the study's state."""
@@ -125,45 +156,86 @@ class Baselines:
             self._state[key] = value
             save_state(self._folder, self._state)
 
-    def _run(self, name: str, configuration: dict[str, Any]) -> Run:
+    def _run(
+        self,
+        name: str,
+        configuration: dict[str, Any],
+        costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
+    ) -> Run:
         known = load_run(self._folder, name)
         if known is not None:
             return known
-        return self._runner.train(name, configuration, self._runner.horizon)
+        return self._runner.train(name, configuration, self._runner.horizon, costly=costly)
 
     def _good_baseline(self, bad_run: Run, level: str) -> Run:
-        """Run the good configuration; move the user's resource settings into it if it cannot be afforded."""
+        """Run the good configuration; where it cannot be afforded, move into it what of the user's makes it cheaper.
+
+        One setting at a time, the one that is predicted to save most first, so that as much as possible is varied.
+        """
         self._listener.phase("good baseline", "making sure the good configuration trains")
-        moved = "moved" in self._state
-        run = self._run(f"good-{level}{'-affordable' if moved else ''}", self._runner.settings.good)
-        if not moved:
-            reason = self._unaffordable(run, bad_run)
-            names = [
-                factor.name
-                for factor in self._runner.settings.factors
-                if factor.name.split(".")[0] in RESOURCES and factor.name not in self._options.only
-            ]
-            if reason and names:
-                self.keep("moved", names)
-                self.keep("moved_because", reason)
-                self._runner.settings = self._runner.settings.without(names)
-                run = self._run(f"good-{level}-affordable", self._runner.settings.good)
-        if self._state.get("moved"):
+        theirs = self._pace_of(bad_run)
+        allowed = max(COSTLY_SECONDS, COSTLY_FACTOR * theirs)
+
+        def costly(traces: Traces, seconds: float) -> bool:
+            begun, rows = traces.event("train_begin"), traces.metrics.rows
+            if begun is None:
+                return False
+            now = rows[PACE_STEPS - 1]["time"] if len(rows) >= PACE_STEPS else seconds
+            return now - begun["time"] > PACE_STEPS * allowed
+
+        moved = list(self._state.get("moved", ()))
+        while True:
+            name = f"good-{level}" + (f"-affordable-{len(moved)}" if moved else "")
+            run = self._run(name, self._runner.settings.good, costly)
+            reason = self._unaffordable(run, bad_run, theirs, allowed)
+            names = self._savers(run) if reason else []
+            if not names:
+                break
+            moved += names
+            self.keep("moved", moved)
+            self._state.setdefault("moved_because", reason)
+            self.keep("moved_because", self._state["moved_because"])
+            self._runner.settings = self._runner.settings.without(names)
+        if moved:
             self._note(
                 f"With the library's defaults the good configuration cannot be afforded here "
-                f"({self._state['moved_because']}), so it keeps your {', '.join(self._state['moved'])}. "
+                f"({self._state['moved_because']}), so it keeps your {', '.join(moved)}: not varied. "
                 "Name them with --only to vary them all the same."
             )
         return run
 
-    def _unaffordable(self, good: Run, bad: Run) -> str:
+    def _savers(self, run: Run) -> list[str]:
+        """The fewest settings whose user's values are predicted to make the good configuration affordable."""
+        settings = self._runner.settings
+        spared = {name.removeprefix("args.") for name in self._options.only}
+        left = [f.name for f in settings.factors if f.name.split(".")[0] in RESOURCES and f.name not in spared]
+        work = settings.work(settings.good)
+        saving = {name: work / settings.work({**settings.good, name: settings.bad[name]}) for name in left}
+        # Memory runs out over the same numbers that take the time, but for the steps that are accumulated.
+        memory = run.seen.died is not None and run.seen.died.kind == "out-of-memory"
+        order = sorted((name for name in left if saving[name] > 1), key=lambda name: -saving[name])
+        if memory:
+            order = [name for name in order if name != "gradient_accumulation_steps"]
+        for name in order or left:
+            for chosen in ([name], *([name, other] for other in left if other != name)):
+                smaller = settings.without(chosen)
+                if self._runner.checks.error(smaller.args_item(smaller.good)) is None:
+                    return list(chosen)
+        return left
+
+    def _pace_of(self, run: Run) -> float:
+        """Seconds a step of a run; of one that failed in its first step, what it spent in training."""
+        return run.seen.pace or max(run.seen.seconds - self._runner.start_seconds, 0.0)
+
+    def _unaffordable(self, good: Run, bad: Run, theirs: float, allowed: float) -> str:
         if good.seen.died is not None and good.seen.died.kind == "out-of-memory":
             return "it runs out of memory"
         hung = good.seen.died is not None and good.seen.died.kind == "hang"
         if hung and not (bad.seen.died is not None and bad.seen.died.kind == "hang"):
             return "its steps take too long"
-        theirs = bad.seen.pace or (bad.seen.seconds - self._runner.start_seconds)
         ours = good.seen.pace
-        if ours is not None and ours > DEAR_SECONDS and ours > DEAR_FACTOR * theirs:
-            return f"its steps take {ours:.0f} s, yours {theirs:.0f} s"
+        if good.costly and good.seen.steps < PACE_STEPS:
+            return f"its steps take more than {duration(allowed)}, yours {duration(theirs)}"
+        if ours is not None and ours > allowed:
+            return f"its steps take {duration(ours)}, yours {duration(theirs)}"
         return ""

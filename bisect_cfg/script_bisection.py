@@ -10,6 +10,7 @@ after a crash goes on where it was.
 
 from __future__ import annotations
 
+import linecache
 import sys
 import time
 from collections.abc import Mapping
@@ -71,6 +72,18 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
         finally:
             runner.close()
     return replace(answer, seconds=time.monotonic() - started)
+
+
+FRAMES_READ = 3
+"""So many of the innermost frames of a traceback have their lines read for names of settings."""
+
+
+def said_of(run: Run) -> str:
+    """What a failing run said about itself: its message, and the lines of code that the exception left."""
+    exception = run.traces.event("exception") or {}
+    frames = exception.get("frames", ())[-FRAMES_READ:]
+    lines = [linecache.getline(str(frame[0]), int(frame[1])) for frame in frames]
+    return "\n".join([run.seen.message, str(exception.get("message", "")), *lines])
 
 
 # ------------------------------------------------------------------------------------------------------- the phases
@@ -154,6 +167,14 @@ class _Phases:
 
         warm_runs, good_run = self.baselines.find(bad_run)
         settings = runner.settings
+        if good_run is None:
+            runs = [bad_run, *warm_runs]
+            self._note(
+                f"Your configuration failed in 1 of {len(runs)} runs, and never again: too rarely to tell which setting "
+                "makes it fail, if it is a setting at all. If it fails more often elsewhere or later, run it there, or say "
+                "--steps."
+            )
+            return self._answer("inconclusive", settings=settings, bad_run=bad_run, again=tuple(warm_runs))
         if self.baselines.outcome_of(good_run) is not Outcome.PASS:
             return self._answer("baseline_fails", settings=settings, bad_run=bad_run, good_run=good_run)
         for symptom in good_run.seen.symptoms:
@@ -306,7 +327,7 @@ class _Phases:
         runner, options, settings = self.runner, self.options, self.runner.settings
         self.listener.phase("isolate", "")
         failure = bad_run.seen.failure.kind if bad_run.seen.failure else ""
-        odds = odds_of(list(settings.bad), options.prior, failure)
+        odds = odds_of(list(settings.bad), options.prior, failure, said_of(bad_run))
         try:
             bisection = Bisection(
                 settings.good,
@@ -322,6 +343,7 @@ class _Phases:
                 prior=dict(zip(settings.bad, odds)) if odds else options.prior,
                 confirm=options.confirm,
                 loss={name: weight(name, options.keep) for name in settings.bad},
+                work=settings.work_of_each(),
                 is_failure=lambda result: True,  # the runner has compared signatures already
                 on_event=self.listener.event,
                 max_seconds=None if options.max_seconds is None else max(0.0, self._seconds_left()),

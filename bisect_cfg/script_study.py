@@ -37,7 +37,7 @@ class Options:
     strategy: str = "adaptive"
     failure: str | None = None
     first: bool = False
-    confirm: int = 3
+    confirm: int | None = None
     confidence: float = 0.95
     prior: str = "risk"
     level: str | None = None
@@ -109,6 +109,7 @@ class Answer:
         script: the target.
         settings: the factors; None if it did not come to that.
         bad_run: the first reproduction.
+        again: further runs of the bad configuration, where it failed once and never again.
         report: of the bisection proper; None if it did not come to that.
         level: how trials were started.
         horizon: steps per trial.
@@ -125,6 +126,7 @@ class Answer:
     settings: Settings | None = None
     bad_run: Run | None = None
     good_run: Run | None = None
+    again: tuple[Run, ...] = ()
     report: Any = None
     level: str = "cold"
     horizon: int | None = None

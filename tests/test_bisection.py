@@ -87,7 +87,7 @@ def test_confirm_repeats_every_claim() -> None:
 
 
 def test_added_trials_count_once() -> None:
-    bisection = Bisection(GOOD, BAD, lambda c: not c["bf16"], isolation="none")
+    bisection = Bisection(GOOD, BAD, lambda c: not c["bf16"], isolation="none", confirm=0)
     bisection.add(BAD, TrialResult(Outcome.FAIL, "fail"), "bad baseline")
     bisection.add(BAD, TrialResult(Outcome.FAIL, "fail"), "bad baseline")
     report = bisection.run()

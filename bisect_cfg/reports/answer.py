@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bisect_cfg.jsonfile import write_json, write_text
 from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.reports.report import wilson
 from bisect_cfg.reports.recommendation import as_claim, recommendation, title_of
 from bisect_cfg.reports.safe_config import safe_yaml
 from bisect_cfg.script_study import Answer
@@ -71,7 +72,7 @@ def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
         "complete": bool(report is not None and report.complete),
         "failure": failure_of(answer.bad_run),
         "where": answer.place.to_json() if answer.place is not None else None,
-        "causes": [_cause(cause) for cause in report.causes] if report is not None else [],
+        "causes": [_cause(cause, rows) for cause in report.causes] if report is not None else [],
         "corrections": [
             {"parameters": list(correction.parameters), "passes": as_claim(correction.passes)}
             for correction in (report.corrections if report is not None else ())
@@ -80,10 +81,7 @@ def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
             {"settings": list(settings), "hide": list(cause)}
             for settings, cause in (report.masking if report is not None else ())
         ],
-        "reproduction": {
-            "rate": report.reproduction_rate if report is not None else None,
-            "interval_95": list(report.reproduction_interval or ()) if report is not None else [],
-        },
+        "reproduction": _reproduction(answer),
         "recommendation": recommendation(answer, issue),
         "known_issue": issue,
         "environment": dict(environment),
@@ -124,8 +122,26 @@ def failure_of(run: Run | None) -> dict[str, Any] | None:
     return {**failure, "message": scrub(text), "where": signature.where, "step": seen.step, "signature": str(signature)}
 
 
-def _cause(cause: Any) -> dict[str, Any]:
+def _reproduction(answer: Answer) -> dict[str, Any]:
+    """How often the failure shows where it can."""
+    if answer.report is not None:
+        interval = answer.report.reproduction_interval or ()
+        return {"rate": answer.report.reproduction_rate, "interval_95": list(interval)}
+    if answer.again:
+        runs = 1 + len(answer.again)
+        return {"rate": 1 / runs, "interval_95": list(wilson(1, runs))}
+    return {"rate": None, "interval_95": []}
+
+
+def _step(cause: Any, rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """The step at which a cause fails by itself: that of the first run that shows it."""
+    shown = (row for row in rows if row["number"] in cause.evidence.fails.trials and row["outcome"] == "fail")
+    return next((row["step"] for row in shown), None)
+
+
+def _cause(cause: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
+        "step": _step(cause, rows),
         "parameters": {name: dict(cause.values[name]) for name in cause.parameters},
         "companions": list(cause.companions),
         "inseparable": list(cause.inseparable),
@@ -156,7 +172,10 @@ def _rows(answer: Answer) -> list[dict[str, Any]]:
 def _rows_before(answer: Answer) -> list[dict[str, Any]]:
     """The trials of a study that never came to its search: the baselines."""
     rows = []
-    for number, (purpose, run) in enumerate((("bad baseline", answer.bad_run), ("good baseline", answer.good_run))):
+    again = [("bad baseline", run) for run in answer.again]
+    for number, (purpose, run) in enumerate(
+        (("bad baseline", answer.bad_run), *again, ("good baseline", answer.good_run))
+    ):
         if run is not None:
             rows.append(
                 {
@@ -231,9 +250,11 @@ def commands(answer: Answer) -> dict[str, str]:
         return {}
     evidence = answer.report.causes[0].evidence
     found = {}
+    outcomes = {row["number"]: row["outcome"] for row in answer.report.rows}
     good = [number for claim in evidence.without.values() for number in claim.trials]
-    for label, numbers in (("last good", good), ("first bad", list(evidence.fails.trials))):
-        for number in reversed(numbers):
+    wanted = (("last good", good, "pass"), ("first bad", list(evidence.fails.trials), "fail"))
+    for label, numbers, outcome in wanted:
+        for number in reversed([number for number in numbers if outcomes.get(number) == outcome]):
             path = trial_folder(answer, number) / "command.sh"
             if path.exists():
                 found[label] = f"sh {shlex.quote(short_path(path))}"

@@ -292,11 +292,23 @@ def _print_baseline_fails(console: Console, answer: Answer) -> None:
 
 def _print_causes(console: Console, answer: Answer, result: dict[str, Any]) -> None:
     report = answer.report
+    if report is None:  # it never came to a search; the reason was said as a note
+        console.print(Text("No cause could be isolated.", style="bold yellow"))
+        console.print(Text(answer.notes[-1]))
+        return
     if not report.causes:
         console.print(Text("No cause could be proven.", style="bold yellow"))
     for number, cause in enumerate(report.causes, 1):
         title = "Cause" if len(report.causes) == 1 else f"Cause {number}"
-        _print_cause(console, title, cause, result["failure"])
+        own = result["causes"][number - 1]
+        _print_cause(console, title, cause, {**result["failure"], "step": own["step"] or result["failure"]["step"]})
+    if report.causes and (report.reproduction_rate or 1.0) < 1.0:
+        low, high = report.reproduction_interval or (0.0, 1.0)
+        console.print(
+            f"The failure is random: it shows in about {10 * report.reproduction_rate:.0f} of 10 runs "
+            f"({low:.0%} to {high:.0%}). So each run above was repeated until chance could hardly explain it.",
+            highlight=False,
+        )
     if report.causes:
         others = (
             "No other cause is left among the settings that differ."

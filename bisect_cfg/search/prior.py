@@ -10,6 +10,7 @@ learning rate, and a policy that collapses does not mind the batch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 RISK: dict[str, tuple[float, str]] = {
@@ -144,13 +145,27 @@ BY_FAILURE: dict[str, tuple[tuple[tuple[str, ...], float], ...]] = {
 }
 """Kind of failure (see `bisect_cfg.diagnosis.signature`) -> what it does to the odds of each group."""
 
-def odds_of(names: Sequence[str], prior: str | Mapping[str, float], failure: str = "") -> tuple[float, ...]:
+NAMED = 30.0
+"""What it does to the odds of a setting that the failure's message or the line of code names ("Number of reward weights"
+and `reward_weights`): such messages are mostly right about where, if not about why."""
+
+
+def names_it(text: str, name: str) -> bool:
+    """Whether a text names a setting, as an identifier or in plain words."""
+    words = name.split(".")[-1].split("_")
+    return re.search(r"(?<![A-Za-z0-9])" + "[_ -]".join(map(re.escape, words)) + r"(?![A-Za-z0-9])", text, re.I) is not None
+
+
+def odds_of(
+    names: Sequence[str], prior: str | Mapping[str, float], failure: str = "", said: str = ""
+) -> tuple[float, ...]:
     """The odds of each name: all 1 for "flat", from the tables for "risk", else from the mapping.
 
     Args:
         names: dotted names.
         prior: "risk", "flat" or name -> odds; names a mapping leaves out are ordinary.
         failure: the kind of the failure under study, "" if it is not known; it sharpens "risk".
+        said: its message and the like: settings that it names are likelier, under "risk".
 
     Raises:
         ValueError: an unknown prior, or odds that are not positive.
@@ -158,7 +173,7 @@ def odds_of(names: Sequence[str], prior: str | Mapping[str, float], failure: str
     if prior == "flat":
         return ()
     if prior == "risk":
-        return tuple(risk_of(name, failure) for name in names)
+        return tuple(risk_of(name, failure) * (NAMED if said and names_it(said, name) else 1.0) for name in names)
     if isinstance(prior, str):
         raise ValueError(f"prior must be 'risk', 'flat' or a mapping of names to odds, not {prior!r}")
     odds = tuple(float(prior.get(name, 1.0)) for name in names)

@@ -156,6 +156,12 @@ class Settings:
             result *= float(value) if isinstance(value, (int, float)) and value else 1.0
         return result
 
+    def work_of_each(self) -> dict[str, float]:
+        """Factor name -> what its bad level multiplies the work of a step by, as far as that is known: only those that do."""
+        work = self.work(self.good)
+        each = {name: self.work({**self.good, name: value}) / work for name, value in self.bad.items()}
+        return {name: ratio for name, ratio in each.items() if ratio != 1.0}
+
     def without(self, names: Iterable[str]) -> Settings:
         """The same with these factors left as the script has them: no longer factors."""
         gone = set(names)

@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -298,6 +298,7 @@ class Ending:
         seconds: it took.
         longest_silence: in training and outside of named slow phases, in seconds.
         phases: name of a slow phase -> its longest silence, in seconds.
+        costly: whether it was ended because it takes longer than can be afforded.
     """
 
     exit_code: int | None
@@ -305,6 +306,7 @@ class Ending:
     seconds: float
     longest_silence: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
+    costly: bool = False
 
 
 def follow(
@@ -315,6 +317,7 @@ def follow(
     enough: Callable[[Traces], bool] = lambda traces: False,
     progress: Callable[[Traces], None] = lambda traces: None,
     interrupted: threading.Event | None = None,
+    costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
 ) -> Ending:
     """Follow a process to its end, or end it: when it hangs, when enough is known, when we are interrupted.
 
@@ -325,6 +328,7 @@ def follow(
         enough: called after every new row; True ends the run (a silent failure is certain).
         progress: called after every new row or event, for a live view.
         interrupted: set by another thread to end the run.
+        costly: called all the time with the seconds since the start; True ends the run, which cannot be afforded.
 
     Raises:
         KeyboardInterrupt: `interrupted` was set.
@@ -353,6 +357,8 @@ def follow(
                 return ending(code)
             if interrupted is not None and interrupted.is_set():
                 raise KeyboardInterrupt
+            if costly(traces, time.monotonic() - start):
+                return replace(ending(None), costly=True)
             if hangs() is not None:
                 _dump_stacks(child)
                 traces.read()

@@ -142,6 +142,7 @@ class Run:
         folder: of the run.
         horizon: optimizer steps it was to make; None for all the script has.
         level: how it was started; "" if that is not known.
+        costly: whether it was ended because it takes longer than can be afforded.
     """
 
     seen: Observation
@@ -149,6 +150,7 @@ class Run:
     folder: Path
     horizon: int | None = None
     level: str = ""
+    costly: bool = False
 
 
 def _read_ending(folder: Path) -> tuple[Ending, dict[str, Any]] | None:
@@ -175,7 +177,7 @@ def load_run(study: Path, number: int | str) -> Run | None:
     traces = Traces.of(folder)
     traces.read()
     seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
-    return Run(seen, traces, folder, kept.get("horizon"), kept.get("level", ""))
+    return Run(seen, traces, folder, kept.get("horizon"), kept.get("level", ""), ending.costly)
 
 
 class Pauses:
@@ -456,6 +458,7 @@ class ScriptRunner:
         instruments: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
         enough: Callable[[Traces], bool] | None = None,
+        costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
     ) -> Run:
         """Train with a configuration and say what happened.
 
@@ -471,6 +474,7 @@ class ScriptRunner:
             instruments: what to find out besides (see the probe's `instruments`); None for an ordinary trial.
             env: further environment variables.
             enough: whether what is seen so far settles it; None: a silent failure under study does.
+            costly: whether it takes longer than can be afforded, asked all the time with the seconds since its start.
         """
         if self.before_run is not None:
             self.before_run()
@@ -516,6 +520,7 @@ class ScriptRunner:
                         enough=_until(enough or self._enough(until_it_dies), seconds),
                         progress=lambda traces: self._on_progress(number, len(traces.metrics.rows), steps),
                         interrupted=self._interrupted,
+                        costly=costly,
                     )
                 self._keeper.remove(child.pid)
                 if not (ending.exit_code is not None and getattr(child, "lost", False)):
@@ -531,7 +536,7 @@ class ScriptRunner:
             write_json(folder / "ending.json", {**asdict(ending), "horizon": steps, "steps": made, "level": at})
             self._seen.note(ending, made)
             seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
-            return Run(seen, traces, folder, steps, at)
+            return Run(seen, traces, folder, steps, at, ending.costly)
         finally:
             if device is not None:
                 self._slots.put(device)

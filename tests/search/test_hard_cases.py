@@ -135,7 +135,7 @@ def test_workers_on_one_storage_ask_different_questions() -> None:
     good, bad = dict.fromkeys(names, 0), dict.fromkeys(names, 1)
     storage = optuna.storages.InMemoryStorage()
     workers = [
-        Bisection(good, bad, bool, isolation="none", storage=storage, study_name="shared") for _ in range(4)
+        Bisection(good, bad, bool, isolation="none", storage=storage, study_name="shared", confirm=0) for _ in range(4)
     ]
     workers[0].add(bad, TrialResult(Outcome.FAIL, "fail"), "bad baseline")
     workers[0].add(good, TrialResult(Outcome.PASS), "good baseline")
