@@ -226,6 +226,7 @@ def _run() -> Any:
         _complain(error.format_message(), "See bisect-cfg --help.")
     except InputError as error:
         _complain(error.message, error.advice)
+        return error.status
     except (KeyboardInterrupt, click.Abort):
         click.echo("\nInterrupted; nothing is lost. The same command goes on where this one was.", err=True)
         return crash.INTERRUPTED

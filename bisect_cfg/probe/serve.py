@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 
-from . import capture, instruments, quiet, record, secrets, values, watch
+from . import capture, instruments, opened, quiet, record, secrets, values, watch
 from .imports import when_imported
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.
@@ -289,6 +289,7 @@ def begin(request, first=True):
     that the latter trains.
     """
     record.open_folder(request["folder"], first)
+    opened.begin(request.get("opened"))
     if first and not request.get("started"):
         instruments.begin(request.get("instruments"), request["folder"])
     for name, value in request.get("env", {}).items():

@@ -24,6 +24,7 @@ from typing import Any
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
+from bisect_cfg.inputs import Inputs
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
 from bisect_cfg.targets.captured import Capture, fork_point
 from bisect_cfg.targets.script import Script
@@ -148,6 +149,7 @@ class ScriptRunner:
         self.script, self.folder = script, folder
         self.capture: Capture | None = None
         self.settings: Settings | None = None
+        self.inputs: Inputs | None = None  # compared around every run
         self.horizon: int | None = None
         self.level = "cold"
         self.is_failure: FailureTest | None = None
@@ -363,10 +365,15 @@ class ScriptRunner:
             instruments: what to find out besides (see the probe's `instruments`); None for an ordinary trial.
             env: further environment variables.
             enough: whether what is seen so far settles it; None: a silent failure under study does.
+
+        Raises:
+            InputsChanged: what the trials read is not what it was; this run does not count.
         """
         if self.before_run is not None:
             self.before_run()
         level = level or self.level
+        if self.inputs is not None:
+            self.inputs.check()
         folder = self._new_folder(number)
         if overrides is None:
             overrides = self.settings.overrides(configuration)
@@ -377,6 +384,7 @@ class ScriptRunner:
                 "overrides": dict(overrides),
                 "targets": self.settings.targets if self.settings is not None else None,
                 "steps": steps,
+                "opened": None if self.inputs is None else self.inputs.to_note(),
                 "stop_when_non_finite": not until_it_dies,
                 "env": {**(env or {}), **({} if device is None else {"CUDA_VISIBLE_DEVICES": device})},
                 "started": self.capture is not None and self.capture.started,
@@ -404,6 +412,9 @@ class ScriptRunner:
             traces.read()
             traces.adopt()
             shorten(folder / "log.txt")
+            if self.inputs is not None:  # it may have changed before the script was read: then this is no evidence
+                self.inputs.after_run(traces)
+                self.inputs.check()
             write_json(folder / "ending.json", asdict(ending))
             seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
             return Run(seen, traces, folder)
