@@ -79,7 +79,8 @@ def is_race(error: Exception) -> bool:
 
     The kinds of error are the database driver's, which need not be installed here.
     """
-    return type(error).__name__ in ("IntegrityError", "OperationalError")
+    named = type(error).__name__ in ("IntegrityError", "OperationalError")
+    return named and "unable to open" not in str(error)  # a folder that is not there will not come
 
 
 def study_name(storage: optuna.storages.BaseStorage, name: str, identity: Mapping[str, Any], anew: bool) -> str:

@@ -39,9 +39,10 @@ def test_two_scripts_share_a_storage(tool):
     script(tool.folder, BETA_FAILS.replace(*BOTH_SET), name="b/x/train.py")
     shared = ("--storage", "sqlite:///shared.db", "--no-recommend", "--no-where")
     address = f"sqlite:///{tool.folder / 'shared.db'}"
-    for name, cause in (("a", "bf16"), ("b", "beta")):
-        said = tool("bisect", f"{name}/x/train.py", "--study", f"of-{name}", *shared)
-        assert said.status == 0, said.all
+    both = {name: tool.start("bisect", f"{name}/x/train.py", "--study", f"of-{name}", *shared) for name in "ab"}
+    for name, cause in (("a", "bf16"), ("b", "beta")):  # at once, so that both make the database
+        out, err = both[name].communicate(timeout=240)
+        assert both[name].returncode == 0, out + err
         assert causes(tool.folder / f"of-{name}") == [[cause]]
     first = studies_in(address)
     assert len(first) == 2 and all(name.startswith("x-") for name in first)
