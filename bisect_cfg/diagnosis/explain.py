@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from bisect_cfg.diagnosis import _errors, _logs, _versions, signature
-from bisect_cfg.diagnosis._anchors import literals, scanner
+from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest, scanner
 from bisect_cfg.diagnosis._metrics import FACTS, Rows
 from bisect_cfg.diagnosis._text import clean
 from bisect_cfg.diagnosis.conditions import judge
@@ -265,10 +265,14 @@ class Reading:
         self._evidence: dict[str, list[Line]] = {}
         self._hits: dict[str, int] = {}  # in this block
         self._sample = b""  # of a log that is large enough for the scan to be fitted to it
+        self._scans: dict[Any, _logs.Scan] = {}
         clues = {clue for entry in entries for clue in entry.clues}
         self._all = {clue.value: literals(clue.value) for clue in clues if clue.kind == "line"}
         self._open = dict(self._all)
         self._clues = scanner(self._open.values())
+        self._keys: dict[str, list[str]] = {}  # four characters that every match has -> the patterns
+        for pattern, runs in self._all.items():
+            self._keys.setdefault(rarest(runs), []).append(pattern)
 
     def read(self, stream: BinaryIO) -> None:
         """Reads it to its end."""
@@ -352,6 +356,13 @@ class Reading:
             self._open = dict(self._all)
 
     def _scanner(self) -> _logs.Scan:
+        """The scan for what is open; it is made once for each set of clues, which come and go with the rows."""
+        state = (frozenset(self._open), len(self.logs.anchors()), len(self.errors.anchors()), bool(self._sample))
+        if state not in self._scans:
+            self._scans[state] = self._make_scanner()
+        return self._scans[state]
+
+    def _make_scanner(self) -> _logs.Scan:
         patterns = [*self._open.values(), *self.logs.anchors(), *self.errors.anchors()]
         if not self._sample:
             return scanner(patterns)
@@ -367,8 +378,9 @@ class Reading:
         if not self._clues.search(raw):  # a line of a traceback
             return
         text, said = raw.decode("utf-8", "replace"), None
-        for pattern, runs in list(self._open.items()):
-            if runs[0] not in text:
+        here = self._keys.keys() & {text[at : at + SHORTEST] for at in range(len(text) - SHORTEST + 1)}
+        for pattern in [one for key in here for one in self._keys[key]]:
+            if pattern not in self._open or self._open[pattern][0] not in text:
                 continue
             said = said or clean(text)
             if re.search(pattern, said):
