@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from bisect_cfg.checks import checked, from_python
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.secrets import HIDDEN
+from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.reports.answer import write_answer
 from bisect_cfg.reports.report import Report
 from bisect_cfg.script_bisection import bisect_script
 from bisect_cfg.script_study import Answer, Options
-from bisect_cfg.study_folder import read_command, write_command
-from bisect_cfg.targets.script import find_script
+from bisect_cfg.study_folder import read_command, write_command, written_here
+from bisect_cfg.targets.script import find_script, interpreter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,11 +46,19 @@ def run(
     write_command(answer.folder, command)
     result = write_answer(answer, fingerprint(python))
     print_answer(console, answer, result)
+    if answer.stopped is not None:  # said last, as it asks for something to be done
+        raise answer.stopped
     return answer, result
 
 
 def recommend_again(
-    study: Path, wishes: Mapping[str, Any], console: Console, live: bool | None, arguments: Sequence[str] = ()
+    study: Path,
+    wishes: Mapping[str, Any],
+    console: Console,
+    live: bool | None,
+    arguments: Sequence[str] = (),
+    python: str | None = None,
+    trust: bool = False,
 ) -> tuple[Answer, dict[str, Any]]:
     """Look for safe values of a study that was isolated before, and write its files anew.
 
@@ -59,11 +68,15 @@ def recommend_again(
         console: where to show it.
         live: as for `View`.
         arguments: of the script, in place of those that the study has: it keeps no secrets.
+        python: the interpreter that trains; None for this one.
+        trust: run what the study's folder says, with the interpreter that it names, wherever it comes from.
 
     Raises:
-        InputError: it is no study, or its script has changed, or a secret is missing.
+        InputError: it is no study, its script has changed, a secret is missing, or it would run what nobody here has
+            asked for.
     """
     command = _of_right_shape(read_command(study), study)
+    command["python"] = _trusted_python(study, command, python, trust)
     known = {field.name for field in fields(Options)}
     options = {name: value for name, value in command["options"].items() if name in known}
     options |= {name: value for name, value in wishes.items() if value is not None}
@@ -82,6 +95,8 @@ def recommend_again(
             f"The storage of this study has a password, which the study does not keep: {options['storage']}",
             "Give its address with --storage.",
         )
+    runs = shown({**command, "arguments": mask_arguments(arguments or recorded)})
+    console.print(f"Runs: {runs}", markup=False, highlight=False, soft_wrap=True)
     try:
         here = contextlib.chdir(command["folder"])  # where the script's paths lead from
         with here:
@@ -107,6 +122,7 @@ def _of_right_shape(command: dict[str, Any], study: Path) -> dict[str, Any]:
     options, arguments = command["options"], command["arguments"]
     right = isinstance(options, dict) and isinstance(arguments, list) and all(isinstance(a, str) for a in arguments)
     right = right and all(isinstance(command[name], str) for name in ("target", "folder"))
+    right = right and os.path.isabs(command["folder"])  # another one would lead anywhere
     if not (right and isinstance(command["python"], (str, type(None)))):
         raise InputError(
             f"{study / 'command.json'} is damaged: it does not say what was run.",
@@ -120,6 +136,39 @@ def _tuples(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     return tuple((one[0], one[1]) if isinstance(one, list) and len(one) == 2 else one for one in value)
+
+
+def _trusted_python(study: Path, command: Mapping[str, Any], python: str | None, trust: bool) -> str | None:
+    """The interpreter to run what a study's folder asks for.
+
+    A folder can come from anywhere, and what it holds would be run. So it must have been written where it lies, and the
+    interpreter must be the one we run under, unless this call says otherwise.
+
+    Raises:
+        InputError: not so.
+    """
+    if python is not None:
+        command = {**command, "python": python}
+    would = f"It would run: {shown(command)}"
+    again = f"bisect-cfg recommend {shlex.quote(str(study))}"
+    if not (trust or written_here(study, command)):
+        raise InputError(
+            f"The study {study} was not made here: it was copied, or comes from somebody else.\n{would}",
+            f"If that is what you want: {again} --trust",
+        )
+    named = command["python"]
+    if not (trust or python is not None or named is None or interpreter(named) == interpreter(sys.executable)):
+        raise InputError(
+            f"The study {study} asks for another interpreter than this one.\n{would}",
+            f"If that is what you want: {again} --python {shlex.quote(named)}",
+        )
+    return named
+
+
+def shown(command: Mapping[str, Any]) -> str:
+    """A study's command as one would type it."""
+    words = [command["python"] or sys.executable, command["target"], *command["arguments"]]
+    return f"cd {shlex.quote(command['folder'])} && {shlex.join(words)}"
 
 
 def bisect(

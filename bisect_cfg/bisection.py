@@ -31,7 +31,7 @@ from bisect_cfg.search.prior import odds_of
 from bisect_cfg.search.problem import bits
 from bisect_cfg.stored import result_of
 from bisect_cfg.study import BEAT_SECONDS, Ledger
-from bisect_cfg.trials.function import FunctionRunner
+from bisect_cfg.trials.function import FunctionRunner, identity_of
 from bisect_cfg.trials.result import Runner, TrialRequest, TrialResult
 
 _OTHERS_POLL_SECONDS = 0.2
@@ -81,10 +81,12 @@ class Bisection:
             thread that called `run`.
         max_seconds: start no trial after this long.
         timeout: seconds until a function in a child counts as hanging.
+        identity: what else tells this study from others, name -> value that JSON can hold. It is kept with the study
+            and compared: trials of something else are no evidence. None: the code of the function.
 
     Raises:
         ValueError: an unknown strategy, prior or isolation.
-        StudyMismatch: the storage holds a study of that name for other configurations.
+        StudyMismatch: the storage holds a study of that name for other configurations, or of another identity.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Bisection:
         on_event: Callable[[Event], None] | None = None,
         max_seconds: float | None = None,
         timeout: float | None = None,
+        identity: Mapping[str, Any] | None = None,
     ) -> None:
         if strategy not in ("adaptive", "one-at-a-time", "ddmin"):
             raise ValueError(f"strategy must be 'adaptive', 'one-at-a-time' or 'ddmin', not {strategy!r}")
@@ -137,7 +140,9 @@ class Bisection:
             confirm=confirm, jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
             work=tuple(math.log((work or {}).get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
-        self._ledger = Ledger(self.factors, problem, storage, study_name, self._classify)
+        if identity is None and not hasattr(trial, "run"):
+            identity = identity_of(trial)
+        self._ledger = Ledger(self.factors, problem, storage, study_name, self._classify, identity)
         self._running: dict[int, tuple[FrozenTrial, TrialRequest]] = {}
         self._announced: set[int] = set()
         # A decision multiplies small matrices; more threads make it no faster, and would take the cores of a trial.

@@ -167,10 +167,10 @@ def _check_names(options: Options, pins: Mapping[str, Any], script: Script) -> N
 
 
 def _check_storage(storage: str) -> None:
-    import optuna
+    from bisect_cfg.storage import open_storage
 
     try:
-        optuna.storages.get_storage(storage).get_all_studies()
+        open_storage(storage).get_all_studies()
     except Exception as error:  # of the database's driver, whichever that is
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(

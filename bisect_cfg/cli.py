@@ -73,7 +73,8 @@ def _safe_value_options(command: Any) -> Any:
 
 @cli.command(
     epilog="""Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails);
-    2 wrong usage or input, or the machine refuses; 3 inconclusive; 70 a fault of bisect-cfg;
+    2 wrong usage or input, or the machine refuses; 3 inconclusive, or something
+    changed that the trials read; 70 a fault of bisect-cfg;
     130 interrupted (the same command goes on where it was)."""
 )
 @click.argument("target")
@@ -131,8 +132,12 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
 @click.option("--jobs", type=click.IntRange(1), help="Runs at once. [as in the bisection]")
 @click.option("--max-trials", type=click.IntRange(1), help="Stop when the study has this many trials in all.")
 @click.option("--max-seconds", type=_Number(1, MORE_THAN_ANYONE_WAITS), help="Start no run after this long.")
+@click.option("--python", metavar="PATH", help="Interpreter that runs the script. [this one]")
+@click.option("--trust", is_flag=True, help="Run what the folder names, though it was made elsewhere or names another interpreter.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
-def recommend(study: Path, arguments: tuple[str, ...], plain: bool, **options: Any) -> int:
+def recommend(
+    study: Path, arguments: tuple[str, ...], plain: bool, python: str | None, trust: bool, **options: Any
+) -> int:
     """Find safe values again for an isolated STUDY (its folder), with other margins, seeds or wishes.
 
     Every run that is there already counts; only what is missing is run. A study keeps no secrets: where the script was
@@ -140,7 +145,7 @@ def recommend(study: Path, arguments: tuple[str, ...], plain: bool, **options: A
     """
     from bisect_cfg.api import recommend_again
 
-    _, result = recommend_again(study, options, _console(), False if plain else None, arguments)
+    _, result = recommend_again(study, options, _console(), False if plain else None, arguments, python, trust)
     recommended = result["recommendation"]
     return 0 if recommended is not None and recommended["verified"] else 3
 
@@ -226,6 +231,7 @@ def _run() -> Any:
         _complain(error.format_message(), "See bisect-cfg --help.")
     except InputError as error:
         _complain(error.message, error.advice)
+        return error.status
     except (KeyboardInterrupt, click.Abort):
         click.echo("\nInterrupted; nothing is lost. The same command goes on where this one was.", err=True)
         return crash.INTERRUPTED

@@ -1,4 +1,4 @@
-"""The one exception that is meant for the user: it says what happened and what to do next."""
+"""The exceptions that are meant for the user: they say what happened and what to do next."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ class InputError(Exception):
         advice: what to do about it.
     """
 
+    status = 2
+    """The exit status that it means."""
+
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(message)
         self.message = message
@@ -18,3 +21,9 @@ class InputError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.advice}" if self.advice else self.message
+
+
+class InputsChanged(InputError):
+    """What the trials read changed while they ran. What was recorded before stands; nothing more can be added."""
+
+    status = 3

@@ -1,13 +1,16 @@
 """Files that are there whole or not at all, whoever is killed while they are written; only their owner can read them.
 
-A study holds the user's paths, arguments and settings. Its files are its owner's alone, and no secret is in them.
+A study holds the user's paths, arguments and settings. Its files are its owner's alone, and no secret is in them. Its
+folder may have come from elsewhere: what is written there must not end up where a link in it leads.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +21,15 @@ OWNER_ONLY = 0o600
 
 FOLDER_MODE = 0o700
 
-_HASHES = ("files", "modules")
+_HASHES = ("files", "modules", "later_modules", "read", "libraries")
 """Keys of study.json that map paths to hashes: a file may be called token."""
+
+_writing = threading.Lock()
 
 
 def private(path: str | os.PathLike[str], flags: int) -> int:
-    """An `opener` for `open` that makes a new file readable by its owner only."""
-    return os.open(path, flags, OWNER_ONLY)
+    """An `opener` for `open` that makes a new file readable by its owner only, and follows no link."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, OWNER_ONLY)
 
 
 def make_folder(path: Path) -> None:
@@ -37,20 +42,25 @@ def make_folder(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, all or nothing. What UTF-8 cannot hold (bytes of a file name) is written as it was.
+    """Write a text, all or nothing; a link or a pipe of that name is replaced, not followed.
+
+    What UTF-8 cannot hold (bytes of a file name) is written as it was.
 
     Raises:
         OSError: the folder cannot be written; nothing half-written is left.
     """
     temporary = path.with_name(path.name + ".new")
-    try:
-        with open(temporary, "w", encoding="utf-8", errors="surrogateescape", opener=private) as stream:
-            stream.write(text)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with _writing:  # of one study one process writes, but perhaps several of its threads
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+            with open(temporary, "x", encoding="utf-8", errors="surrogateescape", opener=private) as stream:
+                stream.write(text)
+            temporary.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -70,3 +80,8 @@ def write_json(path: Path, data: Any) -> None:
     else:
         plain = mask(plain)
     write_text(path, json.dumps(plain, indent=1) + "\n")
+
+
+def digest(value: Any) -> str:
+    """A short name for a value that JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()[:16]

@@ -15,7 +15,7 @@ from typing import Any
 
 from bisect_cfg.diagnosis.signature import Signature, is_sampling_error
 from bisect_cfg.diagnosis.where import RERUN, SENT_FROM_OUTSIDE, Where, locate
-from bisect_cfg.errors import InputError
+from bisect_cfg.errors import InputError, InputsChanged
 from bisect_cfg.factors import configuration_of
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.process import Patience
@@ -86,6 +86,8 @@ def localise(runner: ScriptRunner, settings: Settings, report: Any, bad_run: Run
         return Place(where, True, bad_run.folder.name, 0.0) if where else None
     try:
         run = load_run(runner.folder, FOLDER) or _run(runner, settings, report, bad_run, kind)
+    except InputsChanged:
+        raise
     except (InputError, OSError):  # nothing that was proven depends on it
         return None
     same = _same(run, failure, runner)

@@ -18,19 +18,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.errors import InputError
+from bisect_cfg.errors import InputError, InputsChanged
 from bisect_cfg.factors import Outcome
+from bisect_cfg.inputs import Inputs
+from bisect_cfg.jsonfile import digest
 from bisect_cfg.localise import Place, localise
 from bisect_cfg.recommend.case import Wishes
 from bisect_cfg.recommend.phase import Safe, SafeValues
 from bisect_cfg.script_baselines import Baselines
 from bisect_cfg.script_study import Answer, Listener, Options
-from bisect_cfg.study_folder import open_study
+from bisect_cfg.study_folder import identity_of, open_study
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.names import SUCCESSORS, check_name, outdated_in, parse_pins, read_good
-from bisect_cfg.targets.script import Script, hash_of
+from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings, build_settings
 from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.process import Patience
@@ -45,8 +48,8 @@ from bisect_cfg.trials.script import (
 from bisect_cfg.trials.training import check_watched
 from bisect_cfg.trials.verdict import FailureTest, same_as, widened
 
-LIBRARIES = ("torch", "transformers", "trl", "accelerate", "peft")
-"""Another version of one of these and the trials of before say nothing any more."""
+LIBRARIES = tuple(name for name in _packages.NAMES if name != "optuna")
+"""Another version of one of these, or one more or less, and the trials of before say nothing any more."""
 
 def bisect_script(script: Script, options: Options, listener: Listener) -> Answer:
     """Find which settings of a script make it fail.
@@ -56,9 +59,12 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
         KeyboardInterrupt: after everything that runs was ended; the study can be resumed.
     """
     started = time.monotonic()
-    installed = fingerprint(None if script.python == sys.executable else script.python).get("packages", {})
-    libraries = {name: version for name, version in installed.items() if name in LIBRARIES}
-    with open_study(script, options.study, options.identity(), options.restart, libraries) as (folder, state):
+    environment = fingerprint(None if script.python == sys.executable else script.python)
+    installed = environment.get("packages", {})
+    libraries = {name: installed.get(name) for name in LIBRARIES}
+    gpus = [gpu["name"] for gpu in environment.get("gpus") or ()]
+    opened = open_study(script, options.study, options.identity(), options.restart, libraries, gpus)
+    with opened as (folder, state):
         runner = ScriptRunner(
             script,
             folder,
@@ -67,6 +73,7 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
             devices=options.devices,
             on_progress=listener.step,
         )
+        runner.inputs = Inputs(script, folder, state)
         try:
             answer = _Phases(script, options, listener, folder, state, runner).run()
         finally:
@@ -232,9 +239,6 @@ class _Phases:
                 overrides=encoded,
             )
         begun = run.traces.event("train_begin")
-        if "modules" not in self.state:
-            files = (begun or {}).get("own_files", ())
-            self.baselines.keep("modules", {path: hash_of(Path(path)) for path in files if Path(path).is_file()})
         self.runner.start_seconds = begun["time"] if begun else run.seen.seconds
         self._check_that_it_trains(run)
         self.listener.run_finished("bad baseline", run, Outcome.FAIL if run.seen.failure else Outcome.PASS)
@@ -320,21 +324,23 @@ class _Phases:
         from bisect_cfg.bisection import Bisection
         from bisect_cfg.recommend.ways import weight
         from bisect_cfg.search.prior import odds_of
-        from bisect_cfg.storage import sqlite_storage
         from bisect_cfg.stored import result_of
         from bisect_cfg.study import StudyMismatch
 
         runner, options, settings = self.runner, self.options, self.runner.settings
         self.listener.phase("isolate", "")
-        failure = bad_run.seen.failure.kind if bad_run.seen.failure else ""
+        failure_seen = bad_run.seen.failure
+        failure = failure_seen.kind if failure_seen else ""
         odds = odds_of(list(settings.bad), options.prior, failure, said_of(bad_run))
         try:
+            storage, name, identity = self._study_in_storage(failure_seen)
             bisection = Bisection(
                 settings.good,
                 settings.bad,
                 runner,
-                storage=options.storage or sqlite_storage(self.folder / "study.db"),
-                study_name=self.script.name,
+                storage=storage,
+                study_name=name,
+                identity=identity,
                 max_trials=options.max_trials,
                 jobs=options.jobs,
                 strategy=options.strategy,
@@ -366,13 +372,17 @@ class _Phases:
         self.listener.isolating(bisection)
         report = bisection.run()
         details = {trial.number: trial.user_attrs.get("attributes", {}) for trial in bisection.study.trials}
-        place = self._place(settings, report, bad_run)
-        safe = None
-        if options.recommend and report.status == "isolated":
-            safe = self._find_safe_values(bisection.study, report, bad_run, good_run, details)
-            details = {**details, **safe.details}
-            best = {**settings.bad, **safe.best.changes} if safe.best else None
-            report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
+        place = safe = stopped = None
+        try:
+            place = self._place(settings, report, bad_run)
+            if options.recommend and report.status == "isolated":
+                safe = self._find_safe_values(bisection.study, report, bad_run, good_run, details)
+                details = {**details, **safe.details}
+                best = {**settings.bad, **safe.best.changes} if safe.best else None
+                report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
+        except InputsChanged as error:  # the causes stand on what ran before
+            stopped = error
+            self._note(error.message)
         return self._answer(
             report.status,
             settings=settings,
@@ -382,7 +392,25 @@ class _Phases:
             details=details,
             place=place,
             safe=safe,
+            stopped=stopped,
         )
+
+    def _study_in_storage(self, failure: Signature | None) -> tuple[Any, str, dict[str, Any]]:
+        """The storage, the study's name there, and what tells it from the others."""
+        from bisect_cfg.storage import open_storage, sqlite_storage, study_name
+
+        address, keep, settings = self.options.storage, self.baselines.keep, self.runner.settings
+        if "identity" not in self.state:  # settled once: later runs may learn of further inputs
+            factors = {factor.name: [factor.good, factor.bad] for factor in settings.factors}
+            keep("identity", identity_of(self.state, str(failure), factors))
+        identity = self.state["identity"]
+        if not address:
+            return sqlite_storage(self.folder / "study.db"), self.script.name, identity
+        storage, names = open_storage(address), self.state.get("studies", {})
+        if digest(address) not in names:
+            name = study_name(storage, self.script.name, identity, self.state.get("anew", False))
+            keep("studies", {**names, digest(address): name})
+        return storage, self.state["studies"][digest(address)], identity
 
     def _place(self, settings: Settings, report: Any, bad_run: Run) -> Place | None:
         """Where it fails, by one more run; it has no say in the answer."""

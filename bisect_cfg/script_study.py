@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.errors import InputsChanged
 from bisect_cfg.factors import Outcome
 from bisect_cfg.localise import Place
 from bisect_cfg.recommend.case import Judgement
@@ -15,7 +16,7 @@ from bisect_cfg.recommend.plan import MARGIN
 from bisect_cfg.recommend.runs import Question
 from bisect_cfg.recommend.scale import DEFAULT_RATIO
 from bisect_cfg.targets.names import Assignment, as_given
-from bisect_cfg.targets.script import Script
+from bisect_cfg.targets.script import Script, hash_of
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.script import Run
 from bisect_cfg.trials.verdict import Observation
@@ -57,12 +58,19 @@ class Options:
     def identity(self) -> dict[str, Any]:
         """The options that change what the trials mean; a study keeps them."""
         return {
-            "good": sorted(map(as_given, self.good)),
+            "good": sorted(_with_hash(as_given(text)) for text in self.good),
             "pins": sorted(map(as_given, self.pins)),
             "only": sorted(self.only),
             "except": sorted(self.excluded),
             "failure": self.failure,
+            "steps": self.steps,
         }
+
+
+def _with_hash(good: str) -> str:
+    """What follows --good: where it is a file, its content counts."""
+    path = Path(good)
+    return f"{good} {hash_of(path)}" if "=" not in good and path.is_file() else good
 
 
 class Listener:
@@ -118,6 +126,7 @@ class Answer:
         seconds: wall-clock time of this call.
         place: where the failure happens; None if it was not looked for, or nothing came out.
         safe: what was found to train; None if it did not come to that.
+        stopped: what ended this call before its time, though the causes are known; None if nothing did.
     """
 
     status: str
@@ -135,3 +144,4 @@ class Answer:
     seconds: float = 0.0
     place: Place | None = None
     safe: Safe | None = None
+    stopped: InputsChanged | None = None

@@ -1,19 +1,33 @@
-"""The default storage of a study: an SQLite file in its folder."""
+"""Where a study lives: an SQLite file in its folder, or a storage that it shares with other studies.
+
+In a shared storage a study goes by the script's name and a digest of its *identity*: what is studied (the script, its
+command, files and libraries, the good side, the failure). Equal identities mean the same study, so that the same
+command goes on with it from anywhere; what differs anywhere has a study of its own.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import optuna
 import sqlalchemy
 
-from bisect_cfg.jsonfile import private
+from bisect_cfg.jsonfile import digest, private
 
 BUSY_SECONDS = 60
 """How long to wait for another process that writes to the same study."""
+
+OPENING_ATTEMPTS = 8
+"""Optuna creates its tables in several transactions; the loser of a race finds them there a moment later."""
+
+NAME_DIGITS = 8
+"""Of the identity's digest in a study's name. The whole identity is compared besides."""
 
 
 def sqlite_storage(path: Path) -> optuna.storages.RDBStorage:
@@ -32,8 +46,61 @@ def sqlite_storage(path: Path) -> optuna.storages.RDBStorage:
     os.close(private(path, os.O_RDWR | os.O_CREAT))  # SQLite gives its other files the same mode
     sqlalchemy.event.listen(sqlalchemy.pool.Pool, "connect", connected)
     try:
-        return optuna.storages.RDBStorage(
-            f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": BUSY_SECONDS}}
-        )
+        # A path is no address: ? and # mean something there.
+        address = sqlalchemy.URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
+        return optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": {"timeout": BUSY_SECONDS}})
     finally:
         sqlalchemy.event.remove(sqlalchemy.pool.Pool, "connect", connected)
+
+
+def open_storage(address: str) -> optuna.storages.BaseStorage:
+    """Open (or make) a storage that the user named; other studies may be opening it at the same time.
+
+    Raises:
+        ValueError, ImportError, sqlalchemy.exc.SQLAlchemyError: as Optuna and SQLAlchemy raise them.
+    """
+    engine: dict[str, Any] = {}
+    if address.split(":")[0].split("+")[0] == "sqlite":  # no write-ahead log here: it may lie on a network disk
+        engine = {"connect_args": {"timeout": BUSY_SECONDS}}
+    for attempt in itertools.count(1):
+        try:
+            if engine:
+                return optuna.storages.RDBStorage(address, engine_kwargs=engine)
+            return optuna.storages.get_storage(address)
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            if attempt == OPENING_ATTEMPTS or not is_race(error):
+                raise
+            time.sleep(0.1 * attempt)
+    raise AssertionError("not reached")
+
+
+def is_race(error: Exception) -> bool:
+    """Whether two processes creating the tables of one new database may have caused this.
+
+    The kinds of error are the database driver's, which need not be installed here.
+    """
+    named = type(error).__name__ in ("IntegrityError", "OperationalError")
+    return named and "unable to open" not in str(error)  # a folder that is not there will not come
+
+
+def study_name(storage: optuna.storages.BaseStorage, name: str, identity: Mapping[str, Any], anew: bool) -> str:
+    """What a study is called in a shared storage.
+
+    Args:
+        storage: the storage.
+        name: of the script.
+        identity: what is studied.
+        anew: leave the studies of the same identity alone and take a name that is free.
+
+    Returns:
+        ``NAME-DIGEST``, or ``NAME-DIGEST-2`` and so on after a restart: the last of them unless `anew`.
+    """
+    taken = set(optuna.get_all_study_names(storage))
+    base = f"{name}-{digest(identity)[:NAME_DIGITS]}"
+    last = base
+    for number in itertools.count(2):
+        following = f"{base}-{number}"
+        if last not in taken or (following not in taken and not anew):
+            return last
+        last = following
+    raise AssertionError("not reached")

@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +34,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from bisect_cfg.factors import Factor, Outcome, Subset
 from bisect_cfg.search import Ask, Problem, Question, Record, next_question
 from bisect_cfg.search.problem import bits
+from bisect_cfg.storage import OPENING_ATTEMPTS, is_race
 from bisect_cfg.stored import (
     as_text,
     distribution_of,
@@ -52,9 +53,6 @@ BEAT_SECONDS = 20.0
 
 SILENCE_SECONDS = 120.0
 """A worker on another machine that has not been heard of for this long is dead (six missed beats)."""
-
-OPENING_ATTEMPTS = 8
-"""Optuna creates its tables in several transactions; the loser of a race finds them there a moment later."""
 
 _LIVE_RUNS: set[str] = set()
 """Bisections running in this very process, to tell their trials from those of an abandoned one."""
@@ -110,9 +108,11 @@ class Ledger:
         storage: an Optuna storage or its URL; None keeps the study in memory.
         study_name: several bisections may share a storage under different names.
         classify: (result, subset, result of the failing bad baseline or None) -> outcome, None while unknown.
+        identity: what is studied beside the factors (name of a part -> value that JSON can hold); kept with the
+            study.
 
     Raises:
-        StudyMismatch: the study exists and was made for other factors or levels.
+        StudyMismatch: the study exists and was made for other factors or levels, or for something else.
     """
 
     def __init__(
@@ -122,6 +122,7 @@ class Ledger:
         storage: str | optuna.storages.BaseStorage | None,
         study_name: str | None,
         classify: Callable[[TrialResult, int, TrialResult | None], Outcome | None],
+        identity: Mapping[str, Any] | None = None,
     ) -> None:
         self.factors, self.problem, self._classify = tuple(factors), problem, classify
         self.distributions = {factor.name: distribution_of(factor) for factor in self.factors}
@@ -135,7 +136,7 @@ class Ledger:
         self._mine: set[int] = set()
         self._lock = threading.RLock()
         _LIVE_RUNS.add(self._run)
-        self._check_identity()
+        self._check_identity(dict(identity or {}))
 
     def _open(self, storage: str | optuna.storages.BaseStorage | None, name: str | None) -> optuna.Study:
         """Create or load the study; two processes may be creating the tables of one new database at once."""
@@ -148,16 +149,22 @@ class Ledger:
                     load_if_exists=True,
                     sampler=BisectionSampler(self),
                 )
-            except (
-                Exception
-            ) as error:  # the kinds are the database driver's, which need not be installed here
-                last = attempt == OPENING_ATTEMPTS - 1
-                if last or type(error).__name__ not in ("IntegrityError", "OperationalError"):
+            except Exception as error:
+                if attempt == OPENING_ATTEMPTS - 1 or not is_race(error):
                     raise
                 time.sleep(0.1 * (attempt + 1))
         raise AssertionError("not reached")
 
-    def _check_identity(self) -> None:
+    def _check_identity(self, identity: Mapping[str, Any]) -> None:
+        known = self.study.user_attrs.get("identity", {})
+        differing = sorted(name for name, value in identity.items() if known.get(name, value) != value)
+        if differing:
+            raise StudyMismatch(
+                f"the study {self.study.study_name!r} is of something else: not the same "
+                f"{', '.join(differing)}. Use another study name or storage for this bisection."
+            )
+        if identity and not known:
+            self.study.set_user_attr("identity", dict(identity))
         mine = {f.name: [as_text(f.good), as_text(f.bad)] for f in self.factors}
         theirs = self.study.user_attrs.get("factors")
         if theirs is None:

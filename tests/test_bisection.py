@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -69,6 +70,24 @@ def test_resuming_repeats_nothing(tmp_path) -> None:
     assert len(calls) == len(report.rows)
     again = Bisection(GOOD, BAD, trial, isolation="none", storage=url).run()
     assert len(calls) == len(again.rows) and again.causes == report.causes
+
+
+def test_a_study_of_another_function_is_refused(tmp_path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+
+    def blames(name: str) -> Callable[[dict], bool]:
+        return lambda c: c[name] == GOOD[name]
+
+    first = Bisection(GOOD, BAD, lambda c: not c["bf16"], isolation="none", storage=url).run()
+    with pytest.raises(ValueError, match="trial function"):
+        Bisection(GOOD, BAD, lambda c: c["lr"] != 1e-3, isolation="none", storage=url)
+    other = Bisection(GOOD, BAD, lambda c: c["lr"] != 1e-3, isolation="none", storage=url, study_name="other").run()
+    assert [first.causes[0].parameters, other.causes[0].parameters] == [("bf16",), ("lr",)]
+    # The code is compared, not what it closes over; an identity of one's own tells such functions apart.
+    known = {"isolation": "none", "storage": url, "study_name": "third"}
+    Bisection(GOOD, BAD, blames("bf16"), identity={"blames": "bf16"}, **known).run()
+    with pytest.raises(ValueError, match="blames"):
+        Bisection(GOOD, BAD, blames("lr"), identity={"blames": "lr"}, **known)
 
 
 def test_a_study_of_other_configurations_is_refused(tmp_path) -> None:

@@ -35,6 +35,10 @@ _HEALTHY = (
     " 'frac_reward_zero_std': 0.0, 'clip_ratio/region_mean': 0.0, 'entropy': 0.4, 'epoch': 0.1}"
     "step:1 - global_seqlen/mean:9 - actor/pg_loss:0.1 - critic/rewards/max:1.0 - timing_s/step:9.0"
     "Loading checkpoint shards: 100%|##########| 2/2 [00:01<00:00, 1.2it/s] None True False"
+    " an exception, unable to be, which is not supported for the name ' of a module ' or package ; it does not exist: the"
+    " operator and the divide by zero, a command: not found, argument : error: failed, invalid loading of keys, "
+    " The TypeError: ValueError: is not available; has no attribute ' is not defined 'name ' corrupted 's value' process"
+    " mini_batch_size should be larger than 0 after, for \"reward\", line 12, in site-packages dist-packages File \""
 ).encode()
 
 
@@ -95,6 +99,12 @@ def scanner(patterns: Iterable[Sequence[str]]) -> re.Pattern[bytes]:
         for first, rests in sorted(groups.items())
     )
     return re.compile(b"|".join(alternatives) or b"(?!)")
+
+
+def rarest(runs: Sequence[str]) -> str:
+    """The `SHORTEST` characters of a pattern's plain runs that are seldom in a log, as far as letters tell."""
+    quads = [run[at : at + SHORTEST] for run in runs for at in range(len(run) - SHORTEST + 1)]
+    return min(quads, key=lambda quad: sum(_cost(letter.encode()[:1]) for letter in quad))
 
 
 def _cost(first: bytes) -> int:

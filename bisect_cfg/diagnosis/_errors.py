@@ -136,6 +136,7 @@ class Errors:
         self._unfinished: list[tuple[Error, bytes]] = []
         self._seen = 0
         self._ignored: dict[str, int] = {}  # who -> the line up to which a traceback ends nothing
+        self._known: set[int] = set()  # lines that were looked at
 
     def anchors(self) -> tuple[tuple[str], ...]:
         """What the scan has to stop at."""
@@ -147,7 +148,15 @@ class Errors:
             error.more = list(_continued(head + block[:PARAGRAPH_BYTES], error.who))
         self._unfinished = []
 
-    def line(self, raw: bytes, number: int, block: bytes, end: int, raised: str | None) -> None:
+    def knows(self, number: int) -> bool:
+        """Whether this line was looked at."""
+        return number in self._known
+
+    def ignore(self, number: int) -> None:
+        """A line that ends a traceback which somebody only printed."""
+        self._known.add(number)
+
+    def line(self, raw: bytes, number: int, block: bytes, end: int, raised: str | None, anyway: bool = False) -> None:
         """Looks at one line.
 
         Args:
@@ -156,10 +165,13 @@ class Errors:
             block: where it stands in; its following lines are taken from there.
             end: where it ends.
             raised: the type of the exception, if the line ends a traceback.
+            anyway: look at it, though it has no word of an error.
         """
-        if raised is None and not _WORTH.search(raw):
+        if raised is None and not anyway and not _WORTH.search(raw):
             return
         self._seen += 1
+        if self._seen < FLOOD:
+            self._known.add(number)
         shown = plain(raw[:LONGEST].decode("utf-8", "replace"))
         who, said = split_prefix(shown)
         said = unframed(said.strip())
@@ -184,7 +196,7 @@ class Errors:
 
     def after(self, survived: Callable[[Error], bool]) -> list[Error]:
         """Those that nothing survived, in the order of the log."""
-        return [error for error in (*self._first, *self._last) if not survived(error)]
+        return sorted((one for one in (*self._first, *self._last) if not survived(one)), key=lambda one: one.line)
 
 
 def cause(errors: list[Error]) -> Error | None:

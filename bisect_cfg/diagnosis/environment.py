@@ -44,6 +44,12 @@ def fingerprint(python: str | None = None) -> dict[str, Any]:
     return result | _machine.machine()
 
 
+def packages_of(python: str) -> dict[str, str]:
+    """Name -> version of the packages that matter to a training, as an interpreter finds them now."""
+    found = _packages.installed() if python == sys.executable else _ask(python)
+    return found["packages"]
+
+
 def loaded_cublas(python: str | None = None) -> dict[str, Any] | None:
     """The cuBLAS that torch really loads (`path`, `version`), asked of a process that imports torch.
 

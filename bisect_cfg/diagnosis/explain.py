@@ -12,6 +12,7 @@ Rows of metrics after an error tell that training survived it; then it explains 
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import sys
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from bisect_cfg.diagnosis import _errors, _logs, _versions, signature
-from bisect_cfg.diagnosis._anchors import literals, scanner
+from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest, scanner
 from bisect_cfg.diagnosis._metrics import FACTS, Rows
 from bisect_cfg.diagnosis._text import clean
 from bisect_cfg.diagnosis.conditions import judge
@@ -44,6 +45,9 @@ and an entry that needs a second clue beats one that does not."""
 FOR_CAUSE, FOR_ERROR = 5, 2
 """... and what it is worth that the clue stands in the error that says most about the cause, or in another one that
 ended a process. A general entry about the error itself is as good as a specific one about a warning before it."""
+
+OF_TRACEBACK, BEFORE = 80, 6
+"""Lines before an error that belong to it: its traceback, or what a program says before it gives up."""
 
 PARAGRAPHS = 40
 """Errors whose lines are read as one text, to find what is wrapped."""
@@ -217,10 +221,13 @@ def combine(
         bonus = 0
         if own and any(line.file == own[0] and own[1] <= line.number <= own[2] for line in any_lines):
             bonus = FOR_CAUSE
-        elif any((line.file, line.number) in places for line in any_lines):
+        elif any((line.file, line.number) in places or _leads_to(line, cause, by_error) for line in any_lines):
             bonus = FOR_ERROR
-        elif of_cause and by_line and not entry.lasting and not entry.early:
-            aside.append(match)
+        if of_cause and not bonus and by_line and not entry.lasting and not entry.early:
+            aside.append(match)  # a warning somewhere else; the error is another one
+            continue
+        if of_cause and bonus != FOR_CAUSE and entry.general and not entry.early and not _of_metrics(entry, found):
+            aside.append(match)  # a launcher's or an engine's words about the error that is already there
             continue
         match = Match(match.entry, match.score + bonus, match.why, match.evidence, match.unchecked)
         (matches if _applies(entry, found, where, configuration) else aside).append(match)
@@ -245,6 +252,18 @@ def combine(
     )
 
 
+@functools.lru_cache(maxsize=4)
+def _prepared(entries: tuple[Entry, ...]) -> tuple[dict[str, list[str]], re.Pattern[bytes], dict[str, list[str]]]:
+    """The lines' patterns with their plain runs, one scan for all of them, and for four characters the patterns all of
+    whose matches have them."""
+    clues = {clue for entry in entries for clue in entry.clues}
+    patterns = {clue.value: literals(clue.value) for clue in clues if clue.kind == "line"}
+    keys: dict[str, list[str]] = {}
+    for pattern, runs in patterns.items():
+        keys.setdefault(rarest(runs), []).append(pattern)
+    return patterns, scanner(patterns.values()), keys
+
+
 class Reading:
     """One pass over a log: which clues it has, and where.
 
@@ -265,10 +284,9 @@ class Reading:
         self._evidence: dict[str, list[Line]] = {}
         self._hits: dict[str, int] = {}  # in this block
         self._sample = b""  # of a log that is large enough for the scan to be fitted to it
-        clues = {clue for entry in entries for clue in entry.clues}
-        self._all = {clue.value: literals(clue.value) for clue in clues if clue.kind == "line"}
+        self._scans: dict[Any, _logs.Scan] = {}
+        self._all, self._clues, self._keys = _prepared(tuple(entries))
         self._open = dict(self._all)
-        self._clues = scanner(self._open.values())
 
     def read(self, stream: BinaryIO) -> None:
         """Reads it to its end."""
@@ -294,6 +312,20 @@ class Reading:
                 scan = self._scanner()
             number += block.count(b"\n")
         self.lines = number - 1 + (not self.tail.endswith(b"\n") and bool(self.tail))
+        self._look_at_the_end()
+
+    def _look_at_the_end(self) -> None:
+        """Takes every line of the end for an error's, whether the scan would stop at it or not."""
+        tail = self.tail if len(self.tail) < _versions.LOOKED_AT else self.tail[self.tail.find(b"\n") + 1 :]
+        number = self.lines - tail.count(b"\n") + tail.endswith(b"\n")
+        start = 0
+        while start < len(tail):
+            end = tail.find(b"\n", start)
+            end = len(tail) if end < 0 else end
+            if not self.errors.knows(number):
+                self.errors.line(tail[start:end], number, tail, end, None, anyway=True)
+            start, number = end + 1, number + 1
+        self.errors.begin(b"")
 
     def found(self) -> dict[Clue, list[Line]]:
         """Every clue the log has, with the lines that show it."""
@@ -352,6 +384,13 @@ class Reading:
             self._open = dict(self._all)
 
     def _scanner(self) -> _logs.Scan:
+        """The scan for what is open; it is made once for each set of clues, which come and go with the rows."""
+        state = (frozenset(self._open), len(self.logs.anchors()), len(self.errors.anchors()), bool(self._sample))
+        if state not in self._scans:
+            self._scans[state] = self._make_scanner()
+        return self._scans[state]
+
+    def _make_scanner(self) -> _logs.Scan:
         patterns = [*self._open.values(), *self.logs.anchors(), *self.errors.anchors()]
         if not self._sample:
             return scanner(patterns)
@@ -362,13 +401,16 @@ class Reading:
     def _line(self, raw: bytes, number: int, block: bytes, end: int, raised: _logs.Traceback | None) -> None:
         if self.command is None and b"Command '[" in raw:
             self.command = raw.decode("utf-8", "replace")
-        if raised is None or not raised.printed:
+        if raised is not None and raised.printed:
+            self.errors.ignore(number)
+        else:
             self.errors.line(raw, number, block, end, None if raised is None else raised.type_name)
         if not self._clues.search(raw):  # a line of a traceback
             return
         text, said = raw.decode("utf-8", "replace"), None
-        for pattern, runs in list(self._open.items()):
-            if runs[0] not in text:
+        here = self._keys.keys() & {text[at : at + SHORTEST] for at in range(len(text) - SHORTEST + 1)}
+        for pattern in [one for key in here for one in self._keys[key]]:
+            if pattern not in self._open or self._open[pattern][0] not in text:
                 continue
             said = said or clean(text)
             if re.search(pattern, said):
@@ -383,6 +425,17 @@ class Reading:
         self._hits[pattern] = self._hits.get(pattern, 0) + 1
         if self._hits[pattern] >= HITS:
             self._open.pop(pattern, None)
+
+
+def _leads_to(line: Line, cause: _errors.Error | None, by_error: Mapping[int, Reading]) -> bool:
+    """Whether a line stands in the traceback that ends in the cause, or right before it."""
+    if cause is None or line.file != by_error[id(cause)].name:
+        return False
+    return 0 < cause.line - line.number <= (OF_TRACEBACK if cause.traced else BEFORE)
+
+
+def _of_metrics(entry: Entry, found: Mapping[Clue, list[Line]]) -> bool:
+    return any(clue.kind == "metric" and clue in found for clue in entry.any)
 
 
 def _told(readings: Sequence[Reading]) -> dict[str, Any]:

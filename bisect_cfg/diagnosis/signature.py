@@ -154,6 +154,8 @@ def from_exception(
     if "device-side assert triggered" in message:
         evidence = _logs.read(io.BytesIO(log_text.encode("utf-8", "replace")))
         return _assertion(evidence) or Signature("cuda-assert", "", "device-side assert triggered", where)
+    if type_name.startswith("ray.") and "OutOfMemoryError" in name:  # Ray watches the machine's memory, not the GPU's
+        return Signature("out-of-memory", "host", "", where)
     if "OutOfMemoryError" in name or _CUDA_OOM.search(message):
         return Signature("out-of-memory", "host" if _HOST_OOM.search(message) else "GPU", "", where)
     if name == "MemoryError" or _HOST_OOM.search(message):

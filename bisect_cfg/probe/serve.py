@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 
-from . import capture, heartbeat, instruments, quiet, record, secrets, values, watch
+from . import capture, heartbeat, instruments, opened, quiet, record, secrets, values, watch
 from .imports import when_imported
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.
@@ -376,6 +376,7 @@ def begin(request, first=True):
     that the latter trains.
     """
     record.open_folder(request["folder"], first)
+    opened.begin(request.get("opened"))
     if not request.get("heartbeat", True):
         heartbeat.stop()
     elif first:

@@ -202,7 +202,9 @@ def _own_files():
     script = os.path.abspath(main)
     folder = os.path.dirname(script) + os.sep
     files = {os.path.abspath(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
-    return sorted(f for f in files if f.startswith(folder) and f != script and "site-packages" not in f)
+    if record.first():
+        files.discard(script)  # the user's own command names it; that of a process which it started is known here only
+    return sorted(f for f in files if f.startswith(folder) and "site-packages" not in f)
 
 
 def _simulated():

@@ -17,6 +17,13 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments
 
 
+READ_WHOLE = 1 << 28
+"""Files up to this size (256 MiB, a fifth of a second) are hashed whole."""
+
+SAMPLES, SAMPLE_BYTES = 64, 1 << 16
+"""What is read of a larger one; its time of change counts too, so that a change elsewhere is noticed."""
+
+
 @dataclass(frozen=True)
 class Script:
     """What to run.
@@ -78,20 +85,41 @@ class Script:
         return {
             "script": str(self.path.resolve()),
             "arguments": self.shown_arguments,
+            "python": interpreter(self.python),
+            "folder": os.getcwd(),
             "script_hash": hash_of(self.path),
             "good_file_hash": hash_of(self.good_file) if self.good_file else None,
-            "files": {name: hash_of(Path(name)) for name in self._argument_files()},
+            "files": {name: hash_of(Path(name)) for name in self.argument_files()},
         }
 
-    def _argument_files(self) -> list[str]:
+    def argument_files(self) -> list[str]:
         """Files named on the script's command line: a YAML or JSON config, data."""
         values = [argument.partition("=")[2] or argument for argument in self.arguments]
         return sorted({value for value in values if Path(value).is_file()})
 
 
 def hash_of(path: Path) -> str:
-    """A short hash of a file's content."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    """A short hash of a file's content; of a very large file that of its size, its time and samples.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as stream:
+        known = os.fstat(stream.fileno())
+        if known.st_size <= READ_WHOLE:
+            return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+        found = hashlib.sha256(f"{known.st_size} {known.st_mtime_ns}".encode())
+        for number in range(SAMPLES):
+            stream.seek(number * (known.st_size - SAMPLE_BYTES) // (SAMPLES - 1))
+            found.update(stream.read(SAMPLE_BYTES))
+        return found.hexdigest()[:16]
+
+
+def interpreter(python: str) -> str:
+    """An interpreter's path, the same however it is spelled: of the links in one environment's folder the file's own
+    name."""
+    path = os.path.abspath(shutil.which(python) or python)
+    return os.path.join(os.path.dirname(path), os.path.basename(os.path.realpath(path)))
 
 
 def find_script(

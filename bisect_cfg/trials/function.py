@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import inspect
 import json
 import os
@@ -25,11 +26,13 @@ import struct
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bisect_cfg.diagnosis.signature import from_exception
 from bisect_cfg.factors import Outcome
+from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 
@@ -379,3 +382,27 @@ def describe(trial: Callable[..., Any]) -> str:
         return f"{os.path.basename(inspect.getsourcefile(trial) or '?')}:{name}"
     except TypeError:
         return name
+
+
+def identity_of(function: Callable[..., Any]) -> dict[str, str]:
+    """What tells a trial function from another one: its code, as this Python compiles it, whatever it closes over.
+
+    Returns:
+        One entry, named after the Python so that others do not compare it; none for what is not written in Python.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None) or getattr(getattr(type(function), "__call__", None), "__code__", None)
+    if code is None:
+        return {}
+    return {f"trial function (Python {sys.version_info.major}.{sys.version_info.minor})": digest(_parts(code))}
+
+
+def _parts(code: types.CodeType) -> list[Any]:
+    def constant(value: Any) -> Any:
+        if isinstance(value, types.CodeType):
+            return _parts(value)
+        return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
+
+    return [code.co_code.hex(), code.co_names, code.co_varnames, [constant(value) for value in code.co_consts]]

@@ -25,6 +25,7 @@ from typing import Any
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
+from bisect_cfg.inputs import Inputs
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
 from bisect_cfg.targets.captured import Capture, fork_point
 from bisect_cfg.targets.script import Script
@@ -235,6 +236,7 @@ class ScriptRunner:
         self.script, self.folder = script, folder
         self.capture: Capture | None = None
         self.settings: Settings | None = None
+        self.inputs: Inputs | None = None  # compared around every run
         self.horizon: int | None = None
         self.level = "cold"
         self.is_failure: FailureTest | None = None
@@ -475,9 +477,14 @@ class ScriptRunner:
             env: further environment variables.
             enough: whether what is seen so far settles it; None: a silent failure under study does.
             costly: whether it takes longer than can be afforded, asked all the time with the seconds since its start.
+
+        Raises:
+            InputsChanged: what the trials read is not what it was; this run does not count.
         """
         if self.before_run is not None:
             self.before_run()
+        if self.inputs is not None:
+            self.inputs.check()
         if overrides is None:
             overrides = self.settings.overrides(configuration)
         device = self._slots.get() if self._has_devices else None
@@ -491,6 +498,7 @@ class ScriptRunner:
                     "overrides": dict(overrides),
                     "targets": self.settings.targets if self.settings is not None else None,
                     "steps": steps,
+                    "opened": None if self.inputs is None else self.inputs.to_note(),
                     "stop_when_non_finite": not until_it_dies,
                     "env": {
                         **({} if number == 0 else own_port(os.environ)),  # the first run is the user's, as it is
@@ -532,6 +540,9 @@ class ScriptRunner:
             traces.read()
             traces.adopt()
             shorten(folder / "log.txt")
+            if self.inputs is not None:  # it may have changed before the script was read: then this is no evidence
+                self.inputs.after_run(traces)
+                self.inputs.check()
             made = len(traces.metrics.rows)
             write_json(folder / "ending.json", {**asdict(ending), "horizon": steps, "steps": made, "level": at})
             self._seen.note(ending, made)

@@ -80,8 +80,6 @@ NOT_FAILURES = {
     "syntax error": '  File "train.py", line 3\n    x =\n      ^\nSyntaxError: invalid syntax\n',
     "key error in a user's reward": "Traceback (most recent call last):\n  File \"r.py\", line 8, in reward\n"
     "KeyError: 'answer'\n",
-    "no network": "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443)\n",
-    "disk full": "OSError: [Errno 28] No space left on device\n",
     "interrupted": "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n"
     "KeyboardInterrupt\n",
     "git": "error: failed to push some refs to 'origin'\nhint: Updates were rejected\n",

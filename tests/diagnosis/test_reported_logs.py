@@ -61,6 +61,7 @@ FSDP = """Traceback (most recent call last):
             "Some specified arguments are not used by the HfArgumentParser: ['--max_prompt_length', '512']\n",
             "removed-argument",
         ),
+        ("*** JOB 881231 ON n CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\nsrun: error: n: task 1: Killed\n", "slurm-limit"),
     ],
 )
 def test_explained_by(log: str, entry: str) -> None:
@@ -75,7 +76,6 @@ def test_explained_by(log: str, entry: str) -> None:
         "/env/torch/distributed/fsdp/fully_sharded_data_parallel.py:690: FutureWarning: FSDP.state_dict_type()\n" + HEALTHY,
         "GRPOConfig(use_liger_kernel=True, beta=0.0, use_vllm=True)\n" + HEALTHY,
         "bash: line 1: 4411 Killed                  timeout 5 python3 sol.py\n" + HEALTHY,
-        "*** JOB 881231 ON n CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\nsrun: error: n: task 1: Killed\n",
         "TypeError: '>' not supported between instances of 'float' and 'str'\n",
     ],
 )

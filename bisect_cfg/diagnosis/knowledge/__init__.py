@@ -42,6 +42,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.diagnosis import _version_pairs
 from bisect_cfg.diagnosis._anchors import literals
 from bisect_cfg.diagnosis._metrics import FACTS
 
@@ -109,17 +110,21 @@ def load(folder: Path = FOLDER) -> tuple[Entry, ...]:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where libyaml is there
     entries: dict[str, Entry] = {}
+    tables: list[tuple[str, Any]] = []
     for path in sorted(folder.glob("*.yaml")):
         try:
-            table = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+            tables.append((path.name, yaml.load(path.read_text(encoding="utf-8"), Loader=loader)))
         except yaml.YAMLError as error:
             raise KnowledgeError(f"{path.name}: not YAML: {error}") from error
+    if folder == FOLDER:
+        tables.append((_version_pairs.TABLE.name, list(_version_pairs.as_entries())))
+    for name, table in tables:
         if not isinstance(table, list):
-            raise KnowledgeError(f"{path.name}: a list of entries is expected, each begins with '- id: ...'")
+            raise KnowledgeError(f"{name}: a list of entries is expected, each begins with '- id: ...'")
         for index, data in enumerate(table):
-            entry = check(data, f"{path.name}, entry {index + 1}")
+            entry = check(data, f"{name}, entry {index + 1}")
             if entry.id in entries:
-                raise KnowledgeError(f"{path.name}: the id {entry.id!r} is used twice; choose another")
+                raise KnowledgeError(f"{name}: the id {entry.id!r} is used twice; choose another")
             entries[entry.id] = entry
     return tuple(entries.values())
 
@@ -161,8 +166,7 @@ def check(data: Any, place: str) -> Entry:
 def _clue(data: Any, place: str) -> Clue:
     if isinstance(data, str):
         try:
-            re.compile(data)
-            literals(data)
+            literals(data)  # parses it, which shows what is wrong with it; it is compiled where it is looked for
         except (re.error, ValueError) as error:
             raise KnowledgeError(f"{place}: {error}") from error
         return Clue("line", data)
