@@ -65,8 +65,12 @@ sparse reward has dead steps all the time."""
 GONE, GONE_STEPS = 0.15, 16
 """No more than this share of the best reward left in so many steps is a collapse, whatever the other metrics say."""
 
-SLOWLY = 32
-"""Steps. Entropy that took longer to vanish while the reward rose is a task that has been learnt."""
+SLOWLY = 8
+"""Steps. Entropy that took as long to vanish, from a third of what it began with, while the reward rose is a task that has
+been learnt; measured collapses take one or two."""
+
+RECENT = 40
+"""Steps before a silent time that say how common silent steps are: a sparse reward may become sparser."""
 
 DEAD_STEPS = 5
 """A run without any gradient (or any spread of rewards) is called dead after this many steps, all of them so.
@@ -187,7 +191,7 @@ class _Past:
         self.streak = 0  # ... and how many in a row are now
         self.still = 0  # of these, with a grad_norm of 0
         self.entropy = False  # whether any step had one
-        self.slow = 0  # steps with an entropy between `LOW_SHARE` and `COLLAPSE_SHARE` or below
+        self.fading = 0  # steps with an entropy between `LOW_SHARE` and `COLLAPSE_SHARE` of the first
         self._window: list[float] = []
 
     def take(self, row: Row) -> None:
@@ -216,7 +220,8 @@ class _Past:
             self.streak = self.streak + 1 if silent else 0
             self.still = (self.still + 1 if _number(row, "grad_norm") == 0 else 0) if silent else 0
             self.entropy |= _number(row, "entropy") is not None
-            self.slow += self.start > 0 and _below(row, self.start, LOW_SHARE)
+            low = self.start > 0 and _below(row, self.start, LOW_SHARE)
+            self.fading += low and not _below(row, self.start, COLLAPSE_SHARE)
 
     @property
     def start(self) -> float:
@@ -263,7 +268,7 @@ def lost(rows: Sequence[Row], past: _Past) -> str:
     start, rewards = past.start, _rewards(rows)
     entropy = _number(rows[-1], "entropy")
     fell = f"entropy fell from {start:.3g} to {entropy:.2g}" if entropy is not None else ""
-    learnt = past.slow > SLOWLY and len(past.began) > 0 and bool(rewards) and fmean(rewards) > fmean(past.began)
+    learnt = past.fading >= SLOWLY and len(past.began) > 0 and bool(rewards) and fmean(rewards) > fmean(past.began)
     with_entropy = start > 0 and all(_number(row, "entropy") is not None for row in rows)
     dead = [_dead_groups(row) for row in rows]
     if with_entropy and not learnt:
@@ -305,7 +310,11 @@ def _silent(past: _Past, rows: Sequence[Row]) -> str:
     streak, before = past.streak, len(past.silent) - 1 - past.streak
     if streak < 2 * COLLAPSE_STREAK or before < 1:
         return ""
-    share = (past.silent[before] + 1) / (before + 2)
+    recent = max(before - RECENT, 0)
+    share = max(
+        (past.silent[before] + 1) / (before + 2),
+        (past.silent[before] - past.silent[recent] + 1) / (before - recent + 2),
+    )
     rewards = _rewards(rows)
     unrisen = not rewards or not past.began or fmean(rewards) <= fmean(past.began[:COLLAPSE_STREAK]) + 1e-9
     if not past.entropy and past.still >= streak and unrisen and share**streak < BY_CHANCE**0.5:
