@@ -81,6 +81,10 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
     return replace(answer, seconds=time.monotonic() - started)
 
 
+TRIED_SECONDS = 30.0
+TRIED_SHARE = 0.5
+"""What the one run with costly defaults may take at the end: so many seconds, or this share of what the isolation took."""
+
 FRAMES_READ = 3
 """So many of the innermost frames of a traceback have their lines read for names of settings."""
 
@@ -290,6 +294,7 @@ class _Phases:
             only=self.options.only,
             excluded=self.options.excluded,
         )
+        self._everything = settings
         settings = settings.without(self.state.get("moved", ()))
         self.runner.settings = settings
         for note in settings.notes:
@@ -374,6 +379,7 @@ class _Phases:
         details = {trial.number: trial.user_attrs.get("attributes", {}) for trial in bisection.study.trials}
         place = safe = stopped = None
         try:
+            report = self._with_defaults_of_the_moved(report)
             place = self._place(settings, report, bad_run)
             if options.recommend and report.status == "isolated":
                 safe = self._find_safe_values(bisection.study, report, bad_run, good_run, details)
@@ -411,6 +417,45 @@ class _Phases:
             name = study_name(storage, self.script.name, identity, self.state.get("anew", False))
             keep("studies", {**names, digest(address): name})
         return storage, self.state["studies"][digest(address)], identity
+
+    def _with_defaults_of_the_moved(self, report: Any) -> Any:
+        """Where settings were taken over from the user because their defaults are costly: does the cause need them?
+
+        One run of the cause with their defaults tells, if it fails soon enough to be affordable.
+        """
+        moved = [factor for factor in self._everything.factors if factor.name in self.state.get("moved", ())]
+        if not moved or not report.causes:
+            return report
+        runner, settings = self.runner, self.runner.settings
+        names = ", ".join(factor.name for factor in moved)
+        cause = report.causes[0]
+        configuration = {**settings.good, **{name: value["bad"] for name, value in cause.values.items()}}
+        configuration.update({name: settings.bad[name] for name in cause.companions})
+        configuration.update({factor.name: factor.reset for factor in moved})
+        affordable = max(TRIED_SECONDS, TRIED_SHARE * report.seconds)
+        run = load_run(self.folder, "defaults-of-the-moved")
+        if run is None:
+            self.listener.phase("defaults", f"trying the cause with the defaults of {names}")
+            run = runner.train(
+                "defaults-of-the-moved",
+                configuration,
+                runner.horizon,
+                costly=lambda traces, seconds: seconds > affordable,
+            )
+        outcome = self.baselines.outcome_of(run)
+        if outcome is Outcome.FAIL:
+            self._note(f"With the library's {names} it fails all the same: no part of the cause.")
+            return report
+        if outcome is Outcome.PASS and not run.costly:
+            self._note(
+                f"With the library's {names} instead of yours it passes ({run.seen.steps} steps): so the failure needs "
+                "your value too."
+            )
+        else:
+            self._note(
+                f"Whether the failure needs your {names} was not settled: with the library's a run takes too long."
+            )
+        return replace(report, complete=False)
 
     def _place(self, settings: Settings, report: Any, bad_run: Run) -> Place | None:
         """Where it fails, by one more run; it has no say in the answer."""

@@ -233,6 +233,8 @@ def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> No
         _print_no_failure(console, answer)
     elif answer.status == "baseline_fails":
         _print_baseline_fails(console, answer)
+    elif answer.again:
+        console.print(Text("No cause could be isolated.", style="bold yellow"))  # why was said as a note
     elif answer.report is None:
         console.print(Text("Nothing is settled yet: the same command with more trials or time goes on.", style="bold yellow"))
     else:
@@ -292,10 +294,6 @@ def _print_baseline_fails(console: Console, answer: Answer) -> None:
 
 def _print_causes(console: Console, answer: Answer, result: dict[str, Any]) -> None:
     report = answer.report
-    if report is None:  # it never came to a search; the reason was said as a note
-        console.print(Text("No cause could be isolated.", style="bold yellow"))
-        console.print(Text(answer.notes[-1]))
-        return
     if not report.causes:
         console.print(Text("No cause could be proven.", style="bold yellow"))
     for number, cause in enumerate(report.causes, 1):
@@ -306,7 +304,7 @@ def _print_causes(console: Console, answer: Answer, result: dict[str, Any]) -> N
         low, high = report.reproduction_interval or (0.0, 1.0)
         console.print(
             f"The failure is random: it shows in about {10 * report.reproduction_rate:.0f} of 10 runs "
-            f"({low:.0%} to {high:.0%}). So each run above was repeated until chance could hardly explain it.",
+            f"({low:.0%} to {high:.0%}). The answer weighs all the runs together.",
             highlight=False,
         )
     if report.causes:
