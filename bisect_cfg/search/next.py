@@ -77,6 +77,14 @@ def _ends(problem: Problem, tally: Tally) -> Question | None:
             note = "The bad configuration neither passed nor failed in a way that could be told."
             return Done(Conclusion("inconclusive", notes=(note,)))
         return Ask(problem.full, 0, "bad baseline", "Does the bad configuration fail?")
+    if good.fails and good.passes:
+        others = [r.other for r in tally.records if r.outcome is Outcome.UNRESOLVED and r.other]
+        after = f", after runs that ended in another failure ({others[-1]})" if others else ""
+        note = (
+            f"The good configuration passed at first and failed when it was run again{after}: something other than the "
+            "settings has changed, or it fails at random. Nothing can be told apart until that is mended."
+        )
+        return Done(Conclusion("inconclusive", notes=(note,)))
     if good.fails:
         note = "The good configuration fails too: the cause is not among the settings that differ."
         return Done(Conclusion("baseline_fails", notes=(note,)))

@@ -17,6 +17,8 @@ from bisect_cfg.search.validity import Validity
 
 CANNOT = "no configuration without it can be valid"
 
+UNSEEN = "every run without it ended in another failure"
+
 IMPLIED = "seen in a larger subset, without this one as well"
 
 
@@ -108,7 +110,8 @@ def prove(
             group = _group(validity, witness, bit, known)
             grouped |= group & ~cause
             inseparable |= group | bit if group else 0
-            claims[index] = Claim(None, Outcome.PASS, note=CANNOT)
+            seen_only = validity.only_seen(witness & ~bit, bit, known)
+            claims[index] = Claim(None, Outcome.PASS, note=UNSEEN if seen_only else CANNOT)
             smaller = witness & ~bit & ~group if group else 0
             if not smaller:
                 continue
@@ -138,7 +141,8 @@ def prove(
     if missing or refuted:
         return Proof(tuple(missing), refuted)
     for index in bits(grouped):
-        claims[index] = Claim(None, Outcome.PASS, note=CANNOT)
+        seen_only = validity.only_seen(witness & ~(1 << index), 1 << index, known)
+        claims[index] = Claim(None, Outcome.PASS, note=UNSEEN if seen_only else CANNOT)
     found = FoundCause(
         cause | grouped, companions & ~grouped, tally.claim(witness, Outcome.FAIL), claims, inseparable
     )
