@@ -289,10 +289,10 @@ def test_database_of_the_study(study, text):
 
 def test_a_script_that_is_gone_and_a_study_that_moved(study):
     (study.folder / "s").rename(study.folder / "elsewhere")
-    assert_told(study("recommend", "elsewhere", "--verify-seeds", "1"), "Use instead", status=0)
+    assert_told(study("recommend", "elsewhere", "--verify-seeds", "1", "--trust"), "Use instead", status=0)
     (study.folder / "train.py").rename(study.folder / "away.py")
     try:
-        assert_told(study("recommend", "elsewhere", "--verify-seeds", "1"), "train.py")
+        assert_told(study("recommend", "elsewhere", "--verify-seeds", "1", "--trust"), "train.py")
     finally:
         (study.folder / "away.py").rename(study.folder / "train.py")
 
