@@ -93,7 +93,7 @@ def test_recommend_takes_secrets_from_its_own_command_line(tool):
     assert said.status == 0, said.all
     assert files_with(tool.folder / "s", FLAG) == []
     other = tool("recommend", "s", "--verify-seeds", "4", "--", "--lr", FLAG)
-    assert other.status == 2 and FLAG not in other.all, other.all
+    assert other.status == 2 and "other arguments" in other.err, other.all
 
 
 def test_by_hand_asks_for_the_secret(tool):
