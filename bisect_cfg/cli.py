@@ -85,7 +85,7 @@ def _safe_value_options(command: Any) -> Any:
 @click.option("--except", "excluded", multiple=True, metavar="NAME", help="Leave these settings as the script has them.")
 @click.option("--pin", "pins", multiple=True, metavar="NAME=VALUE", help="Fix a setting for every trial.")
 @click.option("--steps", type=click.IntRange(1), help="Optimizer steps a trial runs. [from the step at which yours fails]")
-@click.option("--trial-timeout", type=_Number(0.1, MORE_THAN_ANYONE_WAITS), metavar="SECONDS", help="No step for this long is a hang. [from the good run's pace, at least 20]")
+@click.option("--trial-timeout", type=_Number(0.1, MORE_THAN_ANYONE_WAITS), metavar="SECONDS", help="No step for this long is a hang. [ten times the longest silence of the run itself, at least 20]")
 @click.option("--failure", metavar="any|signal|non-finite|REGEX", help="Which failures count. [exactly the one your configuration shows]")
 @click.option("--first", is_flag=True, help="Stop at the first proven cause.")
 @click.option("--confirm", type=click.IntRange(1), help="How often every claim of the answer is run; by default as often as the failure rate leaves doubt.")

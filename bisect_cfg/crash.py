@@ -105,6 +105,8 @@ def explained(error: BaseException) -> Ended | None:
             found = _of_the_system(one)
             if found:
                 return found
+        if isinstance(one, RuntimeError) and "start new thread" in str(one):
+            return _of_the_system(OSError(errno.EAGAIN, str(one)))
         if _is_of_database(one):
             text = str(one).lower()
             for words, what, advice in _DATABASE:
@@ -113,6 +115,12 @@ def explained(error: BaseException) -> Ended | None:
     if isinstance(error, MemoryError):
         return Ended(USAGE, "There is not enough memory.", GOES_ON)
     return None
+
+
+def refused_by_machine(error: BaseException) -> bool:
+    """Whether room or permission is what a database lacks: beginning anew would not help."""
+    found = explained(error)
+    return found is not None and "--restart" not in found.advice
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -126,9 +134,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _of_the_system(error: OSError) -> Ended | None:
     name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename or b"")
     where = f": {name}" if name else ""
-    if "start new thread" in str(error):
-        what, advice = _SYSTEM[errno.EAGAIN]
-    elif error.errno in _SYSTEM:
+    if error.errno in _SYSTEM:
         what, advice = _SYSTEM[error.errno]
     elif error.errno in _GONE and name:
         # A file of the study, or the folder we are in, that was there a moment ago.

@@ -20,6 +20,7 @@ from bisect_cfg.diagnosis._logs import signal_name
 from bisect_cfg.diagnosis.environment import fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.diagnosis.findings import Finding, check, worst_first
 from bisect_cfg.errors import InputError
+from bisect_cfg.probe.secrets import mask_arguments
 from bisect_cfg.targets.captured import Capture
 from bisect_cfg.targets.names import SUCCESSORS, outdated_in
 from bisect_cfg.targets.script import find_script
@@ -96,7 +97,7 @@ def examine(
         InputError: about the target or a file.
     """
     files = [read_recorded(path) for path in recorded]
-    target, inspection, launcher = " ".join(words), None, None
+    target, inspection, launcher = " ".join(mask_arguments(words)), None, None
     if words:
         command, launcher = _command(words, python)
         inspection = _inspected(command, launcher)
@@ -230,7 +231,7 @@ def _inspected(command: Sequence[str], launcher: str) -> Inspection:
     if not inspection.ranks and inspection.exit_code == 0:
         raise InputError(
             "The command ended without ever building a training config (GRPOConfig or another TrainingArguments).",
-            f"It must do so when started as: {' '.join(command)}",
+            f"It must do so when started as: {' '.join(mask_arguments(command))}",
         )
     return inspection
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.diagnosis.signature import Signature
@@ -362,6 +363,8 @@ class _Phases:
         except StudyMismatch as error:
             raise InputError(str(error), "Start anew with --restart, or name another folder with --study.") from None
         except (SQLAlchemyError, ImportError) as error:
+            if refused_by_machine(error):
+                raise
             where = options.storage or self.folder / "study.db"
             raise InputError(
                 f"The storage {where} cannot be opened: {str(error).splitlines()[0]}.",

@@ -17,6 +17,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState
 
 from bisect_cfg.factors import UNSET, Factor, Outcome
+from bisect_cfg.probe.secrets import mask, scrub
 from bisect_cfg.trials.result import TrialResult
 
 LOG_RATIO = 10.0
@@ -29,7 +30,8 @@ def distribution_of(factor: Factor) -> BaseDistribution:
     Numbers of one kind become an int or float range, so that later steps can look between the levels; all
     else is categorical with the good level first.
     """
-    good, bad = factor.good, factor.bad
+    # What is run comes from the configurations that the caller gives again, so secrets need not be kept.
+    good, bad = mask(factor.good, factor.name), mask(factor.bad, factor.name)
     if _is_number(good) and _is_number(bad):
         low, high = min(good, bad), max(good, bad)
         log = low > 0 and high / low >= LOG_RATIO
@@ -92,7 +94,7 @@ def result_attributes(result: TrialResult, outcome: Outcome | None) -> dict[str,
     values: dict[str, Any] = {
         "result": {
             "reported": result.outcome.value,
-            "message": result.message,
+            "message": scrub(result.message),
             "step": result.step,
         },
         "seconds": round(result.seconds, 6),

@@ -32,6 +32,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bisect_cfg.factors import Factor, Outcome, Subset
+from bisect_cfg.probe.secrets import mask
 from bisect_cfg.search import Ask, Problem, Question, Record, next_question
 from bisect_cfg.search.problem import bits
 from bisect_cfg.storage import OPENING_ATTEMPTS, is_race
@@ -165,7 +166,7 @@ class Ledger:
             )
         if identity and not known:
             self.study.set_user_attr("identity", dict(identity))
-        mine = {f.name: [as_text(f.good), as_text(f.bad)] for f in self.factors}
+        mine = {f.name: [as_text(mask(f.good, f.name)), as_text(mask(f.bad, f.name))] for f in self.factors}
         theirs = self.study.user_attrs.get("factors")
         if theirs is None:
             self.study.set_user_attr("factors", mine)

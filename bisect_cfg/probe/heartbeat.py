@@ -91,7 +91,7 @@ def open_file(folder):
         return
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        handle = os.open(os.path.join(folder, FILE), flags, 0o644)
+        handle = os.open(os.path.join(folder, FILE), flags, 0o600)
     except OSError:
         return
     try:

@@ -57,6 +57,8 @@ _SHORTEST_KNOWN = 6  # shorter values would also be hidden where they are ordina
 
 def is_secret_name(name, value=None):
     """Whether a setting, flag or key of this name holds a secret; `value` decides where the name does not."""
+    if "/" in str(name):  # a path, as a key of hashes
+        return False
     last = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).rpartition(".")[2].strip("-+\"'").replace("-", "_").lower()
     if "tokens" in last or _VOCABULARY.search(last):
         return False

@@ -10,7 +10,7 @@ import click
 from bisect_cfg.diagnosis.environment import describe
 from bisect_cfg.diagnosis.findings import Finding
 from bisect_cfg.doctor import Diagnosis
-from bisect_cfg.reports.text import count
+from bisect_cfg.reports.text import count, shown_safely
 
 WIDEST = 100
 """Columns of running text; wider lines are hard to read, whatever the terminal."""
@@ -24,7 +24,7 @@ SOURCES = {"measured": "measured with this version"}
 
 def show(diagnosis: Diagnosis) -> None:
     """Print it; colours only on a terminal."""
-    click.echo(render(diagnosis))
+    click.echo(shown_safely(render(diagnosis)))
 
 
 def render(diagnosis: Diagnosis) -> str:

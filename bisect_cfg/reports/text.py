@@ -15,6 +15,14 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 """Escapes and control characters, those that turn the direction of writing among them."""
 
+_OUR_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+def shown_safely(text: str) -> str:
+    """As `clean`, for a text that has colours of our own (`click.style`)."""
+    return "".join(part if _OUR_STYLE.fullmatch(part) else clean(part) for part in _OUR_STYLE.split(text))
+
+
 SIGNALS = {
     "SIGFPE": "a floating point exception",
     "SIGSEGV": "a segmentation fault",

@@ -13,7 +13,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import Tool
+from conftest import Said, Tool
+from forked_tool import ForkedTool, forked  # noqa: F401
 
 SCRIPT = """
     import os, signal, sys
@@ -43,8 +44,6 @@ def assert_told(said, *words: str, status: int | tuple[int, ...] = 2) -> None:
 
 
 def shell(tool: Tool, command: str, **options: object):
-    from conftest import Said
-
     command = command.replace("BISECT", f"{sys.executable} -m bisect_cfg")
     done = subprocess.run(
         ["bash", "-c", command], cwd=tool.folder, env=tool.environment, capture_output=True, text=True, timeout=240, **options
@@ -69,53 +68,53 @@ def shell(tool: Tool, command: str, **options: object):
     (["--storage", "sqlite:////no/such/folder/x.db"], "unable to open"), (["--storage", "x"], "The storage x"),
     (["--failure", "a{99999999999999}"], "--failure"),
 ])  # fmt: skip
-def test_before_the_first_run(tool, options, words):
-    write(tool.folder)
-    assert_told(tool("bisect", "train.py", "--study", "s", *options), words)
-    assert not (tool.folder / "s").exists()
+def test_before_the_first_run(forked, options, words):
+    write(forked.folder)
+    assert_told(forked("bisect", "train.py", "--study", "s", *options), words)
+    assert not (forked.folder / "s").exists()
 
 
 @pytest.mark.parametrize(("text", "words"), [
     ("learning_rate: 1.0e-6\nlearning_rate: 2.0e-6\n", "comes twice"), ("a: " + "[" * 3000, "not valid YAML"),
     ("a: \x00\n", "good.yaml"), ("a: !!binary aGk=\n", "bytes"), ("learning_rate: .nan\n", "NaN"),
 ])  # fmt: skip
-def test_good_files(tool, text, words):
-    write(tool.folder)
-    (tool.folder / "good.yaml").write_text(text)
-    assert_told(tool("bisect", ".", "--study", "s"), words)
+def test_good_files(forked, text, words):
+    write(forked.folder)
+    (forked.folder / "good.yaml").write_text(text)
+    assert_told(forked("bisect", ".", "--study", "s"), words)
 
 
-def test_date_in_a_good_file_is_its_text(tool):
-    write(tool.folder)
-    (tool.folder / "good.yaml").write_text("lr_scheduler_type: 2024-01-01\n")
-    said = tool("bisect", ".", "--study", "s", *QUICK)
+def test_date_in_a_good_file_is_its_text(forked):
+    write(forked.folder)
+    (forked.folder / "good.yaml").write_text("lr_scheduler_type: 2024-01-01\n")
+    said = forked("bisect", ".", "--study", "s", *QUICK)
     assert_told(said, "Cause  bf16", status=0)
-    values = json.loads((tool.folder / "s/result.json").read_text())["trials"][-1]["values"]
+    values = json.loads((forked.folder / "s/result.json").read_text())["trials"][-1]["values"]
     assert values["lr_scheduler_type"] == "2024-01-01" or "lr_scheduler_type" in values
 
 
-def test_names_with_and_without_args(tool):
-    write(tool.folder)
-    assert_told(tool("bisect", "train.py", "--only", "args.bf16", *QUICK), "1 setting differ", status=0)
+def test_names_with_and_without_args(forked):
+    write(forked.folder)
+    assert_told(forked("bisect", "train.py", "--only", "args.bf16", *QUICK), "1 setting differ", status=0)
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_max_trials_counts_the_first_runs(tool, most):
-    write(tool.folder)
-    said = tool("bisect", "train.py", "--study", "s", "--max-trials", most)
+def test_max_trials_counts_the_first_runs(forked, most):
+    write(forked.folder)
+    said = forked("bisect", "train.py", "--study", "s", "--max-trials", most)
     assert_told(said, f"Stopped after {most} trial", "--max-trials", status=3)
-    assert len(list((tool.folder / "s/trials").glob("*/ending.json"))) == most
-    assert json.loads((tool.folder / "s/result.json").read_text())["status"] == "inconclusive"
-    assert_told(tool("bisect", "train.py", "--study", "s", *QUICK), "Cause  bf16", status=0)
+    assert len(list((forked.folder / "s/trials").glob("*/ending.json"))) == most
+    assert json.loads((forked.folder / "s/result.json").read_text())["status"] == "inconclusive"
+    assert_told(forked("bisect", "train.py", "--study", "s", *QUICK), "Cause  bf16", status=0)
 
 
 @pytest.mark.parametrize(("line", "told"), [
     ("print('async_lru 1.0, dtype float, lr'); raise SystemExit(3)", False),
     ("GRPOTrainer(GRPOConfig(lr=3e-4)).train()", True),
 ])  # fmt: skip
-def test_words_are_matched_whole_and_where_something_complains(tool, line, told):
-    write(tool.folder, "from trl import GRPOConfig, GRPOTrainer\n" + line)
-    said = tool("bisect", "train.py")
+def test_words_are_matched_whole_and_where_something_complains(forked, line, told):
+    write(forked.folder, "from trl import GRPOConfig, GRPOTrainer\n" + line)
+    said = forked("bisect", "train.py")
     assert_told(said, "train.py")
     assert ("It is called" in said.all) is told
 
@@ -123,20 +122,20 @@ def test_words_are_matched_whole_and_where_something_complains(tool, line, told)
 # ---------------------------------------------------------------------------------------------------- what is printed
 
 
-def test_names_are_shown_and_not_obeyed(tool):
-    write(tool.folder / "my [red] dir [bold]")
-    said = tool("bisect", "my [red] dir [bold]/train.py", "--study", "[dim]s :smile:\x1b[31m\x07", *QUICK)
+def test_names_are_shown_and_not_obeyed(forked):
+    write(forked.folder / "my [red] dir [bold]")
+    said = forked("bisect", "my [red] dir [bold]/train.py", "--study", "[dim]s :smile:\x1b[31m\x07", *QUICK)
     assert_told(said, "[dim]s :smile:/", status=0)
 
 
-def test_control_characters_of_a_run_never_reach_the_terminal(tool):
-    write(tool.folder, SCRIPT.replace(
+def test_control_characters_of_a_run_never_reach_the_terminal(forked):
+    write(forked.folder, SCRIPT.replace(
         "os.kill(os.getpid(), signal.SIGFPE)",
         "print('\\x1b]0;log\\x07'); raise ValueError('\\x1b[2J\\x1b]0;title\\x07[red]told[/] \\x9b31m\\u202e')",
     ))  # fmt: skip
-    assert_told(tool("bisect", "train.py", "--study", "s", "--confirm", "1"), "[red]told[/]", status=0)
-    write(tool.folder, "print('\\x1b]0;log\\x07')\nraise SystemExit(3)", "dies.py")
-    assert_told(tool("bisect", "dies.py"), "Its last lines")
+    assert_told(forked("bisect", "train.py", "--study", "s", "--confirm", "1"), "[red]told[/]", status=0)
+    write(forked.folder, "print('\\x1b]0;log\\x07loaded')\nraise SystemExit(3)", "dies.py")
+    assert_told(forked("bisect", "dies.py"), "Its last lines", "loaded")
 
 
 @pytest.mark.parametrize("variables", [
@@ -157,13 +156,20 @@ def test_bytes_that_are_no_text_in_a_file_name(tool):
 # --------------------------------------------------------------------------------------------- what the machine refuses
 
 
+@pytest.mark.parametrize("arguments", [["doctor"], ["--help"], ["explain", "log"], ["bisect", "train.py", "--study", "s"]])
+def test_output_to_a_full_device(forked, arguments):
+    write(forked.folder)
+    (forked.folder / "log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n" * 400)
+    assert_told(forked(*arguments, stdout="/dev/full"), "output cannot be written")
+    assert forked(*arguments, stdout="/dev/full", stderr="/dev/full").status == 2
+    forked.assert_nothing_left()
+
+
 @pytest.mark.parametrize(("command", "statuses"), [
-    ("BISECT doctor | true; exit ${PIPESTATUS[0]}", (141,)), ("BISECT bisect --help | true; exit ${PIPESTATUS[0]}", (141,)),
-    ("BISECT doctor > /dev/full", (2,)), ("BISECT --help > /dev/full", (2,)), ("BISECT explain log > /dev/full", (2,)),
-    ("BISECT bisect nope.py > /dev/full 2>&1", (2,)), ("BISECT explain log >&- 2>&-", (0,)),
-    ("BISECT bisect train.py --study s > /dev/full", (2,)), ("BISECT bisect train.py --study s | head -1; exit ${PIPESTATUS[0]}", (0, 141)),
+    ("BISECT bisect --help | true; exit ${PIPESTATUS[0]}", (141,)), ("BISECT explain log >&- 2>&-", (0,)),
+    ("BISECT bisect train.py --study s | head -1; exit ${PIPESTATUS[0]}", (0, 141)),
 ])  # fmt: skip
-def test_output_that_cannot_be_written(tool, command, statuses):
+def test_output_that_nobody_reads(tool, command, statuses):
     write(tool.folder)
     (tool.folder / "log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n" * 400)
     assert_told(shell(tool, command), status=statuses)
@@ -171,26 +177,33 @@ def test_output_that_cannot_be_written(tool, command, statuses):
 
 
 @pytest.mark.parametrize("kilobytes", [0, 4, 100, 200])
-def test_disk_that_is_full(tool, kilobytes):
-    write(tool.folder)
+def test_disk_that_is_full(forked, kilobytes):
+    write(forked.folder)
     limit = (kilobytes * 1024, resource.RLIM_INFINITY)
-    said = shell(
-        tool, "BISECT bisect train.py --study s", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    said = forked(
+        "bisect", "train.py", "--study", "s", prepare=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     )
-    assert_told(said)
-    assert "too large" in said.all or "larger" in said.all or "disk I/O" in said.all or "cannot be read or written" in said.all
-    tool.assert_nothing_left()
+    if kilobytes:  # with nothing at all, not even its sentence can be written into a file
+        assert_told(said)
+        assert any(word in said.all for word in ("too large", "larger", "cannot be read or written")), said.all
+    else:
+        assert said.status == 2, said.all
+    assert "--restart" not in said.all
+    forked.assert_nothing_left()
 
 
 @pytest.mark.parametrize("descriptors", [12, 16, 20, 24, 28])
-def test_few_descriptors_are_no_interruption(tool, descriptors):
-    write(tool.folder)
-    said = shell(tool, f"ulimit -n {descriptors}; BISECT bisect train.py --study s --jobs 4 --no-recommend")
+def test_few_descriptors_are_no_interruption(forked, descriptors):
+    write(forked.folder)
+    said = forked(
+        "bisect", "train.py", "--study", "s", "--jobs", "4", "--no-recommend",
+        prepare=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)),
+    )  # fmt: skip
     assert_told(said, status=(0, 2))
     assert "Interrupted" not in said.all
     if said.status:
         assert "open" in said.all or "ulimit" in said.all, said.all
-    tool.assert_nothing_left()
+    forked.assert_nothing_left()
 
 
 def test_a_fault_of_ours_has_its_own_status_and_a_file(tool):
@@ -216,9 +229,9 @@ def test_a_fault_of_ours_has_its_own_status_and_a_file(tool):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Tool:
+def finished(tmp_path_factory: pytest.TempPathFactory, library: Path) -> ForkedTool:
     """A finished study; tests work on copies of its folder, made at the same place."""
-    made = Tool(tmp_path_factory.mktemp("finished"), library)
+    made = ForkedTool(tmp_path_factory.mktemp("finished"), library)
     write(made.folder)
     assert_told(made("bisect", "train.py", "--study", "s", *QUICK), status=0)
     shutil.copytree(made.folder / "s", made.folder / "kept")
@@ -226,7 +239,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Tool:
 
 
 @pytest.fixture
-def study(finished: Tool) -> Tool:
+def study(finished: ForkedTool) -> ForkedTool:
     shutil.rmtree(finished.folder / "s", ignore_errors=True)
     shutil.copytree(finished.folder / "kept", finished.folder / "s")
     return finished
@@ -276,10 +289,10 @@ def test_database_of_the_study(study, text):
 
 def test_a_script_that_is_gone_and_a_study_that_moved(study):
     (study.folder / "s").rename(study.folder / "elsewhere")
-    assert_told(study("recommend", "elsewhere", "--verify-seeds", "1"), "Use instead", status=0)
+    assert_told(study("recommend", "elsewhere", "--verify-seeds", "1", "--trust"), "Use instead", status=0)
     (study.folder / "train.py").rename(study.folder / "away.py")
     try:
-        assert_told(study("recommend", "elsewhere", "--verify-seeds", "1"), "train.py")
+        assert_told(study("recommend", "elsewhere", "--verify-seeds", "1", "--trust"), "train.py")
     finally:
         (study.folder / "away.py").rename(study.folder / "train.py")
 
