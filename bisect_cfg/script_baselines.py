@@ -185,7 +185,8 @@ class Baselines:
 
         moved = list(self._state.get("moved", ()))
         while True:
-            name = f"good-{level}" + (f"-affordable-{len(moved)}" if moved else "")
+            name = f"good-{level}" + ("-without-risky-defaults" if self._state.get("risky_defaults") else "")
+            name += f"-affordable-{len(moved)}" if moved else ""
             run = self._run(name, self._runner.settings.good, costly)
             reason = self._unaffordable(run, bad_run, theirs, allowed)
             names = self._savers(run) if reason else []

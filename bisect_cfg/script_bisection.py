@@ -82,6 +82,11 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
     return replace(answer, seconds=time.monotonic() - started)
 
 
+RISKY_DEFAULTS = {"bf16": (True, False)}
+"""Defaults of the library that are themselves the fault on some machines, and what was the default before: TRL turned
+bf16 on in 0.19 (its `GRPOConfig.__post_init__`); on a GPU or library that cannot do it (huggingface/trl#2906) the
+defaults fail like the user's own. Where they do, the good configuration is tried without them."""
+
 TRIED_SECONDS = 30.0
 TRIED_SHARE = 0.5
 """What the one run with costly defaults may take at the end: so many seconds, or this share of what the isolation took."""
@@ -168,6 +173,8 @@ class _Phases:
         runner.horizon = self.options.steps or horizon_for(bad_run.seen.step)
         self.listener.reproduced(bad_run.seen, runner.horizon)
 
+        if self.state.get("risky_defaults"):
+            good = {**self._without_risky_defaults(bad_run, good, pins), **good}
         settings = self._find_factors(bad_run, good, pins)
         self._check_wishes(settings)
         if not settings.factors:
@@ -187,6 +194,13 @@ class _Phases:
                 "--steps."
             )
             return self._answer("inconclusive", settings=settings, bad_run=bad_run, again=tuple(warm_runs))
+        if self.baselines.outcome_of(good_run) is Outcome.FAIL:
+            safer = self._without_risky_defaults(bad_run, good, pins)
+            if safer and not self.state.get("risky_defaults"):
+                named = ", ".join(f"{name}={value}" for name, value in safer.items())
+                self._note(f"The library's own defaults fail as well; trying a good configuration with {named}.")
+                self.baselines.keep("risky_defaults", True)
+                return self._run()
         if self.baselines.outcome_of(good_run) is not Outcome.PASS:
             return self._answer("baseline_fails", settings=settings, bad_run=bad_run, good_run=good_run)
         for symptom in good_run.seen.symptoms:
@@ -194,6 +208,18 @@ class _Phases:
         runner.usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
         runner.good_pace = good_run.seen.pace
         return self._isolate(bad_run, warm_runs, good_run)
+
+    def _without_risky_defaults(
+        self, bad_run: Run, good: Mapping[str, Any], pins: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Values in place of defaults that are known to be at fault now and then, where the run has those defaults."""
+        args = read_capture(bad_run.traces.events.rows).args
+        said = {name.removeprefix("args.") for name in (*good, *pins)}
+        return {
+            name: safer
+            for name, (risky, safer) in RISKY_DEFAULTS.items()
+            if name not in said and args.resolved.get(name) == risky
+        }
 
     def _widened(self, failure: Signature) -> FailureTest:
         try:
