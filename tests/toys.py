@@ -111,6 +111,13 @@ LIBRARY = {
     "transformers/training_args.py": """
         from dataclasses import dataclass, field
 
+        class AcceleratorConfig:
+            def __init__(self, split_batches=False, even_batches=True):
+                self.split_batches, self.even_batches = split_batches, even_batches
+
+            def to_dict(self):
+                return dict(vars(self))
+
         @dataclass
         class TrainingArguments:
             output_dir: str | None = None
@@ -129,10 +136,13 @@ LIBRARY = {
             save_strategy: str = "steps"
             push_to_hub: bool = False
             seed: int = 42
+            accelerator_config: dict | str | None = None
             logging_nan_inf_filter: bool = True
             world_size = 1
 
             def __post_init__(self):
+                if not isinstance(self.accelerator_config, AcceleratorConfig):
+                    self.accelerator_config = AcceleratorConfig(**(self.accelerator_config or {}))
                 if self.per_device_train_batch_size < 1:
                     raise ValueError("per_device_train_batch_size must be positive")
     """,
