@@ -109,6 +109,7 @@ LIBRARY = {
     """,
     "transformers/__init__.py": "",
     "transformers/training_args.py": """
+        import json
         from dataclasses import dataclass, field
 
         class AcceleratorConfig:
@@ -141,6 +142,8 @@ LIBRARY = {
             world_size = 1
 
             def __post_init__(self):
+                if isinstance(self.accelerator_config, str):
+                    self.accelerator_config = json.loads(self.accelerator_config)
                 if not isinstance(self.accelerator_config, AcceleratorConfig):
                     self.accelerator_config = AcceleratorConfig(**(self.accelerator_config or {}))
                 if self.per_device_train_batch_size < 1:

@@ -106,7 +106,7 @@ def _way(answer: Answer, way: WayOut) -> dict[str, Any]:
     return {
         "changes": changes,
         "verified": way.status == "verified",
-        "status": way.status,
+        "status": "untried" if way.status == "open" and not way.tried else way.status,
         "evidence": {"seen": len(way.passed), "runs": len(way.passed), "trials": list(way.passed)},
         "steps": way.steps,
         "failure_rate_at_most": None if way.bound is None else round(way.bound, 4),
@@ -167,6 +167,8 @@ def _unsettled(answer: Answer) -> list[str]:
         return []
     found = []
     for way in answer.safe.ways:
+        if not way.tried and way is not answer.safe.best:
+            continue
         names = ", ".join(way.changes)
         found += [f"{names}: {what}" for what in way.unsettled]
     return [answer.safe.spent, *found]
