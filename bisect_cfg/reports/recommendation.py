@@ -45,7 +45,7 @@ def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> di
         return None
     else:
         found = _of_a_way(answer, answer.safe.best)
-        found["alternatives"] = [_way(answer, way) for way in answer.safe.ways if way is not answer.safe.best]
+        found["alternatives"] = [_other_way(answer, way) for way in answer.safe.ways if way is not answer.safe.best]
         found["seeds"] = list(answer.safe.seeds)
         found["full_rate"] = answer.safe.full_rate
         found["unsettled"] = _unsettled(answer)
@@ -98,6 +98,12 @@ def _of_a_way(answer: Answer, way: WayOut) -> dict[str, Any]:
     return found
 
 
+def _other_way(answer: Answer, way: WayOut) -> dict[str, Any]:
+    """A way that is not the one recommended; it may be one that nobody has tried."""
+    untried = way.status == "open" and not way.tried
+    return {**_way(answer, way), **({"status": "untried"} if untried else {})}
+
+
 def _way(answer: Answer, way: WayOut) -> dict[str, Any]:
     """One way out, as in result.json."""
     settings, safe = answer.settings, {**answer.settings.bad, **way.changes}
@@ -106,7 +112,7 @@ def _way(answer: Answer, way: WayOut) -> dict[str, Any]:
     return {
         "changes": changes,
         "verified": way.status == "verified",
-        "status": "untried" if way.status == "open" and not way.tried else way.status,
+        "status": way.status,
         "evidence": {"seen": len(way.passed), "runs": len(way.passed), "trials": list(way.passed)},
         "steps": way.steps,
         "failure_rate_at_most": None if way.bound is None else round(way.bound, 4),
