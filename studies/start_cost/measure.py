@@ -25,10 +25,15 @@ from pathlib import Path
 from bisect_cfg.script_bisection import bisect_script
 from bisect_cfg.script_study import Answer, Listener, Options
 from bisect_cfg.targets.script import Script, find_script
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.trials.script import LEVELS, Run, ScriptRunner
 
 HERE = Path(__file__).parent
 STUDY = HERE.parent / "trl_2906"
 MARKS = ("<!-- measured -->\n", "<!-- end of what was measured -->\n")
+
+START_SECONDS = 60.0
+"""How long a cold start may take, in round numbers; a server gets three times as long."""
 
 STEPS = 5
 PASSES = {"bf16": False}
@@ -129,33 +134,25 @@ def whole(script: Script, folder: Path, **options) -> Whole:
 
 
 @contextlib.contextmanager
-def ready(script: Script, folder: Path) -> Iterator[tuple]:
-    """A runner that has seen the script fail and knows its settings, and the configuration that passes."""
-    from bisect_cfg.script_bisection import _Phases
-    from bisect_cfg.study_folder import open_study
-    from bisect_cfg.trials.script import ScriptRunner
-
-    options = Options(study=folder)
-    with open_study(script, folder, options.identity()) as (path, state):
-        runner = ScriptRunner(script, path)
-        try:
-            phases = _Phases(script, options, Listener(), path, state, runner)
-            bad = phases._reproduce({})
-            runner.horizon = STEPS
-            settings = phases._find_factors(bad, phases._read_good(), {})
-            yield runner, {**settings.bad, **PASSES}
-        finally:
-            runner.close()
+def runner_for(script: Script, folder: Path, settings: Settings) -> Iterator[ScriptRunner]:
+    """A runner that knows a script's settings from a bisection of it."""
+    folder.mkdir()
+    runner = ScriptRunner(script, folder)
+    runner.capture, runner.settings, runner.horizon, runner.start_seconds = settings.capture, settings, STEPS, START_SECONDS
+    try:
+        yield runner
+    finally:
+        runner.close()
 
 
-def trials_at(runner, configuration, level: str, repeats: int) -> Iterator[tuple]:
-    """Start at a level and train: wall seconds and the run, for each repeat after the first."""
+def trials_at(runner: ScriptRunner, level: str, repeats: int) -> Iterator[tuple[float, Run]]:
+    """Start at a level and train what passes: wall seconds and the run, for each repeat after the first."""
     reason = runner.start_server(level)
     if reason is not None:
         raise SystemExit(f"level {level}: {reason}")
     for number in range(repeats + 1):
         begun = time.perf_counter()
-        run = runner.train(f"{level}-{number}", configuration, STEPS)
+        run = runner.train(f"{level}-{number}", {**runner.settings.bad, **PASSES}, STEPS)
         seconds = time.perf_counter() - begun
         if run.seen.failure is not None or run.seen.steps != STEPS:
             raise SystemExit(f"level {level}: the trial failed: {run.seen.failure}")
@@ -163,18 +160,18 @@ def trials_at(runner, configuration, level: str, repeats: int) -> Iterator[tuple
             yield seconds, run
 
 
-def per_trial(script: Script, folder: Path, repeats: int) -> dict[str, list[float]]:
+def per_trial(script: Script, folder: Path, settings: Settings, repeats: int) -> dict[str, list[float]]:
     """Wall seconds of one and the same passing trial at each level."""
-    with ready(script, folder) as (runner, configuration):
-        return {level: [s for s, _ in trials_at(runner, configuration, level, repeats)] for level in ("config", "imports", "cold")}
+    with runner_for(script, folder, settings) as runner:
+        return {level: [seconds for seconds, _ in trials_at(runner, level, repeats)] for level in LEVELS}
 
 
-def until_the_first_step(folder: Path, repeats: int) -> dict[str, float]:
+def until_the_first_step(folder: Path, settings: Settings, repeats: int) -> dict[str, float]:
     """Median seconds by part, from the fork at the configuration to the end of the first step."""
-    script = find_script(str(HERE / "timed.py"), [str(STUDY / "train.py")], good_file=str(STUDY / "good.yaml"))
+    script = find_script(str(HERE / "timed.py"), [str(STUDY / "train.py")])
     told = []
-    with ready(script, folder) as (runner, configuration):
-        for _, run in trials_at(runner, configuration, "config", repeats):
+    with runner_for(script, folder, settings) as runner:
+        for _, run in trials_at(runner, "config", repeats):
             log = (run.folder / "log.txt").read_text().splitlines()
             told.append(json.loads(next(line[6:] for line in log if line.startswith("PARTS "))))
     parts = dict.fromkeys(part for one in told for part in one)
@@ -234,9 +231,10 @@ def main() -> None:
     script = find_script(str(STUDY))
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        seconds = per_trial(script, root / "levels", arguments.repeats)
-        parts = until_the_first_step(root / "parts", arguments.repeats)
         ours = whole(script, root / "ours")
+        settings = ours.answer.settings
+        seconds = per_trial(script, root / "levels", settings, arguments.repeats)
+        parts = until_the_first_step(root / "parts", settings, arguments.repeats)
         theirs = whole(script, root / "by-hand", strategy="one-at-a-time", level="cold", recommend=False, where=False)
         lines = tables(seconds, parts, ours, theirs)
         numbers = {
