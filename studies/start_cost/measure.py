@@ -136,7 +136,7 @@ def whole(script: Script, folder: Path, **options) -> Whole:
 @contextlib.contextmanager
 def runner_for(script: Script, folder: Path, settings: Settings) -> Iterator[ScriptRunner]:
     """A runner that knows a script's settings from a bisection of it."""
-    folder.mkdir()
+    (folder / "trials").mkdir(parents=True)
     runner = ScriptRunner(script, folder)
     runner.capture, runner.settings, runner.horizon, runner.start_seconds = settings.capture, settings, STEPS, START_SECONDS
     try:
