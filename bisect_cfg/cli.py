@@ -65,6 +65,7 @@ def _safe_value_options(command: Any) -> Any:
             click.option("--verify-steps", type=click.IntRange(1), help="Optimizer steps of a verification. [four times a trial's, at least 30]"),
             click.option("--frontier", type=click.IntRange(1), metavar="RUNS", help="Where a cause is two numbers, also map how far they can go together, with at most so many runs."),
             click.option("--verify-seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of a verification."),
+            click.option("--remedies", type=click.IntRange(1), metavar="N", help="Verify so many ways out. [the one that gives up least, and others for as long as isolating the cause took]"),
         )
     ):  # fmt: skip
         command = option(command)

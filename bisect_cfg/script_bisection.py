@@ -503,6 +503,7 @@ class _Phases:
             ratio=options.ratio,
             verify_steps=options.verify_steps,
             verify_seeds=options.verify_seeds,
+            remedies=options.remedies,
             keep=options.keep,
             frontier=options.frontier,
             jobs=options.jobs,

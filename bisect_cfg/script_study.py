@@ -52,6 +52,7 @@ class Options:
     ratio: float = DEFAULT_RATIO
     verify_steps: int | None = None
     verify_seeds: int = 3
+    remedies: int | None = None
     keep: tuple[str, ...] = ()
     frontier: int | None = None
 

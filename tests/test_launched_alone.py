@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import socket
 
-import toys
 from test_cli import script
 
 STAND_IN = """
@@ -30,22 +29,6 @@ STAND_IN = """
             os.kill(os.getpid(), signal.SIGFPE)
     GRPOTrainer(args, step).train()
 """
-
-REAL = f"""
-    import os, signal, toy
-    from transformers import TrainerCallback
-    from trl import GRPOConfig
-
-    args = GRPOConfig(output_dir="out", learning_rate=1e-4, beta=0.04, {toys.settings()})
-
-    class Fails(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            if args.beta and state.global_step == 1:
-                os.kill(os.getpid(), signal.SIGFPE)
-
-    toy.trainer(args, callbacks=[Fails()]).train()
-"""
-
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -70,16 +53,3 @@ def test_trials_do_not_meet(tool):
         logs = [path.read_text(errors="replace") for path in (tool.folder / study).glob("trials/*/log.txt")]
         assert logs and not any("Address already in use" in log for log in logs)
         tool.assert_nothing_left()
-
-
-def test_real_process_groups_do_not_meet(real_tool):
-    launched(real_tool)
-    toys.write(real_tool.folder, REAL)
-    said = real_tool(
-        "bisect", "train.py", "--study", "s", "--no-recommend", "--no-where", "--pin", "ddp_backend=gloo", seconds=900
-    )
-    assert said.status == 0, said.all
-    result = json.loads((real_tool.folder / "s/result.json").read_text())
-    assert [list(cause["parameters"]) for cause in result["causes"]] == [["beta"]]
-    logs = [path.read_text(errors="replace") for path in (real_tool.folder / "s").glob("trials/*/log.txt")]
-    assert not any("EADDRINUSE" in log for log in logs)

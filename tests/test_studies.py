@@ -75,6 +75,14 @@ def test_the_instruments_name_the_place(finished):
     assert f"Where  step {place['step']}, {place['operation']}, {place['module']}" in done.stdout
 
 
+def test_one_remedy_has_one_name(bisected):
+    """The weights are saved in float32, so the default dtype is float32."""
+    _, folder, _ = bisected("fp16_adam")
+    found = read(folder)["recommendation"]
+    values = [way["changes"]["model.dtype"]["to"] for way in (found, *found["alternatives"]) if "model.dtype" in way["changes"]]
+    assert len({None, "float32"} & set(values)) == 1 and "bfloat16" in values
+
+
 def failures(folder: Path) -> dict[str, list[Signature]]:
     """The failures of all runs of a study, baselines included, by outcome."""
     found: dict[str, list[Signature]] = {"fail": [], "unresolved": []}

@@ -109,7 +109,15 @@ LIBRARY = {
     """,
     "transformers/__init__.py": "",
     "transformers/training_args.py": """
+        import json
         from dataclasses import dataclass, field
+
+        class AcceleratorConfig:
+            def __init__(self, split_batches=False, even_batches=True):
+                self.split_batches, self.even_batches = split_batches, even_batches
+
+            def to_dict(self):
+                return dict(vars(self))
 
         @dataclass
         class TrainingArguments:
@@ -129,10 +137,15 @@ LIBRARY = {
             save_strategy: str = "steps"
             push_to_hub: bool = False
             seed: int = 42
+            accelerator_config: dict | str | None = None
             logging_nan_inf_filter: bool = True
             world_size = 1
 
             def __post_init__(self):
+                if isinstance(self.accelerator_config, str):
+                    self.accelerator_config = json.loads(self.accelerator_config)
+                if not isinstance(self.accelerator_config, AcceleratorConfig):
+                    self.accelerator_config = AcceleratorConfig(**(self.accelerator_config or {}))
                 if self.per_device_train_batch_size < 1:
                     raise ValueError("per_device_train_batch_size must be positive")
     """,

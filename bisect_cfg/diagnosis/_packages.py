@@ -13,6 +13,7 @@ from importlib import metadata
 
 NAMES = (
     "torch", "trl", "transformers", "accelerate", "peft", "datasets", "vllm", "deepspeed", "openrlhf", "verl",
+    "ms-swift", "ray", "tokenizers", "huggingface-hub",
     "unsloth", "liger-kernel", "flash-attn", "bitsandbytes", "xformers", "triton", "numpy", "optuna",
 )  # fmt: skip
 

@@ -31,6 +31,12 @@ class Pair:
     early: bool = False
     general: bool = False
 
+    @property
+    def source(self) -> str:
+        """Its first source as an address."""
+        repository, _, number = self.sources[0].partition("#")
+        return f"https://github.com/{repository}/issues/{number}" if number.isdigit() else self.sources[0]
+
 
 @functools.cache
 def load(path: Path = TABLE) -> tuple[Pair, ...]:

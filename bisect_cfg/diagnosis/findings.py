@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bisect_cfg.diagnosis import _version_pairs
 from bisect_cfg.diagnosis.conditions import judge
 from bisect_cfg.diagnosis.knowledge import load
 
@@ -30,6 +31,19 @@ LEVELS = ("problem", "warning", "note")
 
 SWALLOWED = 1e-6
 """Learning rate up to which it was measured that AdamW hardly changes bfloat16 weights; at 1e-4 most of them change."""
+
+BLACKWELL = re.compile(r"RTX (?:PRO )?50\d0|RTX PRO 6000 Blackwell|\bG?B[23]00\b")
+"""GPUs whose code came with CUDA 12.8 (compute capability 10.0 and 12.0)."""
+
+BLACKWELL_CUDA = (12, 8)
+VOLTA_END = (13, 0)
+"""CUDA 13 has no code for GPUs below compute capability 7.5 any more (V100, P100, GTX 10)."""
+
+DRIVERS = {13: 580, 12: 525, 11: 450}
+"""The oldest driver for a major version of CUDA (NVIDIA's table of minor version compatibility)."""
+
+TRAINERS = ("trl", "verl", "openrlhf", "ms-swift", "unsloth")
+"""Packages of which one trains with GRPO."""
 
 Settings = Mapping[str, Any]
 
@@ -70,7 +84,7 @@ def check(environment: Mapping[str, Any], configuration: Mapping[str, Any] | Non
     found = [*_known(environment, settings)]
     for rule in RULES:
         name = rule.__name__.strip("_").replace("_", "-")
-        found += [replace(finding, id=name) for finding in rule(environment, settings)]
+        found += [replace(finding, id=finding.id or name) for finding in rule(environment, settings)]
     return worst_first(found)
 
 
@@ -86,6 +100,73 @@ def _known(environment: Mapping[str, Any], settings: Settings) -> Iterator[Findi
             why = ", ".join(verdict.found for verdict in verdicts)
             cure, source = entry.cures[0], entry.sources[0]
             yield Finding("problem", entry.title, why, cure, source, entry.id, entry.meaning)
+
+
+def _versions(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """Packages that never work together."""
+    for pair, found in _version_pairs.clashing(environment):
+        yield Finding("problem", pair.title, found, pair.cure[0], pair.source, pair.id, pair.says)
+
+
+def _missing(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """An environment that cannot train is not one that nothing is known against."""
+    if not environment.get("python") or "error" in environment:
+        return  # no whole fingerprint, so that what is absent may only not have been recorded
+    packages = environment.get("packages") or {}
+    if "torch" not in packages:
+        yield Finding(
+            "problem", "torch is not installed in this environment", f"{environment.get('executable') or 'this interpreter'} has no torch",
+            "name the interpreter that trains: --python /path/to/python; or pip install torch there",
+            "https://docs.pytorch.org/get-started/locally/",
+        )  # fmt: skip
+    if not any(name in packages for name in TRAINERS):
+        yield Finding(
+            "problem", "No trainer is installed in this environment", f"none of {', '.join(TRAINERS)}",
+            "name the interpreter that trains: --python /path/to/python; or pip install trl there",
+            "https://huggingface.co/docs/trl/installation",
+        )  # fmt: skip
+
+
+def _gpu_and_cuda(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """A wheel of torch holds code for some generations of GPUs."""
+    cuda = _pair(environment.get("cuda"))
+    for gpu in environment.get("gpus") or []:
+        capability = _pair(gpu.get("compute_capability"))
+        new = bool(BLACKWELL.search(gpu["name"])) or (capability is not None and capability >= (10, 0))
+        if cuda is None:
+            return
+        if new and cuda < BLACKWELL_CUDA:
+            yield Finding(
+                "problem", "This torch has no code for this GPU", f"{gpu['name']}, torch built for CUDA {environment['cuda']}",
+                "torch 2.7 or newer built for CUDA 12.8: pip install -U torch --index-url https://download.pytorch.org/whl/cu128",
+                "https://github.com/pytorch/pytorch/issues/167244",
+            )  # fmt: skip
+            return
+        if capability is not None and capability < (7, 5) and cuda >= VOLTA_END:
+            yield Finding(
+                "problem", "This torch has no code for this GPU any more", f"{gpu['name']}, torch built for CUDA {environment['cuda']}",
+                "a torch built for CUDA 12: pip install torch --index-url https://download.pytorch.org/whl/cu126",
+                "https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/index.html",
+            )  # fmt: skip
+            return
+
+
+def _driver(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    """The driver must know the CUDA that torch brings."""
+    cuda, driver = _pair(environment.get("cuda")), _pair(environment.get("driver"))
+    needed = DRIVERS.get(cuda[0]) if cuda else None
+    if cuda and driver and needed and driver[0] < needed:
+        yield Finding(
+            "problem", "The NVIDIA driver is too old for this torch",
+            f"driver {environment['driver']}, torch built for CUDA {environment['cuda']}, which needs {needed} or newer",
+            f"update the driver to {needed} or newer, or install a torch built for an older CUDA",
+            "https://docs.nvidia.com/deploy/cuda-compatibility/",
+        )  # fmt: skip
+
+
+def _pair(version: Any) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)(?:\.(\d+))?", str(version or ""))
+    return (int(found[1]), int(found[2] or 0)) if found else None
 
 
 def _groups(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
@@ -255,6 +336,10 @@ def _removed(environment: Mapping[str, Any], settings: Settings) -> Iterator[Fin
 
 
 RULES: tuple[Callable[[Mapping[str, Any], Settings], Iterator[Finding]], ...] = (
+    _missing,
+    _versions,
+    _gpu_and_cuda,
+    _driver,
     _groups,
     _launch,
     _ranks,

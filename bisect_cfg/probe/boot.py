@@ -2,6 +2,7 @@
 
 import atexit
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -60,6 +61,9 @@ def start(path):
     serve.keep_single_threaded()
 
     def wait_for_orders(position):
+        # Hundreds of thousands of objects are there by now, and most of them for good. A child that collects garbage
+        # (accelerate does before the first step) would look through all of them, and copy their pages by looking.
+        gc.freeze()
         server.send({"ready": position, "unsound": serve.unsound()})
         kind, orders_now = server.run()
         if kind == "advance":

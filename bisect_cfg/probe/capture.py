@@ -59,11 +59,13 @@ class _State:
 state = _State()
 _active = set()
 _settled = {}  # id of a resolved training config -> (index, overrides, defaults)
+_values = {}  # index of a training config -> field -> its value, encoded, as far as the hooks know
 
 
 def install():
     """Wait for the libraries and wrap them as they come."""
     when_imported("transformers.training_args", _wrap_training_arguments)
+    when_imported("transformers.trainer", _wrap_trainer)
     when_imported("trl.trainer.model_config", lambda module: _wrap_class(module.ModelConfig, "modelcfg"))
     when_imported("peft.tuners.lora.config", lambda module: _wrap_class(module.LoraConfig, "peft"))
     when_imported("transformers.modeling_utils", lambda module: _wrap_loader(module.PreTrainedModel))
@@ -114,8 +116,11 @@ def _watch_assignments(base):
 
     def __setattr__(self, name, value):
         settled = _settled.get(id(self))
-        setter = sys._getframe(1).f_globals.get("__name__", "")
-        if settled is None or _is_library(setter) or setter.startswith("_bisect_cfg_probe"):
+        if settled is None and id(self) not in _active and _original_of(self) is not None:
+            settled = _settled[id(self)]
+        if settled is None or not _set_by_user(sys._getframe(1)):
+            if settled is not None and name in settled[2]:
+                _values[settled[0]][name] = values.encode(value, name)
             return original(self, name, value)
         index, wanted, defaults = settled
         if name not in defaults:
@@ -124,14 +129,69 @@ def _watch_assignments(base):
         if name in wanted or quiet.redirects(name):
             return None
         original(self, name, value)
+        _values[index][name] = values.encode(value, name)
         nested = {key: item for key, item in wanted.items() if key.startswith(name + ".")}
         if nested:
             del _settled[id(self)]  # our own assignments are not the user's
             apply(self, nested, defaults)
             _settled[id(self)] = settled
+            _values[index][name] = values.encode(getattr(self, name, None), name)
         return None
 
     base.__setattr__ = __setattr__
+
+
+def _set_by_user(frame):
+    """Whether an assignment is the user's: made in code of theirs, or in a method of the library whose purpose it is
+    (``training_args.set_optimizer(...)``) and that they call."""
+    while frame.f_code.co_name.startswith("set_") and _is_library(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    setter = frame.f_globals.get("__name__", "")
+    return not _is_library(setter) and not setter.startswith("_bisect_cfg_probe")
+
+
+def _wrap_trainer(module):
+    """Before a trainer's constructor does anything, look at the training config that it is given.
+
+    ``args.model_init_kwargs["dtype"] = ...``, ``vars(args).update(...)`` and a copy of the object pass all the hooks
+    above. A copy stands for the object it was made of. What has changed since it was built is recorded: a trial cannot
+    set it, and the tool says so.
+    """
+    base = module.Trainer
+
+    def __new__(cls, *args, **kwargs):
+        arguments = sys.modules.get("transformers.training_args")
+        for given in (*args, *kwargs.values()):
+            if arguments is not None and isinstance(given, arguments.TrainingArguments):
+                _note_changes(given)
+        return super(base, cls).__new__(cls)
+
+    base.__new__ = __new__
+
+
+def _original_of(thing):
+    """The index of the training config that an object is, or is a copy of; None if it is neither.
+
+    A copy has all that resolving added to the original, which no object has while it is being built.
+    """
+    index = object_index("args", thing)
+    if index is not None:
+        return index
+    for kind, known, other in reversed(state.objects):
+        if kind == "args" and type(other) is type(thing) and vars(thing).keys() >= vars(other).keys():
+            state.objects.append((kind, known, thing))
+            _settled[id(thing)] = _settled[id(other)]
+            return known
+    return None
+
+
+def _note_changes(thing):
+    index = _original_of(thing)
+    for name, value in _values.get(index, {}).items():
+        now = values.encode(getattr(thing, name, None), name)
+        if now != value:
+            record.event("changed", kind="args", index=index, name=name, value=now)
+            _values[index][name] = now
 
 
 def _wrap_class(cls, kind):
@@ -239,6 +299,11 @@ def defaults_of(cls):
     return result
 
 
+def takes_dict(cls, name):
+    """Whether a field accepts a dictionary, by its annotation."""
+    return any(field.name == name and "dict" in str(field.type).lower() for field in dataclasses.fields(cls))
+
+
 def _on_object(thing, kind, resolve):
     if kind == "peft" and not _built_by_user():
         return resolve()
@@ -272,14 +337,11 @@ def _on_object(thing, kind, resolve):
         record.event("invalid", kind=kind, index=index, type=type(error).__name__, message=secrets.scrub(str(error)))
         raise
     state.objects.append((kind, index, thing))  # also keeps the object, and so its id, for as long as we run
+    found = {name: values.encode(getattr(thing, name, None), name) for name in names}
     if kind == "args":
         _settled[id(thing)] = (index, wanted, defaults)
-    record.event(
-        "resolved",
-        kind=kind,
-        index=index,
-        values={name: values.encode(getattr(thing, name, None), name) for name in names},
-    )
+        _values[index] = dict(found)
+    record.event("resolved", kind=kind, index=index, values=found)
     if state.after is not None:
         state.after(kind, thing)
 
@@ -297,13 +359,16 @@ def apply(thing, wanted, defaults):
         else:
             setattr(thing, field, values.decode(value, getattr(thing, field, None)))
     for field, items in nested.items():
-        current = values.parsed_dict(getattr(thing, field, None))
+        before = getattr(thing, field, None)
+        current, default = values.parsed_dict(before), values.parsed_dict(defaults.get(field))
         for key, value in items.items():
-            if value == _DEFAULT:
-                current.pop(key, None)
-            else:
+            if value != _DEFAULT:
                 current[key] = values.decode(value, current.get(key))
-        setattr(thing, field, current if current else defaults.get(field))
+            elif key in default:
+                current[key] = default[key]
+            else:
+                current.pop(key, None)
+        setattr(thing, field, values.as_passed(current, before) if current else defaults.get(field))
 
 
 # ---------------------------------------------------------------------------------------------- from_pretrained
@@ -331,6 +396,7 @@ def _wrap_loader(cls):
                 raw={name: values.encode(_dtype_name(value), name) for name, value in given.items()},
                 defaults={},
                 types={},
+                others=sorted(name for name in kwargs if name not in _LOAD_NAMES),
             )
             for name, value in _wanted("load", index).items():
                 aliases = [alias for alias, today in _LOAD_NAMES.items() if today == name]

@@ -336,7 +336,7 @@ def build(item):
             setattr(thing, name, value)
         for name, value in item["raw"].items():
             try:
-                setattr(thing, name, values.decode(value))
+                setattr(thing, name, values.decode_part(value, capture.takes_dict(cls, name)))
             except ValueError:
                 pass  # an opaque object: its default stands in for it
         capture.apply(thing, item["overrides"], defaults)

@@ -8,8 +8,10 @@ script itself passed is taken.
 """
 
 import enum
+import hashlib
 import json
 import math
+import re
 
 from . import secrets
 
@@ -48,7 +50,15 @@ def encode(value, name=""):
             return {"$object": kind.__name__, "fields": encode(value.to_dict())}
         except Exception:
             pass
-    return {"$opaque": f"{kind.__module__}.{kind.__qualname__}: {secrets.scrub(repr(value))}"[:_OPAQUE_LENGTH]}
+    return {"$opaque": _described(f"{kind.__module__}.{kind.__qualname__}: {secrets.scrub(repr(value))}")}
+
+
+def _described(text):
+    """A description that is the same in every process, and differs where the whole of it does."""
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+    if len(text) <= _OPAQUE_LENGTH:
+        return text
+    return f"{text[:_OPAQUE_LENGTH]}... ({hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]})"
 
 
 def decode(value, own=None):
@@ -80,14 +90,51 @@ def decode(value, own=None):
     return value
 
 
+def decode_part(value, takes_dict=False):
+    """Like `decode`, but of a dictionary what can be made again.
+
+    Args:
+        value: as `encode` wrote it.
+        takes_dict: whether an object may be given as the dictionary of its fields.
+
+    Raises:
+        ValueError: nothing of it can be made again.
+    """
+    if isinstance(value, dict) and "$object" in value and takes_dict:
+        value = value["fields"]
+    if not isinstance(value, dict) or any(key.startswith("$") for key in value):
+        return decode(value)
+    made = {}
+    for key, item in value.items():
+        try:
+            made[key] = decode(item)
+        except ValueError:
+            continue
+    return made
+
+
 def parsed_dict(value):
-    """A dict-valued setting as a new dict; parsers pass such settings as JSON text."""
+    """A setting that holds a dictionary as a new dict; parsers pass such settings as JSON text, scripts also as an object
+    that has a dictionary's form (accelerate's `AcceleratorConfig`)."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = json.loads(value)
         except ValueError:
             return {}
+    if not isinstance(value, dict) and hasattr(value, "to_dict"):
+        value = value.to_dict()
     return dict(value) if isinstance(value, dict) else {}
+
+
+def as_passed(items, before):
+    """A dictionary in the form that the setting had before: as JSON text, whose values the library converts, or as it
+    is."""
+    if not isinstance(before, str):
+        return items
+    try:
+        return json.dumps(items)
+    except (TypeError, ValueError):
+        return items
 
 
 def number(value):

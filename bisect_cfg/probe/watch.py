@@ -201,7 +201,11 @@ def _own_files():
         return []
     script = os.path.abspath(main)
     folder = os.path.dirname(script) + os.sep
-    files = {os.path.abspath(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    files = set()
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__dict__", {}).get("__file__")  # asking a lazy module itself may import something
+        if isinstance(path, str) and (path.startswith(folder) or not os.path.isabs(path)):
+            files.add(os.path.abspath(path))
     if record.first():
         files.discard(script)  # the user's own command names it; that of a process which it started is known here only
     return sorted(f for f in files if f.startswith(folder) and "site-packages" not in f)

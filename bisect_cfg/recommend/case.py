@@ -7,19 +7,23 @@ here a run is judged.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bisect_cfg.factors import equal
-from bisect_cfg.recommend import healthy, joint
+from bisect_cfg.recommend import facts, healthy, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
+from bisect_cfg.recommend.order import Budget
 from bisect_cfg.recommend.plan import MARGIN, Problem, Start
 from bisect_cfg.recommend.runs import Question, Ran, key_of
 from bisect_cfg.recommend.scale import DEFAULT_RATIO, Axis, axis_of
 from bisect_cfg.recommend.schedule import Prefix, prefix_for, total_steps
 from bisect_cfg.recommend.ways import starting_points
 from bisect_cfg.reports import text
+from bisect_cfg.targets.captured import fields_of
+from bisect_cfg.targets.settings import DEFAULT, build_item, reason_to_pin
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.script import Run, ScriptRunner, load_run
@@ -28,6 +32,9 @@ VERIFY_FACTOR = 4
 VERIFY_LEAST = 30
 """A verification runs for four horizons, 30 steps at least: long enough that what only begins in a trial shows, short
 enough to be paid for three times. `--verify-steps` asks for more."""
+
+DTYPE_NAMES = ("model_init_kwargs.dtype", "model_init_kwargs.torch_dtype")
+"""Settings of the training config whose default is known only once a model is loaded: its file may say what it is."""
 
 DEFAULT_SEED = 42
 """transformers' default, for a training config that does not say."""
@@ -41,6 +48,7 @@ class Wishes:
     ratio: float = DEFAULT_RATIO
     verify_steps: int | None = None
     verify_seeds: int = 3
+    remedies: int | None = None  # verify so many ways out; None: one, and others for as long as the isolation took
     keep: tuple[str, ...] = ()
     frontier: int | None = None  # at most so many runs; None: not asked for
     jobs: int = 1
@@ -81,7 +89,7 @@ class Case:
     ) -> None:
         self._runner, self._report, self._wishes = runner, report, wishes
         self._settings = runner.settings
-        self._good_rows = good_run.traces.metrics.rows
+        self._good_run, self._good_rows = good_run, good_run.traces.metrics.rows
         self._usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
         self._total = total_steps(bad_run.traces.events.rows)
         self._resolved = dict(self._settings.capture.args.resolved)
@@ -128,6 +136,42 @@ class Case:
             self.axis,
             [self.alternatives(cause) for cause in report.causes],
             self._wishes.keep,
+            self.identity,
+        )
+
+    def identity(self, changes: Mapping[str, Any]) -> str | None:
+        """What the user's configuration with these changes comes to, as the library resolves it; None if it cannot be
+        built. Equal for ``model.dtype`` at its default and at float32, where the model is loaded so by default."""
+        settings = self._settings
+        overrides = settings.overrides({**settings.bad, **changes})
+        answer = self._runner.checks.resolve(build_item(settings.capture.args, overrides))
+        if "error" in answer:
+            return None
+        values = {name: value for name, value in answer["values"].items() if reason_to_pin(name) is None}
+        rest = {name: value for name, value in overrides.items() if not name.startswith("args.")}
+        if rest.get("model.dtype", "") in (None, DEFAULT):
+            rest["model.dtype"] = self._dtype_by_default()
+        loaded = dict(fields_of(values.get("model_init_kwargs")) or {})
+        given = loaded.pop("torch_dtype", None) or loaded.pop("dtype", None)
+        if given or any(name in settings.bad for name in DTYPE_NAMES):
+            values["model_init_kwargs"] = {**loaded, "dtype": facts.plain(given or self._dtype_by_default())}
+        return json.dumps([values, rest], sort_keys=True, default=repr)
+
+    def _dtype_by_default(self) -> str | None:
+        """The dtype of the weights when nobody sets it, as the good run showed it; None if it does not tell."""
+        begun = self._good_run.traces.event("train_begin") or {}
+        return begun.get("dtype") or None
+
+    def budget(self) -> Budget:
+        """What the remedies after the first may cost: as long again as isolating the cause took. The first run of all is
+        left out, which is cold and waits for imports."""
+        rows = [row for row in self._report.rows if row["purpose"] != "bad baseline"]
+        seen = self._good_run.seen
+        return Budget(
+            sum(float(row["seconds"] or 0.0) for row in rows),
+            seen.seconds / max(1, seen.steps),
+            self._wishes.remedies,
+            self._wishes.jobs,
         )
 
     def frontiers_wanted(self) -> list[joint.Pair]:

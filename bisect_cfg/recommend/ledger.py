@@ -157,7 +157,10 @@ class Runs:
         return params, distributions
 
 
-_VOID = ("lost", "interrupted")
+NOT_NEEDED = "not needed"
+"""Of a run that was ended because its result could not change anything any more."""
+
+_VOID = ("lost", "interrupted", NOT_NEEDED)
 
 
 def _ran(trial: FrozenTrial) -> Ran:
@@ -169,4 +172,5 @@ def _ran(trial: FrozenTrial) -> Ran:
         trial.number,
         attributes.get("failed_at"),
         attributes.get("text", ""),
+        float(attributes.get("seconds") or 0.0),
     )

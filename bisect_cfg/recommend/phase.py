@@ -20,11 +20,13 @@ from bisect_cfg.factors import Outcome, difference
 from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.case import Case, Judgement, Wishes
 from bisect_cfg.recommend.frontier import Frontier
-from bisect_cfg.recommend.ledger import ATTRIBUTE, Runs
-from bisect_cfg.recommend.plan import MOST_ASKED, Problem, Start, WayOut, follow
+from bisect_cfg.recommend.ledger import ATTRIBUTE, NOT_NEEDED, Runs
+from bisect_cfg.recommend.order import look
+from bisect_cfg.recommend.plan import MOST_ASKED, Problem, Start, WayOut
 from bisect_cfg.recommend.runs import Question, Ran
 from bisect_cfg.recommend.schedule import left_out
-from bisect_cfg.recommend.ways import ALTERNATIVES_WANTED, ranked
+from bisect_cfg.recommend.ways import ranked
+from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.script import Run, ScriptRunner, load_run
 
 POLL_SECONDS = 1.0
@@ -106,6 +108,7 @@ class SafeValues:
         self._started, self._finished = started, finished
         self.runs = Runs(study, difference(runner.settings.good, runner.settings.bad))
         self._running: dict[int, Question] = {}
+        self._not_needed: set[int] = set()  # running, and without a say any more
         self._closing = threading.Lock()  # of a run, which either has a result or was interrupted
         self._pairs = self._case.frontiers_wanted() if wishes.frontier else []
 
@@ -119,6 +122,7 @@ class SafeValues:
         """
         self._recover()
         problem, starts = self._case.problem(), self._case.starts()
+        self._budget = self._case.budget()
         known = self._case.known(starts)
         pool = ThreadPoolExecutor(self._wishes.jobs) if self._wishes.jobs > 1 else None
         futures: dict[Future[None], int] = {}
@@ -130,7 +134,7 @@ class SafeValues:
                 if not futures and (spent or not open_questions):
                     runs = [*known, *self.runs.ran()]
                     frontiers = tuple(joint.mapped(problem, pair, runs) for pair in self._pairs)
-                    return self._answer(self._look(problem, starts, known, whole=True)[0], spent, frontiers)
+                    return self._answer(ways, spent, frontiers)
                 if not spent and open_questions and len(futures) < self._wishes.jobs:
                     number = self._begin(open_questions[0])
                     if pool is None:
@@ -154,26 +158,16 @@ class SafeValues:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _look(
-        self, problem: Problem, starts: Sequence[Start], known: Sequence[Ran], whole: bool = False
+        self, problem: Problem, starts: Sequence[Start], known: Sequence[Ran]
     ) -> tuple[list[WayOut], list[Question]]:
-        """Every way as far as it is known, and what is asked next, most wanted first.
-
-        Unless the whole is asked for, a single worker stops at the first way that is not settled.
-        """
+        """Every way as far as it is known, and what is asked next, most wanted first."""
+        running = dict(self._running)  # before what has run: a run that ends meanwhile is in both, never in neither
         runs = [*known, *self.runs.ran()]
-        ways: list[WayOut] = []
-        questions: list[Question] = []
-        alternatives = 0
-        for start in starts:
-            extra = bool(start.why) and set(start.changes) != set(start.resets)
-            if extra and alternatives >= ALTERNATIVES_WANTED:
-                continue
-            way, missing = follow(problem, start, runs)
-            alternatives += extra and way.status == "verified"
-            ways.append(way)
-            questions += missing
-            if missing and self._wishes.jobs == 1 and not whole:
-                break
+        ways, questions, open_ones = look(
+            problem, starts, runs, self._budget, self._wishes.keep, [q for q in running.values() if q.part != joint.PART]
+        )
+        still = {question.key for question in open_ones}
+        self._not_needed |= {n for n, q in running.items() if q.part == "verify" and q.key not in still}
         return ways, questions or self._joint_questions(problem, runs)
 
     def _joint_questions(self, problem: Problem, runs: Sequence[Ran]) -> list[Question]:
@@ -226,7 +220,16 @@ class SafeValues:
             configuration |= left_out(self._case.values(question.configuration))
         if question.seed:
             configuration["seed"] = self._case.seed(question.seed)
-        run = self._runner.train(number, configuration, question.steps, enough=self._case.certain)
+
+        def enough(traces: Traces) -> bool:
+            return number in self._not_needed or self._case.certain(traces)
+
+        run = self._runner.train(number, configuration, question.steps, enough=enough)
+        if number in self._not_needed:
+            with self._closing:
+                if self._running.pop(number, None) is not None:
+                    self.runs.void(number, NOT_NEEDED)
+            return
         judged = self._case.judge(run, question)
         if run.seen.died is not None and not self._runner.is_failure(run.seen.died) and self._runner.level != "cold":
             # Neither healthy nor the failure under study: it may be owed to the warm start.

@@ -107,6 +107,8 @@ class WayOut:
         stepped_back: how often.
         loss: what the user gives up; smaller is better.
         unsettled: what has not been settled, in words.
+        open_ranges: settings of which it is not known yet how far they can go.
+        tried: whether any run says something about it.
     """
 
     start: Start
@@ -119,6 +121,8 @@ class WayOut:
     stepped_back: int = 0
     loss: float = 0.0
     unsettled: tuple[str, ...] = ()
+    open_ranges: tuple[str, ...] = ()
+    tried: bool = False
 
     @property
     def bound(self) -> float | None:
@@ -174,6 +178,8 @@ class _Walk:
     ranges: list[Range] = field(default_factory=list)
     healthy: bool = False
     stepped_back: int = 0
+    bracketed: set[str] = field(default_factory=set)
+    tried: bool = False
 
     def configuration(self, **changes: Any) -> dict[str, Any]:
         return {**self.problem.bad, **self.changes, **changes}
@@ -193,6 +199,7 @@ class _Walk:
             told = [(ran, ran.answers(question.steps)) for ran in self.runs.get(question.key, ())]
             bad = [replace(ran, healthy=False) for ran, answer in told if answer is False]
             good = [replace(ran, healthy=True) for ran, answer in told if answer is True]
+            self.tried = self.tried or bool(bad or good)
             if bad:
                 return [bad[0]]
             if good:
@@ -245,6 +252,7 @@ class _Walk:
             raise
         done = self._range_of(axis, found, seen, settled=found.high - found.low == 1)
         self.ranges.append(done)
+        self.bracketed.add(axis.name)
         self.changes[axis.name] = self._valid(axis, axis.back(done.healthy, self.problem.margin, FARTHEST_MARGIN))
 
     def _range_of(
@@ -321,6 +329,8 @@ def follow(problem: Problem, start: Start, runs: Sequence[Ran]) -> tuple[WayOut,
         rejected,
         walk.stepped_back,
         unsettled=_unsettled(part, walk) if missing else (),
+        open_ranges=tuple(axis.name for axis in start.ranges if axis.name not in walk.bracketed) if missing else (),
+        tried=walk.tried,
     )
     return way, missing
 

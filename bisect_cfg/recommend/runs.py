@@ -48,6 +48,7 @@ class Ran:
         failed_at: the step at which it was certain not to be; None if its end shows it, or if it is healthy.
         number: of the trial.
         text: why it is not healthy.
+        seconds: that it took, 0 if it was made for another purpose.
     """
 
     key: str
@@ -56,6 +57,7 @@ class Ran:
     number: int
     failed_at: int | None = None
     text: str = ""
+    seconds: float = 0.0
 
     def answers(self, steps: int) -> bool | None:
         """Whether a run of so many steps is healthy, as far as this one tells."""

@@ -51,10 +51,6 @@ OUTSIDE = 0.1
 """... and for each setting it changes that is not at issue otherwise: of two ways that serve as well, the one that leaves
 the rest alone is nearer to what the user wanted."""
 
-ALTERNATIVES_WANTED = 3
-"""So many verified alternatives are enough for a cause, besides the plain corrections: each is a few long runs. Two were
-too few where several values of one setting come first (fp16 weights: fp32, bf16, and only then a larger epsilon)."""
-
 Mover = Callable[[str, Mapping[str, Any]], Axis | None]
 """(setting, rest of the changes) -> the values worth trying between good and bad, None if it is no range."""
 
@@ -67,6 +63,7 @@ def starting_points(
     axis_for: Mover,
     alternatives: Sequence[Sequence[Alternative]],
     keep: Collection[str] = (),
+    identity: Callable[[Mapping[str, Any]], Any] = lambda changes: None,
 ) -> list[Start]:
     """All ways worth following, the one that should give up least first.
 
@@ -78,6 +75,7 @@ def starting_points(
         axis_for: see `Mover`.
         alternatives: known ones, for each cause.
         keep: names of settings that the user would rather not change.
+        identity: of changes, what they come to; equal for two that come to the same. None: not known.
     """
     starts: list[Start] = []
     for names in corrections:
@@ -89,7 +87,9 @@ def starting_points(
         rest = rest_of(causes, corrections, index)
         for merit, offer in enumerate(offers):
             changes = {**{name: good.get(name) for name in rest}, **offer.settings}
-            same = next((i for i, start in enumerate(starts) if _same(start.changes, changes)), None)
+            same = next((i for i, start in enumerate(starts) if _same(start.changes, changes, identity)), None)
+            if same is not None and starts[same].merit is not None:
+                continue
             if same is not None:
                 starts[same] = replace(starts[same], why=offer.why, source=offer.source, merit=merit)
                 continue
@@ -110,9 +110,11 @@ def rest_of(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[st
     return min(fitting, key=len, default=())
 
 
-def _same(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    """Whether two ways set the same; switched off and not switched on are the same."""
-    off = (None, False)
+def _same(left: Mapping[str, Any], right: Mapping[str, Any], identity: Callable[[Mapping[str, Any]], Any]) -> bool:
+    """Whether two ways set the same, or come to the same; switched off and not switched on are the same."""
+    off, one = (None, False), identity(left)
+    if one is not None and one == identity(right):
+        return True
     return left.keys() == right.keys() and all(
         equal(left[name], right[name]) or (left[name] in off and right[name] in off) for name in left
     )

@@ -73,6 +73,7 @@ def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
         "failure": failure_of(answer.bad_run),
         "where": answer.place.to_json() if answer.place is not None else None,
         "causes": [_cause(cause, rows) for cause in report.causes] if report is not None else [],
+        "not_varied": answer.settings.not_varied if answer.settings is not None else {},
         "corrections": [
             {"parameters": list(correction.parameters), "passes": as_claim(correction.passes)}
             for correction in (report.corrections if report is not None else ())

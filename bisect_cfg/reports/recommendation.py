@@ -45,7 +45,7 @@ def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> di
         return None
     else:
         found = _of_a_way(answer, answer.safe.best)
-        found["alternatives"] = [_way(answer, way) for way in answer.safe.ways if way is not answer.safe.best]
+        found["alternatives"] = [_other_way(answer, way) for way in answer.safe.ways if way is not answer.safe.best]
         found["seeds"] = list(answer.safe.seeds)
         found["full_rate"] = answer.safe.full_rate
         found["unsettled"] = _unsettled(answer)
@@ -96,6 +96,12 @@ def _of_a_way(answer: Answer, way: WayOut) -> dict[str, Any]:
         same = [c.passes for c in answer.report.corrections if set(c.parameters) == set(way.changes)]
         found["evidence"] = as_claim(same[0]) if same else None
     return found
+
+
+def _other_way(answer: Answer, way: WayOut) -> dict[str, Any]:
+    """A way that is not the one recommended; it may be one that nobody has tried."""
+    untried = way.status == "open" and not way.tried
+    return {**_way(answer, way), **({"status": "untried"} if untried else {})}
 
 
 def _way(answer: Answer, way: WayOut) -> dict[str, Any]:
@@ -167,6 +173,8 @@ def _unsettled(answer: Answer) -> list[str]:
         return []
     found = []
     for way in answer.safe.ways:
+        if not way.tried and way is not answer.safe.best:
+            continue
         names = ", ".join(way.changes)
         found += [f"{names}: {what}" for what in way.unsettled]
     return [answer.safe.spent, *found]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import yaml
 
 from bisect_cfg.factors import equal
 from bisect_cfg.probe.secrets import mask
+from bisect_cfg.targets.captured import fields_of, has_tag
 from bisect_cfg.targets.settings import Settings
 
 LOADED_BY_TRAINER = "args"
@@ -49,8 +49,7 @@ def safe_yaml(settings: Settings, safe: Mapping[str, Any], title: str = TITLE) -
         if not key:
             values[field] = value
             continue
-        current = values.get(field) or {}
-        current = json.loads(current) if isinstance(current, str) else dict(current)
+        current = dict(fields_of(values.get(field)) or {})
         if equal(value, factor.good) and value is None:
             current.pop(key, None)
         else:
@@ -69,7 +68,7 @@ def safe_yaml(settings: Settings, safe: Mapping[str, Any], title: str = TITLE) -
         values[name] = _without_secrets(values[name])
         if values[name] in (None, {}):
             del values[name]
-    for name in [name for name, value in values.items() if _has_tag(value)]:
+    for name in [name for name, value in values.items() if has_tag(value)]:
         comments.append(f"{name}: as in the script ({values.pop(name)})")
     head = [f"# {title}"]
     head += [f"# {comment}" for comment in comments]
@@ -89,9 +88,3 @@ def _without_secrets(value: Any) -> Any:
         return None
     kept = {key: _without_secrets(item) if _holds_secret(str(key), item) else item for key, item in value.items()}
     return {key: item for key, item in kept.items() if item is not None or value[key] is None}
-
-
-def _has_tag(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(str(key).startswith("$") for key in value) or any(_has_tag(item) for item in value.values())
-    return isinstance(value, (list, tuple)) and any(_has_tag(item) for item in value)

@@ -86,6 +86,11 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
             if _only_delays(result, way):
                 advice = "So that may only delay the failure, and the rest of the cause do it alone: see with --steps."
                 console.print(Text(f"{INDENT}{advice}", style="yellow"))
+    left = [way for way in found.get("alternatives", ()) if way["status"] in ("untried", "open", "healthy")]
+    if left:
+        names = "; ".join(_known(way) for way in left)
+        more = 1 + len(others) + len(left)
+        console.print(Text(f"Known, not verified  {names}   (--remedies {more} does)", style="dim"))
     for frontier in found.get("frontiers", ()):
         title, *rows = in_lines(frontier)
         console.print(Text.assemble(("Together  ", "bold"), title))
@@ -169,6 +174,12 @@ def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
     for name in found.get("not_located", ()):
         advice = f"{name} is no plain value in your files: set it where the configuration is built."
         console.print(Text(f"{INDENT}{advice}", style="dim"))
+
+
+def _known(way: Mapping[str, Any]) -> str:
+    """A way that nobody has verified: what it changes, or may still come to."""
+    changes = in_words(way["changes"])
+    return f"{changes} (healthy in short runs)" if way["status"] == "healthy" else changes
 
 
 def _only_delays(result: Mapping[str, Any], way: Mapping[str, Any]) -> bool:

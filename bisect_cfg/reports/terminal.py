@@ -112,6 +112,8 @@ class View(Listener):
         names = ", ".join(factor.name for factor in settings.factors[:SETTINGS_SHOWN])
         more = f" and {len(settings.factors) - SETTINGS_SHOWN} more" if len(settings.factors) > SETTINGS_SHOWN else ""
         self._line(f"{text.count(len(settings.factors), 'setting')} differ from the good configuration: {names}{more}.")
+        if settings.not_varied:
+            self._line(Text(f"Not varied: {text.with_reasons(settings.not_varied)}.", style="dim"))
 
     def isolating(self, bisection: Any) -> None:
         self._bisection = bisection

@@ -52,6 +52,8 @@ def _without_tags(value: Any) -> Any:
         return value
     if len(value) == 1 and next(iter(value)) in TAGS:
         return next(iter(value.values()))
+    if "$object" in value:
+        return f"{value['$object']}(...)"
     return {key: _without_tags(item) for key, item in value.items()}
 
 
@@ -60,6 +62,14 @@ def clean(said: Any) -> str:
     secrets. An escape sequence in a log, or in the name of a folder, must not reach the terminal."""
     words = scrub(str(said))
     return words if words.isprintable() else _CONTROL.sub("", _ESCAPE.sub("", words))
+
+
+def with_reasons(reasons: Mapping[str, str]) -> str:
+    """``seed (what is random stays as you have it); output_dir, run_name (it names a place)``."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(listed)} ({reason})" for reason, listed in names.items())
 
 
 def count(number: int, noun: str) -> str:

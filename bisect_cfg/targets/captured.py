@@ -18,7 +18,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Built:
-    """One configuration object as the probe saw it being built."""
+    """One configuration object as the probe saw it being built.
+
+    Attributes:
+        kind: "args", "modelcfg", "peft" or "load".
+        index: among those of its kind, in order of creation.
+        cls: name of its (library) class.
+        module: where that is defined.
+        raw: field -> what the user passed, encoded.
+        defaults: field -> the library's default.
+        types: field -> annotation, as text.
+        resolved: field -> what the library made of it.
+        changed: fields that were changed afterwards in a way that a trial cannot follow.
+        others: what the user passed besides and a trial does not vary (arguments of `from_pretrained`).
+    """
 
     kind: str
     index: int
@@ -28,6 +41,8 @@ class Built:
     defaults: Row
     types: dict[str, str]
     resolved: Row
+    changed: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +83,7 @@ def read_capture(events: Sequence[Row]) -> Capture | None:
     """Read the probe's events; None if no training config was built."""
     built: dict[tuple[str, int], Row] = {}
     resolved: dict[tuple[str, int], Row] = {}
+    changed: dict[tuple[str, int], list[str]] = {}
     begun: Row = {}
     prepares = False
     for event in events:
@@ -80,6 +96,8 @@ def read_capture(events: Sequence[Row]) -> Capture | None:
             key = (event["kind"], event["index"])
             built[key] = {**built[key], "raw": {**built[key]["raw"], event["name"]: event["value"]}}
             resolved[key] = {**resolved[key], event["name"]: event["value"]}
+        elif event["event"] == "changed" and not begun:
+            changed.setdefault((event["kind"], event["index"]), []).append(event["name"])
         elif event["event"] == "prepared":
             prepares = True
         elif event["event"] == "train_begin":
@@ -94,8 +112,9 @@ def read_capture(events: Sequence[Row]) -> Capture | None:
     def made(key: tuple[str, int]) -> Built:
         row = built[key]
         return Built(
-            key[0], key[1], row["cls"], row["module"], row["raw"], row["defaults"], row["types"], resolved.get(key, {})
-        )
+            key[0], key[1], row["cls"], row["module"], row["raw"], row["defaults"], row["types"], resolved.get(key, {}),
+            tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.get("others", ())),
+        )  # fmt: skip
 
     others = {}
     for kind in ("modelcfg", "peft", "load"):
@@ -118,6 +137,28 @@ def set_by_user(built: Built) -> list[str]:
         for name, value in built.raw.items()
         if name not in built.defaults or not equal(plain(value), plain(built.defaults[name]))
     ]
+
+
+def takes_dict(built: Built, name: str) -> bool:
+    """Whether a field accepts a dictionary, by its annotation."""
+    return "dict" in built.types.get(name, "").lower()
+
+
+def fields_of(value: Any) -> Row | None:
+    """The entries of a setting that holds a dictionary, as such, as JSON text or as an object with named fields; None if
+    it holds none."""
+    value = plain(value)
+    if isinstance(value, dict) and isinstance(value.get("fields"), dict) and "$object" in value:
+        value = value["fields"]
+    return value if isinstance(value, dict) and not any(key.startswith("$") for key in value) else None
+
+
+def has_tag(value: Any, *tags: str) -> bool:
+    """Whether an encoded value holds one of these kinds ("$opaque", ...), at any depth; without tags, any kind."""
+    if isinstance(value, dict):
+        own = any(key in tags if tags else key.startswith("$") for key in map(str, value))
+        return own or any(has_tag(item, *tags) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(has_tag(item, *tags) for item in value)
 
 
 def plain(value: Any) -> Any:

@@ -2,7 +2,9 @@
 
 "What the user set" is what differs from the default of the library's field: a parser passes every field, so
 what was passed says nothing. Values are compared after the library has resolved them (``bf16=None`` means True
-in TRL 1.16 unless fp16 is set), and shown that way; what a trial changes is the raw value.
+in TRL 1.16 unless fp16 is set), and shown that way; what a trial changes is the raw value. Where the resolved values do
+not tell the two levels apart (the library moves a key to another name, or into an object), the whole configuration is
+resolved with and without the setting: only what then makes no difference at all is called the same.
 
 Names: a setting of the training config goes by its bare name, others by ``model.*`` and ``peft.*``. A setting that
 holds a dictionary is split into its keys (``model_init_kwargs.dtype``), each a factor of its own.
@@ -12,13 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import equal
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
-from bisect_cfg.targets.captured import Built, Capture, Row, plain, set_by_user
+from bisect_cfg.targets.captured import Built, Capture, Row, fields_of, has_tag, plain, set_by_user, takes_dict
 from bisect_cfg.targets.names import check_name, convert
 
 DEFAULT = {"$default": True}
@@ -28,24 +30,36 @@ DEFAULT = {"$default": True}
 MASKED = {"$secret": HIDDEN}
 """What the probe sends in place of a secret that it knows by its name."""
 
-PINNED = {
-    # places and names
-    "output_dir", "logging_dir", "run_name", "project", "trackio_space_id", "overwrite_output_dir",
-    # reporters, hub and checkpoints are off in every trial
-    "report_to", "push_to_hub", "save_strategy", "save_steps", "save_total_limit", "save_only_model",
-    "save_safetensors", "save_on_each_node", "load_best_model_at_end", "metric_for_best_model",
-    "greater_is_better", "log_completions_hub_repo", "wandb_log_unique_prompts", "resume_from_checkpoint",
-    "restore_callback_states_from_checkpoint", "ignore_data_skip", "enable_jit_checkpoint",
-    # every step is logged in every trial, unfiltered
-    "logging_nan_inf_filter", "log_level", "log_level_replica", "disable_tqdm",
-    # what is random stays as it is
-    "seed", "data_seed",
-    # which device
-    "use_cpu", "no_cuda", "use_mps_device", "local_rank", "ddp_backend",
-    # what the script does before and after training
-    "do_train", "do_eval", "do_predict",
+_REASONS = {
+    "it names a place": {
+        "output_dir", "logging_dir", "run_name", "project", "trackio_space_id", "trackio_bucket_id",
+        "trackio_static_space_id", "overwrite_output_dir", "vllm_server_base_url", "vllm_server_host", "vllm_server_port",
+        "vllm_group_port",
+    },
+    "reports and uploads are off in every trial": {
+        "report_to", "push_to_hub", "log_completions_hub_repo", "wandb_log_unique_prompts",
+    },
+    "no trial saves a checkpoint or goes on from one, unless it is resumed as yours is": {
+        "save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_safetensors", "save_on_each_node",
+        "load_best_model_at_end", "metric_for_best_model", "greater_is_better", "resume_from_checkpoint",
+        "restore_callback_states_from_checkpoint", "ignore_data_skip", "enable_jit_checkpoint",
+    },
+    "every trial logs each step, unfiltered": {
+        "logging_nan_inf_filter", "log_level", "log_level_replica", "disable_tqdm",
+    },
+    "what is random stays as you have it": {"seed", "data_seed"},
+    "it chooses the device": {"use_cpu", "no_cuda", "use_mps_device", "local_rank", "ddp_backend"},
+    "it says which model it is": {"trust_remote_code"},
+    "it is about what the script does before or after training": {"do_train", "do_eval", "do_predict"},
 }  # fmt: skip
-"""Settings of the training config that name places, reporters, seeds and devices: never factors."""
+
+PINNED = {name: reason for reason, names in _REASONS.items() for name in names}
+"""Settings of the training config that name places, reporters, seeds and devices, with the reason why they are never
+factors; `hub_*` is among them."""
+
+_HUB = "reports and uploads are off in every trial"
+_SAME_MODEL = "it says which model it is"
+_SECRET = "it is a secret, and every trial has your own"
 
 PINNED_ELSEWHERE = {
     "modelcfg": {"model_name_or_path", "model_revision", "trust_remote_code"},
@@ -54,6 +68,12 @@ PINNED_ELSEWHERE = {
     "load": set(),
 }  # fmt: skip
 """The same for the other kinds: which model it is, and what follows from that."""
+
+
+def reason_to_pin(name: str) -> str | None:
+    """Why a setting of the training config is never a factor; None if it may be one."""
+    return _HUB if name.startswith("hub_") else PINNED.get(name)
+
 
 RESOURCES = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
@@ -96,7 +116,7 @@ class Settings:
         capture: where they come from.
         factors: in the order in which the user's config class lists them.
         pins: encoded overrides for every trial, the user's own included.
-        pinned: names the user set that are never varied.
+        pinned: names the user set that are not varied, with the reason.
         same: names the user set to what the good configuration has anyway.
         notes: remarks on the input, for the user.
     """
@@ -104,9 +124,14 @@ class Settings:
     capture: Capture
     factors: tuple[Setting, ...]
     pins: Row
-    pinned: tuple[str, ...] = ()
+    pinned: Mapping[str, str] = field(default_factory=dict)
     same: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def not_varied(self) -> dict[str, str]:
+        """What the user set and no trial changes, with the reason."""
+        return {**self.pinned, **dict.fromkeys(self.same, "it comes to the same as the good configuration has anyway")}
 
     @property
     def good(self) -> Row:
@@ -214,13 +239,21 @@ def build_settings(
     pins_encoded = dict(pinned_values)
 
     chosen: dict[str, Any] = {}  # full name -> encoded raw value of the good level
+    never: dict[str, str] = {}
     user_set = set_by_user(args)
-    for name in (*user_set, *_names_in(moved, "args")):
-        full = f"args.{name}"
-        if name in PINNED or full in pins_encoded or name.startswith("hub_"):
+    for name in dict.fromkeys((*user_set, *_names_in(moved, "args"))):
+        reason = reason_to_pin(name)
+        if name in args.raw and name not in args.defaults:
+            reason = "it has no default"
+        if reason is not None:
+            never[name] = reason
             continue
         for leaf in _leaves(name, args, moved):
-            if not _is_secret(leaf, _look_up(args.raw, leaf)):
+            if f"args.{leaf}" in pins_encoded or f"args.{name}" in pins_encoded:
+                never[leaf] = "you pinned it"
+            elif _is_secret(leaf, _look_up(args.raw, leaf)):
+                never[leaf] = _SECRET
+            else:
                 chosen[f"args.{leaf}"] = _with_secrets(moved.get(f"args.{leaf}", DEFAULT), _look_up(args.raw, leaf))
 
     request = build_item(args, {**pins_encoded, **chosen})
@@ -242,9 +275,17 @@ def build_settings(
         name = full[len("args.") :]
         low, high = _look_up(good_values, name), _look_up(bad_values, name)
         if equal(low, high):
-            same.append(name)
-        else:
-            factors.append(Setting(name, full, "args", low, high, reset))
+            if _is_field_of_object(name, args):
+                continue  # the object has all its fields, whether the user set them or not
+            if not _differs(full, args, pins_encoded, chosen, resolve):
+                same.append(name)
+                continue
+            low = _look_up(args.defaults, name) if reset == DEFAULT else reset
+            high = _look_up(args.raw, name)
+        factors.append(Setting(name, full, "args", low, high, reset))
+    for name in args.changed:
+        if reason_to_pin(name) is None:
+            never[name] = "it was changed in place after the configuration was built"
     factors.extend(_other_factors(capture, moved, pins_encoded))
 
     known = [factor.name for factor in factors]
@@ -252,14 +293,13 @@ def build_settings(
         for name in names:
             if name not in known and not any(other.startswith(name + ".") for other in known):
                 check_name(name, {**{n: "" for n in known}, **dict.fromkeys(args.types, "")}, option, known)
-    if only:
-        factors = [factor for factor in factors if _chosen(factor.name, only)]
-    factors = [factor for factor in factors if not _chosen(factor.name, excluded)]
-    never = tuple(
-        name
-        for name in user_set
-        if name in PINNED or name.startswith("hub_") or _is_secret(name, args.raw.get(name))
-    )
+    for factor in factors:
+        if only and not _chosen(factor.name, only):
+            never[factor.name] = "it is not among those that --only names"
+        elif _chosen(factor.name, excluded):
+            never[factor.name] = "--except names it"
+    factors = [factor for factor in factors if factor.name not in never or factor.name in args.changed]
+    never.update(_pinned_elsewhere(capture, pins_encoded))
     return Settings(capture, tuple(factors), pins_encoded, never, tuple(same), tuple(notes))
 
 
@@ -288,19 +328,58 @@ def _is_dict(value: Any) -> bool:
 
 def _leaves(name: str, args: Built, moved: Row) -> list[str]:
     """The name itself, or one name per key if the setting holds a dictionary on at least one side."""
-    bad, good = plain(args.raw.get(name)), plain(args.defaults.get(name))
-    keys = [other.split(".", 2)[2] for other in moved if other.startswith(f"args.{name}.")]
-    if not (_is_dict(bad) and (good is None or _is_dict(good))) and not keys:
-        return [name]
     if f"args.{name}" in moved:  # the good level is given as a whole
         return [name]
-    return [f"{name}.{key}" for key in dict.fromkeys([*(bad or {}), *(good or {}), *keys])]
+    raw, default = args.raw.get(name), args.defaults.get(name)
+    bad, good = fields_of(raw), fields_of(default)
+    if has_tag(plain(raw), "$object") and fields_of(raw) is not None and not takes_dict(args, name):
+        bad = None  # an object that only an object of its kind can stand for
+    keys = [other.split(".", 2)[2] for other in moved if other.startswith(f"args.{name}.")]
+    if (bad is None or (good is None and default is not None)) and not keys:
+        return [name]
+    bad, good = bad or {}, good or {}
+    changed = [key for key in (*bad, *good) if not (key in bad and key in good and equal(bad[key], good[key]))]
+    return [f"{name}.{key}" for key in dict.fromkeys([*changed, *keys])] or [name]
+
+
+def _is_field_of_object(name: str, args: Built) -> bool:
+    """Whether a name is a field of an object that the user passed."""
+    setting, _, key = name.partition(".")
+    raw = plain(args.raw.get(setting))
+    return bool(key) and isinstance(raw, dict) and "$object" in raw
 
 
 def _look_up(values: Row, name: str) -> Any:
-    field, _, key = name.partition(".")
-    value = plain(values.get(field))
-    return (value or {}).get(key) if key else value
+    setting, _, key = name.partition(".")
+    value = plain(values.get(setting))
+    return (fields_of(value) or {}).get(key) if key else value
+
+
+def _differs(full: str, args: Built, pins: Row, good: Row, resolve: Resolve) -> bool:
+    """Whether a setting makes any difference: among the user's settings, or among the good ones.
+
+    Args:
+        full: its name.
+        args: the user's training config.
+        pins: encoded overrides of every trial.
+        good: full name -> encoded good level of all settings.
+        resolve: see `Resolve`.
+    """
+    name = full[len("args.") :].partition(".")[0]
+    if has_tag(args.raw.get(name), "$opaque", "$object"):
+        return True  # nobody but the script can make it, so it cannot be compared
+    without = {**pins, full: good[full]}
+    others = {**pins, **{other: value for other, value in good.items() if other != full}}
+    pairs = ((pins, without), (others, {**pins, **good}))
+    return any(_outcome(args, left, resolve) != _outcome(args, right, resolve) for left, right in pairs)
+
+
+def _outcome(args: Built, overrides: Row, resolve: Resolve) -> Any:
+    """All that a configuration resolves to, save what is never a factor; or why it is invalid."""
+    answer = resolve(build_item(args, overrides))
+    if "error" in answer:
+        return answer["error"]
+    return {name: value for name, value in answer["values"].items() if reason_to_pin(name) is None}
 
 
 def _names_in(moved: Row, namespace: str) -> list[str]:
@@ -331,6 +410,21 @@ def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
             if not equal(good, bad):
                 factors.append(Setting(full, full, kind, good, bad, reset))
     return factors
+
+
+def _pinned_elsewhere(capture: Capture, pins: Row) -> dict[str, str]:
+    """What the user gave to ModelConfig, LoraConfig and `from_pretrained` and no trial varies, with the reason."""
+    found: dict[str, str] = {}
+    for kind, built in capture.others.items():
+        namespace = "peft" if kind == "peft" else "model"
+        for name in built.raw if kind == "load" else set_by_user(built):
+            if f"{namespace}.{name}" in pins:
+                found[f"{namespace}.{name}"] = "you pinned it"
+            elif name in PINNED_ELSEWHERE[kind]:
+                found[f"{namespace}.{name}"] = _SAME_MODEL
+        for name in built.others:
+            found[f"model.{name}"] = "of what from_pretrained is given, dtype and attn_implementation are varied"
+    return found
 
 
 def _checked(values: Mapping[str, Any], capture: Capture, source: str, notes: list[str]) -> Row:

@@ -1,12 +1,14 @@
-"""What a trial costs at each start level, what the tool adds to it, and what a whole bisection costs by hand.
+"""What a trial costs at each start level, where its time until the first step goes, and what a whole bisection costs.
 
-Run it on an otherwise idle machine: ``python studies/start_cost/measure.py``. Everything is measured in one run, in
-one process after the other; the ratios are what to look at. It uses the study ``trl_2906``, whose fault is simulated.
+Run it on an otherwise idle machine: ``python studies/start_cost/measure.py``. Everything is measured in one run, one
+process after the other; the ratios are what to look at. It uses the study ``trl_2906``, whose fault is simulated. The
+tables are printed as Markdown; ``--readme`` also puts them into the README beside this file.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -14,22 +16,56 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 from bisect_cfg.script_bisection import bisect_script
-from bisect_cfg.script_study import Listener, Options
+from bisect_cfg.script_study import Answer, Listener, Options
 from bisect_cfg.targets.script import Script, find_script
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.trials.script import LEVELS, Run, ScriptRunner
 
-STUDY = Path(__file__).parent.parent / "trl_2906"
+HERE = Path(__file__).parent
+STUDY = HERE.parent / "trl_2906"
+MARKS = ("<!-- measured -->\n", "<!-- end of what was measured -->\n")
+
+START_SECONDS = 60.0
+"""How long a cold start may take, in round numbers; a server gets three times as long."""
+
+STEPS = 5
+PASSES = {"bf16": False}
+"""What is changed in the study's configuration so that it trains."""
+
+NAMES = {"cold": "cold launch", "imports": "fork after the imports", "config": "fork at the configuration"}
+
+PHASES = {
+    "reproduce": "reproduce the failure (your command, cold)",
+    "factors": "find the settings that differ",
+    "warm start": "find a warm start that fails the same way",
+    "good baseline": "the good configuration",
+    "isolate": "isolate the cause",
+    "where": "where it fails",
+    "safe values": "safe values",
+}
 
 
 class Clock(Listener):
-    """Takes the times between the events of a bisection."""
+    """Takes the times between the phases, and between the trials, of a bisection."""
 
     def __init__(self) -> None:
-        self.begun = self.processor = 0.0
-        self.inside = 0.0
+        self.phases: dict[str, float] = {}
+        self._phase, self._since = "", time.perf_counter()
+        self.inside = self.begun = self.ended = self.processor = 0.0
         self.trials = 0
+
+    def phase(self, name: str, detail: str = "") -> None:
+        now = time.perf_counter()
+        if self._phase:
+            self.phases[self._phase] = self.phases.get(self._phase, 0.0) + now - self._since
+        self._phase, self._since = name, now
 
     def isolating(self, bisection) -> None:
         self.begun, self.processor = time.perf_counter(), time.process_time()
@@ -42,7 +78,7 @@ class Clock(Listener):
 
     @property
     def own_wall(self) -> float:
-        """Seconds per trial that no trial's process was alive."""
+        """Seconds per trial of the isolation in which no trial's process was alive."""
         return (self.ended - self.begun - self.inside) / self.trials
 
     @property
@@ -51,95 +87,172 @@ class Clock(Listener):
         return (self.processor_ended - self.processor) / self.trials
 
 
-def whole(script: Script, folder: Path, **options) -> tuple[float, int, str, Clock]:
-    """One whole bisection: seconds, trials, answer."""
+@dataclass(frozen=True)
+class Whole:
+    """One whole bisection."""
+
+    answer: Answer
+    clock: Clock
+
+    @property
+    def cause(self) -> str:
+        return " and ".join(" with ".join(cause.parameters) for cause in self.answer.report.causes)
+
+    @property
+    def isolation(self) -> float:
+        """Wall seconds of the isolation alone."""
+        return self.clock.phases["isolate"]
+
+    @property
+    def until_the_cause(self) -> float:
+        """Wall seconds from the start to the cause."""
+        return sum(seconds for name, seconds in self.clock.phases.items() if name not in ("where", "safe values"))
+
+    @property
+    def trials(self) -> int:
+        """Trials of the isolation."""
+        return self.clock.trials
+
+    def trial_seconds(self, safe: bool) -> float:
+        """Seconds of trials as the study recorded them: for the safe values, or for the isolation, baselines but the cold
+        reproduction included."""
+        rows = self.answer.report.rows
+        return sum(
+            row["seconds"] for row in rows
+            if row["purpose"].startswith("recommend") is safe and row["purpose"] != "bad baseline"
+        )  # fmt: skip
+
+
+def whole(script: Script, folder: Path, **options) -> Whole:
+    """Run one whole bisection."""
     clock = Clock()
     answer = bisect_script(script, Options(study=folder, **options), clock)
-    causes = " and ".join(" with ".join(cause.parameters) for cause in answer.report.causes)
-    return answer.seconds, len(answer.report.rows), causes, clock
+    clock.phase("end")
+    if answer.report is None or not answer.report.causes:
+        raise SystemExit(f"{folder.name}: the study was not isolated ({answer.status})")
+    return Whole(answer, clock)
 
 
-def per_trial(
-    script: Script, folder: Path, repeats: int, steps: int, change: dict[str, object]
-) -> dict[str, list[float]]:
-    """Wall seconds of one and the same passing trial at each level.
+@contextlib.contextmanager
+def runner_for(script: Script, folder: Path, settings: Settings) -> Iterator[ScriptRunner]:
+    """A runner that knows a script's settings from a bisection of it."""
+    (folder / "trials").mkdir(parents=True)
+    runner = ScriptRunner(script, folder)
+    runner.capture, runner.settings, runner.horizon, runner.start_seconds = settings.capture, settings, STEPS, START_SECONDS
+    try:
+        yield runner
+    finally:
+        runner.close()
 
-    Args:
-        script: whose configuration is run.
-        folder: for the study.
-        repeats: runs at each level.
-        steps: optimizer steps of a run.
-        change: what to change in the script's configuration so that it passes.
-    """
-    from bisect_cfg.script_bisection import _Phases
-    from bisect_cfg.study_folder import open_study
-    from bisect_cfg.trials.script import LEVELS, ScriptRunner
 
-    seconds: dict[str, list[float]] = {}
-    options = Options(study=folder)
-    with open_study(script, folder, options.identity()) as (path, state):
-        runner = ScriptRunner(script, path)
-        try:
-            phases = _Phases(script, options, Listener(), path, state, runner)
-            bad = phases._reproduce({})
-            runner.horizon = steps
-            settings = phases._find_factors(bad, phases._read_good(), {})
-            configuration = {**settings.bad, **change}
-            for level in LEVELS:
-                reason = runner.start_server(level)
-                if reason is not None:
-                    raise SystemExit(f"level {level}: {reason}")
-                runner.train(f"{level}-first", configuration, steps)  # the first touches pages for all
-                for number in range(repeats):
-                    begun = time.perf_counter()
-                    run = runner.train(f"{level}-{number}", configuration, steps)
-                    if run.seen.failure is not None or run.seen.steps != steps:
-                        raise SystemExit(f"level {level}: the trial failed: {run.seen.failure}")
-                    seconds.setdefault(level, []).append(time.perf_counter() - begun)
-        finally:
-            runner.close()
-    return seconds
+def trials_at(runner: ScriptRunner, level: str, repeats: int) -> Iterator[tuple[float, Run]]:
+    """Start at a level and train what passes: wall seconds and the run, for each repeat after the first."""
+    reason = runner.start_server(level)
+    if reason is not None:
+        raise SystemExit(f"level {level}: {reason}")
+    for number in range(repeats + 1):
+        begun = time.perf_counter()
+        run = runner.train(f"{level}-{number}", {**runner.settings.bad, **PASSES}, STEPS)
+        seconds = time.perf_counter() - begun
+        if run.seen.failure is not None or run.seen.steps != STEPS:
+            raise SystemExit(f"level {level}: the trial failed: {run.seen.failure}")
+        if number:  # the first touches pages for all
+            yield seconds, run
+
+
+def per_trial(script: Script, folder: Path, settings: Settings, repeats: int) -> dict[str, list[float]]:
+    """Wall seconds of one and the same passing trial at each level."""
+    with runner_for(script, folder, settings) as runner:
+        return {level: [seconds for seconds, _ in trials_at(runner, level, repeats)] for level in LEVELS}
+
+
+def until_the_first_step(folder: Path, settings: Settings, repeats: int) -> dict[str, float]:
+    """Median seconds by part, from the fork at the configuration to the end of the first step."""
+    script = find_script(str(HERE / "timed.py"), [str(STUDY / "train.py")])
+    told = []
+    with runner_for(script, folder, settings) as runner:
+        for _, run in trials_at(runner, "config", repeats):
+            log = (run.folder / "log.txt").read_text().splitlines()
+            told.append(json.loads(next(line[6:] for line in log if line.startswith("PARTS "))))
+    parts = dict.fromkeys(part for one in told for part in one)
+    return {part: statistics.median(one.get(part, 0.0) for one in told) for part in parts}
+
+
+def tables(seconds: dict[str, list[float]], parts: dict[str, float], ours: Whole, theirs: Whole) -> list[str]:
+    """What was measured, as lines of Markdown."""
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl"))
+    medians = {level: statistics.median(values) for level, values in seconds.items()}
+    lines = [
+        f"Measured on {date.today()} ({platform.machine()}, {os.cpu_count()} processors, Python "
+        f"{platform.python_version()}, {libraries}; load {os.getloadavg()[1]:.1f} over the last five minutes, this included).",
+        "",
+        f"| one trial of {STEPS} steps, median of {len(seconds['cold'])} | seconds | |",
+        "|---|---|---|",
+        *(f"| {NAMES[level]} | {medians[level]:.3f} | {medians['cold'] / medians[level]:.1f}x |" for level in NAMES),
+        "",
+        "| where the time of a forked trial goes until its first step is over | ms |",
+        "|---|---|",
+        *(f"| {part} | {1000 * s:.0f} |" for part, s in sorted(parts.items(), key=lambda item: -item[1])),
+        f"| together | {1000 * sum(parts.values()):.0f} |",
+        "",
+        f"| the tool's own time per trial, over {ours.trials} trials | ms |",
+        "|---|---|",
+        f"| wall, no trial alive | {1000 * ours.clock.own_wall:.0f} |",
+        f"| processor | {1000 * ours.clock.own_processor:.0f} |",
+        "",
+        "| the whole of `trl_2906`, wall seconds | one at a time, cold | bisect-cfg | |",
+        "|---|---|---|---|",
+    ]
+    for name, words in PHASES.items():
+        by_hand, own = theirs.clock.phases.get(name), ours.clock.phases.get(name)
+        shown = [f"{value:.1f}" if value is not None else "" for value in (by_hand, own)]
+        ratio = f"{by_hand / own:.1f}x" if name == "isolate" and own else ""
+        lines.append(f"| {words} | {shown[0]} | {shown[1]} | {ratio} |")
+    ratio = theirs.until_the_cause / ours.until_the_cause
+    isolation, safe = ours.trial_seconds(safe=False), ours.trial_seconds(safe=True)
+    return [
+        *lines,
+        f"| until the cause is known | {theirs.until_the_cause:.1f} | {ours.until_the_cause:.1f} | {ratio:.1f}x |",
+        f"| trials of the isolation | {theirs.trials} | {ours.trials} | |",
+        f"| answer | `{theirs.cause}` | `{ours.cause}` | |",
+        "",
+        f"Seconds of trials, as the study recorded them: {isolation:.1f} for the isolation (the good configuration and the "
+        f"warm start included, the cold reproduction not), {safe:.1f} for safe values: {safe / isolation:.2f} of it.",
+    ]  # fmt: skip
 
 
 def main() -> None:
-    """Measure and print; ``--json FILE`` keeps the numbers."""
+    """Measure and print; ``--readme`` updates the README, ``--json FILE`` keeps the numbers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--readme", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     script = find_script(str(STUDY))
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        print(f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}")
-        seconds = per_trial(script, root / "levels", arguments.repeats, 5, {"bf16": False})
-        medians = {level: statistics.median(values) for level, values in seconds.items()}
-        print(f"\none trial of 5 steps, median of {arguments.repeats}")
-        names = {"cold": "cold launch", "imports": "import-level fork", "config": "config-level fork"}
-        for level in ("cold", "imports", "config"):
-            print(f"  {names[level]:<18} {medians[level]:7.3f} s   {medians['cold'] / medians[level]:5.1f}x")
-        ours, trials, causes, clock = whole(script, root / "ours")
-        print(f"\nthe tool's own time per trial ({clock.trials} trials)")
-        print(f"  wall, no trial alive   {1000 * clock.own_wall:6.0f} ms")
-        print(f"  processor              {1000 * clock.own_processor:6.0f} ms")
-        theirs, their_trials, their_causes, _ = whole(
-            script, root / "by-hand", strategy="one-at-a-time", level="cold"
-        )
-        print("\nthe whole bisection")
-        print(f"  one at a time, cold    {theirs:6.1f} s  {their_trials:3} trials  -> {their_causes}")
-        print(f"  bisect-cfg             {ours:6.1f} s  {trials:3} trials  -> {causes}   {theirs / ours:.1f}x")
+        ours = whole(script, root / "ours")
+        settings = ours.answer.settings
+        seconds = per_trial(script, root / "levels", settings, arguments.repeats)
+        parts = until_the_first_step(root / "parts", settings, arguments.repeats)
+        theirs = whole(script, root / "by-hand", strategy="one-at-a-time", level="cold", recommend=False, where=False)
+        lines = tables(seconds, parts, ours, theirs)
+        numbers = {
+            "trial_seconds": seconds,
+            "parts_seconds": parts,
+            "own_wall_seconds": ours.clock.own_wall,
+            "own_processor_seconds": ours.clock.own_processor,
+            "phases": {"one-at-a-time, cold": theirs.clock.phases, "bisect-cfg": ours.clock.phases},
+            "trials": {"one-at-a-time, cold": theirs.trials, "bisect-cfg": ours.trials},
+            "recorded_seconds": {"isolation": ours.trial_seconds(safe=False), "safe values": ours.trial_seconds(safe=True)},
+        }
+    print("\n".join(lines))
+    if arguments.readme:
+        readme = HERE / "README.md"
+        before, _, rest = readme.read_text().partition(MARKS[0])
+        readme.write_text(before + MARKS[0] + "\n".join(lines) + "\n" + MARKS[1] + rest.partition(MARKS[1])[2])
     if arguments.json:
-        arguments.json.write_text(
-            json.dumps(
-                {
-                    "trial_seconds": seconds,
-                    "own_wall_seconds": clock.own_wall,
-                    "own_processor_seconds": clock.own_processor,
-                    "whole_seconds": {"one-at-a-time, cold": theirs, "bisect-cfg": ours},
-                    "whole_trials": {"one-at-a-time, cold": their_trials, "bisect-cfg": trials},
-                },
-                indent=1,
-            )
-        )
+        arguments.json.write_text(json.dumps(numbers, indent=1))
     sys.stdout.flush()
 
 

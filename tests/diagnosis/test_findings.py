@@ -93,3 +93,40 @@ def test_accumulation_counts_from_017_on() -> None:
     settings = {**SOUND, "args.per_device_train_batch_size": 2, "args.gradient_accumulation_steps": 4}
     assert check({"packages": {"trl": "0.17.0"}}, settings) == []
     assert len(check({"packages": {"trl": "0.15.2"}}, settings)) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"packages": {"accelerate": "0.34.0", "transformers": "4.52.4"}}, "accelerate is too old"),
+        ({"packages": {"trl": "0.25.0", "vllm": "0.12.0"}}, "TRL is too old for this vLLM"),
+        ({"packages": {"vllm": "0.11.0", "transformers": "5.1.0"}}, "does not know transformers 5"),
+        ({"gpus": [{"name": "NVIDIA GeForce RTX 5090", "compute_capability": "12.0"}], "cuda": "12.4"}, "no code for this GPU"),
+        ({"gpus": [{"name": "NVIDIA GeForce RTX 5090"}], "cuda": "12.4"}, "no code for this GPU"),
+        ({"gpus": [{"name": "Tesla V100-SXM2-32GB", "compute_capability": "7.0"}], "cuda": "13.0"}, "no code for this GPU any more"),
+        ({"driver": "470.86", "cuda": "13.0"}, "driver is too old"),
+        ({"python": "3.11.7", "packages": {"trl": "1.16.0"}}, "torch is not installed"),
+        ({"python": "3.11.7", "packages": {"torch": "2.9.0"}}, "No trainer"),
+    ],
+)
+def test_versions_and_hardware_that_do_not_work_together(environment: dict[str, Any], said: str) -> None:
+    (finding,) = check(environment)
+    assert finding.level == "problem" and said in finding.title
+    assert finding.cure and finding.source.startswith("https://") and finding.id
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"packages": {"accelerate": "1.3.0", "transformers": "4.52.4"}},
+        {"packages": {"accelerate": "0.34.0", "transformers": "4.51.3"}},
+        {"packages": {"trl": "0.27.0", "vllm": "0.12.0"}},
+        {"gpus": [{"name": "NVIDIA GeForce RTX 5090", "compute_capability": "12.0"}], "cuda": "12.8"},
+        {"gpus": [{"name": "NVIDIA A100-SXM4-80GB", "compute_capability": "8.0"}], "cuda": "13.0", "driver": "580.65.06"},
+        {"driver": "535.183.01", "cuda": "12.4"},
+        {"python": "3.11.7", "packages": {"torch": "2.9.0", "verl": "0.5.0"}},
+        {},
+    ],
+)
+def test_versions_and_hardware_that_do(environment: dict[str, Any]) -> None:
+    assert check(environment) == []

@@ -70,6 +70,17 @@ def test_switched_off_is_the_same_as_not_switched_on():
     assert [dict(start.changes) for start in found] == [{"bf16": None}]
 
 
+def test_two_values_that_come_to_the_same_are_one_way():
+    full = Alternative({"model.dtype": "float32"}, "nothing underflows", "s")
+    comes_to = {None: "float32"}
+    found = starting_points(
+        GOOD, BAD, [["model.dtype"]], [["model.dtype"]], lambda *_: None, [[EPSILON, full]],
+        identity=lambda changes: [comes_to.get(value, value) for value in changes.values()],
+    )  # fmt: skip
+    assert [dict(start.changes) for start in found] == [{"model.dtype": None}, {"adam_epsilon": 1e-6}]
+    assert found[0].why == "nothing underflows"
+
+
 def test_verified_ways_come_first_and_then_what_gives_up_least():
     pair = [["gradient_accumulation_steps"], ["learning_rate"]]
     batch, rate = points([[name for names in pair for name in names]], pair)
