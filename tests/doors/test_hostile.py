@@ -258,7 +258,7 @@ COMMAND = '{"target": "train.py", "arguments": %s, "python": null, "folder": "."
 ])  # fmt: skip
 def test_files_of_the_study(study, name, text):
     (study.folder / "s" / name).write_bytes(text.encode("utf-8", "surrogateescape"))
-    assert_told(study("recommend", "s", "--verify-seeds", "1"))
+    assert_told(study("recommend", "s", "--trust", "--verify-seeds", "1"))
 
 
 @pytest.mark.parametrize(("name", "text"), [
@@ -298,10 +298,10 @@ def test_a_script_that_is_gone_and_a_study_that_moved(study):
 
 
 def test_a_million_seeds_and_no_time(study):
-    said = study("recommend", "s", "--verify-seeds", "1000000", "--max-seconds", "4")
+    said = study("recommend", "s", "--trust", "--verify-seeds", "1000000", "--max-seconds", "4")
     assert_told(said, "--max-seconds", status=3)
     assert len((study.folder / "s/result.json").read_bytes()) < 200_000
-    assert_told(study("recommend", "s", "--ratio", "1.0000001", "--verify-seeds", "1"), status=0)
+    assert_told(study("recommend", "s", "--trust", "--ratio", "1.0000001", "--verify-seeds", "1"), status=0)
 
 
 def test_the_folder_is_deleted_under_it(tool):
