@@ -337,7 +337,7 @@ def _print_cause(console: Console, title: str, cause: Any, failure: dict[str, An
     together = "them" if len(cause.parameters) > 1 else "it"
     claims = [f"fails {cause.evidence.fails} with only {together} changed from the good configuration"]
     for name, claim in cause.evidence.without.items():
-        claims.append(f"passes {claim} without {name}" if claim.subset is not None else f"without {name}: {claim.note}")
+        claims.append(f"passes {claim} without {name}{_with(claim.note)}" if claim.subset is not None else f"without {name}: {claim.note}")
     lines = [f"With {together} the run {said}.", ", ".join(claims) + "."]
     if cause.companions:
         left_out = "it" if len(cause.companions) == 1 else "them"
@@ -347,6 +347,10 @@ def _print_cause(console: Console, title: str, cause: Any, failure: dict[str, An
         lines.append(f"No valid configuration tells {' and '.join(cause.inseparable)} apart.")
     _print_lines(console, lines)
     console.print()
+
+
+def _with(note: str) -> str:
+    return f" ({note})" if note else ""
 
 
 def _print_where(console: Console, where: dict[str, Any] | None) -> None:

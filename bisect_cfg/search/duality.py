@@ -25,7 +25,7 @@ from bisect_cfg.search.hypotheses import largest_size
 from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
 from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.problem import Ask, Claim, Conclusion, Done, FoundCause, Problem, State, Wait, bits
-from bisect_cfg.search.proof import direct, prove, split
+from bisect_cfg.search.proof import IMPLIED, direct, prove, split
 from bisect_cfg.search.strategies import NARROW, Needed, replay
 from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.transversal import minimal_hitting_sets
@@ -310,7 +310,7 @@ class Isolation:
         asks = {mask: ask for mask, ask in runs.items() if mask}
         for cause in self.causes:
             for index, claim in cause.without.items():
-                if claim.subset and not claim.note:
+                if claim.subset and claim.note != IMPLIED:
                     reason = f"Does {self.problem.show(cause.parameters)} pass again without {self.problem.names[index]}?"
                     ask = Ask(claim.subset, claim.subset & ~cause.parameters, "cause minus one", reason)
                     asks.setdefault(claim.subset, ask)

@@ -56,7 +56,13 @@ class Prices:
 
     @classmethod
     def of(cls, problem: Problem, tally: Tally) -> Prices:
-        """Fitted to the runs so far."""
+        """Fitted to the runs so far; once for each tally, which is asked for them many times in a decision."""
+        if tally.prices is None:
+            tally.prices = cls._fitted(problem, tally)
+        return tally.prices
+
+    @classmethod
+    def _fitted(cls, problem: Problem, tally: Tally) -> Prices:
         known = np.array(problem.work or np.zeros(problem.size))
         runs = [r for r in tally.records if r.outcome in (Outcome.PASS, Outcome.FAIL) and r.seconds > INSTANT]
         outcomes = {record.outcome for record in runs}

@@ -9,8 +9,10 @@ other way is left out once, to see that the run still fails.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
 from bisect_cfg.factors import Outcome
+from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.problem import Ask, Claim, FoundCause, Problem, bits
 from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.validity import Validity
@@ -18,6 +20,12 @@ from bisect_cfg.search.validity import Validity
 CANNOT = "no configuration without it can be valid"
 
 UNSEEN = "every run without it ended in another failure"
+
+COSTLY = 3.0
+"""A run without one parameter that is predicted to cost this many times as much as the same run with some further
+settings as the user has them is not asked; the other is, and the claim says so. That needs the good level of a setting
+to be what makes runs dear (completions of 512 tokens in place of the user's 12); such a setting seldom hides a failure,
+and that the cause fails without it is seen."""
 
 IMPLIED = "seen in a larger subset, without this one as well"
 
@@ -116,12 +124,15 @@ def prove(
             if not smaller:
                 continue
         else:
-            claims[index] = tally.claim(smaller, Outcome.PASS)
+            affordable = _affordable(problem, tally, validity, smaller, witness, known)
+            note = f"with {problem.show(affordable & ~smaller)} as you have it" if affordable != smaller else ""
+            smaller = affordable
+            claims[index] = tally.claim(smaller, Outcome.PASS, note)
         count = tally.of(smaller)
         refuted |= count.fails > 0
         if times == 0 and not count.runs:
             larger = next((m for m in tally.passed if m & smaller == smaller and not tally.of(m).fails), None)
-            if larger is not None and claims[index].subset is not None:
+            if larger is not None and claims[index].subset is not None and not claims[index].note:
                 claims[index] = tally.claim(larger, Outcome.PASS, IMPLIED)
                 continue
         if count.passes < max(times, 1):
@@ -147,6 +158,24 @@ def prove(
         cause | grouped, companions & ~grouped, tally.claim(witness, Outcome.FAIL), claims, inseparable
     )
     return Proof(found=found)
+
+
+def _affordable(
+    problem: Problem, tally: Tally, validity: Validity, smaller: int, witness: int, known: tuple[int, ...]
+) -> int:
+    """The run without one parameter, or, if that is too costly, the same with the settings that make it cheaper."""
+    prices = Prices.of(problem, tally)
+    if prices.flat or tally.of(smaller).runs:
+        return smaller
+    cheap = prices.cheap & ~witness & ~smaller
+    run = [m for m in tally.counts if m & smaller == smaller and not m & ~smaller & ~cheap and tally.of(m).runs]
+    if run:
+        return min(run, key=lambda mask: (mask.bit_count(), mask))
+    strong = sum(1 << i for i in bits(cheap) if prices.factors[i] < -log(COSTLY))
+    other = smaller | strong
+    if strong and validity.promising(other) and not any(cause & other == cause for cause in known):
+        return other
+    return smaller
 
 
 def _without(validity: Validity, witness: int, bit: int, known: tuple[int, ...]) -> int | None:

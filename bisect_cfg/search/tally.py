@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bisect_cfg.factors import Outcome
 from bisect_cfg.search.problem import Claim, Record
+
+if TYPE_CHECKING:
+    from bisect_cfg.search.prices import Prices
 
 
 @dataclass
@@ -37,6 +41,7 @@ class Tally:
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.records = tuple(records)
+        self.prices: Prices | None = None  # kept by `Prices.of`
         self.counts: dict[int, Count] = {}
         for record in self.records:
             count = self.counts.setdefault(record.subset, Count())
