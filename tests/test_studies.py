@@ -213,3 +213,19 @@ def test_the_output_names_the_cause(finished):
     for parameter in json.loads((STUDIES / name / "expected.json").read_text())["causes"][0]:
         assert parameter in done.stdout.split("Cause")[-1]
     assert "\x1b" not in done.stdout  # plain where there is no terminal
+
+
+def test_where_the_librarys_default_is_itself_at_fault(tmp_path):
+    """Without the good side that the study gives: TRL's own default, bf16, fails too, and is found all the same."""
+    for path in (STUDIES / "trl_2906").iterdir():
+        if path.name != "good.yaml" and path.is_file():
+            shutil.copy(path, tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text(script.read_text().replace("max_completion_length=200", "max_completion_length=12"))
+    command = [sys.executable, "-m", "bisect_cfg", "bisect", str(script), "--no-recommend", "--no-where"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = (tmp_path / "bisect-cfg-studies").iterdir()
+    result = read(folder)
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16"]] and result["complete"]
+    assert any("library's own defaults fail as well" in note for note in result["notes"])

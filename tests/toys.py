@@ -208,6 +208,8 @@ LIBRARY = {
             beta: float = 0.0
             temperature: float = 1.0
             num_generations: int = 8
+            max_completion_length: int = 256
+            gradient_accumulation_steps: int = 1
             loss_type: str = "dapo"
             model_init_kwargs: dict | str | None = None
 

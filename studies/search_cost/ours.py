@@ -17,11 +17,11 @@ from bisect_cfg.trials.result import TrialResult
 class Setting:
     """What the user may set: see `Bisection`."""
 
-    confirm: int = 1
+    confirm: int | None = 1
     confidence: float = 0.95
 
     def __str__(self) -> str:
-        return f"confirm={self.confirm}, {self.confidence:.0%}"
+        return f"{'default' if self.confirm is None else f'confirm={self.confirm}'}, {self.confidence:.0%}"
 
 
 def solve(case: Case, oracle: Oracle, setting: Setting) -> Answer:

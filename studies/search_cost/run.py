@@ -65,8 +65,8 @@ def measure(task: Task) -> report.Result:
 def settings_of(case: Case, tool: str, options: argparse.Namespace) -> list[Setting | int]:
     """What a tool is measured at in this case; nothing where the case is not made for it."""
     if tool == "ours":
-        confirms = [int(value) for value in options.confirm or case.confirms]
-        return [Setting(confirm, level) for confirm in confirms for level in options.confidence]
+        wanted = options.confirm or case.confirms
+        return [Setting(confirm, level) for confirm in wanted for level in options.confidence]
     if case.jobs > 1 or case.kind.startswith("cause from the prior"):
         return []
     adapter, _ = peers.load(tool) or sys.exit(f"{tool} is gone")
@@ -78,13 +78,20 @@ def numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 
 
+def confirms(text: str) -> list[int | None]:
+    """`0,1,default` as values of `confirm`."""
+    return [None if part == "default" else int(part) for part in text.split(",")]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="Trials the search needs on random oracles.")
     parser.add_argument("--instances", type=int, default=200, help="oracles a row")
     parser.add_argument("--only", default="", help="cases in whose name this regular expression is found")
     parser.add_argument("--tools", default="ours", help=f"of ours,{','.join(peers.NAMES)}; or all")
-    parser.add_argument("--confirm", type=numbers, help="of ours, e.g. 0,1; default: as each case says")
+    parser.add_argument(
+        "--confirm", type=confirms, help="of ours, e.g. 0,1,default; without it: as each case says"
+    )
     parser.add_argument("--confidence", type=numbers, default=[0.95], help="of ours, e.g. 0.8,0.95,0.99")
     parser.add_argument("--processes", type=int, default=1, help="instances at once; no count depends on it")
     parser.add_argument("--out", type=Path, help="folder of table.json, table.md and table.svg")

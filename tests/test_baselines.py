@@ -1,0 +1,101 @@
+"""The baselines of a script: what is taken over from the user, what must be seen again, and what that says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import toys
+
+COSTLY = """
+    import time
+    from trl import GRPOConfig, GRPOTrainer
+
+    args = GRPOConfig(
+        output_dir="out", beta=0.2, gradient_accumulation_steps=3, max_completion_length=12, weight_decay=0.1,
+        learning_rate=1e-4,
+    )
+
+    def step(number):
+        time.sleep(6.0 if args.max_completion_length > 100 else 0.01)
+        if number == 2 and args.beta and args.gradient_accumulation_steps == 3:
+            raise RuntimeError("boom")
+
+    GRPOTrainer(args, step=step).train()
+"""
+"""The default of one setting makes a step take 6 s; another setting of the same kind is half of the cause."""
+
+
+def test_only_what_makes_the_good_configuration_costly_is_taken_over(tool):
+    toys.write(tool.folder, COSTLY)
+    said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
+    assert said.status == 0, said.all
+    result = json.loads((tool.folder / "s" / "result.json").read_text())
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "gradient_accumulation_steps"]]
+    assert any("keeps your max_completion_length" in note for note in result["notes"])
+    # It was ended as soon as its pace was known: within three steps of those that could be afforded, not after all.
+    seconds = json.loads((tool.folder / "s/trials/good-config/ending.json").read_text())["seconds"]
+    assert seconds < 24
+    # At the end the cause was run with the default, too.
+    assert any("max_completion_length it fails all the same" in note for note in result["notes"])
+    assert result["complete"]
+    again = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
+    assert again.status == 0 and "max_completion_length" in again.all
+
+
+ONCE = """
+    import pathlib
+    from trl import GRPOConfig, GRPOTrainer
+
+    args = GRPOConfig(output_dir="out", beta=0.2, weight_decay=0.1, learning_rate=1e-4)
+    seen = pathlib.Path(__file__).with_name("seen")
+
+    def step(number):
+        if number == 3 and not seen.exists():
+            seen.touch()
+            raise RuntimeError("boom")
+
+    GRPOTrainer(args, step=step).train()
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_failure_seen_once_and_never_again_is_inconclusive(tool, jobs):
+    toys.write(tool.folder, ONCE)
+    said = tool("bisect", "train.py", "--study", "s", "--jobs", jobs)
+    assert said.status == 3, said.all
+    result = json.loads((tool.folder / "s" / "result.json").read_text())
+    assert result["status"] == "inconclusive" and not result["causes"]
+    assert 0 < result["reproduction"]["rate"] <= 1 / 4
+    assert "failed in 1 of" in said.all and "Cause" not in said.out
+
+
+RANDOM = """
+    import random
+    from trl import GRPOConfig, GRPOTrainer
+
+    args = GRPOConfig(
+        output_dir="out", beta=0.2, weight_decay=0.1, learning_rate=1e-4, warmup_steps=5, adam_beta2=0.9, temperature=0.7
+    )
+    luck = random.SystemRandom()
+
+    def step(number):
+        if number == 3 and args.beta and luck.random() < 0.7:
+            raise RuntimeError("boom")
+
+    GRPOTrainer(args, step=step).train()
+"""
+
+
+def test_a_random_failure_is_called_random(tool):
+    toys.write(tool.folder, RANDOM)
+    said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
+    result = json.loads((tool.folder / "s" / "result.json").read_text())
+    if said.status == 3:  # it never failed again (once in about 500 times), or too rarely
+        assert not result["complete"]
+        return
+    if result["complete"]:
+        assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta"]]
+    if result["reproduction"]["rate"] < 1:
+        assert "The failure is random" in said.out and "of 10 runs" in said.out
+    assert result["causes"][0]["step"] == 3
