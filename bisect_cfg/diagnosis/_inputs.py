@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bisect_cfg.diagnosis._metrics import KNOWN, Row, canonical, row_of
+from bisect_cfg.diagnosis._text import plain
 
 LARGEST_JSON = 1 << 28
 """Bytes of a JSON file that is read whole; a larger one is no trainer's."""
@@ -102,7 +103,10 @@ def open_source(path: str) -> Source:
     if name.endswith(".wandb"):
         raise Unreadable("W&B's own binary file; give files/output.log of the same run, or its history as JSON or CSV")
     stream = Path(path).open("rb")  # noqa: SIM115  closed with the process, which reads it to its end
-    return _text(name, _unpacked(name, stream))
+    unpacked = _unpacked(name, stream)
+    if unpacked is not stream and not unpacked.peek(1):
+        raise Unreadable("it is compressed, and nothing can be unpacked from it")
+    return _text(name, unpacked)
 
 
 def _text(name: str, stream: Any) -> Source:
@@ -286,7 +290,8 @@ def _notebook(cells: list[Any]) -> tuple[str, list[Row]]:
     for cell in cells:
         for output in cell.get("outputs") or [] if isinstance(cell, dict) else []:
             if output.get("output_type") == "error":
-                parts += output.get("traceback") or [f"{output.get('ename')}: {output.get('evalue')}"]
+                parts += map(plain, output.get("traceback") or [])
+                parts += [] if output.get("traceback") else [f"{output.get('ename')}: {output.get('evalue')}"]
                 continue
             shown = output.get("data") or {}
             page = "".join(shown.get("text/html") or [])

@@ -409,7 +409,7 @@ def _collapse(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     from bisect_cfg.trials import health
 
     points = _points(rows)
-    steps = [{"step": index, **row.values} for index, row in enumerate(points)]
+    steps = [{**row.values, "step": index} for index, row in enumerate(points)]
     suspected = health.collapse(steps)
     if suspected is None:
         return

@@ -364,8 +364,6 @@ class Reading:
         told: set[str] = set()
         errors = self.errors_left()
         for error in [*errors[: PARAGRAPHS // 2], *errors[PARAGRAPHS // 2 :][-PARAGRAPHS // 2 :]]:
-            if not error.more:
-                continue
             texts = [text for text in error.paragraphs() if text not in told]
             told.update(texts)
             for text in texts:

@@ -17,6 +17,7 @@ first step of a warmup, a reward missing on steps that reuse completions.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
@@ -169,6 +170,7 @@ def lost_at_end(rows: Sequence[Row], first: int) -> str:
     now = [row for row in rows[first:] if _telling(row)]
     if len(now) < COLLAPSE_STREAK:
         return ""
+    past.closed = True
     past.follow(now)
     return lost(now, past) or _silent(past, [*rows[:first], *now][-past.streak :] if past.streak else [])
 
@@ -192,7 +194,9 @@ class _Past:
         self.still = 0  # of these, with a grad_norm of 0
         self.entropy = False  # whether any step had one
         self.fading = 0  # steps with an entropy between `LOW_SHARE` and `COLLAPSE_SHARE` of the first
+        self.closed = False  # whether the stretch that is judged comes after all of this
         self._window: list[float] = []
+        self._rewards: list[float] = []  # in the order of their size
 
     def take(self, row: Row) -> None:
         """One more step."""
@@ -206,6 +210,7 @@ class _Past:
         if reward is not None and math.isfinite(reward):
             if len(self.began) < COLLAPSE_WINDOW:
                 self.began.append(reward)
+            insort(self._rewards, reward)
             self._window = [*self._window[1 - COLLAPSE_WINDOW :], reward]
             mean = fmean(self._window)
             if len(self._window) >= COLLAPSE_WINDOW // 2 and mean > self.best:
@@ -235,6 +240,11 @@ class _Past:
         now, began = fmean(rewards), fmean(self.began)
         noise = max(self.noise, stdev(self.began) / math.sqrt(len(self.began)))
         back = now <= began + FALLEN_BACK * max(self.best - began, 0.0)
+        # Of a sparse reward many steps have nothing at all: so many in a row must be no chance.
+        own = 0 if self.closed else len(rewards)
+        as_low = (bisect_right(self._rewards, max(rewards)) - own + 1) / (len(self._rewards) - own + 2)
+        if min(as_low, 1.0) ** len(rewards) >= BY_CHANCE:
+            return False
         return back and self.best - now > max((1 - left) * abs(self.best), FALLEN_DEVIATIONS * noise)
 
 
