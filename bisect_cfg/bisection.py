@@ -274,6 +274,8 @@ class Bisection:
         interrupt = getattr(self._runner, "interrupt", None)
         if interrupt is not None and self._running:
             interrupt()
+            wait(futures)
+            getattr(self._runner, "go_on", lambda: None)()  # later phases run trials of their own
         for trial, _ in list(self._running.values()):
             self._ledger.void(trial, "interrupted")
         self._running.clear()

@@ -272,8 +272,12 @@ class ScriptRunner:
         self._keeper.close()
 
     def interrupt(self) -> None:
-        """End the running trials (called on Ctrl-C)."""
+        """End the running trials: on Ctrl-C, or because their results are not needed. None starts before `go_on`."""
         self._interrupted.set()
+
+    def go_on(self) -> None:
+        """Further trials may start. Call it only once all that were interrupted have ended."""
+        self._interrupted.clear()
 
     # ------------------------------------------------------------------------------------------------ starting points
 
