@@ -9,7 +9,6 @@ nothing.
 from __future__ import annotations
 
 import math
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +36,9 @@ from bisect_cfg.trials.result import Runner, TrialRequest, TrialResult
 _OTHERS_POLL_SECONDS = 0.2
 """How often to look whether another process has finished what we wait for."""
 
+_SHOWN_LENGTH = 60
+"""Of a value in an error: enough to recognise it."""
+
 
 class Bisection:
     """Find which of the settings that differ between two configurations make a run fail.
@@ -55,7 +57,8 @@ class Bisection:
         trial: ``trial(configuration)`` returns an `Outcome`, True (pass), False (fail), None (unresolved)
             or a
             `TrialResult`; an exception is a failure with that signature. Or a `Runner`.
-        is_valid: ``is_valid(configuration)`` returns whether it can be built; costs nothing, is asked often.
+        is_valid: ``is_valid(configuration)`` returns whether it can be built (or why not, as text); costs nothing, is
+            asked often. What it raises comes up to the caller.
         isolation: "process" runs the function in a forked child, "none" in place. Not used with a `Runner`.
         storage: an Optuna storage or URL (``sqlite:///study.db``); None keeps the study in memory.
         study_name: name of the study in the storage.
@@ -85,7 +88,8 @@ class Bisection:
             and compared: trials of something else are no evidence. None: the code of the function.
 
     Raises:
-        ValueError: an unknown strategy, prior or isolation.
+        TypeError: an argument is none of the kind that it should be.
+        ValueError: an unknown strategy, prior or isolation, or a number out of its range.
         StudyMismatch: the storage holds a study of that name for other configurations, or of another identity.
     """
 
@@ -115,13 +119,34 @@ class Bisection:
         timeout: float | None = None,
         identity: Mapping[str, Any] | None = None,
     ) -> None:
+        _check_kinds(
+            {"good": good, "bad": bad},
+            {"loss": loss, "work": work, "identity": identity, "prior": None if isinstance(prior, str) else prior},
+            {"is_valid": is_valid, "is_failure": is_failure, "on_event": on_event},
+        )
+        runs = _is_runner(trial)
+        if not (runs or callable(trial)):
+            raise TypeError(
+                f"trial must be a function that takes a configuration, or a Runner, not {_shown(trial)}"
+            )
+        if not (storage is None or isinstance(storage, (str, optuna.storages.BaseStorage))):
+            raise TypeError(
+                f"storage must be an Optuna storage or its address ('sqlite:///study.db'), not {_shown(storage)}"
+            )
+        if not (study_name is None or isinstance(study_name, str)):
+            raise TypeError(f"study_name must be a text, not {_shown(study_name)}")
         if strategy not in ("adaptive", "one-at-a-time", "ddmin"):
             raise ValueError(f"strategy must be 'adaptive', 'one-at-a-time' or 'ddmin', not {strategy!r}")
         _check_numbers(
             {"jobs": jobs, "max_trials": max_trials, "confirm": confirm},
             {"confidence": confidence, "max_seconds": max_seconds, "timeout": timeout},
-            {"prior": {} if isinstance(prior, str) else prior, "loss": loss or {}},
+            {"prior": {} if isinstance(prior, str) else prior, "loss": loss or {}, "work": work or {}},
         )
+        if timeout == 0:
+            raise ValueError("timeout must be above 0: no trial is over at once")
+        none = sorted(name for name, ratio in (work or {}).items() if ratio == 0)
+        if none:
+            raise ValueError(f"work of {none[0]} must be above 0: it multiplies a trial's duration")
         if jobs < 1 or (confirm is not None and confirm < 0):
             raise ValueError("jobs must be at least 1 and confirm at least 0")
         if not 0 < confidence < 1:
@@ -129,7 +154,7 @@ class Bisection:
         self.good, self.bad, self.seed = dict(good), dict(bad), seed
         self.factors = difference(self.good, self.bad)
         self._runner: Runner = (
-            trial if hasattr(trial, "run") else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
+            trial if runs else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
         )
         self._max_trials, self._max_seconds, self._jobs = max_trials, max_seconds, jobs
         self._is_failure, self._on_event = is_failure, on_event
@@ -140,7 +165,7 @@ class Bisection:
             confirm=confirm, jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
             work=tuple(math.log((work or {}).get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
-        if identity is None and not hasattr(trial, "run"):
+        if identity is None and not runs:
             identity = identity_of(trial)
         self._ledger = Ledger(self.factors, problem, storage, study_name, self._classify, identity)
         self._running: dict[int, tuple[FrozenTrial, TrialRequest]] = {}
@@ -163,6 +188,8 @@ class Bisection:
 
         Raises:
             KeyboardInterrupt: after the running trials were ended and recorded as interrupted.
+            TypeError: the trial function returned something that says neither pass nor fail; that run does not count.
+            Exception: whatever `is_valid` raised.
         """
         self._ledger.enter()
         started = time.monotonic()
@@ -172,7 +199,7 @@ class Bisection:
             self._emit(Resumed(known, lost))
         try:
             with self._heart(), self._pool() as pool:
-                conclusion = self._loop(pool, started)
+                conclusion = self._refused_side() or self._loop(pool, started)
         finally:
             self._ledger.leave()
         report = self._report(conclusion)
@@ -336,6 +363,16 @@ class Bisection:
             self._valid_cache[mask] = self._runner.is_valid(configuration_of(names, self.good, self.bad))
         return self._valid_cache[mask] is None
 
+    def _refused_side(self) -> Conclusion | None:
+        """The answer where one of the two configurations is not valid and was not run; None if both are."""
+        seen = {record.subset for record in self._ledger.records()}
+        for side, mask, status in (
+            ("good", 0, "baseline_fails"), ("bad", self._ledger.problem.full, "inconclusive")
+        ):  # fmt: skip
+            if mask not in seen and self.factors and not self._valid(mask):
+                return Conclusion(status, notes=(f"The {side} configuration is not valid: {self._valid_cache[mask]}.",))
+        return None
+
     def _reference(self) -> TrialResult | None:
         return self._ledger.reference(self._ledger.trials())
 
@@ -428,6 +465,34 @@ class Bisection:
                 "companions": ", ".join(attributes["companions"]),
                 **{f.name: f.bad if f.name in subset else f.good for f in self.factors},
             }
+
+
+def _is_runner(trial: Any) -> bool:
+    return all(callable(getattr(trial, name, None)) for name in ("run", "is_valid")) and not isinstance(trial, type)
+
+
+def _check_kinds(
+    configurations: Mapping[str, Any], tables: Mapping[str, Any], functions: Mapping[str, Any]
+) -> None:
+    """Raises a TypeError that names the argument which is not what it should be."""
+    for name, value in configurations.items():
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{name} must be a dict of names and values, not {_shown(value)}")
+    for name, value in tables.items():
+        if not (value is None or isinstance(value, Mapping)):
+            raise TypeError(f"{name} must be a dict with names as keys, not {_shown(value)}")
+    for name, value in (*configurations.items(), *tables.items()):
+        odd = [key for key in value or () if not isinstance(key, str)]
+        if odd:
+            raise TypeError(f"{name} must have texts as names, not {_shown(odd[0])}")
+    for name, value in functions.items():
+        if not (value is None or callable(value)):
+            raise TypeError(f"{name} must be a function, not {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + '...'} ({type(value).__name__})"
 
 
 def _check_numbers(

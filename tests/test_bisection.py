@@ -124,3 +124,52 @@ def test_what_is_left_is_estimated_from_the_first_trial_to_the_last() -> None:
     report = bisection.run()
     assert said[-1] == 0 and all(said[:-2]), said
     assert len(report.rows) / 2 <= said[0] <= 2 * len(report.rows)
+
+
+@pytest.mark.parametrize(("changes", "error", "words"), [
+    ({"trial": 3}, TypeError, "trial must be a function"), ({"trial": None}, TypeError, "trial must be a function"),
+    ({"good": [1]}, TypeError, "good must be a dict"), ({"bad": "bf16"}, TypeError, "bad must be a dict"),
+    ({"good": {1: 2}}, TypeError, "good must have texts as names, not 1"), ({"loss": {2: 1.0}}, TypeError, "loss must have"),
+    ({"work": 3}, TypeError, "work must be a dict"), ({"work": {"lr": 0}}, ValueError, "work of lr must be above 0"),
+    ({"work": {"lr": float("nan")}}, ValueError, "work of lr"), ({"prior": 3}, TypeError, "prior must be a dict"),
+    ({"storage": 3}, TypeError, "storage must be an Optuna storage"), ({"study_name": 3}, TypeError, "study_name"),
+    ({"is_valid": True}, TypeError, "is_valid must be a function"), ({"is_failure": 1}, TypeError, "is_failure must be"),
+    ({"on_event": []}, TypeError, "on_event must be"), ({"identity": "me"}, TypeError, "identity must be a dict"),
+    ({"max_trials": float("nan")}, ValueError, "max_trials"), ({"max_trials": -1}, ValueError, "max_trials"),
+    ({"timeout": 0}, ValueError, "timeout must be above 0"),
+])  # fmt: skip
+def test_arguments_are_checked_before_anything_runs(changes, error, words) -> None:
+    def trial(configuration: dict) -> bool:
+        raise AssertionError("it ran")
+
+    with pytest.raises(error, match=words):
+        Bisection(**{"good": GOOD, "bad": BAD, "trial": trial, **changes})
+
+
+@pytest.mark.parametrize("isolation", ["process", "none"])
+@pytest.mark.parametrize("answer", [0, 1, "pass", 0.5])
+def test_an_answer_that_says_nothing_is_a_mistake_in_the_function(tmp_path, isolation, answer) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    parts = {"isolation": isolation, "storage": url, "identity": {}}
+    with pytest.raises(TypeError, match="must return an Outcome, True"):
+        Bisection(GOOD, BAD, lambda c: answer if c["bf16"] else True, **parts).run()
+    report = Bisection(GOOD, BAD, lambda c: not c["bf16"], **parts).run()  # that run does not count
+    assert report.causes[0].parameters == ("bf16",) and "unresolved" not in set(report.trials["outcome"])
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_is_valid_raises_comes_up(jobs) -> None:
+    def is_valid(configuration: dict) -> bool:
+        return bool(1 / (configuration["batch"] - 8 or configuration["lr"] - 1e-3))
+
+    with pytest.raises(ZeroDivisionError):
+        Bisection(GOOD, BAD, lambda c: not c["bf16"], is_valid, isolation="none", jobs=jobs).run()
+
+
+@pytest.mark.parametrize(("side", "status"), [(GOOD, "baseline_fails"), (BAD, "inconclusive")])
+@pytest.mark.parametrize(("reason", "told"), [(False, "is_valid refuses it"), ("A must divide B.", "A must divide B")])
+def test_a_configuration_that_is_valid_refuses_is_not_run(side, status, reason, told) -> None:
+    name = "good" if side is GOOD else "bad"
+    report = Bisection(GOOD, BAD, lambda c: 1 / 0, lambda c: reason if c == side else True, isolation="none").run()
+    assert report.status == status and not report.rows
+    assert report.notes == (f"The {name} configuration is not valid: {told}.",)

@@ -31,6 +31,9 @@ PARAGRAPH_LINES = 14
 PARAGRAPH_BYTES = 4000
 """What may belong to an error after its first line: a message in a box of 80 columns, a table of a launcher."""
 
+WRAPPED = 3
+"""Lines right after an error that belong to it though they do not name its rank: the terminal has wrapped it."""
+
 LONGEST = 2000
 """Characters of an error's first line that are looked at; longer ones are printed data."""
 
@@ -136,6 +139,7 @@ class Errors:
         self._unfinished: list[tuple[Error, bytes]] = []
         self._seen = 0
         self._ignored: dict[str, int] = {}  # who -> the line up to which a traceback ends nothing
+        self._beside: dict[str, int] = {}  # who -> the line up to which an exception ends nothing
         self._known: set[int] = set()  # lines that were looked at
 
     def anchors(self) -> tuple[tuple[str], ...]:
@@ -177,6 +181,9 @@ class Errors:
         said = unframed(said.strip())
         if said.startswith("--- Logging error") or said.startswith("Exception ignored in"):
             self._ignored[who] = number + 200
+            self._beside[who] = number + 2  # where Python shuts down it prints the exception alone
+            return
+        if raised is None and number <= self._beside.get(who, 0):
             return
         if raised is not None and number <= self._ignored.pop(who, 0):
             return
@@ -277,12 +284,12 @@ def _continued(rest: bytes, who: str) -> Iterator[str]:
     """The lines that go on with what the line before them said."""
     lines = rest.decode("utf-8", "replace").split("\n")
     taken = 0
-    for line in lines[: 4 * PARAGRAPH_LINES]:
+    for index, line in enumerate(lines[: 4 * PARAGRAPH_LINES]):
         shown = plain(line)
         other, said = split_prefix(shown.lstrip() if shown[:1] in " \t" and shown.lstrip()[:1] in "[(" else shown)
         if other and other != who:
             continue  # another rank's line in between
-        if who and not other and shown[:1] not in (" ", "\t"):
+        if who and not other and shown[:1] not in (" ", "\t") and index >= WRAPPED:
             continue
         said = unframed(said.rstrip())
         if _RULE.match(said) and said.strip():

@@ -72,7 +72,7 @@ POINTS = 400
 
 _NAMES = rb"loss|grad_norm|reward|entropy|policy_loss|pg_loss|actor_loss|train/loss|train/grad_norm|train/reward"
 _ROW = re.compile(
-    rb"['\"](?:" + _NAMES + rb")['\"]: |actor/grad_norm: ?|actor/pg_loss: ?|\| lm loss: | grad norm: |^ *iteration +\d+/",
+    rb"['\"](?:" + _NAMES + rb")['\"]: |actor/grad_norm['\"]?: ?|actor/pg_loss['\"]?: ?|\| lm loss: | grad norm: |^ *iteration +\d+/",
     re.MULTILINE,
 )
 # What every such row contains, as plain words, which are found at memory speed.

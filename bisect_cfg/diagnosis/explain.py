@@ -52,6 +52,11 @@ OF_TRACEBACK, BEFORE = 80, 6
 PARAGRAPHS = 40
 """Errors whose lines are read as one text, to find what is wrapped."""
 
+_OF_A_DATA_SET = re.compile(
+    rb'"(?:prompt|completion|response|question|answer|messages|instruction|conversations|solution)": ?["\[](?!.*"(?:level|levelname|severity)":)'
+)
+"""A row of a data set or a completion that was kept, and not a logger's line in JSON."""
+
 KNOWN, UNKNOWN, UNREADABLE, NO_FAILURE = 0, 1, 2, 3
 """Exit statuses."""
 
@@ -237,7 +242,7 @@ def combine(
     evidence = readings[0].logs.evidence
     for reading in readings[1:]:
         evidence = evidence if signature.from_evidence(evidence) else reading.logs.evidence
-    survived_all = evidence.progress and not errors  # the tracebacks that are there killed nothing
+    survived_all = not errors and (evidence.progress or any(reading.quoting for reading in readings) or not evidence.signals)  # the tracebacks that are there killed nothing
     last = max(errors, key=lambda error: error.line) if len(readings) == 1 and errors else None
     return Explanation(
         tuple(matches),
@@ -275,6 +280,7 @@ class Reading:
     def __init__(self, entries: Sequence[Entry], name: str = "") -> None:
         self.entries = entries
         self.name = name
+        self.quoting = False
         self.rows = Rows()
         self.logs = _logs.Reader()
         self.errors = _errors.Errors()
@@ -294,6 +300,8 @@ class Reading:
         scan = self._scanner()
         sample: list[bytes] = []
         for block in _logs.blocks(stream):
+            if not self.head:
+                self.quoting = quotes(block[: _versions.LOOKED_AT])
             if len(self.head) < _versions.LOOKED_AT:
                 self.head += block[: _versions.LOOKED_AT]
             self.tail = block[-_versions.LOOKED_AT :]
@@ -316,19 +324,23 @@ class Reading:
 
     def _look_at_the_end(self) -> None:
         """Takes every line of the end for an error's, whether the scan would stop at it or not."""
+        if self.quoting:
+            return
         tail = self.tail if len(self.tail) < _versions.LOOKED_AT else self.tail[self.tail.find(b"\n") + 1 :]
         number = self.lines - tail.count(b"\n") + tail.endswith(b"\n")
         start = 0
         while start < len(tail):
             end = tail.find(b"\n", start)
             end = len(tail) if end < 0 else end
-            if not self.errors.knows(number):
+            if not self.errors.knows(number) and not _OF_A_DATA_SET.search(tail, start, end):
                 self.errors.line(tail[start:end], number, tail, end, None, anyway=True)
             start, number = end + 1, number + 1
         self.errors.begin(b"")
 
     def found(self) -> dict[Clue, list[Line]]:
         """Every clue the log has, with the lines that show it."""
+        if self.quoting:
+            return {}
         found = {Clue("line", pattern): list(lines) for pattern, lines in self._evidence.items()}
         self._in_paragraphs(found)
         for name, number in self.logs.evidence.signals.items():
@@ -340,6 +352,8 @@ class Reading:
 
     def errors_left(self) -> list[_errors.Error]:
         """The errors that training did not survive, with the signals that shells and launchers report."""
+        if self.quoting:
+            return []
         found = self.errors.after(lambda error: self.survived(error.line, error.who))
         evidence = self.logs.evidence
         known = {error.line for error in found}
@@ -397,6 +411,8 @@ class Reading:
         return PairScanner(patterns, self._sample)
 
     def _line(self, raw: bytes, number: int, block: bytes, end: int, raised: _logs.Traceback | None) -> None:
+        if self.quoting or (raw.startswith(b'{"') and _OF_A_DATA_SET.search(raw)):
+            return  # what somebody wrote about errors
         if self.command is None and b"Command '[" in raw:
             self.command = raw.decode("utf-8", "replace")
         if raised is not None and raised.printed:
@@ -434,6 +450,15 @@ def _leads_to(line: Line, cause: _errors.Error | None, by_error: Mapping[int, Re
 
 def _of_metrics(entry: Entry, found: Mapping[Clue, list[Line]]) -> bool:
     return any(clue.kind == "metric" and clue in found for clue in entry.any)
+
+
+def quotes(head: bytes) -> bool:
+    """Whether this is a text about errors, and no log: a history of commits, a page in Markdown."""
+    lines = [line for line in head.decode("utf-8", "replace").split("\n")[:200] if line.strip()]
+    commits = sum(bool(re.match(r"commit [0-9a-f]{7,40}\b|[0-9a-f]{7,10} (?:\(|\w)", line)) for line in lines)
+    headings = sum(bool(re.match(r"#{1,4} \w|```", line)) for line in lines)
+    logged = any(re.match(r"Traceback|\[rank\d|(?:INFO|ERROR|WARNING)\b|\{'", line) for line in lines)
+    return bool(lines) and (commits >= max(2, len(lines) / 4) or (headings >= 2 and lines[0].startswith("# ") and not logged))
 
 
 def _told(readings: Sequence[Reading]) -> dict[str, Any]:

@@ -1,14 +1,10 @@
 """What happens at the start of the target's process, before its script: read the orders, set the hooks."""
 
 import atexit
-import faulthandler
-import gc
-import json
-import os
-import signal
 import sys
 
 from . import capture, heartbeat, imports, inspection, instruments, lineage, quiet, record, serve, watch
+from .held import faulthandler, gc, json, open, os, signal
 
 # A real-time signal that nobody uses: asks a silent process for the Python stacks of all its threads.
 STACK_SIGNAL = signal.SIGRTMIN + 9

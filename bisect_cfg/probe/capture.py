@@ -24,11 +24,10 @@ kind           built by                                    names
 """
 
 import contextlib
-import dataclasses
-import functools
 import sys
 
 from . import quiet, record, secrets, values
+from .held import _getframe, dataclasses, functools
 from .imports import when_imported
 
 # Settings of `from_pretrained` that are captured, old name -> today's name.
@@ -118,7 +117,7 @@ def _watch_assignments(base):
         settled = _settled.get(id(self))
         if settled is None and id(self) not in _active and _original_of(self) is not None:
             settled = _settled[id(self)]
-        if settled is None or not _set_by_user(sys._getframe(1)):
+        if settled is None or not _set_by_user(_getframe(1)):
             if settled is not None and name in settled[2]:
                 _values[settled[0]][name] = values.encode(value, name)
             return original(self, name, value)
@@ -240,7 +239,7 @@ def _is_library(module_name):
 
 def _built_by_user():
     """Whether the object being built comes from the user's code or from a parser, not from inside a library."""
-    frame = sys._getframe(1)
+    frame = _getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         generated = frame.f_code.co_filename == "<string>"  # the __init__ that dataclasses write

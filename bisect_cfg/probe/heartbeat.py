@@ -15,13 +15,10 @@ None of this touches what is computed: the hook looks at nothing and returns not
 it is taken away before the first compilation, and forward passes are no longer counted from there on.
 """
 
-import functools
-import mmap
-import os
 import sys
-import threading
 import types
 
+from .held import functools, mmap, os, threading
 from .imports import around_import, when_imported
 
 FILE = "heartbeat"

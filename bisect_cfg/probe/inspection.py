@@ -9,13 +9,12 @@ user's model is there. One of several stops as soon as its configuration is reso
 first meet: no data and no model has been loaded eight times over.
 """
 
-import functools
 import importlib.util
-import os
 import socket
 import sys
 
 from . import capture, quiet, record, watch
+from .held import functools, os
 from .imports import when_imported
 
 # How the launchers tell a process its number. The first that is set counts.
@@ -45,7 +44,7 @@ def start(orders):
         # A script may die before it has built anything. A launcher dies as well then, and says nothing new.
         if record.folder() is not None or not orders["launched"] or _number(_RANK, None) is not None:
             _arrive()
-            watch.record_exception(error, trace, phase="before training")
+            watch.record_exception(error, trace, phase="before training", final=watch.nothing_left())
         previous(kind, error, trace)
 
     sys.excepthook = excepthook

@@ -15,14 +15,11 @@ to fail. What they see is written as events; `bisect_cfg.diagnosis.where` makes 
 """
 
 import ctypes
-import faulthandler
-import json
-import os
-import signal
 import subprocess
 import sys
 
 from . import record
+from .held import _getframe, faulthandler, json, os, signal
 
 FATAL = (signal.SIGFPE, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
 
@@ -381,7 +378,7 @@ def _watch_operations(torch):
 
 def _frames():
     """The Python stack, outermost first, without what lies between; and whether a computation of ours is in it."""
-    frames, frame, inside = [], sys._getframe(2), False
+    frames, frame, inside = [], _getframe(2), False
     while frame is not None:
         path = frame.f_code.co_filename
         if path.startswith(_HERE):

@@ -15,8 +15,15 @@ A process that was started says so in `BISECT_CFG_PROBE`: ``child:ROOT:FOLDER``,
 process and the folder of the trial; ``alone:...`` where no tool follows it (a trial that is repeated by hand).
 """
 
-import os
+import os as _os  # in which we change what a script uses
 import sys
+import time
+
+import _signal
+
+os = type(sys)("os")  # and what we use ourselves: as it was before the script, see `held`
+vars(os).update(vars(_os))
+open, sleep = open, time.sleep  # noqa: A001
 
 PROBE, PATH = b"BISECT_CFG_PROBE", b"PYTHONPATH"
 
@@ -149,7 +156,7 @@ def _wrap():
         elif key != PROBE:
             _unsetenv(name)
 
-    os.putenv, os.unsetenv = putenv, unsetenv
+    _os.putenv, _os.unsetenv = putenv, unsetenv
 
     fork_exec = _posixsubprocess.fork_exec
 
@@ -170,7 +177,7 @@ def _wrap():
 
     for name in ("execve", "posix_spawn", "posix_spawnp"):
         if hasattr(os, name):
-            setattr(os, name, given(getattr(os, name)))
+            setattr(_os, name, given(getattr(os, name)))
 
     def waiting(original):
         @_like(original)
@@ -184,7 +191,7 @@ def _wrap():
         return wait
 
     for name in ("waitpid", "wait", "wait3", "wait4"):
-        setattr(os, name, waiting(getattr(os, name)))
+        setattr(_os, name, waiting(getattr(os, name)))
 
     system_ = os.system
 
@@ -194,14 +201,14 @@ def _wrap():
         _noticed(0, status)
         return status
 
-    os.system = system
+    _os.system = system
 
     early = sys.modules.get("subprocess")  # a .pth file has imported it: it has the originals
     if early is not None:
         if hasattr(early, "_fork_exec"):
             early._fork_exec = fork_exec_with_ours
         if hasattr(early, "_del_safe"):
-            early._del_safe.waitpid = os.waitpid
+            early._del_safe.waitpid = _os.waitpid
 
 
 # ------------------------------------------------------------------------------------------------- the end of a run
@@ -264,16 +271,13 @@ def over(code):
 
 def hold(code):
     """Wait to be ended. By hand there is nobody who does it: end the run from here."""
-    import signal
-    import time
-
     if not state.followed:
         if state.root != os.getpid():
             try:
-                os.kill(state.root, signal.SIGKILL)
+                os.kill(state.root, _signal.SIGKILL)
             except OSError:
                 pass
         os._exit(code if code >= 0 else 128 - code)
     while True:
-        os.kill(os.getpid(), signal.SIGSTOP)  # all threads of it
-        time.sleep(0.1)
+        os.kill(os.getpid(), _signal.SIGSTOP)  # all threads of it
+        sleep(0.1)

@@ -5,10 +5,10 @@ in) and single files (of its command line). Only this process is heard, not its 
 without Python's help.
 """
 
-import os
 import sys
 
 from . import record
+from .held import os
 
 # A script that opens more than this walks through a data set; its files are then not told apart.
 _AT_MOST = 500

@@ -4,9 +4,9 @@ The same holds for the first reproduction. None of this touches what is computed
 upload draws no random number.
 """
 
-import os
 
 from . import record
+from .held import os
 from .imports import when_imported
 
 # Experiment trackers a script may start itself, past `report_to`; each variable is the tracker's own off switch.

@@ -9,11 +9,9 @@ begins to train (`claim`). The others, forked or started anew, write into files 
 their process id.
 """
 
-import json
-import os
-import time
 
 from . import lineage
+from .held import json, open, os, time
 
 _state = {"folder": None, "start": time.time(), "process": None, "first": None}
 

@@ -7,7 +7,7 @@ none. Used on both sides of the process border: the probe encodes a secret as ``
 the tool writes and prints texts through `scrub`.
 """
 
-import re
+from .held import re
 
 HIDDEN = "***"
 

@@ -14,16 +14,10 @@ Forking is sound only while nothing that cannot be inherited is alive: no CUDA c
 script's own. `unsound` says what stands in the way, and then the tool takes a shallower level.
 """
 
-import json
-import os
-import select
-import signal
 import sys
-import threading
-import time
-import traceback
 
 from . import capture, heartbeat, instruments, opened, quiet, record, secrets, values, watch
+from .held import json, os, select, signal, threading, time, traceback
 from .imports import when_imported
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.

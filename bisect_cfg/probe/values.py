@@ -8,12 +8,9 @@ script itself passed is taken.
 """
 
 import enum
-import hashlib
-import json
-import math
-import re
 
 from . import secrets
+from .held import hashlib, json, math, re
 
 # Longer descriptions of opaque objects help nobody and fill the study.
 _OPAQUE_LENGTH = 200

@@ -5,11 +5,10 @@ a prefix of the real one and is cut off from a callback. What the script would d
 happens: the process ends where training ends.
 """
 
-import os
 import sys
-import traceback
 
 from . import capture, heartbeat, instruments, lineage, record, secrets, values
+from .held import _getframe, os, threading, traceback
 from .imports import when_imported
 
 # How many steps a reproduction may go on after its weights became non-finite. The user's run would die of the
@@ -40,10 +39,24 @@ def install():
     previous = sys.excepthook
 
     def excepthook(kind, error, trace):
-        record_exception(error, trace, phase="before training")
+        record_exception(error, trace, phase="before training", final=nothing_left())
         previous(kind, error, trace)
 
     sys.excepthook = excepthook
+
+
+def nothing_left():
+    """Whether, in an exception's hook, nothing of the script is left to run in the main thread.
+
+    Then the interpreter has called the hook, and only hooks are on the stack; scripts also call it themselves to print an
+    exception, and go on.
+    """
+    if threading.current_thread() is not threading.main_thread() or _training["active"] == os.getpid():
+        return False  # a training in a thread goes on without the main one
+    frame = _getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name != "<module>" and frame.f_globals.get("__name__") != "runpy"
 
 
 def finish(code):
@@ -62,12 +75,13 @@ def finish(code):
     os._exit(code)
 
 
-def record_exception(error, trace, phase):
-    """Write an exception with its frames, outermost first, as an event."""
+def record_exception(error, trace, phase, final):
+    """Write an exception with its frames, outermost first, as an event; `final` says whether it ends the run."""
     frames = [[frame.filename, frame.lineno, frame.name] for frame in traceback.extract_tb(trace)]
     record.event(
         "exception",
         phase=phase,
+        final=final,
         type=type(error).__name__,
         module=type(error).__module__,
         message=secrets.scrub(str(error)[:20000]),
@@ -116,8 +130,11 @@ def _wrap_trainer(module):
             record.event("exit", phase="training", code=error.code if isinstance(error.code, int) else 1)
             finish(error.code if isinstance(error.code, int) else 1)
         except BaseException as error:
-            record_exception(error, error.__traceback__, phase="training")
-            traceback.print_exc()
+            try:
+                record_exception(error, error.__traceback__, phase="training", final=True)
+                traceback.print_exc()
+            except Exception:  # the script has closed its output, or the disk is full: the run is over all the same
+                pass
             finish(1)
         record.event("train_end", steps=self.state.global_step)
         finish(0)

@@ -40,6 +40,9 @@ _HEADER = struct.Struct("!Q")
 _POLL_SECONDS = 0.02
 """How often a child's death is looked for where the system has no pidfd; far below what any trial takes."""
 
+UNUSABLE = "unusable answer"
+"""Signature of a return value that says neither pass nor fail."""
+
 
 class FunctionRunner:
     """A `Runner` around ``trial(configuration)``.
@@ -78,24 +81,27 @@ class FunctionRunner:
         self._lock = threading.Lock()
 
     def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
-        """None if valid, otherwise the reason. An exception in the user's function is such a reason."""
+        """None if valid, otherwise the reason. What the user's function raises is a mistake in it, and comes up."""
         if self._is_valid is None:
             return None
-        try:
-            answer = self._is_valid(dict(configuration))
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
+        answer = self._is_valid(dict(configuration))
         if answer is None or answer is True:
             return None
-        return answer if isinstance(answer, str) else (None if answer else "is_valid says no")
+        return answer.rstrip(".") if isinstance(answer, str) else (None if answer else "is_valid refuses it")
 
     def run(self, request: TrialRequest) -> TrialResult:
-        """Call the function once, apart from us unless isolation is "none"."""
+        """Call the function once, apart from us unless isolation is "none".
+
+        Raises:
+            TypeError: it returned something that says neither pass nor fail.
+        """
         start = time.perf_counter()
         if self._isolation == "none":
             result = call(self._trial, request.configuration)
         else:
             result = self._run_in_child(request.configuration)
+        if result.signature == UNUSABLE and result.outcome is Outcome.UNRESOLVED:
+            raise TypeError(result.message)
         if result.seconds:
             return result
         return _replace_seconds(result, time.perf_counter() - start)
@@ -156,7 +162,7 @@ def call(trial: Callable[[dict[str, Any]], Any], configuration: dict[str, Any]) 
 
 
 def result_of_answer(answer: Any) -> TrialResult:
-    """A function's return value as a result; what has no meaning as one is UNRESOLVED and says so."""
+    """A function's return value as a result; what has no meaning as one is UNRESOLVED with the signature `UNUSABLE`."""
     if isinstance(answer, TrialResult):
         return answer
     if isinstance(answer, Outcome):
@@ -169,8 +175,18 @@ def result_of_answer(answer: Any) -> TrialResult:
             if answer
             else TrialResult(Outcome.FAIL, "fail", "the trial returned False")
         )
-    text = f"the trial returned {type(answer).__name__}, not an Outcome, True, False or None"
-    return TrialResult(Outcome.UNRESOLVED, "unusable answer", text)
+    text = (
+        f"trial(configuration) returned {_short(answer)} ({type(answer).__name__}); it must return an Outcome, True (pass), "
+        "False (fail), None (neither) or a TrialResult, or raise an exception to fail"
+    )
+    return TrialResult(Outcome.UNRESOLVED, UNUSABLE, text)
+
+
+def _short(answer: Any) -> str:
+    try:
+        return repr(answer)[:60]
+    except Exception:  # a __repr__ of the user's own
+        return "something"
 
 
 def result_of_exception(error: BaseException) -> TrialResult:

@@ -20,7 +20,7 @@ from bisect_cfg.diagnosis.environment import with_loaded_cublas
 from bisect_cfg.jsonfile import write_json
 from bisect_cfg.targets.captured import Capture, read_capture
 from bisect_cfg.trials.files import Traces, tail_of_log
-from bisect_cfg.trials.process import POLL_SECONDS, Keeper, kill_group, launch
+from bisect_cfg.trials.process import LAST_SECONDS, POLL_SECONDS, Keeper, kill_group, launch
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.training import check_watched
 
@@ -110,15 +110,24 @@ def inspect(
 def _wait(process: Any, folder: Path, started: float, patience: float) -> int | None:
     """Until it ends, or until waiting longer is of no use; its exit code, None if it had to be ended."""
     first: float | None = None
+    over: float | None = None
     while (code := process.poll()) is None:
         now = time.monotonic()
         if first is None and any(folder.glob("rank-*")):
             first = now
         several = first is not None and _world(folder) > 1
+        if over is None and not several and any(_died(path) for path in folder.glob("rank-*")):
+            over = now
+        if over is not None and now - over > LAST_SECONDS:  # other threads of it, or its exit handlers, stay
+            return None
         if now - started > patience or (several and now - first > MEETING_SECONDS):
             return None
         time.sleep(POLL_SECONDS)
     return code
+
+
+def _died(folder: Path) -> bool:
+    return _traces(folder).event("exception", final=True) is not None
 
 
 def _world(folder: Path) -> int:

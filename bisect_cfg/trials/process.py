@@ -40,6 +40,10 @@ KILL_SECONDS = 10.0
 """A killed process is gone in milliseconds, unless the kernel holds it (a driver, a network disk); no longer than this
 is waited for it."""
 
+LAST_SECONDS = 2.0
+"""An exception that nothing has caught is the end of a run. The process gets this long to end by itself, with its
+traceback printed and a status of its own; one whose other threads or exit handlers keep it alive is ended then."""
+
 STACK_SIGNAL = signal.SIGRTMIN + 9
 """Must equal `bisect_cfg.probe.boot.STACK_SIGNAL`; the probe imports nothing of ours, and we nothing of it."""
 
@@ -336,6 +340,7 @@ def follow(
     start = time.monotonic()
     end = _end_of(child.pid)
     silence, pulse = Silence(patience), Pulse(traces.metrics.path.parent)
+    over: float | None = None  # when its last exception was seen
 
     def ending(code: int | None, hang: str | None = None) -> Ending:
         seconds = time.monotonic() - start
@@ -357,6 +362,13 @@ def follow(
                 return ending(code)
             if interrupted is not None and interrupted.is_set():
                 raise KeyboardInterrupt
+            if over is None and traces.event("exception", final=True) is not None:
+                over = time.monotonic()
+            if over is not None:
+                if time.monotonic() - over > LAST_SECONDS:
+                    return ending(None)
+                time.sleep(POLL_SECONDS / 4)
+                continue
             if costly(traces, time.monotonic() - start):
                 return replace(ending(None), costly=True)
             if hangs() is not None:

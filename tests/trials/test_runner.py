@@ -25,7 +25,7 @@ from bisect_cfg.trials.script import Run, ScriptRunner
 from bisect_cfg.trials.verdict import judge, same_as
 
 SCRIPT = """
-    import multiprocessing, os, signal, subprocess, sys, threading, time
+    import atexit, multiprocessing, os, signal, subprocess, sys, threading, time
     from trl import GRPOConfig, GRPOTrainer
 
     args = GRPOConfig(output_dir="out", learning_rate=3e-4, loss_type="fine")
@@ -102,9 +102,32 @@ SCRIPT = """
         if what == "closed output":
             os.close(1)
             os.close(2)
+        if what == "raise without output, and stay":
+            threading.Thread(target=lazy_reward).start()
+            os.closerange(0, 100)
+            raise ValueError("the reward of step 3 is wrong")
 
     if what == "raise before training":
         raise KeyError("no such column")
+    if what == "raise before training, and stay":
+        threading.Thread(target=lazy_reward).start()
+        raise KeyError("no such column")
+    if what == "raise before training, and hang at exit":
+        atexit.register(lazy_reward)
+        raise KeyError("no such column")
+    if what == "show an exception, and go on":
+        try:
+            raise KeyError("no such column")
+        except KeyError:
+            sys.excepthook(*sys.exc_info())
+        thread = threading.Thread(target=lambda: sys.excepthook(KeyError, KeyError("no such column"), None))
+        thread.start()
+        thread.join()
+        time.sleep(3)
+    if what == "other modules":
+        import json, types
+        json.dumps = json.loads = time.time = os.write = os.open = threading.main_thread = None
+        sys.modules["json"] = types.ModuleType("json")
     if what == "exit before training":
         sys.exit(0)
     if what == "status before training":
@@ -218,6 +241,34 @@ def test_exception_before_training(bench, level):
     run = bench("raise before training", level)
     assert (run.seen.died.kind, run.seen.died.name) == ("exception", "KeyError")
     assert not run.seen.trained
+    bench.assert_nothing_left()
+
+
+@pytest.mark.parametrize("how", ["stay", "hang at exit"])
+def test_an_exception_that_nothing_catches_is_the_end(bench, how, level):
+    """... though another thread lives on, or what runs at exit does not return."""
+    run = bench(f"raise before training, and {how}", level)
+    assert (run.seen.died.kind, run.seen.died.name) == ("exception", "KeyError")
+    assert "KeyError: 'no such column'" in (run.folder / "log.txt").read_text()
+    bench.assert_nothing_left()
+
+
+def test_an_exception_in_training_is_the_end_where_nothing_can_be_printed(bench, level):
+    run = bench("raise without output, and stay", level)
+    assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("exception", "ValueError", 3)
+    bench.assert_nothing_left()
+
+
+def test_an_exception_that_the_script_only_shows_is_not_the_end(bench, level):
+    run = bench("show an exception, and go on", level)
+    assert run.seen.trained and run.seen.steps == 5
+    bench.assert_nothing_left()
+
+
+def test_nothing_that_a_script_rebinds_is_needed_to_watch_it(bench, level):
+    run = bench("other modules", level)
+    assert run.seen.failure is None and run.seen.steps == 5, run.seen
+    assert run.traces.event("train_end")["stopped"] == "horizon"
     bench.assert_nothing_left()
 
 
