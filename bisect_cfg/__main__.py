@@ -1,5 +1,5 @@
 """``python -m bisect_cfg`` is ``bisect-cfg``."""
 
-from bisect_cfg.cli import main
+from bisect_cfg.entry import main
 
 main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -34,6 +35,9 @@ TEXTS = ("failure", "storage")
 MANY = ("good", "pins", "only", "excluded", "devices", "keep")
 SWITCHES = ("first", "restart", "where", "recommend")
 """Options by the kind of their values."""
+
+_DEVICE = r"\d+|(GPU|MIG)-[\w/-]+"
+"""What CUDA_VISIBLE_DEVICES takes: an index, or an identifier or its beginning."""
 
 CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "strategy": ("adaptive", "one-at-a-time", "ddmin"),
@@ -98,8 +102,19 @@ def checked(options: Options, script: Script) -> Options:
             raise InputError(f"{_flag(name)} must be one of {shown}, not {getattr(options, name)!r}.")
     if options.failure:
         _check_failure(options.failure)
+    for device in options.devices:
+        if not re.fullmatch(_DEVICE, device):
+            raise InputError(
+                f"--devices: {device!r} is no CUDA device.",
+                "Give their numbers (0,1), or the names that `nvidia-smi -L` shows (GPU-..., MIG-...).",
+            )
     pins = parse_pins(options.pins)
     read_good(options.good, script.good_file)
+    both = sorted(set(_bare(options.only)) & set(_bare(options.excluded)))
+    if both:
+        raise InputError(
+            f"--only and --except both name {', '.join(both)}.", "A setting is either varied or left as the script has it."
+        )
     _check_names(options, pins, script)
     if options.storage:
         _check_storage(options.storage)

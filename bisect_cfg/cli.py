@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from bisect_cfg import crash, interrupts
+from bisect_cfg.entry import INTERRUPTED
 from bisect_cfg.errors import InputError
 
 SCRIPT_FLAG_ADVICE = "Options of your script go after `--`: bisect-cfg bisect train.py -- --config my.yaml"
@@ -219,7 +220,7 @@ def main() -> None:
         with contextlib.suppress(crash.OutputGone):
             _complain(ended.message, ended.advice)
     except KeyboardInterrupt:  # while it was told how it ended
-        status = crash.INTERRUPTED
+        status = INTERRUPTED
     crash.leave(status if isinstance(status, int) else 0)
 
 
@@ -234,15 +235,21 @@ def _run() -> Any:
         _complain(error.message, error.advice)
         return error.status
     except (KeyboardInterrupt, click.Abort):
-        click.echo("\nInterrupted; nothing is lost. The same command goes on where this one was.", err=True)
-        return crash.INTERRUPTED
+        return _interrupted()
     except crash.OutputGone:
         raise
     except BaseException as error:
+        if crash.was_interrupted(error):
+            return _interrupted()
         ended = crash.explained(error) or crash.internal(error)
         _complain(ended.message, ended.advice)
         return ended.status
     return crash.USAGE
+
+
+def _interrupted() -> int:
+    click.echo("\nInterrupted; nothing is lost. The same command goes on where this one was.", err=True)
+    return INTERRUPTED
 
 
 def _complain(message: str, advice: str) -> None:

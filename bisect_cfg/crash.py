@@ -28,9 +28,6 @@ USAGE = 2
 INTERNAL = 70
 """Exit status for a fault of ours, EX_SOFTWARE of sysexits.h: 1 has a meaning of its own."""
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as a shell has it."""
-
 CLOSED_PIPE = 141
 """Exit status when nobody reads any more what we print (`| head`): that of a program which SIGPIPE ended."""
 
@@ -115,6 +112,11 @@ def explained(error: BaseException) -> Ended | None:
     if isinstance(error, MemoryError):
         return Ended(USAGE, "There is not enough memory.", GOES_ON)
     return None
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Whether Ctrl-C is behind an error: a library that is being imported may make an error of its own of it."""
+    return any(isinstance(one, KeyboardInterrupt) for one in _chain(error))
 
 
 def refused_by_machine(error: BaseException) -> bool:

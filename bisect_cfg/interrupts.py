@@ -14,6 +14,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from bisect_cfg import entry
+
 AGAIN_SECONDS = 0.05
 """How long until the signal is sent again: a statement of the database, or a callback, has returned by then."""
 
@@ -23,7 +25,7 @@ _NOT_INSIDE = (f"{os.sep}sqlalchemy{os.sep}",)
 
 def install() -> None:
     """Handles SIGINT of this process; does nothing where it is ignored (`nohup`, a background job of a script)."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, entry.end):
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _send_swallowed_again
 

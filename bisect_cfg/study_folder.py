@@ -24,6 +24,9 @@ from bisect_cfg.targets.script import Script
 
 GOOD_FILE = "the good file"
 
+BEGUN = ("trials", "lock")
+"""What a folder holds in which a study has just been begun."""
+
 
 def default_folder(script: Script) -> Path:
     """``bisect-cfg-studies/NAME`` here, or NAME-2, ... where another script has that name."""
@@ -89,6 +92,8 @@ def check_entries(folder: Path) -> None:
                 f"{place} cannot be read: {error.strerror}.", "Name another folder with --study DIR."
             ) from None
         if odd:
+            if not os.path.lexists(folder / "study.json") and any(name not in BEGUN for name in os.listdir(folder)):
+                raise _not_free(folder)  # a folder like any other: its links are none of our business
             what = "a symbolic link" if os.path.islink(min(odd)) else "neither a file nor a folder"
             raise InputError(
                 f"{min(odd)} is {what}; a study folder made by bisect-cfg holds no such thing.",
@@ -174,10 +179,12 @@ def _check_ours(folder: Path, script: Script) -> None:
     begun = (  # by a process that was killed, or is just at it
         (not lock.exists() or lock.stat().st_size == 0) and (not trials.exists() or not any(trials.iterdir()))
     )
-    if not begun or any(entry.name not in ("trials", "lock") for entry in folder.iterdir()):
-        raise InputError(
-            f"{folder} is not empty and holds no study.", "Name an empty or new folder with --study."
-        )
+    if not begun or any(entry.name not in BEGUN for entry in folder.iterdir()):
+        raise _not_free(folder)
+
+
+def _not_free(folder: Path) -> InputError:
+    return InputError(f"{folder} is not empty and holds no study.", "Name an empty or new folder with --study.")
 
 
 def _make_room(folder: Path) -> None:

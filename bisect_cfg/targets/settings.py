@@ -299,6 +299,13 @@ def build_settings(
         elif _chosen(factor.name, excluded):
             never[factor.name] = "--except names it"
     factors = [factor for factor in factors if factor.name not in never or factor.name in args.changed]
+    if known and not factors and (only or excluded):
+        options = " and ".join(option for option, names in (("--only", only), ("--except", excluded)) if names)
+        raise InputError(
+            f"{options} leave{'' if only and excluded else 's'} nothing to vary: {', '.join(known)} "
+            f"{'differs' if len(known) == 1 else 'differ'} from the good configuration.",
+            "At least one of them must be free to vary.",
+        )
     never.update(_pinned_elsewhere(capture, pins_encoded))
     return Settings(capture, tuple(factors), pins_encoded, never, tuple(same), tuple(notes))
 

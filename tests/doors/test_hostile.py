@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -66,7 +67,9 @@ def shell(tool: Tool, command: str, **options: object):
     (["--except", "bf61"], "Did you mean bf16?"), (["--keep", "bf61"], "Did you mean bf16?"), (["--keep", "lr"], "learning_rate"),
     (["--storage", "redis://localhost"], "redis://localhost"), (["--storage", "nonsense://x"], "nonsense://x"),
     (["--storage", "sqlite:////no/such/folder/x.db"], "unable to open"), (["--storage", "x"], "The storage x"),
-    (["--failure", "a{99999999999999}"], "--failure"),
+    (["--failure", "a{99999999999999}"], "--failure"), (["--devices", "a,b"], "--devices: 'a' is no CUDA device"),
+    (["--devices", "0,-1"], "'-1'"), (["--devices", "GPU"], "'GPU'"),
+    (["--only", "bf16", "--except", "args.bf16"], "--only and --except both name bf16"),
 ])  # fmt: skip
 def test_before_the_first_run(forked, options, words):
     write(forked.folder)
@@ -96,6 +99,32 @@ def test_date_in_a_good_file_is_its_text(forked):
 def test_names_with_and_without_args(forked):
     write(forked.folder)
     assert_told(forked("bisect", "train.py", "--only", "args.bf16", *QUICK), "1 setting differ", status=0)
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (["--except", "bf16", "--except", "learning_rate"], "--except leaves nothing to vary"),
+    (["--only", "model_init_kwargs.a", "--except", "model_init_kwargs"], "--only and --except leave nothing to vary"),
+])  # fmt: skip
+def test_options_that_leave_nothing_to_vary(forked, options, words):
+    write(forked.folder, SCRIPT if "bf16" in options else SCRIPT.replace("bf16=True", "bf16=True, model_init_kwargs={'a': 1}"))
+    assert_told(forked("bisect", "train.py", *options, *QUICK), words)
+
+
+def test_devices_by_their_names(forked):
+    write(forked.folder)
+    options = ("--devices", "0,GPU-5f6c,MIG-GPU-1/2/3", "--only", "bf61")  # what comes next is complained of
+    assert_told(forked("bisect", "train.py", *options), "Did you mean bf16?")
+
+
+def test_a_folder_of_other_things_with_links_in_it(forked):
+    write(forked.folder)
+    (forked.folder / "etc/trials").mkdir(parents=True)
+    (forked.folder / "etc/localtime").symlink_to("nowhere")
+    assert_told(forked("bisect", "train.py", "--study", "etc"), "etc is not empty and holds no study")
+    (forked.folder / "etc/localtime").unlink()
+    (forked.folder / "etc/trials/link").symlink_to("nowhere")
+    (forked.folder / "etc/hosts").write_text("")
+    assert_told(forked("bisect", "train.py", "--study", "etc"), "etc is not empty and holds no study")
 
 
 @pytest.mark.parametrize("most", [1, 2])
@@ -205,6 +234,33 @@ def test_few_descriptors_are_no_interruption(forked, descriptors):
     if said.status:
         assert "open" in said.all or "ulimit" in said.all, said.all
     forked.assert_nothing_left()
+
+
+WAITS = "print('importing', flush=True)\nimport time\ntime.sleep(100)\n"
+MAKES_ITS_OWN = """
+try:
+    print("importing", flush=True)
+    import time
+    time.sleep(100)
+except BaseException:
+    raise ImportError("this library does not work here")
+"""
+
+
+@pytest.mark.parametrize(("module", "text", "arguments"), [
+    ("click", WAITS, ["--help"]), ("click", MAKES_ITS_OWN, ["--help"]), ("optuna", WAITS, ["bisect", "train.py"]),
+    ("optuna", MAKES_ITS_OWN, ["bisect", "train.py"]),
+])  # fmt: skip
+def test_ctrl_c_while_it_is_still_importing(tool, module, text, arguments):
+    write(tool.folder)
+    write(tool.folder / "first", text, f"{module}.py")
+    tool.environment["PYTHONPATH"] = f"{tool.folder / 'first'}:{tool.environment['PYTHONPATH']}"
+    process = tool.start(*arguments)
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=90)
+    assert_told(Said(process.returncode, out, err), "Interrupted", status=130)
+    tool.assert_nothing_left()
 
 
 def test_a_fault_of_ours_has_its_own_status_and_a_file(tool):
