@@ -105,11 +105,15 @@ def _shown(command):
     """A command line as it may be written down: without secrets (see the probe's `secrets`, which is all it needs)."""
     import importlib.util
 
-    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "probe", "secrets.py")
+    # The probe is a package of the standard library's only, but here nothing of ours is on the path.
+    name, folder = "_bisect_cfg_probe", os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "probe")
     try:
-        spec = importlib.util.spec_from_file_location("_bisect_cfg_secrets", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        if name not in sys.modules:
+            init = os.path.join(folder, "__init__.py")
+            spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[folder])
+            sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
+        module = importlib.import_module(name + ".secrets")
         return " ".join(module.mask_arguments(command)).strip()
     except Exception:  # the keeper lives on, whatever became of our files
         return command[0]

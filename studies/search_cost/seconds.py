@@ -60,11 +60,11 @@ class Case:
         return SECONDS * price * (FAILING if self.fails(mask) else 1.0)
 
 
-def solve(case: Case, aware: bool, confirm: int | None, known: bool) -> tuple[Conclusion, int, float]:
+def solve(case: Case, aware: bool, known: bool) -> tuple[Conclusion, int, float]:
     """The answer, its trials and its seconds; the search sees the times only if it is `aware`, and is told the factors
     only if they are `known`."""
     work = case.factors if aware and known else ()
-    problem = Problem(tuple(f"f{i}" for i in range(case.size)), confirm=confirm, work=work)
+    problem = Problem(tuple(f"f{i}" for i in range(case.size)), confirm=None, work=work)
     records: list[Record] = []
     total = 0.0
     while isinstance(question := next_question(problem, records), Ask):
@@ -78,7 +78,7 @@ def solve(case: Case, aware: bool, confirm: int | None, known: bool) -> tuple[Co
     return question.conclusion, len(records), total
 
 
-def measure(size: int, count: int, instances: int, confirm: int | None, costly: int, known: bool) -> str:
+def measure(size: int, count: int, instances: int, costly: int, known: bool) -> str:
     """One row of the table."""
     seconds: dict[bool, list[float]] = {True: [], False: []}
     trials: dict[bool, list[int]] = {True: [], False: []}
@@ -86,22 +86,21 @@ def measure(size: int, count: int, instances: int, confirm: int | None, costly: 
     for seed in range(instances):
         case = Case.draw(size, count, seed, costly)
         for aware in (True, False):
-            conclusion, runs, total = solve(case, aware, confirm, known)
+            conclusion, runs, total = solve(case, aware, known)
             seconds[aware].append(total)
             trials[aware].append(runs)
             exact += conclusion.complete and {c.parameters for c in conclusion.causes} == set(case.causes)
     ratio = statistics.mean(seconds[True]) / statistics.mean(seconds[False])
     return (
         f"| n={size}, k={count} | {'all' if costly == size else 'two'}{', known' if known else ''} "
-        f"| {'adaptive' if confirm is None else confirm} "
         f"| {statistics.mean(seconds[False]):.0f} | {statistics.mean(seconds[True]):.0f} | {ratio:.2f} "
         f"| {statistics.mean(trials[False]):.2f} | {statistics.mean(trials[True]):.2f} "
         f"| {exact / (2 * instances):.1%} | {instances} |"
     )
 
 
-HEAD = """| case | factors | confirm | seconds, times unseen | seconds, times seen | ratio | trials, unseen | trials, seen | exact | instances |
-|---|---|---|---|---|---|---|---|---|---|"""
+HEAD = """| case | factors | seconds, times unseen | seconds, times seen | ratio | trials, unseen | trials, seen | exact | instances |
+|---|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:
@@ -113,10 +112,9 @@ def main() -> None:
     lines = [HEAD]
     print(HEAD, flush=True)
     for size, count in ((19, 1), (19, 2), (40, 2)):
-        for confirm in (0, None):
-            for costly, known in ((size, False), (size, True), (2, False), (2, True)):
-                lines.append(measure(size, count, options.instances, confirm, costly, known))
-                print(lines[-1], flush=True)
+        for costly, known in ((size, False), (size, True), (2, False), (2, True)):
+            lines.append(measure(size, count, options.instances, costly, known))
+            print(lines[-1], flush=True)
     if options.out is not None:
         (options.out / "seconds.md").write_text("\n".join(lines) + "\n")
 

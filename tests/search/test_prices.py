@@ -64,7 +64,7 @@ def test_the_times_save_time_and_change_no_answer(known: bool) -> None:
     for seed in range(12):
         case = study.Case.draw(19, 1, seed, costly=2)
         for aware in (True, False):
-            conclusion, _, seconds = study.solve(case, aware, None, known)
+            conclusion, _, seconds = study.solve(case, aware, known)
             assert {c.parameters for c in conclusion.causes} == set(case.causes) and conclusion.complete
             total[aware] += seconds
     # Measured on 200: 0.75 where the times must be learned, 0.6 where they are known.
