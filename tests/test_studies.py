@@ -146,9 +146,17 @@ def test_the_safe_configuration_passed_and_loads(finished):
     assert yaml.safe_load((folder / "safe_config.yaml").read_text())["output_dir"]
 
 
+def all_remedies(folder: Path) -> dict:
+    """The result once every known way out was verified; by default that takes no longer than the isolation did."""
+    command = [sys.executable, "-m", "bisect_cfg", "recommend", str(folder), "--remedies", "6"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return read(folder)
+
+
 def test_a_cause_of_two_numbers_has_a_verified_way_out_on_either_side(bisected):
     _, folder, _ = bisected("lr_temperature")
-    result = read(folder)
+    result = all_remedies(folder)
     levels = result["causes"][0]["parameters"]
     recommended = result["recommendation"]
     ways = [way for way in (recommended, *recommended["alternatives"]) if way["verified"]]
@@ -163,7 +171,7 @@ def test_a_cause_of_two_numbers_has_a_verified_way_out_on_either_side(bisected):
 
 def test_fp16_adam_has_three_kinds_of_ways_out(bisected):
     _, folder, _ = bisected("fp16_adam")
-    recommended = read(folder)["recommendation"]
+    recommended = all_remedies(folder)["recommendation"]
     ways = [way for way in (recommended, *recommended["alternatives"]) if way["verified"]]
     assert {"optim", "adam_epsilon", "model.dtype"} <= {name for way in ways for name in way["changes"]}
     assert all(len(way["changes"]) == 1 and way["evidence"]["seen"] == 3 for way in ways)
