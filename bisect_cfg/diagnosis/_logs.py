@@ -184,10 +184,16 @@ EachLine = Callable[[bytes, int, bytes, int, "Traceback | None"], object]
 """Called with a line, its number, the block it stands in, where in it the line ends, and the traceback that it ends."""
 
 
+class Span(Protocol):
+    """Where a scan stops."""
+
+    def span(self) -> tuple[int, int]: ...
+
+
 class Scan(Protocol):
     """Finds the next place in a block that has to be looked at: a compiled expression, or a `_pairs.PairScanner`."""
 
-    def search(self, block: bytes, position: int = 0, /) -> re.Match[bytes] | None: ...
+    def search(self, block: bytes, position: int = 0, /) -> Span | None: ...
 
 
 @dataclass

@@ -12,18 +12,34 @@ numpy takes a tenth of a second to import; a small log is read before that.
 from __future__ import annotations
 
 import bisect
-import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy
 
 from bisect_cfg.diagnosis._anchors import LONGEST, SHORTEST
 
-CHOICE = 8
-"""Anchors of a pattern that are looked up whole in the sample: one that this log is full of would stop the scan."""
+STOP = 1000
+"""What a place costs where two right pairs stand, and Python has to look, in places where only the first one does."""
 
 QUADS = 1 << 20
 """Places of the table of two pairs in a row: a thousand times the patterns, so few others fall on theirs."""
+
+
+class Stop(NamedTuple):
+    """Where an anchor stands; asked like a `re.Match`."""
+
+    place: int
+    anchor: bytes
+
+    def end(self) -> int:
+        return self.place + len(self.anchor)
+
+    def group(self) -> bytes:
+        return self.anchor
+
+    def span(self) -> tuple[int, int]:
+        return self.place, self.end()
 
 
 class PairScanner:
@@ -35,14 +51,18 @@ class PairScanner:
     """
 
     def __init__(self, patterns: Iterable[Sequence[str]], sample: bytes) -> None:
-        counts = _count(sample)
+        counts, quads = _count(sample)
         starts: dict[bytes, set[bytes]] = {}
         for runs in patterns:
             raw = [run.encode() for run in runs]
-            anchors = [run[at : at + LONGEST] for run in raw for at in range(len(run) - SHORTEST + 1)]
-            # A pair that another pattern has to pay for already costs nothing; of equals the longest says most.
-            anchors.sort(key=lambda one: (one[:2] not in starts and counts[_key(one)], -len(one)))
-            best = next((one for one in anchors[:CHOICE] if one not in sample), anchors[0])
+            anchors = {run[at : at + LONGEST] for run in raw for at in range(len(run) - SHORTEST + 1)}
+
+            def cost(one: bytes) -> tuple[int, int, bytes]:
+                # A pair that another pattern has to pay for already costs nothing; of equals the longest says most.
+                stops = quads[_quad(_key(one), _key(one[2:]))]
+                return (0 if one[:2] in starts else counts[_key(one)]) + STOP * stops, -len(one), one
+
+            best = min(anchors, key=cost)
             starts.setdefault(best[:2], set()).add(best[2:])
         self._wanted = numpy.zeros(1 << 16, dtype=bool)
         self._followed = numpy.zeros(QUADS, dtype=bool)
@@ -50,23 +70,23 @@ class PairScanner:
             self._wanted[_key(pair)] = True
             for rest in rests:
                 self._followed[_quad(_key(pair), _key(rest))] = True
-        alternatives = (
-            re.escape(pair) + b"(?:" + b"|".join(re.escape(rest) for rest in sorted(rests)) + b")"
-            for pair, rests in sorted(starts.items())
-        )
-        self._pattern = re.compile(b"|".join(alternatives) or b"(?!)")
+        self._anchors: dict[bytes, tuple[bytes, ...]] = {}
+        for pair, rests in starts.items():
+            for rest in rests:
+                anchor = pair + rest
+                self._anchors[anchor[:SHORTEST]] = (*self._anchors.get(anchor[:SHORTEST], ()), anchor)
         self._block = b""
         self._places: list[int] = []
 
-    def search(self, block: bytes, position: int = 0) -> re.Match[bytes] | None:
+    def search(self, block: bytes, position: int = 0) -> Stop | None:
         """The first anchor at or after a position."""
         if block is not self._block:
             self._block, self._places = block, self._look(block)
-        match = self._pattern.match
         for index in range(bisect.bisect_left(self._places, position), len(self._places)):
-            found = match(block, self._places[index])
-            if found:
-                return found
+            place = self._places[index]
+            for anchor in self._anchors.get(block[place : place + SHORTEST], ()):
+                if block.startswith(anchor, place):
+                    return Stop(place, anchor)
         return None
 
     def _look(self, block: bytes) -> list[int]:
@@ -88,8 +108,13 @@ def _pairs(data: bytes) -> tuple[numpy.ndarray, numpy.ndarray]:
     )
 
 
-def _count(sample: bytes) -> list[int]:
-    return sum(numpy.bincount(pairs, minlength=1 << 16) for pairs in _pairs(sample)).tolist()
+def _count(sample: bytes) -> tuple[list[int], list[int]]:
+    """How often each pair comes, and two in a row, by `_key` and by `_quad`."""
+    pairs, quads = numpy.zeros(1 << 16, dtype=int), numpy.zeros(QUADS, dtype=int)
+    for some in _pairs(sample):
+        pairs += numpy.bincount(some, minlength=1 << 16)
+        quads += numpy.bincount(_quad(some[:-1].astype(numpy.uint32), some[1:]), minlength=QUADS)
+    return pairs.tolist(), quads
 
 
 def _quad(first, second):

@@ -33,9 +33,9 @@ EVIDENCE = 3
 HITS = 300
 """Lines of one clue that are looked at in a block; of more only the first and the last of them would be kept."""
 
-SAMPLE_BLOCKS = 32
-SAMPLE = 1 << 13
-"""After so many blocks (8 MB) the scan is fitted to the log, by so many bytes of each. A smaller log is read before
+SAMPLE_BLOCKS = 8
+SAMPLE = 1 << 15
+"""After so many blocks (2 MB) the scan is fitted to the log, by so many bytes of each. A smaller log is read before
 that pays."""
 
 GENERAL, SPECIFIC, FOR_ALL, FOR_HINT, FOR_CONDITION = 4, 10, 3, 2, 2

@@ -297,7 +297,9 @@ def lost(rows: Sequence[Row], past: _Past) -> str:
     if with_entropy and _most(rows, lambda row: (_number(row, "entropy") or 0.0) > NOISE_SHARE * start):
         return f"{down}, and entropy rose from {start:.3g} to {entropy:.2g}: the policy answers noise"
     cut = [_number(row, "clipped_ratio") or _number(row, "completions/clipped_ratio") for row in rows]
-    if max(past.clipped, default=1.0) < CUT_OFF and _most(rows, lambda row: _cut_off(row)) and any(cut):
+    # Long answers alone are no collapse: as long as their rewards differ and there is a gradient, it learns.
+    silent = _most(rows, _signalless)
+    if silent and max(past.clipped, default=1.0) < CUT_OFF and _most(rows, lambda row: _cut_off(row)) and any(cut):
         return f"{down}, and every completion is cut off"
     if len(rows) >= GONE_STEPS and past.fallen(rewards, GONE):
         return f"{down}, and stayed there"

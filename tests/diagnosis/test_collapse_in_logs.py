@@ -123,3 +123,13 @@ def test_a_healthy_log_does_not_pay_for_change_points() -> None:
     code = "import sys; from bisect_cfg.diagnosis.explain import explain_text; explain_text(sys.stdin.read()); sys.exit(any(name in sys.modules for name in ('ruptures', 'scipy', 'torch')))"
     done = subprocess.run([sys.executable, "-c", code], input=log(run(HEALTHY["noisy"], 200, 0)), text=True)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("broken", ["nan", "0.0"])
+def test_a_run_of_nan_is_not_called_a_collapse(broken: str) -> None:
+    row = "{{'loss': {}, 'grad_norm': {}, 'reward': {}, 'reward_std': {}, 'frac_reward_zero_std': {}, 'entropy': {}}}\n"
+    healthy = "".join(row.format(0.1, 0.5, 0.5 + step % 3 / 10, 0.2, 0.1, 2.0) for step in range(20))
+    lost = row.format(broken, broken, 0.0, 0.0, 1.0, 0.0) * 20
+    found = explain_text(healthy + lost).matches
+    assert found
+    assert ("policy-collapse" in [match.entry.id for match in found]) == (broken == "0.0")

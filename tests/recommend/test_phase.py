@@ -153,7 +153,9 @@ def test_the_first_way_is_verified_and_the_others_as_the_time_allows(tool):
     asked = tool("recommend", "s", "--remedies", len(ways))
     assert asked.status == 0 and "Known, not verified" not in asked.out, asked.all
     after = [read(tool.folder / "s")["recommendation"], *read(tool.folder / "s")["recommendation"]["alternatives"]]
-    assert all(way["verified"] for way in after) and before.items() <= safe_trials(tool.folder / "s").items()
+    # What does not cure this failure was run and is rejected; nothing is left untried.
+    assert all(way["verified"] or way["rejected"] for way in after), [(way["changes"], way["status"]) for way in after]
+    assert before.items() <= safe_trials(tool.folder / "s").items()
 
 
 def test_alive_and_not_healthy_is_not_recommended(tool):
