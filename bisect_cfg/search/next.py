@@ -99,7 +99,7 @@ def _ends(problem: Problem, tally: Tally) -> Question | None:
 def _again(problem: Problem, tally: Tally) -> Question | None:
     """A failure that was seen once must be seen again before anything is built on it."""
     bad = tally.of(problem.full)
-    if not problem.careful or bad.fails > 1 or any(mask != problem.full for mask in tally.failed):
+    if problem.confirm is not None or bad.fails > 1 or any(mask != problem.full for mask in tally.failed):
         return None
     if bad.runs > AGAIN:
         note = (
