@@ -192,10 +192,9 @@ class Baselines:
             names = self._savers(run) if reason else []
             if not names:
                 break
-            moved += names
+            moved = [*moved, *names]  # a new list: the state holds the old one, and is written if they differ
+            self.keep("moved_because", self._state.get("moved_because", reason))
             self.keep("moved", moved)
-            self._state.setdefault("moved_because", reason)
-            self.keep("moved_because", self._state["moved_because"])
             self._runner.settings = self._runner.settings.without(names)
         if moved:
             self._note(

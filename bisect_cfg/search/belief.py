@@ -11,7 +11,7 @@ another cause lies inside a subset in spite of all passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb, exp
 
@@ -105,13 +105,6 @@ class Belief:
     def hidden(self, mask: int) -> float:
         """The intensity of causes not known yet inside a subset; 1 - exp(-it) is their probability."""
         return float(self._intensity[self._all.inside(mask)].sum())
-
-    def hidden_in_any(self, masks: Iterable[int]) -> float:
-        """The same inside at least one of several subsets."""
-        inside = np.zeros(len(self._intensity), bool)
-        for mask in masks:
-            inside |= self._all.inside(mask)
-        return float(self._intensity[inside].sum())
 
     def inside(self, region: int) -> Local | None:
         """The posterior over the cause in a failed subset; None if a larger one than those listed explains
