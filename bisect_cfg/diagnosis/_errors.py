@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from bisect_cfg.diagnosis._text import plain, split_prefix
+from bisect_cfg.diagnosis._text import plain, split_all, split_prefix
 
 RAISED, NATIVE, SAID, LOGGED, AFTERWARDS, STATUS = range(6)
 """How much an error says about the cause, most first: an exception; a crash of native code; a program's own words; a
@@ -42,7 +42,7 @@ LITERALS = (
     "OOMKilled", "OUT_OF_MEMORY", "TERM_MEMLIMIT", " error: ", "fatal: ", "atal error", "ERROR", "CRITICAL", "FATAL",
     "terminate called", "panicked at", "command not found", "rror executing job", "Bus error", "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp",
     "rror response from daemon", "Error in cpuinfo", "Fatal Python", "nvcc fatal", "Out of memory: ", "No space left",
-    "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
+    ".cc:", "CUDA Error: ", "NCCL WARN Cuda", "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
 )  # fmt: skip
 ANCHORS = tuple((literal,) for literal in LITERALS)
 """What a line has that may be an error, for the scan of a large log (tracebacks are found by `_logs`)."""
@@ -52,7 +52,7 @@ FLOOD = 20_000
 
 _WORTH = re.compile(
     rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called|panicked"
-    rb"|\[[EF][ \d]|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly|No space|Out of memory"
+    rb"|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly|No space|Out of memory"
 )
 _TYPE = (
     r"(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*"
@@ -63,14 +63,14 @@ _DOTTED = re.compile(r"(?P<type>(?:[a-z_]\w*\.)+[A-Z]\w*): (?P<message>\S.*)$")
 _INSIDE = re.compile(rf"(?:^|[\s\]|>:-])(?P<type>{_TYPE}): (?P<message>\S.*)$")
 _NATIVE = re.compile(
     r"terminate called (?:after|without)|^\s*what\(\):|panicked at|Fatal Python error|uncorrectable ECC|NVRM: Xid|Xid \("
-    r"|CUDA error: |Process finished with exit code -?\d+ \(|No space left on device"
+    r"|CUDA [eE]rror: |NCCL WARN Cuda failure|Process finished with exit code -?\d+ \(|No space left on device"
 )
 _SAID = re.compile(
     r"^(?:[\w./ -]{0,80}: )?(?:line \d+: )?(?:error|ERROR|Error|fatal|FATAL|fatal error)(?:\[\w+\])?: ?\S"
     r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^make: \*\*\*|^ninja: |[Ee]rror response from daemon"
     r"|slurmstepd: error|srun: error|fatal error: "
 )
-_LEVEL = re.compile(r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)|^\[?[EF]\d{4} \d\d:\d\d|\[E[ \d]")
+_LEVEL = re.compile(r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)|^\[?[EF]\d{4} \d\d:\d\d|\[E[ \d]|,\d{3} [EFC] \d+ \d+\]")
 _STATUS = re.compile(
     r"exitcode\s*: *-?[1-9]|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)[ :=]*-?(?:[1-9]|0x[cC])|exits with return code = -?[1-9]"
     r"|OOMKilled|OUT_OF_MEMORY|TERM_MEMLIMIT|Exited \(1\d\d\)|non-zero (?:exit|return)|was sent SIGKILL|terminated abruptly"
@@ -79,7 +79,7 @@ _STATUS = re.compile(
 _WRAPPERS = re.compile(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|ActorDiedError"
     r"|RayActorError|WorkerCrashedError|EngineDeadError|Engine core initialization failed|EngineCore failed to start"
-    r"|Worker failed with error|RayTaskError|WorkerProc initialization failed"
+    r"|RayTaskError|WorkerProc initialization failed"
 )
 _CONSEQUENCES = re.compile(
     r"[Cc]onnection (?:reset|closed|refused) by|Broken pipe|BrokenPipeError|ConnectionResetError|EOFError|DistBackendError"
@@ -96,8 +96,10 @@ _HARMLESS = re.compile(
 _ROW = re.compile(r"['\"](?:loss|grad_norm|reward)['\"]: |^step:\d+ - |lm loss: |^\s*iteration +\d+/")
 _RECORD = re.compile(
     r'^\s*File "|^Traceback|^[\^~\s]+$|^\s*\d+%\|'
-    r"|^(?:INFO|DEBUG|WARNING)\b|^During handling|^The above exception|^wandb: "
+    r"|^\[?(?:INFO|DEBUG|WARNING|ERROR)\b|^During handling|^The above exception|^wandb: "
+    r"|^Exception ignored in|^Current thread 0x|^Thread 0x|^failed \(exitcode: |^Sending process \d+ closing"
 )
+"""Lines that begin something else, and end what came before."""
 _TABLE = re.compile(r"^[\s│┃║|]+|[\s│┃║|]+$")
 _RULE = re.compile(r"^[\s╭╰╮╯─━═┏┓┗┛├┤+=-]+$")
 
@@ -114,6 +116,7 @@ class Error:
         type_name: the exception's type, "" for another shape.
         more: the lines after it that belong to it.
         traced: whether it ended a traceback.
+        stamped: whether its line begins with a time or a place of the code.
     """
 
     line: int
@@ -123,6 +126,7 @@ class Error:
     type_name: str = ""
     more: list[str] = field(default_factory=list)
     traced: bool = False
+    stamped: bool = False
 
     def paragraphs(self) -> tuple[str, str]:
         """All it says on one line: wrapped between words, and wrapped within them."""
@@ -149,7 +153,7 @@ class Errors:
     def begin(self, block: bytes) -> None:
         """Takes the rest of an error's lines from the block that follows it."""
         for error, head in self._unfinished:
-            error.more = list(_continued(head + block[:PARAGRAPH_BYTES], error.who))
+            error.more = list(_continued(head + block[:PARAGRAPH_BYTES], error))
         self._unfinished = []
 
     def knows(self, number: int) -> bool:
@@ -177,7 +181,8 @@ class Errors:
         if self._seen < FLOOD:
             self._known.add(number)
         shown = plain(raw[:LONGEST].decode("utf-8", "replace"))
-        who, said = split_prefix(shown)
+        who, when, said = split_all(shown)
+        indented = bool(when) and said.startswith("  ")  # a frame of a traceback that a logger prints, or its source
         said = unframed(said.strip())
         if said.startswith("--- Logging error") or said.startswith("Exception ignored in"):
             self._ignored[who] = number + 200
@@ -188,12 +193,12 @@ class Errors:
         if raised is not None and number <= self._ignored.pop(who, 0):
             return
         judged = classify(shown, said, raised)
-        if judged is None:
+        if judged is None or (indented and judged[0] == LOGGED):
             return
         rank, type_name = judged
-        error = Error(number, said.removeprefix("E   ").strip(), who, rank, type_name, traced=raised is not None)
+        error = Error(number, said.removeprefix("E   ").strip(), who, rank, type_name, traced=raised is not None, stamped=bool(when))
         rest = block[end + 1 : end + 1 + PARAGRAPH_BYTES]
-        error.more = list(_continued(rest, who))
+        error.more = list(_continued(rest, error))
         if len(rest) < PARAGRAPH_BYTES:
             self._unfinished.append((error, rest))
         if len(self._first) < FIRST:
@@ -239,6 +244,8 @@ def classify(shown: str, said: str, raised: str | None = None) -> tuple[int, str
     """
     if raised is not None:
         return _weight(said, RAISED), raised
+    if said.endswith("Traceback (most recent call last):"):
+        return (STATUS, "") if _LEVEL.search(shown[:160]) else None  # the exception follows, if it was not cut off
     if _HARMLESS.search(said) or _ROW.search(said):
         return None
     if _STATUS.search(said) and not _EXCEPTION.match(said):
@@ -280,15 +287,18 @@ def unframed(text: str) -> str:
     return _TABLE.sub("", text) if text[:1] in "│┃║|" or text[-1:] in "│┃║" else text
 
 
-def _continued(rest: bytes, who: str) -> Iterator[str]:
-    """The lines that go on with what the line before them said."""
+def _continued(rest: bytes, error: Error) -> Iterator[str]:
+    """The lines that go on with what an error's first line said."""
+    who = error.who
     lines = rest.decode("utf-8", "replace").split("\n")
     taken = 0
     for index, line in enumerate(lines[: 4 * PARAGRAPH_LINES]):
         shown = plain(line)
-        other, said = split_prefix(shown.lstrip() if shown[:1] in " \t" and shown.lstrip()[:1] in "[(" else shown)
+        other, when, said = split_all(shown.lstrip() if shown[:1] in " \t" and shown.lstrip()[:1] in "[(" else shown)
         if other and other != who:
             continue  # another rank's line in between
+        if when and not error.stamped:
+            return  # a logger's line after an exception that was printed without one
         if who and not other and shown[:1] not in (" ", "\t") and index >= WRAPPED:
             continue
         said = unframed(said.rstrip())
@@ -298,7 +308,7 @@ def _continued(rest: bytes, who: str) -> Iterator[str]:
             if taken:
                 return
             continue
-        if _RECORD.search(said) or _ROW.search(said):
+        if _RECORD.search(said) or _ROW.search(said) or _EXCEPTION.match(said):
             return
         yield said
         taken += 1

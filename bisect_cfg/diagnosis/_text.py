@@ -20,12 +20,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
 # this part also tells the tracebacks of one rank from those of another.
 _WHO = re.compile(
     r"\[(?:rank|default|local_rank)? ?\d{1,5}\]:? ?"
-    r"|\(\w[\w.:-]* (?:\w+=[\w.:-]+(?:, )?)*pid=\d+(?:, \w+=[\w.:-]+)*\) ?"
+    r"|\((?:\w[\w.:-]* )?(?:\w+=[\w.:-]+,? )*pid=\d+(?:,? \w+=[\w.:-]+)*\) ?"
+    r"|\[\d+,\d+\]<std(?:out|err)>: ?"  # Open MPI
     r"|\d{1,4}: (?=\S| {2})"
 )
-# When and where the logging call was: Python logging, vLLM and glog (torch's C++ side).
+# When and where the logging call was: Python logging, loguru, Docker and Kubernetes, vLLM and glog (torch's and Ray's C++).
 _WHEN = re.compile(
-    r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?: ?[-|:]| )? ?"
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ [IWEFC] \d+ \d+\] ?"
+    r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: ?[-|:]| )? ?"
+    r"(?:(?:INFO|SUCCESS|WARNING|ERROR|CRITICAL) +\| [\w.<>]+:[\w.<>]+:\d+ - )?"
     r"|(?:INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[?[\w./]+:\d+\]? ?)?"
     r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\s\]]+:\d+\] ?"
 )
@@ -52,17 +55,24 @@ def split_prefix(line: str) -> tuple[str, str]:
 
     Leading blanks of what it says are kept: in a traceback they carry the structure.
     """
-    who = ""
+    who, _, said = split_all(line)
+    return who, said
+
+
+def split_all(line: str) -> tuple[str, str, str]:
+    """Splits who printed a line, when and where in the code (as far as it says), and what it says."""
+    who = when = ""
     while line[:1] in _PREFIX_BEGINS:
         match = _WHO.match(line)
         if match:
             who += match.group()
         else:
             match = _WHEN.match(line)
+            when += match.group() if match else ""
         if not match or not match.group():
             break
         line = line[match.end() :]
-    return who.strip(), line
+    return who.strip(), when, line
 
 
 def plain(line: str) -> str:

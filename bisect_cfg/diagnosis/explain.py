@@ -38,9 +38,9 @@ SAMPLE = 1 << 15
 """After so many blocks (2 MB) the scan is fitted to the log, by so many bytes of each. A smaller log is read before
 that pays."""
 
-GENERAL, SPECIFIC, FOR_ALL, FOR_HINT, FOR_CONDITION = 4, 10, 3, 2, 2
+AFTERMATH, GENERAL, SPECIFIC, FOR_ALL, FOR_HINT, FOR_CONDITION = -20, 4, 10, 3, 2, 2
 """What a match is worth. A specific entry beats a general one unless four hints speak for the general one,
-and an entry that needs a second clue beats one that does not."""
+and an entry that needs a second clue beats one that does not. One that says that the cause is elsewhere beats nothing."""
 
 FOR_CAUSE, FOR_ERROR = 5, 2
 """... and what it is worth that the clue stands in the error that says most about the cause, or in another one that
@@ -110,9 +110,9 @@ class Explanation:
     @property
     def status(self) -> int:
         """The exit status: known, a failure that is not known, or no failure."""
-        if self.matches:
+        if self.matches and not self.matches[0].entry.aftermath:
             return KNOWN
-        return UNKNOWN if self.error is not None or self.signature is not None else NO_FAILURE
+        return UNKNOWN if self.matches or self.error is not None or self.signature is not None else NO_FAILURE
 
     def __str__(self) -> str:
         from bisect_cfg.diagnosis._render import render
@@ -506,7 +506,7 @@ def _match(
     if any(verdict.holds is False for verdict in verdicts):
         return None
     holding = [verdict for verdict in verdicts if verdict.holds]
-    score = GENERAL if entry.general else SPECIFIC
+    score = AFTERMATH if entry.aftermath else GENERAL if entry.general else SPECIFIC
     score += FOR_ALL * len(entry.all) + FOR_HINT * len(hints) + FOR_CONDITION * len(holding)
     why = [_reason(clue, found[clue]) for clue in [*present, *entry.all, *hints]]
     why += [f"{verdict.found} ({verdict.asks})" for verdict in holding]

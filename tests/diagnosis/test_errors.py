@@ -31,6 +31,24 @@ SHAPES = {
     "shell": ("train.sh: line 3: pyton: command not found\n", 1, "command not found"),
     "hydra": ("Error executing job with overrides: ['a=1']\n", 1, "overrides"),
     "C++": ("terminate called after throwing an instance of 'std::runtime_error'\n", 1, "terminate called"),
+    "Ray's own": (
+        "[2025-10-31 11:59:10,101 W 7 7] metric_exporter.cc:105: Failed to export metrics\n"
+        "[2025-10-31 11:59:10,379 E 7 7] core_worker.cc:513: Failed to do something odd\n", 2, "something odd",
+    ),
+    "Kubernetes": (
+        "2025-05-23T16:49:12.290129429Z ERROR:trainer:Encountered error during training!\n"
+        + "".join(f"2025-05-23T16:49:12.290129429Z {line}\n" for line in (TRACEBACK + "OddError: of a pod").splitlines()), 5, "of a pod",
+    ),
+    "rank and pid": (
+        "".join(f"(VllmWorker rank=1 pid=85) ERROR 03-13 07:26:06 [executor.py:375] {line}\n" for line in (TRACEBACK + "OddError: of a worker").splitlines()),
+        4, "of a worker",
+    ),
+    "loguru": ("2025-06-15 17:26:13.128 | ERROR    | train:main:12 - OddError: of loguru\n", 1, "OddError: of loguru"),
+    "wrapped by Ray": (
+        TRACEBACK + "ray.exceptions.RayTaskError(RuntimeError): ray::A.b() (pid=1, ip=1.1.1.1)\n  File \"b.py\", line 4, in b\n    ray.get(refs)\n"
+        "ray.exceptions.RayTaskError(RuntimeError): ray::C.d() (pid=2, ip=1.1.1.1)\nRuntimeError: Worker failed with error 'odd', please check\n", 8, "odd",
+    ),
+    "cut off": ("ERROR 08-12 10:11:12 [core.py:586] Traceback (most recent call last):\n", 1, "Traceback"),
 }  # fmt: skip
 
 
@@ -40,7 +58,7 @@ def test_the_error_is_shown_with_its_line(log: str, line: int, part: str, before
     found = explain_text(before + log)
     assert found.error is not None and part in found.error.text
     assert found.error.number == line + before.count("\n")
-    assert found.status == (KNOWN if found.matches else UNKNOWN) and f"line {found.error.number}: " in str(found)
+    assert found.status in (KNOWN, UNKNOWN) and f"line {found.error.number}: " in str(found)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +111,27 @@ def test_a_message_that_a_box_wraps_is_read_as_one() -> None:
     hard = "RuntimeError: probability tensor contains ei\nther `inf`, `nan` or element < 0\n"
     for log in (box, inside, hard):
         assert explain_text(log).matches[0].entry.id == "sampling-non-finite-weights"
+
+
+def test_what_a_launcher_prints_next_is_no_part_of_an_error() -> None:
+    for after in (
+        "[2024-05-08 15:02:11,290] [ERROR] [launch.py:325:sigkill_handler] exits with return code = 1",
+        "E0611 09:14:52.204000 9080 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 6 (pid: 9120)",
+        "Exception ignored in: <function A.__del__ at 0x7f2>",
+    ):
+        found = explain_text(TRACEBACK + "AssertionError\n" + after + "\n")
+        assert found.error is not None and found.error.text == "AssertionError"
+        assert not found.matches and found.status == UNKNOWN, after
+
+
+def test_the_first_line_counts_and_not_what_follows_from_it() -> None:
+    found = explain_text(ROWS + "CUDA Error: out of memory at /w/cumem_allocator.cpp:56\nFatal Python error: Segmentation fault\n")
+    assert found.error is not None and "out of memory" in found.error.text
+
+
+def test_words_of_a_launcher_alone_are_a_failure_that_is_not_known() -> None:
+    found = explain_text("train.py FAILED\nRoot Cause (first observed failure):\n  exitcode  : 1 (pid: 9120)\n")
+    assert found.matches[0].entry.aftermath and found.status == UNKNOWN
 
 
 def test_a_later_error_of_the_same_process_counts() -> None:

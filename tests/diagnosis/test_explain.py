@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.diagnosis._anchors import literals, scanner
@@ -152,6 +152,7 @@ def test_a_line_without_end() -> None:
     assert explain(io.BytesIO(log)).matches[0].entry.id == "gpu-out-of-memory"
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_the_scan_of_large_logs_misses_nothing(data: st.DataObject) -> None:
     words = st.text(alphabet="abcdemust be 浮点é'_", min_size=4, max_size=9).filter(lambda one: len(one.encode()) >= 4)

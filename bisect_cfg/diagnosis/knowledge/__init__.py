@@ -14,6 +14,8 @@ with a sample log, and the tests check that the sample leads to it. The fields:
     early           true if the clue is a warning that comes before the error it explains
     lasting         true for what training goes on after: a row of metrics does not make it survived
     general         true for an entry that gives way to any other (a fallback)
+    aftermath       true for an entry that only says that the cause stands elsewhere: it leads where there is nothing
+                    else, and the failure counts as one that is not known
     conditions      where it applies: `packages` {name: version specifier}, `gpu` (regular expression), `cuda`
                     and `cublas` (version specifiers), `parameters` {name: value, or a comparison as ">0"},
                     `launcher`
@@ -87,6 +89,7 @@ class Entry:
     early: bool = False
     lasting: bool = False
     general: bool = False
+    aftermath: bool = False
     doctor: bool = False
     conditions: dict[str, Any] = field(default_factory=dict, hash=False)
     trigger: str = ""
@@ -154,7 +157,7 @@ def check(data: Any, place: str) -> Entry:
     for name in _CLUES:
         values[name] = tuple(_clue(one, f"{place}, {name}") for one in data.get(name, []))
     values["sources"] = tuple(_source(one, place) for one in data["sources"])
-    values |= {name: bool(data.get(name, False)) for name in ("general", "doctor", "early", "lasting")}
+    values |= {name: bool(data.get(name, False)) for name in ("general", "aftermath", "doctor", "early", "lasting")}
     values["conditions"] = _conditions(data.get("conditions", {}), place)
     for name in ("cures", "not_helping", "bisect"):
         for one in values.get(name, ()):
