@@ -172,7 +172,11 @@ class _Phases:
         runner.silent = bad_run.seen.died is None
         runner.horizon = self.options.steps or horizon_for(bad_run.seen.step)
         self.listener.reproduced(bad_run.seen, runner.horizon)
+        return self._compare(bad_run, good, pins)
 
+    def _compare(self, bad_run: Run, good: dict[str, Any], pins: dict[str, Any]) -> Answer:
+        """Everything that comes after the reproduction: against one good configuration."""
+        runner, unmoved = self.runner, good
         if self.state.get("risky_defaults"):
             good = {**self._without_risky_defaults(bad_run, good, pins), **good}
         settings = self._find_factors(bad_run, good, pins)
@@ -195,12 +199,12 @@ class _Phases:
             )
             return self._answer("inconclusive", settings=settings, bad_run=bad_run, again=tuple(warm_runs))
         if self.baselines.outcome_of(good_run) is Outcome.FAIL:
-            safer = self._without_risky_defaults(bad_run, good, pins)
+            safer = self._without_risky_defaults(bad_run, unmoved, pins)
             if safer and not self.state.get("risky_defaults"):
                 named = ", ".join(f"{name}={value}" for name, value in safer.items())
                 self._note(f"The library's own defaults fail as well; trying a good configuration with {named}.")
                 self.baselines.keep("risky_defaults", True)
-                return self._run()
+                return self._compare(bad_run, unmoved, pins)
         if self.baselines.outcome_of(good_run) is not Outcome.PASS:
             return self._answer("baseline_fails", settings=settings, bad_run=bad_run, good_run=good_run)
         for symptom in good_run.seen.symptoms:

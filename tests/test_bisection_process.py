@@ -64,6 +64,70 @@ def test_a_grandchild_dies_with_the_trial(tmp_path: Path) -> None:
     assert not alive(int(note.read_text()))
 
 
+ESCAPES = """
+import os, sys, time
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        os.execve(sys.executable, [sys.executable, "-c", "import os, time; open({note!r}, 'w').write(str(os.getpid())); time.sleep(60)"], {{}})
+"""
+"""A process of its own session, without an environment, whose parents have ended. It writes down its number."""
+
+
+def daemon(note: Path) -> int:
+    """Start what escapes, from wherever this is called."""
+    subprocess.run([sys.executable, "-c", ESCAPES.format(note=str(note))], check=True)
+    while not note.exists() or not note.read_text():
+        time.sleep(0.01)
+    return int(note.read_text())
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + 20
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="child subreapers are Linux's")
+@pytest.mark.parametrize("ending", ["answers", "dies", "hangs"])
+def test_a_daemon_of_the_trial_ends_with_it(tmp_path: Path, ending: str) -> None:
+    def trial(c: dict) -> bool:
+        daemon(tmp_path / "pid")
+        if ending == "dies":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if ending == "hangs":
+            time.sleep(60)
+        return True
+
+    result = one(trial, timeout=5 if ending == "hangs" else None)
+    assert result.signature == {"answers": None, "dies": "SIGSEGV", "hangs": "hang"}[ending]
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="child subreapers are Linux's")
+def test_a_daemon_of_the_trial_ends_with_a_killed_tool(tmp_path: Path) -> None:
+    tool = os.fork()
+    if not tool:
+        one(lambda c: [daemon(tmp_path / "pid"), time.sleep(60)])
+        os._exit(0)
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        time.sleep(0.01)
+    os.kill(tool, signal.SIGKILL)
+    os.waitpid(tool, 0)
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_we_adopt_nobody() -> None:
+    """A notebook's kernel may have children of its own, whose children are none of our business."""
+    import ctypes
+
+    assert one(lambda c: True).outcome is Outcome.PASS
+    subreaper = ctypes.c_int(-1)
+    ctypes.CDLL(None).prctl(37, ctypes.byref(subreaper), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
+    assert subreaper.value == 0
+
+
 def alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

@@ -5,10 +5,13 @@ whole `TrialResult`. An exception is a failure and the exception is its signatur
 
 By default it runs in a *forked* child. Forking, rather than pickling the function over to a fresh
 interpreter, is what lets closures, lambdas and functions typed into a notebook cell work; a SIGFPE then
-kills the child and not the kernel of the notebook. The child leads its own process group, so that whatever
-it started dies with it, and on Linux it also dies when we do. What it has to say comes back through a
-pipe, in one message; a child that ends without a message has died, and how it died (signal, exit status)
-is the signature.
+kills the child and not the kernel of the notebook. What it has to say comes back through a pipe, in one
+message; a child that ends without a message has died, and how it died (signal, exit status) is the signature.
+
+Between us and the child stands, on Linux, a small process of our own that is the *child subreaper* of all that the
+trial starts, whatever session or environment that gives itself: when the trial is over, or we are gone, it ends them
+all and then itself, in the same way as the trial ended. (We are no subreaper: a notebook's kernel has other children.)
+Elsewhere the child leads a process group, and what stays in that dies with it.
 """
 
 from __future__ import annotations
@@ -34,11 +37,18 @@ from bisect_cfg.diagnosis.signature import from_exception
 from bisect_cfg.factors import Outcome
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.trials import keeper
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 
 _HEADER = struct.Struct("!Q")
 _POLL_SECONDS = 0.02
 """How often a child's death is looked for where the system has no pidfd; far below what any trial takes."""
+
+_SUBREAPER = sys.platform == "linux"
+"""Whether a process can be the parent of those whose own parent has ended."""
+
+_WATCHED = (signal.SIGCHLD, signal.SIGTERM)
+"""What wakes the process in between: a child has ended, and the request to end the trial."""
 
 UNUSABLE = "unusable answer"
 """Signature of a return value that says neither pass nor fail."""
@@ -110,7 +120,7 @@ class FunctionRunner:
         """Kill every child that is running now."""
         with self._lock:
             for child in self._children:
-                _kill_group(child)
+                _end(child)
 
     def _run_in_child(self, configuration: dict[str, Any]) -> TrialResult:
         reader, writer = os.pipe()
@@ -120,8 +130,9 @@ class FunctionRunner:
         parent = os.getpid()
         with self._lock:
             child = os.fork()
-            if child == 0:
-                _child_main(self._trial, configuration, reader, writer, parent)  # never returns
+            if child == 0:  # neither returns
+                main = functools.partial(_child_main, self._trial, configuration, reader, writer)
+                _guarded(main, reader, writer, parent) if _SUBREAPER else main(parent)
             with contextlib.suppress(OSError):
                 os.setpgid(child, child)  # in both, so that it holds whoever comes first
             self._children.add(child)
@@ -131,8 +142,8 @@ class FunctionRunner:
             message, status = _listen(child, reader, self._timeout)
         finally:
             os.close(reader)
-            _kill_group(child)
             if status is None:
+                _end(child)
                 status = _reap(child)
             with self._lock:
                 self._children.discard(child)
@@ -308,6 +319,66 @@ def _no_core_dump() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
+# --------------------------------------------------------------------------- the process in between
+
+
+def _guarded(main: Callable[[int], None], reader: int, writer: int, parent: int) -> None:
+    """Run `main` in a child of this process, end all that it leaves behind, and end as it did. Never returns."""
+    status = 70  # EX_SOFTWARE, as in the child
+    try:
+        os.setpgid(0, 0)
+        _no_core_dump()
+        faulthandler.disable()  # it would report the signal that we end ourselves with
+        wakes, woken = os.pipe()
+        os.set_blocking(woken, False)
+        actions = {number: signal.getsignal(number) for number in _WATCHED}
+        stopped: list[int] = []
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)  # a kernel's event loop had its own, which is not ours
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        keeper.become_subreaper()
+        ours = os.getpid()
+        trial = os.fork()
+        if not trial:
+            signal.set_wakeup_fd(-1)
+            for number, action in actions.items():
+                signal.signal(number, signal.SIG_DFL if action is None else action)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            main(ours)
+        os.close(reader)
+        os.close(writer)
+        status = _wait(trial, wakes, stopped, parent)
+        keeper.end_descendants(ours)
+    finally:
+        if status < 0:
+            number = signal.Signals(-status)
+            if number is not signal.SIGKILL:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+            os.kill(os.getpid(), number)
+        os._exit(status if status >= 0 else 70)
+
+
+def _wait(trial: int, wakes: int, stopped: list[int], parent: int) -> int:
+    """How the trial ended, by itself or because we were asked to end it (`stopped` is filled then) or have lost the parent.
+
+    Returns:
+        As `os.waitstatus_to_exitcode` gives it.
+    """
+    lost = _open_pidfd(parent)
+    watched = [wakes] if lost is None else [wakes, lost]
+    while (status := _try_reap(trial)) is None:
+        if stopped or os.getppid() != parent:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(trial, signal.SIGKILL)
+            return _reap(trial)
+        if wakes in select.select(watched, [], [], None if lost is not None else _POLL_SECONDS)[0]:
+            os.read(wakes, 4096)
+    return status
+
+
 # -------------------------------------------------------------------------------- the parent's side
 
 
@@ -323,7 +394,7 @@ def _listen(child: int, reader: int, timeout: float | None) -> tuple[TrialResult
         while True:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                return None, _kill_and_reap(child)
+                return None, _end_and_reap(child)
             watched = [reader] if pidfd is None else [reader, pidfd]
             wait = left if pidfd is not None else min(_POLL_SECONDS, left or _POLL_SECONDS)
             ready, _, _ = select.select(watched, [], [], wait)
@@ -369,10 +440,19 @@ def _try_reap(child: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if pid else None
 
 
-def _kill_and_reap(child: int) -> int:
-    _kill_group(child)
+def _end_and_reap(child: int) -> int:
+    _end(child)
     _reap(child)
     return _TIMED_OUT
+
+
+def _end(child: int) -> None:
+    """Have a trial's processes ended: by the one that stands between us, or ourselves. It is not waited for."""
+    if not _SUBREAPER:
+        _kill_group(child)
+    elif _is_unreaped(child):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(child, signal.SIGTERM)
 
 
 def _kill_group(child: int) -> None:

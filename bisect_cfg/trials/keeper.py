@@ -27,6 +27,7 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Callable, Iterator
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -153,6 +154,35 @@ def _children_by_parent(pid: int) -> list[int]:
             if fields is not None and int(fields[1]) == pid:
                 found.append(int(name))
     return found
+
+
+def _ended() -> Iterator[tuple[int, int]]:
+    """Our children that have ended, and how (wait statuses)."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            yield pid, status
+
+
+def end_descendants(root: int, others: Callable[[], list[int]] = list) -> None:
+    """Kill what descends from this process, and others, until nothing is left; for `ENDING_SECONDS` at most.
+
+    Args:
+        root: this process, the subreaper of the rest.
+        others: further processes to end.
+    """
+    deadline = time.monotonic() + ENDING_SECONDS
+    while time.monotonic() < deadline:
+        for _ in _ended():
+            pass
+        left = [*descendants(root), *others()]
+        if not left:
+            return
+        for pid in left:
+            _kill(pid)
+        time.sleep(0.002)
 
 
 def _kill(pid: int, group: bool = False) -> None:
@@ -290,7 +320,7 @@ class _Process:
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(ended, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        _become_subreaper()
+        become_subreaper()
 
     def run(self) -> None:
         """Until the tool is gone and nothing is left."""
@@ -406,13 +436,7 @@ class _Process:
             os._exit(127)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
+        for pid, status in _ended():
             number = self._started.pop(pid, None)
             if number is not None:  # else one that came to us when its parent ended
                 self._tell(id=number, exit=os.waitstatus_to_exitcode(status))
@@ -444,15 +468,7 @@ class _Process:
         self._socket.close()
         for root in self._runs:
             _kill(root, group=True)
-        deadline = time.monotonic() + ENDING_SECONDS
-        while time.monotonic() < deadline:
-            self._reap()
-            left = [*descendants(os.getpid()), *marked(self._mark)]
-            if not left:
-                return
-            for pid in left:
-                _kill(pid)
-            time.sleep(0.002)
+        end_descendants(os.getpid(), lambda: marked(self._mark))
 
 
 def _inherited(number: int) -> signal.Handlers:
@@ -463,7 +479,8 @@ def _bytes(text: str) -> bytes:
     return text.encode("latin-1")  # see `text_of` in `process`: one byte, one character
 
 
-def _become_subreaper() -> None:
+def become_subreaper() -> None:
+    """Have processes whose parent has ended become children of this one, if they descend from it."""
     with contextlib.suppress(ImportError, AttributeError, OSError):
         import ctypes
 
