@@ -60,7 +60,8 @@ def test_what_a_run_is_given(keeper, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("ODD", "Grüße \udcfe\n=")
     command = [sys.executable, "-c", look, "Wörter\udcff", ""]
-    plain = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True)
+    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "start_new_session": True}
+    plain = subprocess.run(command, **quiet, env=os.environ)  # not what readline has put behind Python's back (COLUMNS)
     assert start(keeper, tmp_path, *command).wait() == 0
     assert (tmp_path / "log.txt").read_text() == plain.stdout
 
