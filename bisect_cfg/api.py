@@ -108,7 +108,7 @@ def recommend_again(
         if os.path.isdir(command["folder"]):
             raise
         raise InputError(
-            f"The study was started in {command['folder']}, and that is not there any more: {error.strerror}.",
+            f"The study was started in {command['folder']}, which is not there any more: {error.strerror}.",
             "Move it back, or begin a new study with `bisect-cfg bisect` where the script is now.",
         ) from None
 
@@ -126,7 +126,7 @@ def _of_right_shape(command: dict[str, Any], study: Path) -> dict[str, Any]:
     if not (right and isinstance(command["python"], (str, type(None)))):
         raise InputError(
             f"{study / 'command.json'} is damaged: it does not say what was run.",
-            "Run `bisect-cfg bisect` again as before: nothing is repeated, and the file is written anew.",
+            "Run the same `bisect-cfg bisect` command again: no trial is repeated, and the file is rewritten.",
         )
     return command
 

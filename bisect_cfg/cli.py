@@ -60,13 +60,13 @@ def _safe_value_options(command: Any) -> Any:
     """Options of the search for safe values, for the two commands that have it."""
     for option in reversed(
         (
-            click.option("--keep", multiple=True, metavar="NAME", help="Rather change anything else than this setting."),
-            click.option("--margin", type=_Number(0, 1), default=0.5, show_default=True, help="How far a safe value stays back from the last healthy one: a share of the way to the good one."),
-            click.option("--ratio", type=_Number(1, 100, above=True), default=1.5, show_default=True, help="How narrow a threshold is bracketed: unhealthy over healthy value."),
-            click.option("--verify-steps", type=click.IntRange(1), help="Optimizer steps of a verification. [four times a trial's, at least 30]"),
-            click.option("--frontier", type=click.IntRange(1), metavar="RUNS", help="Where a cause is two numbers, also map how far they can go together, with at most so many runs."),
-            click.option("--verify-seeds", type=click.IntRange(1), default=3, show_default=True, help="Seeds of a verification."),
-            click.option("--remedies", type=click.IntRange(1), metavar="N", help="Verify so many ways out. [the one that gives up least, and others for as long as isolating the cause took]"),
+            click.option("--keep", multiple=True, metavar="NAME", help="Prefer remedies that leave this setting as it is."),
+            click.option("--margin", type=_Number(0, 1), default=0.5, show_default=True, help="How far a safe value stays back from the last healthy one, as a share of the way back to the good value."),
+            click.option("--ratio", type=_Number(1, 100, above=True), default=1.5, show_default=True, help="How narrowly a threshold is bracketed: at most this ratio between the unhealthy and the healthy value."),
+            click.option("--verify-steps", type=click.IntRange(1), help="Optimizer steps of each verification run. [four times a trial's, at least 30]"),
+            click.option("--frontier", type=click.IntRange(1), metavar="RUNS", help="If a cause has two numeric settings, also map how far they can go together, in at most this many runs."),
+            click.option("--verify-seeds", type=click.IntRange(1), default=3, show_default=True, help="Number of runs of a verification, each with its own seed."),
+            click.option("--remedies", type=click.IntRange(1), metavar="N", help="How many remedies to verify. [the one that gives up least, then others for as long as isolating the cause took]"),
         )
     ):  # fmt: skip
         command = option(command)
@@ -75,42 +75,42 @@ def _safe_value_options(command: Any) -> Any:
 
 @cli.command(
     epilog="""Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails);
-    2 wrong usage or input, or the machine refuses; 3 inconclusive, or something
-    changed that the trials read; 70 a fault of bisect-cfg;
-    130 interrupted (the same command goes on where it was)."""
+    2 wrong usage or input, or the system refused something; 3 inconclusive, or something
+    that the trials read has changed; 70 a fault of bisect-cfg;
+    130 interrupted (run the same command again to continue)."""
 )
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
 @click.option("--study", type=click.Path(path_type=Path), help="Study folder. [bisect-cfg-studies/NAME]")
-@click.option("--good", multiple=True, metavar="FILE|NAME=VALUE", help="Move the good configuration (default: the library's defaults).")
+@click.option("--good", multiple=True, metavar="FILE|NAME=VALUE", help="Change the good configuration. [the library's defaults]")
 @click.option("--only", multiple=True, metavar="NAME", help="Vary only these settings.")
 @click.option("--except", "excluded", multiple=True, metavar="NAME", help="Leave these settings as the script has them.")
-@click.option("--pin", "pins", multiple=True, metavar="NAME=VALUE", help="Fix a setting for every trial.")
-@click.option("--steps", type=click.IntRange(1), help="Optimizer steps a trial runs. [from the step at which yours fails]")
-@click.option("--trial-timeout", type=_Number(0.1, MORE_THAN_ANYONE_WAITS), metavar="SECONDS", help="No step for this long is a hang. [ten times the longest silence of the run itself, at least 20]")
-@click.option("--failure", metavar="any|signal|non-finite|REGEX", help="Which failures count. [exactly the one your configuration shows]")
+@click.option("--pin", "pins", multiple=True, metavar="NAME=VALUE", help="Fix a setting in every trial.")
+@click.option("--steps", type=click.IntRange(1), help="Optimizer steps of a trial. [derived from the step at which yours fails]")
+@click.option("--trial-timeout", type=_Number(0.1, MORE_THAN_ANYONE_WAITS), metavar="SECONDS", help="A run without a step for this long counts as hung. [ten times its own longest silence, at least 20]")
+@click.option("--failure", metavar="any|signal|non-finite|REGEX", help="Which failures count. [only the one that your configuration shows]")
 @click.option("--first", is_flag=True, help="Stop at the first proven cause.")
-@click.option("--confirm", type=click.IntRange(1), help="How often every claim of the answer is run; by default as often as the failure rate leaves doubt.")
-@click.option("--confidence", type=_Number(0.5, 0.9999), default=0.95, show_default=True, help="For failures that come and go.")
-@click.option("--strategy", type=click.Choice(["adaptive", "one-at-a-time", "ddmin"]), default="adaptive", show_default=True, help="How to search.")
-@click.option("--prior", type=click.Choice(["risk", "flat"]), default="risk", show_default=True, help="Suspect risky settings first, or all alike.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Trials at once.")
-@click.option("--devices", default="", metavar="0,1,...", help="CUDA devices, one for each job.")
+@click.option("--confirm", type=click.IntRange(1), help="How often to run each claim of the answer. [until the failure rate leaves no doubt]")
+@click.option("--confidence", type=_Number(0.5, 0.9999), default=0.95, show_default=True, help="How sure the answer must be if the failure is random.")
+@click.option("--strategy", type=click.Choice(["adaptive", "one-at-a-time", "ddmin"]), default="adaptive", show_default=True, help="The search algorithm.")
+@click.option("--prior", type=click.Choice(["risk", "flat"]), default="risk", show_default=True, help="Suspect risky settings first, or all equally.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Trials that run in parallel.")
+@click.option("--devices", default="", metavar="0,1,...", help="CUDA devices, one per job.")
 @click.option("--level", type=click.Choice(["config", "imports", "cold"]), help="Start trials no warmer than this. [the warmest that is sound]")
-@click.option("--max-trials", type=click.IntRange(1), help="Stop after this many trials with what is known.")
+@click.option("--max-trials", type=click.IntRange(1), help="Stop after this many trials and report what is known.")
 @click.option("--max-seconds", type=_Number(1, MORE_THAN_ANYONE_WAITS), help="Start no trial after this long.")
 @click.option("--storage", metavar="URL", help="Optuna storage. [SQLite in the study folder]")
 @click.option("--python", metavar="PATH", help="Interpreter that runs the script. [this one]")
-@click.option("--no-recommend", "recommend", is_flag=True, default=True, flag_value=False, help="Stop when the cause is known; look for no safe values.")
+@click.option("--no-recommend", "recommend", is_flag=True, default=True, flag_value=False, help="Stop when the cause is known; do not look for safe values.")
 @_safe_value_options
-@click.option("--restart", is_flag=True, help="Begin anew; the old study is kept beside it.")
-@click.option("--no-where", "where", is_flag=True, default=True, flag_value=False, help="Leave out the last run, which looks where it fails.")
+@click.option("--restart", is_flag=True, help="Begin a new study; the old one is kept beside it.")
+@click.option("--no-where", "where", is_flag=True, default=True, flag_value=False, help="Skip the last run, which looks for the place where it fails.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     """Isolate the settings that make TARGET fail: a training script, or a folder with train.py and good.yaml.
 
-    TARGET is run as it is, with short trials that are prefixes of the real run. Killed or interrupted, the same
-    command goes on where it was.
+    TARGET is run as it is, in short trials that are prefixes of the real run. If it is killed or
+    interrupted, run the same command again to continue.
     """
     from bisect_cfg.api import run
     from bisect_cfg.reports.answer import EXIT_STATUS
@@ -124,26 +124,27 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
 
 
 @cli.command(
-    epilog="""Exit status: 0 a verified configuration was found; 2 wrong usage or input; 3 none was found, or not all is
-    settled; 130 interrupted (the same command goes on where it was)."""
+    epilog="""Exit status: 0 a verified configuration was found; 2 wrong usage or input; 3 none was found,
+    or not everything is settled; 130 interrupted (run the same command again to continue)."""
 )
 @click.argument("study", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
 @_safe_value_options
-@click.option("--storage", metavar="URL", help="Where the study was recorded, if its address has a password.")
-@click.option("--jobs", type=click.IntRange(1), help="Runs at once. [as in the bisection]")
-@click.option("--max-trials", type=click.IntRange(1), help="Stop when the study has this many trials in all.")
+@click.option("--storage", metavar="URL", help="Where the study was recorded. Needed only if that address has a password.")
+@click.option("--jobs", type=click.IntRange(1), help="Runs in parallel. [as in the bisection]")
+@click.option("--max-trials", type=click.IntRange(1), help="Stop when the study has this many trials in total.")
 @click.option("--max-seconds", type=_Number(1, MORE_THAN_ANYONE_WAITS), help="Start no run after this long.")
 @click.option("--python", metavar="PATH", help="Interpreter that runs the script. [this one]")
-@click.option("--trust", is_flag=True, help="Run what the folder names, though it was made elsewhere or names another interpreter.")
+@click.option("--trust", is_flag=True, help="Run what the folder says, even if it was made elsewhere or names another interpreter.")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 def recommend(
     study: Path, arguments: tuple[str, ...], plain: bool, python: str | None, trust: bool, **options: Any
 ) -> int:
-    """Find safe values again for an isolated STUDY (its folder), with other margins, seeds or wishes.
+    """Find safe values again for an isolated STUDY (its folder), with another margin, more seeds, or
+    other settings to keep.
 
-    Every run that is there already counts; only what is missing is run. A study keeps no secrets: where the script was
-    given one (--token), give the script's arguments again after --.
+    Runs that are already there count; only what is missing is run. A study keeps no secrets: if the script
+    was given one (--token), give the script's arguments again after --.
     """
     from bisect_cfg.api import recommend_again
 
@@ -153,15 +154,15 @@ def recommend(
 
 
 @cli.command(
-    epilog="Exit status: 0 something is known about it; 1 a failure that nothing is known about; 3 no failure in it; 2 it cannot be read."
+    epilog="Exit status: 0 a known failure; 1 a failure that is not known; 3 no failure found; 2 nothing that can be read."
 )
 @click.argument("logs", nargs=-1, required=True, metavar="FILE|FOLDER|- ...")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def explain(logs: tuple[str, ...], as_json: bool) -> int:
     """Say what is known about the failure in a log, with sources and cures. Needs no GPU, no script, no torch.
 
-    Also takes what is there instead of a log: trainer_state.json, JSON lines, CSV, a notebook, TensorBoard's event
-    files, all of it compressed; several files of one run (.out and .err, one for each rank), or its folder.
+    It also reads trainer_state.json, JSON lines, CSV, notebooks and TensorBoard event files, compressed or
+    not; several files of one run (.out and .err, one per rank); or the folder of a run.
     """
     from bisect_cfg.diagnosis.explain import explain_command
 
@@ -169,22 +170,22 @@ def explain(logs: tuple[str, ...], as_json: bool) -> int:
 
 
 @cli.command(
-    epilog="Exit status: 0 nothing is known against it (notes aside); 1 findings; 2 wrong usage or input."
+    epilog="Exit status: 0 no findings (notes do not count); 1 findings; 2 wrong usage or input."
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TARGET] [-- ARGUMENTS | -- LAUNCHER COMMAND]")
-@click.option("--fingerprint", "recorded", multiple=True, metavar="FILE", help="Judge the environment that doctor --json (or a study's result.json) recorded on another machine; several are compared.")
+@click.option("--fingerprint", "recorded", multiple=True, metavar="FILE", help="Judge the environment that doctor --json (or a study's result.json) recorded on another machine; give several to compare them.")
 @click.option("--python", metavar="PATH", help="Interpreter that trains. [this one]")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None, as_json: bool) -> int:
-    """Say what is known against an environment and a configuration, before a trial is spent.
+    """Check an environment and a configuration against known failures, before any training.
 
     \b
     bisect-cfg doctor                             the environment alone
-    bisect-cfg doctor train.py -- --lr 1e-6       and what the script sets; it is not trained
-    bisect-cfg doctor -- accelerate launch train.py   every process that this starts, compared
+    bisect-cfg doctor train.py -- --lr 1e-6       and what the script sets; nothing is trained
+    bisect-cfg doctor -- accelerate launch train.py   every process that the launcher starts, compared
 
-    The script is run as it is, up to its trainer. Where there are GPUs, a few small products and copies show whether
-    they compute what they should.
+    The script is run as it is, up to its trainer. On each GPU a few small matrix products and copies are
+    run, to see whether the results are right.
     """
     from bisect_cfg.doctor import examine
 
@@ -248,7 +249,7 @@ def _run() -> Any:
 
 
 def _interrupted() -> int:
-    click.echo("\nInterrupted; nothing is lost. The same command goes on where this one was.", err=True)
+    click.echo("\nInterrupted; nothing is lost. Run the same command again to continue.", err=True)
     return INTERRUPTED
 
 

@@ -31,7 +31,7 @@ INTERNAL = 70
 CLOSED_PIPE = 141
 """Exit status when nobody reads any more what we print (`| head`): that of a program which SIGPIPE ended."""
 
-GOES_ON = "Nothing recorded is lost: the same command goes on where this one was."
+GOES_ON = "Nothing recorded is lost: run the same command again to continue."
 
 
 class OutputGone(Exception):
@@ -68,7 +68,7 @@ _SYSTEM = {
     errno.ENFILE: ("too many files are open on this machine", "End what holds them, or run fewer trials with --jobs."),
     errno.EAGAIN: ("no further process can be started", "Raise the limit (ulimit -u), or run fewer trials with --jobs."),
     errno.ENOMEM: ("there is not enough memory", "Run fewer trials at once with --jobs."),
-    errno.ENAMETOOLONG: ("a name is longer than the file system takes", "Name a study folder with a shorter path with --study."),
+    errno.ENAMETOOLONG: ("a name is longer than the file system allows", "Name a study folder with a shorter path with --study."),
     errno.EIO: ("the device reports an error", "See the kernel's log."),
     errno.ESTALE: ("a network file system has lost the file", "Mount it again."),
     errno.ENOTCONN: ("a network file system is not connected", "Mount it again."),
@@ -142,8 +142,9 @@ def _of_the_system(error: OSError) -> Ended | None:
         # A file of the study, or the folder we are in, that was there a moment ago.
         return Ended(
             USAGE,
-            f"{name} is not there any more, or is no file that can be used: {error.strerror}.",
-            "If the study's folder was moved or deleted while it was in use, name it again, or begin anew.",
+            f"{name} is gone, or is not a file that can be used: {error.strerror}.",
+            "If the study's folder was moved or deleted while it was in use, name its new place with --study, "
+            "or begin a new study.",
         )
     elif error.errno == errno.ENOENT:
         return Ended(USAGE, "The folder you are in does not exist any more.", "Change to one that does.")
@@ -164,7 +165,8 @@ def internal(error: BaseException) -> Ended:
     return Ended(
         INTERNAL,
         f"Internal error: {said}. This is a fault of bisect-cfg, not of your run.",
-        f"{where} Please report it with your command and that file (read it first: it has paths and names of yours). "
+        f"{where} Please report it with your command and that file (read it first: it contains paths and "
+        "names of yours). "
         f"{GOES_ON}",
     )
 

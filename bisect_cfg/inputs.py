@@ -203,8 +203,9 @@ def changed_versions(state: Mapping[str, Any], packages: Mapping[str, str]) -> l
 def _stop(changed: list[str]) -> NoReturn:
     what = " and ".join(changed)
     raise InputsChanged(
-        f"{what} changed while the trials ran: another trial would be of something else.",
-        "Every trial so far is kept. Put it back as it was, and the same command goes on; or begin anew with --restart "
+        f"{what} changed while the trials ran: further trials would not be comparable.",
+        "Every trial so far is kept. Put it back as it was and run the same command again to continue, or start "
+        "over with --restart "
         "(the old study is kept beside it).",
     )
 

@@ -137,7 +137,7 @@ def _same(run: Run, failure: Signature, runner: ScriptRunner) -> bool:
 def _otherwise(run: Run) -> str:
     shown = run.seen.failure
     ended = "passes" if shown is None else f"ends with {shown}"
-    return f"With the instruments on the run {ended}, so it cannot say where the failure happens."
+    return f"With the instruments on, the run {ended}, so it cannot show where the failure happens."
 
 
 def _read(run: Run, kind: str) -> Where:

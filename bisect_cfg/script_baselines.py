@@ -88,8 +88,8 @@ class Baselines:
             outcome = self.outcome_of(good_run)
             if outcome is Outcome.UNRESOLVED and level != "cold":
                 self._note(
-                    f"Started at level {level} the good configuration ends with {good_run.seen.failure}; "
-                    "trying a start from further back."
+                    f"With start {level!r} the good configuration ends with {good_run.seen.failure}; "
+                    "trying a colder start."
                 )
                 continue
             break
@@ -113,12 +113,12 @@ class Baselines:
         reason = self._unsound.get(level) or self._runner.start_server(level)
         if reason is not None and level not in self._unsound:
             self._unsound[level] = reason
-            self._note(f"Trials cannot start at level {level}: {reason}.")
+            self._note(f"Trials cannot use start {level!r}: {reason}.")
         return reason is None
 
     def _warm_start(self, level: str) -> list[Run] | None:
         """Bring a level up and see the bad configuration fail there; None if the level is of no use."""
-        self._listener.phase("warm start", f"level {level}")
+        self._listener.phase("warm start", f"start {level!r}")
         if self._state.get("level") == level:
             self._runner.level = level  # settled before; the server comes up when a trial needs it
         elif not self.bring_up(level):
@@ -143,7 +143,7 @@ class Baselines:
         ending = "passes" if shown is None else f"ends with {shown}"
         if level != "cold":
             self._note(
-                f"Started at level {level} the bad configuration {ending}; trying a start from further back."
+                f"With start {level!r} the bad configuration {ending}; trying a colder start."
             )
         return None
 
@@ -198,9 +198,9 @@ class Baselines:
             self._runner.settings = self._runner.settings.without(names)
         if moved:
             self._note(
-                f"With the library's defaults the good configuration cannot be afforded here "
-                f"({self._state['moved_because']}), so it keeps your {', '.join(moved)}: not varied. "
-                "Name them with --only to vary them all the same."
+                f"With the library's defaults the good configuration costs too much here "
+                f"({self._state['moved_because']}), so it keeps your {', '.join(moved)}, and these are not varied. "
+                "Name them with --only to vary them anyway."
             )
         return run
 

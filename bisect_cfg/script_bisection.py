@@ -166,8 +166,8 @@ class _Phases:
         runner.is_failure = self._widened(failure) if options.failure else same_as(failure)
         if not runner.is_failure(failure):
             raise InputError(
-                f"The run fails, but not in the way that --failure {options.failure} asks for: {failure}.",
-                "Leave --failure out to study the failure that it shows.",
+                f"The run fails, but not in the way --failure {options.failure} asks for: {failure}.",
+                "Leave out --failure to study the failure it shows.",
             )
         runner.silent = bad_run.seen.died is None
         runner.horizon = self.options.steps or horizon_for(bad_run.seen.step)
@@ -184,7 +184,7 @@ class _Phases:
         if not settings.factors:
             self.notes.append(
                 "No setting differs from the good configuration: the failure is in the script, the data or the "
-                "environment, or the good configuration has to be moved with --good."
+                "environment, or the good configuration must be changed with --good."
             )
             return self._answer("baseline_fails", settings=settings, bad_run=bad_run)
 
@@ -194,8 +194,8 @@ class _Phases:
             runs = [bad_run, *warm_runs]
             self._note(
                 f"Your configuration failed in 1 of {len(runs)} runs, and never again: too rarely to tell which setting "
-                "makes it fail, if it is a setting at all. If it fails more often elsewhere or later, run it there, or say "
-                "--steps."
+                "makes it fail, if a setting does. If it fails more often elsewhere, run bisect-cfg there; if later, give "
+                "--steps N."
             )
             return self._answer("inconclusive", settings=settings, bad_run=bad_run, again=tuple(warm_runs))
         if self.baselines.outcome_of(good_run) is Outcome.FAIL:
@@ -208,7 +208,7 @@ class _Phases:
         if self.baselines.outcome_of(good_run) is not Outcome.PASS:
             return self._answer("baseline_fails", settings=settings, bad_run=bad_run, good_run=good_run)
         for symptom in good_run.seen.symptoms:
-            self._note(f"A remark on the good configuration: {symptom.text}.")
+            self._note(f"About the good configuration: {symptom.text}.")
         runner.usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
         runner.good_pace = good_run.seen.pace
         return self._isolate(bad_run, warm_runs, good_run)
@@ -253,7 +253,7 @@ class _Phases:
         """The user's own command, cold, watched and redirected but otherwise unchanged."""
         known = load_run(self.folder, 0)
         if known is not None:
-            self.listener.phase("resume", f"going on with the study in {self.folder}")
+            self.listener.phase("resume", f"continuing the study in {self.folder}")
             run = known
         else:
             self.listener.phase("reproduce", "running your command as it is, to see it fail")
@@ -477,16 +477,16 @@ class _Phases:
             )
         outcome = self.baselines.outcome_of(run)
         if outcome is Outcome.FAIL:
-            self._note(f"With the library's {names} it fails all the same: no part of the cause.")
+            self._note(f"With the library's {names} it fails too, so yours are no part of the cause.")
             return report
         if outcome is Outcome.PASS and not run.costly:
             self._note(
-                f"With the library's {names} instead of yours it passes ({run.seen.steps} steps): so the failure needs "
-                "your value too."
+                f"With the library's {names} instead of yours it passes ({run.seen.steps} steps), so the failure "
+                "needs your value as well."
             )
         else:
             self._note(
-                f"Whether the failure needs your {names} was not settled: with the library's a run takes too long."
+                f"Whether the failure needs your {names} was not settled: with the library's values a run takes too long."
             )
         return replace(report, complete=False)
 
@@ -494,14 +494,14 @@ class _Phases:
         """Where it fails, by one more run; it has no say in the answer."""
         if not self.options.where or not report.causes:
             return None
-        self.listener.phase("where", "looking where it fails, with the instruments on")
+        self.listener.phase("where", "looking for the place where it fails, with the instruments on")
         return localise(self.runner, settings, report, bad_run)
 
     def _find_safe_values(
         self, study: Any, report: Any, bad_run: Run, good_run: Run, details: Mapping[int, Mapping[str, Any]]
     ) -> Safe:
         options = self.options
-        self.listener.phase("safe values", "looking for values that train")
+        self.listener.phase("safe values", "looking for safe values")
         wishes = Wishes(
             margin=options.margin,
             ratio=options.ratio,

@@ -293,7 +293,7 @@ def read_command(folder: Path) -> dict[str, Any]:
     if _read_state(folder) is None:
         raise InputError(f"{folder} holds no study.", "Name the folder that `bisect-cfg bisect` has written.")
     raise InputError(
-        f"The study in {folder} has not come to an answer yet.", "Finish it with `bisect-cfg bisect` first."
+        f"The study in {folder} has no answer yet.", "Finish it with `bisect-cfg bisect` first."
     )
 
 

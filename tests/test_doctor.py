@@ -117,7 +117,7 @@ def ids(said) -> list[str]:
 def test_this_environment_is_clean(real_tool):
     said = real_tool("doctor")
     assert said.status == 0, said.all
-    assert "torch 2." in said.out and "Nothing is known against this environment" in said.out
+    assert "torch 2." in said.out and "Nothing known is wrong with this environment" in said.out
     assert said.out.count("\n") < 8
 
 

@@ -237,7 +237,7 @@ def warnings_of(answer: Answer) -> list[dict[str, Any]]:
         if row["outcome"] == "pass":
             for remark in answer.details.get(row["number"], {}).get("remarks", ()):
                 what = remark.partition(" at ")[0]  # "grad_norm is inf"
-                entry = found.setdefault(what, {"text": f"{what} in trials that pass all the same", "trials": []})
+                entry = found.setdefault(what, {"text": f"{what} in trials that passed nevertheless", "trials": []})
                 entry["trials"].append(row["number"])
     return list(found.values())
 

@@ -78,7 +78,7 @@ def _finding(finding: Finding, width: int) -> list[str]:
 
 def _verdict(diagnosis: Diagnosis, serious: int, width: int) -> str:
     looked = "this environment and configuration" if diagnosis.configuration else "this environment"
-    said = f"{count(serious, 'finding')}." if serious else f"Nothing is known against {looked}."
+    said = f"{count(serious, 'finding')}." if serious else f"Nothing known is wrong with {looked}."
     if diagnosis.probes is None:
         said += f" GPU probes skipped: {diagnosis.skipped}."
     else:

@@ -34,7 +34,7 @@ def in_lines(data: Mapping[str, Any]) -> list[str]:
     for known, rows in groupby(data["rows"], lambda row: _known(row, start, end)):
         values = [show(row["value"]) for row in rows]
         lines.append(f"with {first} {' to '.join(dict.fromkeys((values[0], values[-1])))}: {known}")
-    left = f"{data['undecided']:.0%} of the pairs are open" if data["undecided"] else "every pair is decided"
+    left = f"{data['undecided']:.0%} of the pairs are undecided" if data["undecided"] else "every pair is decided"
     runs = count(len(data["points"]), "short run")
     return [f"How far {second} can go, from {runs}, not verified; {left}:", *lines]
 
@@ -42,10 +42,10 @@ def in_lines(data: Mapping[str, Any]) -> list[str]:
 def _known(row: Mapping[str, Any], start: float, end: float) -> str:
     safe, unsafe = row["healthy_up_to"], row["not_from"]
     if safe == end:
-        return f"as you have it, {show(end)}"
+        return f"all the way to your {show(end)}"
     if unsafe == start:
         return f"not even {show(start)}"
-    seen = "nothing seen healthy yet" if safe is None else span(start, end, safe)
+    seen = "nothing healthy seen yet" if safe is None else span(start, end, safe)
     return seen if unsafe is None else f"{seen}, not at {show(unsafe)}"
 
 

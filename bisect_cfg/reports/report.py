@@ -157,12 +157,15 @@ class Report:
             if cause.companions:
                 parts.append(f"<p>Valid only together with {e(', '.join(cause.companions))}.</p>")
             if cause.inseparable:
-                parts.append(f"<p>No valid configuration tells {e(', '.join(cause.inseparable))} apart.</p>")
+                names = e(", ".join(cause.inseparable))
+                parts.append(
+                    f"<p>{names} cannot be told apart: no valid configuration changes only one of them.</p>"
+                )
         for correction in self.corrections:
             names = e(", ".join(correction.parameters))
             parts.append(f"<p>Passes with {names} reset to good: {e(_evidence(correction.passes))}</p>")
         if self.causes:
-            answer = "No other cause is left." if self.complete else "Whether there are other causes is open."
+            answer = "No other cause is left." if self.complete else "There may be other causes."
             parts.append(f"<p>{answer}</p>")
         if self.recommendation is not None:
             parts.append(f"<p><b>{e(_instead(self.recommendation))}</b></p>")

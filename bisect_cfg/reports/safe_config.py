@@ -64,7 +64,7 @@ def safe_yaml(settings: Settings, safe: Mapping[str, Any], title: str = TITLE) -
         else:
             comments.append(f"{name}: {value}  (set it in the script)")
     for name in [name for name, value in values.items() if _holds_secret(name, value)]:
-        comments.append(f"{name}: as in the script, what is secret is left out here")
+        comments.append(f"{name}: as in the script; secrets are left out here")
         values[name] = _without_secrets(values[name])
         if values[name] in (None, {}):
             del values[name]

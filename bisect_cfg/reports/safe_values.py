@@ -29,6 +29,9 @@ MORE_SEEDS = 10
 
 INDENT = "       "
 
+OUTCOME_WIDTH = len("unresolved")
+"""Columns of the outcome in the lines of the runs: its longest word."""
+
 
 def described(question: Any, settings: Settings) -> str:
     """What a run tries, in a few words."""
@@ -42,11 +45,11 @@ def described(question: Any, settings: Settings) -> str:
 
 def run_line(number: int, asked: str, question: Any, judgement: Any, seconds: float) -> Text:
     """One run in one line."""
-    word, style = ("healthy", "green") if judgement.healthy else ("not", "red")
+    word, style = ("healthy", "green") if judgement.healthy else ("unhealthy", "red")
     steps = text.count(question.steps, "step")
     said = steps if judgement.healthy else judgement.text
     return Text.assemble(
-        (f"{number:>4}  ", "dim"), (f"{word:<7}", style), f" {asked}", (f"  ({said}, {text.duration(seconds)})", "dim")
+        (f"{number:>4}  ", "dim"), (f"{word:<{OUTCOME_WIDTH}}", style), f" {asked}", (f"  ({said}, {text.duration(seconds)})", "dim")
     )
 
 
@@ -63,7 +66,7 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
     if found["verified"]:
         console.print(
             Text.assemble(
-                ("Use instead  ", "bold"), (changes, "bold green"), "   all else as you have it  (safe_config.yaml)"
+                ("Use instead  ", "bold"), (changes, "bold green"), "   everything else as you have it  (safe_config.yaml)"
             )
         )
         _print_lines(console, _evidence(found, result["horizon"]))
@@ -73,7 +76,7 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
         )
         _print_lines(console, _ranges(found))
     for name in found.get("not_kept", ()):
-        _print_lines(console, [f"No way that keeps {name} as it is was found to train."])
+        _print_lines(console, [f"No remedy was found that leaves {name} as it is."])
     _print_edits(console, found)
     others = [way for way in found.get("alternatives", ()) if way["verified"]]
     for way in others[:OTHERS_SHOWN]:
@@ -84,13 +87,16 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
         if way["status"] == "rejected":
             console.print(Text(f"Not recommended  {in_words(way['changes'])}   {way['rejected']}", style="dim"))
             if _only_delays(result, way):
-                advice = "So that may only delay the failure, and the rest of the cause do it alone: see with --steps."
+                advice = (
+                    "So this reset may only delay the failure: the rest of the cause may be enough. "
+                    "Check with a larger --steps."
+                )
                 console.print(Text(f"{INDENT}{advice}", style="yellow"))
     left = [way for way in found.get("alternatives", ()) if way["status"] in ("untried", "open", "healthy")]
     if left:
         names = "; ".join(_known(way) for way in left)
         more = 1 + len(others) + len(left)
-        console.print(Text(f"Known, not verified  {names}   (--remedies {more} does)", style="dim"))
+        console.print(Text(f"Known, not verified  {names}   (--remedies {more} verifies them)", style="dim"))
     for frontier in found.get("frontiers", ()):
         title, *rows = in_lines(frontier)
         console.print(Text.assemble(("Together  ", "bold"), title))
@@ -105,7 +111,7 @@ def _print_none(console: Console, answer: Any) -> None:
     if answer.safe is None or not answer.safe.ways:
         return
     console.print()
-    console.print(Text("Nothing to recommend: no way out trained healthily.", style="bold yellow"))
+    console.print(Text("Nothing to recommend: no remedy trained healthily.", style="bold yellow"))
     for way in answer.safe.ways:
         changes = {name: {"to": value} for name, value in way.changes.items()}
         console.print(Text(f"{INDENT}{in_words(changes)}: {way.rejected or 'not tried'}"))
@@ -115,7 +121,7 @@ def _evidence(found: Mapping[str, Any], horizon: int) -> list[str]:
     runs, steps = found["evidence"]["runs"], found["steps"]
     more = MORE_SEEDS if runs < MORE_SEEDS else 2 * runs
     lines = [
-        f"Healthy in {runs} of {runs} runs of {steps} steps, each with its own seed. That excludes failure rates above "
+        f"Healthy in {runs} of {runs} runs of {steps} steps, each with its own seed. This rules out a failure rate above "
         f"{found['failure_rate_at_most']:.0%} (at 95 %); --verify-seeds {more}, above {failure_bound(more):.0%}."
     ]
     if "warmup" in found["full_rate"]:
@@ -130,13 +136,20 @@ def _ranges(found: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, known in found.get("ranges", {}).items():
         up, beyond = span(known["good"], known["bad"], known["healthy_up_to"]), text.show(known["not_from"])
-        about = "" if known["settled"] else " (not settled more narrowly)"
-        why = f": {known['shown']}" if known["shown"] else ""
+        if not known["trials"]:
+            tried = "there is no value to try" if known["settled"] else "no value was tried"
+            good, bad = text.show(known["good"]), text.show(known["bad"])
+            lines.append(f"{name}: {tried} between {good} (good) and {bad} (yours).")
+            continue
         runs = text.count(len(known["trials"]), "short run")
-        lines.append(f"In {runs} {name} was healthy {up}, not at {beyond}{about}{why}.")
+        about = "" if known["settled"] else "; values between were not tried"
+        why = f": {known['shown']}" if known["shown"] else ""
+        lines.append(f"{name} was healthy {up} and unhealthy at {beyond} ({runs}{about}){why}.")
     if found.get("stepped_back"):
         times = text.count(found["stepped_back"], "time")
-        lines.append(f"Stepped back {times} from there: what was tried first did not last over the longer runs.")
+        lines.append(
+            f"Moved back {times} from there: what was tried first did not stay healthy over the longer runs."
+        )
     return lines
 
 
@@ -157,7 +170,7 @@ def _passes(found: Mapping[str, Any]) -> str:
         return "healthy in short runs only"
     evidence = found["evidence"]
     seen = f"{evidence['seen']}/{evidence['runs']}" if evidence and evidence["runs"] else "once"
-    return f"passes {seen} in short runs, not looked at any closer"
+    return f"passes {seen} in short runs, not verified"
 
 
 def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
@@ -172,7 +185,7 @@ def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
         change = [("add ", "dim"), (added, "green")] if added else [(old, "red"), "  ->  ", (new, "green")]
         console.print(Text.assemble((f"{INDENT}{where}  ", "dim"), *change))
     for name in found.get("not_located", ()):
-        advice = f"{name} is no plain value in your files: set it where the configuration is built."
+        advice = f"{name} is not a plain value in your files: change it where the configuration is built."
         console.print(Text(f"{INDENT}{advice}", style="dim"))
 
 

@@ -16,14 +16,14 @@ from bisect_cfg.factors import Outcome
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Cleaned
-from bisect_cfg.reports.safe_values import described, print_recommendation, run_line
+from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
 from bisect_cfg.script_study import Answer, Listener
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.script import Run
 from bisect_cfg.trials.verdict import Observation
 
 STYLES = {"pass": "green", "fail": "red", "unresolved": "yellow"}
-WORDS = {"pass": "passes", "fail": "fails", "unresolved": "other"}
+WORDS = {"pass": "passes", "fail": "fails", "unresolved": "unresolved"}
 
 REFRESH_PER_SECOND = 8
 """Smooth enough for a clock that counts seconds, and nothing beside a training."""
@@ -97,7 +97,7 @@ class View(Listener):
                 Text.assemble(("Your configuration ", ""), (said, "red"), f"  ({text.duration(seen.seconds)})")
             )
         elif purpose == "warm start" and outcome is Outcome.FAIL:
-            self._line(f"It fails in the same way from a warm start ({text.duration(run.seen.seconds)} a trial).")
+            self._line(f"It fails the same way from a warm start ({text.duration(run.seen.seconds)} a trial).")
         elif purpose == "good baseline" and outcome is Outcome.PASS:
             steps = text.count(run.seen.steps, "step")
             self._line(
@@ -111,7 +111,9 @@ class View(Listener):
         self._settings = settings
         names = ", ".join(factor.name for factor in settings.factors[:SETTINGS_SHOWN])
         more = f" and {len(settings.factors) - SETTINGS_SHOWN} more" if len(settings.factors) > SETTINGS_SHOWN else ""
-        self._line(f"{text.count(len(settings.factors), 'setting')} differ from the good configuration: {names}{more}.")
+        verb = "differs" if len(settings.factors) == 1 else "differ"
+        head = f"{text.count(len(settings.factors), 'setting')} {verb} from the good configuration"
+        self._line(f"{head}: {names}{more}.")
         if settings.not_varied:
             self._line(Text(f"Not varied: {text.with_reasons(settings.not_varied)}.", style="dim"))
 
@@ -134,7 +136,7 @@ class View(Listener):
 
     def safe_run_started(self, number: int, question: Any) -> None:
         if not self._safe_runs:
-            self._line("Looking for values that train ...")
+            self._line("Looking for safe values ...")
         self._safe_runs += 1
         self._running[number] = (described(question, self._settings), 0, question.steps)
 
@@ -163,10 +165,10 @@ class View(Listener):
         outcome, result = event.outcome.value, event.result
         said = f"step {result.step}" if outcome == "fail" else f"{result.step} steps"
         if outcome == "unresolved":
-            said = f"another failure: {result.signature}"
+            said = f"a different failure: {result.signature}"
         number = f"{event.request.number:>4}  "
         row = Text.assemble(
-            (number, "dim"), (f"{WORDS[outcome]:<7}", STYLES[outcome]), f" {self._asked(event.request)}",
+            (number, "dim"), (f"{WORDS[outcome]:<{OUTCOME_WIDTH}}", STYLES[outcome]), f" {self._asked(event.request)}",
             (f"  ({said}, {text.duration(result.seconds)})", "dim"), overflow="ellipsis", no_wrap=self._live is not None,
         )  # fmt: skip
         self._line(row)
@@ -238,7 +240,8 @@ def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> No
     elif answer.again:
         console.print(Text("No cause could be isolated.", style="bold yellow"))  # why was said as a note
     elif answer.report is None:
-        console.print(Text("Nothing is settled yet: the same command with more trials or time goes on.", style="bold yellow"))
+        advice = "Nothing is settled yet. Run the same command again with more trials or time to continue."
+        console.print(Text(advice, style="bold yellow"))
     else:
         _print_causes(console, answer, result)
     issue = result.get("known_issue")
@@ -254,7 +257,7 @@ def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> No
     for warning in result["warnings"]:
         numbers = ", ".join(str(number) for number in warning["trials"][:6])
         more = ", ..." if len(warning["trials"]) > 6 else ""
-        console.print(Text(f"Remark: {warning['text']} ({numbers}{more}).", style="yellow"))
+        console.print(Text(f"Note: {warning['text']} ({numbers}{more}).", style="yellow"))
     for note in result["notes"]:
         if note not in answer.notes:  # those were said when they came up
             console.print(Text(note, style="yellow"))
@@ -276,7 +279,7 @@ def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> No
 def _print_no_failure(console: Console, answer: Answer) -> None:
     steps = text.count(answer.bad_run.seen.steps, "step")
     console.print(Text(f"Your configuration does not fail: {steps}, all healthy. Nothing to isolate.", style="bold"))
-    console.print("If it fails later than that, say --steps N. If it only fails on other hardware, run it there.")
+    console.print("If it fails later, give --steps N. If it fails only on other hardware, run bisect-cfg there.")
 
 
 def _print_baseline_fails(console: Console, answer: Answer) -> None:
@@ -288,7 +291,7 @@ def _print_baseline_fails(console: Console, answer: Answer) -> None:
     said = text.failure(failure.kind, failure.name, seen.message or _symptom(seen), seen.step)
     console.print(Text(f"The good configuration fails as well: it {said}.", style="bold red"))
     console.print(
-        "So there is nothing to compare with. Move it with --good name=value or a good.yaml to values that "
+        "So there is nothing to compare with. Use --good name=value or a good.yaml to choose values that "
         f"work here; its log is {answers.short_path(answer.good_run.folder / 'log.txt')}.",
         highlight=False,
     )
@@ -341,10 +344,11 @@ def _print_cause(console: Console, title: str, cause: Any, failure: dict[str, An
     lines = [f"With {together} the run {said}.", ", ".join(claims) + "."]
     if cause.companions:
         left_out = "it" if len(cause.companions) == 1 else "them"
-        reason = f"without {left_out} they are invalid or end in another failure"
-        lines.append(f"These runs have {', '.join(cause.companions)} as well: {reason}.")
+        reason = f"without {left_out} they are invalid or end in a different failure"
+        lines.append(f"These runs also had {', '.join(cause.companions)} as you have it: {reason}.")
     if cause.inseparable:
-        lines.append(f"No valid configuration tells {' and '.join(cause.inseparable)} apart.")
+        names = " and ".join(cause.inseparable)
+        lines.append(f"{names} cannot be told apart: no valid configuration changes only one of them.")
     _print_lines(console, lines)
     console.print()
 

@@ -27,7 +27,7 @@ SIGNALS = {
     "SIGFPE": "a floating point exception",
     "SIGSEGV": "a segmentation fault",
     "SIGABRT": "an abort",
-    "SIGKILL": "killed from outside, usually for lack of memory",
+    "SIGKILL": "killed from outside, usually because memory ran out",
     "SIGBUS": "a bus error",
     "SIGILL": "an illegal instruction",
     "SIGTERM": "terminated from outside",
@@ -65,7 +65,7 @@ def clean(said: Any) -> str:
 
 
 def with_reasons(reasons: Mapping[str, str]) -> str:
-    """``seed (what is random stays as you have it); output_dir, run_name (it names a place)``."""
+    """``seed (randomness stays as in your script); output_dir, run_name (it names a place)``."""
     names: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         names.setdefault(reason, []).append(name)
@@ -110,7 +110,7 @@ def failure(kind: str, name: str, message: str, step: int | None) -> str:
     if kind == "out-of-memory":
         return f"runs out of memory{at}: {message}"
     if kind == "no-steps":
-        return "ends without a single optimizer step"
+        return "ends before the first optimizer step"
     return f"dies{at} with {message or name}"
 
 

@@ -39,7 +39,7 @@ _REASONS = {
     "reports and uploads are off in every trial": {
         "report_to", "push_to_hub", "log_completions_hub_repo", "wandb_log_unique_prompts",
     },
-    "no trial saves a checkpoint or goes on from one, unless it is resumed as yours is": {
+    "no trial saves a checkpoint, or resumes from one unless yours does": {
         "save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_safetensors", "save_on_each_node",
         "load_best_model_at_end", "metric_for_best_model", "greater_is_better", "resume_from_checkpoint",
         "restore_callback_states_from_checkpoint", "ignore_data_skip", "enable_jit_checkpoint",
@@ -47,7 +47,7 @@ _REASONS = {
     "every trial logs each step, unfiltered": {
         "logging_nan_inf_filter", "log_level", "log_level_replica", "disable_tqdm",
     },
-    "what is random stays as you have it": {"seed", "data_seed"},
+    "randomness stays as in your script": {"seed", "data_seed"},
     "it chooses the device": {"use_cpu", "no_cuda", "use_mps_device", "local_rank", "ddp_backend"},
     "it says which model it is": {"trust_remote_code"},
     "it is about what the script does before or after training": {"do_train", "do_eval", "do_predict"},
@@ -59,7 +59,7 @@ factors; `hub_*` is among them."""
 
 _HUB = "reports and uploads are off in every trial"
 _SAME_MODEL = "it says which model it is"
-_SECRET = "it is a secret, and every trial has your own"
+_SECRET = "it is a secret; every trial uses yours"
 
 PINNED_ELSEWHERE = {
     "modelcfg": {"model_name_or_path", "model_revision", "trust_remote_code"},
@@ -131,7 +131,7 @@ class Settings:
     @property
     def not_varied(self) -> dict[str, str]:
         """What the user set and no trial changes, with the reason."""
-        return {**self.pinned, **dict.fromkeys(self.same, "it comes to the same as the good configuration has anyway")}
+        return {**self.pinned, **dict.fromkeys(self.same, "it has the same effect as the good configuration's value")}
 
     @property
     def good(self) -> Row:

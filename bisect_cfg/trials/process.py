@@ -166,7 +166,7 @@ def _text_of(text: str) -> str:
 def _keeper_gone() -> InputError:
     return InputError(
         "The process from which bisect-cfg starts its runs was ended from outside.",
-        "The same command goes on where this one stopped.",
+        "Run the same command again to continue.",
     )
 
 

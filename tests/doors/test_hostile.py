@@ -98,7 +98,7 @@ def test_date_in_a_good_file_is_its_text(forked):
 
 def test_names_with_and_without_args(forked):
     write(forked.folder)
-    assert_told(forked("bisect", "train.py", "--only", "args.bf16", *QUICK), "1 setting differ", status=0)
+    assert_told(forked("bisect", "train.py", "--only", "args.bf16", *QUICK), "1 setting differs", status=0)
 
 
 @pytest.mark.parametrize(("options", "words"), [

@@ -94,7 +94,7 @@ def test_it_is_told_in_a_line_for_each_stretch() -> None:
     data = as_data(mapped(PROBLEM, PAIR, runs))
     title, *lines = in_lines(data)
     assert "from 4 short runs, not verified" in title and "0%" not in title
-    assert lines[0] == f"with temperature 1 to {heat.values[1]:g}: as you have it, 0.03"
+    assert lines[0] == f"with temperature 1 to {heat.values[1]:g}: all the way to your 0.03"
     assert lines[-1] == f"with temperature 0.2: up to {rate.values[20]:g}, not at {rate.values[21]:g}"
     assert [row["value"] for row in data["rows"]] == list(heat.values)
     assert data["settings"] == ["temperature", "learning_rate"] and 0 < data["undecided"] < 0.2

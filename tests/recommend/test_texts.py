@@ -18,10 +18,18 @@ def known(good: float, bad: float, healthy: float, unhealthy: float) -> dict[str
 def test_a_range_is_told_from_good_to_bad() -> None:
     found = {"ranges": {"learning_rate": known(1e-6, 0.03, 6e-3, 9e-3), "temperature": known(1.0, 0.2, 0.67, 0.45)}}
     rate, heat = safe_values._ranges(found)
-    assert rate == "In 3 short runs learning_rate was healthy up to 0.006, not at 0.009: entropy fell from 2 to 0.1."
-    assert heat.startswith("In 3 short runs temperature was healthy down to 0.67, not at 0.45")
+    assert rate == "learning_rate was healthy up to 0.006 and unhealthy at 0.009 (3 short runs): entropy fell from 2 to 0.1."
+    assert heat.startswith("temperature was healthy down to 0.67 and unhealthy at 0.45 (3 short runs)")
     (*_, stepped) = safe_values._ranges({**found, "stepped_back": 1})
-    assert stepped.startswith("Stepped back 1 time from there")
+    assert stepped.startswith("Moved back 1 time from there")
+
+
+def test_a_range_without_a_run_claims_no_run() -> None:
+    untried = {**known(1, 2, 1, 2), "trials": [], "shown": ""}
+    (settled,) = safe_values._ranges({"ranges": {"num_iterations": untried}})
+    assert settled == "num_iterations: there is no value to try between 1 (good) and 2 (yours)."
+    (cut_short,) = safe_values._ranges({"ranges": {"beta": {**untried, "settled": False}}})
+    assert cut_short == "beta: no value was tried between 1 (good) and 2 (yours)."
 
 
 def test_published_values_come_with_what_to_know_about_them() -> None:
