@@ -31,6 +31,9 @@ PARAGRAPH_LINES = 14
 PARAGRAPH_BYTES = 4000
 """What may belong to an error after its first line: a message in a box of 80 columns, a table of a launcher."""
 
+BEFORE_BYTES, BEFORE_LINES = 1 << 15, 600
+"""What is kept of the text before an error: its traceback, printed by eight ranks at once."""
+
 WRAPPED = 3
 """Lines right after an error that belong to it though they do not name its rank: the terminal has wrapped it."""
 
@@ -97,7 +100,7 @@ _ROW = re.compile(r"['\"](?:loss|grad_norm|reward)['\"]: |^step:\d+ - |lm loss: 
 _RECORD = re.compile(
     r'^\s*File "|^Traceback|^[\^~\s]+$|^\s*\d+%\|'
     r"|^\[?(?:INFO|DEBUG|WARNING|ERROR)\b|^During handling|^The above exception|^wandb: "
-    r"|^Exception ignored in|^Current thread 0x|^Thread 0x|^failed \(exitcode: |^Sending process \d+ closing"
+    r"|^Exception ignored in|^Current thread 0x|^Thread 0x|^failed \(exitcode: |^Sending process \d+ closing|^ray\.exceptions\."
 )
 """Lines that begin something else, and end what came before."""
 _TABLE = re.compile(r"^[\s│┃║|]+|[\s│┃║|]+$")
@@ -117,6 +120,7 @@ class Error:
         more: the lines after it that belong to it.
         traced: whether it ended a traceback.
         stamped: whether its line begins with a time or a place of the code.
+        before: the text before it, in which its traceback stands.
     """
 
     line: int
@@ -127,6 +131,7 @@ class Error:
     more: list[str] = field(default_factory=list)
     traced: bool = False
     stamped: bool = False
+    before: bytes = b""
 
     def paragraphs(self) -> tuple[str, str]:
         """All it says on one line: wrapped between words, and wrapped within them."""
@@ -145,6 +150,7 @@ class Errors:
         self._ignored: dict[str, int] = {}  # who -> the line up to which a traceback ends nothing
         self._beside: dict[str, int] = {}  # who -> the line up to which an exception ends nothing
         self._known: set[int] = set()  # lines that were looked at
+        self._block = self._previous = b""
 
     def anchors(self) -> tuple[tuple[str], ...]:
         """What the scan has to stop at."""
@@ -155,6 +161,7 @@ class Errors:
         for error, head in self._unfinished:
             error.more = list(_continued(head + block[:PARAGRAPH_BYTES], error))
         self._unfinished = []
+        self._previous, self._block = self._block[-BEFORE_BYTES:], block
 
     def knows(self, number: int) -> bool:
         """Whether this line was looked at."""
@@ -201,6 +208,10 @@ class Errors:
         error.more = list(_continued(rest, error))
         if len(rest) < PARAGRAPH_BYTES:
             self._unfinished.append((error, rest))
+        start = end - len(raw)
+        error.before = block[max(0, start - BEFORE_BYTES) : start]
+        if start < BEFORE_BYTES and block is self._block:
+            error.before = self._previous[start - BEFORE_BYTES :] + error.before
         if len(self._first) < FIRST:
             self._first.append(error)
         else:

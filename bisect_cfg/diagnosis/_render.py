@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import textwrap
@@ -49,6 +50,7 @@ def as_json(explanation: Explanation, problems: Sequence[str] = ()) -> str:
         "error": _line(explanation.error),
         "last_error": _line(explanation.last or explanation.error),
         "signature": explanation.signature.to_json() if explanation.signature else None,
+        "advice": dataclasses.asdict(explanation.advice) if explanation.advice else None,
         "matches": [_match(match) for match in explanation.matches],
         "mentioned": [_match(match) for match in explanation.seen],
         "environment": dict(explanation.environment),
@@ -106,8 +108,10 @@ def _known(explanation: Explanation, width: int) -> str:
     if error:
         lines += ["", "The error in the log:", *error]
     lines += ["", _wrap(entry.meaning, width, "", "")]
+    advice = explanation.advice
+    lines += ["", _wrap(f"From the traceback: {advice.says}", width, "", "")] if advice else []
     lines += ["", "What to do, in this order:"]
-    lines += [_wrap(cure, width, f"  {number}. ", "     ") for number, cure in enumerate(entry.cures, 1)]
+    lines += _numbered((*(advice.steps if advice else ()), *entry.cures), width)
     if entry.not_helping:
         lines += ["What does not help:"] + [_wrap(one, width, "  - ", "    ") for one in entry.not_helping]
     lines += ["", f"Why this [{entry.id}]:"]
@@ -140,9 +144,18 @@ def _unknown(explanation: Explanation, width: int) -> str:
             "that writes the log."
         )
         return _wrap(text, width, "", "")
-    text = "The log shows a failure that no known issue covers. A cause would be a guess. The failure:"
     shown = _error(explanation) or [f"  {explanation.signature}"]
-    return _wrap(text, width, "", "") + "\n\n" + "\n".join(shown)
+    advice = explanation.advice
+    if advice is None:
+        text = "The log shows a failure that no known issue covers. A cause would be a guess. The failure:"
+        return _wrap(text, width, "", "") + "\n\n" + "\n".join(shown)
+    text = "The log shows a failure that no known issue covers. What follows is read from the log's own lines, not from a known report."
+    lines = [_wrap(text, width, "", ""), "", "The error in the log:", *shown, "", _wrap(advice.says, width, "", "")]
+    return "\n".join([*lines, "", "What to do, in this order:", *_numbered(advice.steps, width)])
+
+
+def _numbered(steps: Sequence[str], width: int) -> list[str]:
+    return [_wrap(step, width, f"  {number}. ", "     ") for number, step in enumerate(steps, 1)]
 
 
 def _next(explanation: Explanation, width: int) -> str:
@@ -154,6 +167,8 @@ def _next(explanation: Explanation, width: int) -> str:
     settings = explanation.matches[0].entry.bisect if explanation.matches else ()
     if explanation.matches and not settings:
         return ""  # a missing package, a full disk, a dead network: no setting of the run is at fault
+    if not explanation.matches and explanation.advice is not None and explanation.advice.kind in NOT_OF_SETTINGS:
+        return ""
     if not explanation.matches and explanation.error is not None and explanation.error.text.startswith(OF_THE_SCRIPT):
         return _wrap("That is a slip in the script or its data, so its line number is the place to look.", width, "", "")
     text = "To find out which of your settings do it, with short real runs"
@@ -163,6 +178,10 @@ def _next(explanation: Explanation, width: int) -> str:
 
 OF_THE_SCRIPT = ("SyntaxError", "IndentationError", "NameError", "FileNotFoundError", "UnboundLocalError", "KeyboardInterrupt")
 """Exceptions that no setting of a run brings about."""
+
+
+NOT_OF_SETTINGS = ("versions", "own-code", "column", "network", "weights", "message", "setting", "assertion")
+"""Advice that bisecting values of settings adds nothing to."""
 
 
 def _wrap(text: str, width: int, first: str, rest: str) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from bisect_cfg.diagnosis import _errors, _logs, _versions, signature
+from bisect_cfg.diagnosis import _advice, _errors, _logs, _versions, signature
 from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest, scanner
 from bisect_cfg.diagnosis._metrics import FACTS, Rows
 from bisect_cfg.diagnosis._text import clean
@@ -95,6 +95,7 @@ class Explanation:
         seen: known failures that the log mentions without that they explain its error.
         rows: how many rows of metrics were read.
         environment: what the log says about where it ran.
+        advice: what the traceback says by itself, where no specific failure is known.
     """
 
     matches: tuple[Match, ...]
@@ -106,6 +107,7 @@ class Explanation:
     seen: tuple[Match, ...] = ()
     rows: int = 0
     environment: Mapping[str, Any] = field(default_factory=dict)
+    advice: _advice.Advice | None = None
 
     @property
     def status(self) -> int:
@@ -254,6 +256,7 @@ def combine(
         tuple(aside),
         sum(reading.rows.count for reading in readings),
         told,
+        _advice.advise(cause) if not matches or matches[0].entry.general else None,
     )
 
 

@@ -1,0 +1,199 @@
+"""What is said of a failure that no entry covers: from its traceback, with the place it is read from, and no more."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bisect_cfg.diagnosis import _advice, _render
+from bisect_cfg.diagnosis.explain import UNKNOWN, Explanation, explain_text
+from bisect_cfg.diagnosis.knowledge import check
+from tests.diagnosis.collected import BEFORE, HEALTHY
+
+SITE = "/opt/conda/lib/python3.10/site-packages"
+NOTHING = (check({"id": "none", "title": "t", "any": ["words of no log"], "meaning": "m", "cures": ["c"], "sources": ["measured"], "sample": "x"}, ""),)
+
+
+def raised(error: str, *frames: tuple[str, int, str, str]) -> Explanation:
+    """The explanation of a traceback, by somebody who knows no failure at all."""
+    lines = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 9, in <module>', "    trainer.train()"]
+    for file, line, function, source in frames:
+        lines += [f'  File "{file}", line {line}, in {function}', *([f"    {source}"] if source else [])]
+    return explain_text("\n".join([*lines, error, ""]), entries=NOTHING)
+
+
+TRL = f"{SITE}/trl/trainer/grpo_trainer.py"
+CASES = {
+    "message": (
+        "ValueError: length=1081 is larger than cut_off=1024. Please set `truncate_side` to 'left'.",
+        [("/root/verl/verl/utils/torch_functional.py", 295, "tokenize", "raise ValueError(text)")],
+        "message", ["“length=1081 is larger", "truncate_side", "verl"],
+    ),
+    "an import across packages": (
+        f"ImportError: cannot import name 'shard' from 'transformers.utils' ({SITE}/transformers/utils/__init__.py)",
+        [(f"{SITE}/awq/models/base.py", 3, "<module>", "from transformers.utils import shard")],
+        "versions", ["awq imports shard from transformers.utils", "pip install -U awq"],
+    ),
+    "a folder in the way": (
+        "ImportError: cannot import name 'SFTConfig' from 'trl' (unknown location)", [],
+        "versions", ["folder called trl", "rename the folder trl/"],
+    ),
+    "a call across packages": (
+        "TypeError: LLM.generate() got an unexpected keyword argument 'guided'",
+        [(TRL, 912, "_generate", "out = self.llm.generate(prompts, guided=x)")],
+        "versions", ["TRL calls LLM.generate of vLLM", "TRL and vLLM fit", "grpo_trainer.py:912"],
+    ),
+    "twice the same argument": (
+        "TypeError: grpo_loss() got multiple values for argument 'old'",
+        [("/content/unsloth_compiled_cache/UnslothGRPOTrainer.py", 3790, "compute_loss", "loss = grpo_loss(")],
+        "versions", ["unsloth and unsloth_zoo fit"],
+    ),
+    "a trainer that overrides": (
+        "TypeError: VLTrainer.log() takes 2 positional arguments but 3 were given",
+        [(f"{SITE}/transformers/trainer.py", 3200, "_maybe_log", "self.log(logs, start)")],
+        "versions", ["VLTrainer overrides that method", "def log(self, ..., **kwargs)"],
+    ),
+    "an attribute of another package": (
+        "AttributeError: 'DynamicCache' object has no attribute 'seen'",
+        [("/x/llamafactory/model/loader.py", 5, "load", "a"), (f"{SITE}/peft/peft_model.py", 5, "forward", "cache.seen")],
+        "versions", ["PEFT asks an object of class DynamicCache", "PEFT and transformers fit"],
+    ),
+    "an option without parser": (
+        "AttributeError: 'Namespace' object has no attribute 'vllm_enable_sleep'",
+        [(f"{SITE}/openrlhf/trainer/ppo_trainer.py", 226, "fit", "if self.strategy.args.vllm_enable_sleep:")],
+        "setting", ["OpenRLHF reads the option vllm_enable_sleep"],
+    ),
+    "a key of the configuration": (
+        "omegaconf.errors.ConfigAttributeError: Key 'agent' is not in struct full_key: actor_rollout_ref.rollout.agent",
+        [("/root/verl/verl/workers/fsdp_workers.py", 3, "__init__", "self.config.rollout.agent")],
+        "setting", ["actor_rollout_ref.rollout.agent", "+actor_rollout_ref.rollout.agent=VALUE"],
+    ),
+    "a setting that is None": (
+        "TypeError: 'NoneType' object is not iterable", [(TRL, 1262, "_generate", "kwargs.update(self.args.generation_kwargs)")],
+        "setting", ["set generation_kwargs", "newer TRL"],
+    ),
+    "a name in a table": (
+        "KeyError: 'grpo'", [(f"{SITE}/swift/cli/main.py", 62, "cli_main", "path = route_mapping[method_name]")],
+        "setting", ["ms-swift looks 'grpo' up in its route_mapping"],
+    ),
+    "a weight in the sync": (
+        "KeyError: 'layers.0.self_attn.qkv_proj.base_layer.weight'",
+        [("/root/verl/verl/workers/sharding_manager/fsdp_vllm.py", 334, "update_params", "model.load_weights("), (f"{SITE}/vllm/model_executor/models/qwen2.py", 391, "load_weights", "param = params_dict[name]")],
+        "weights", ["verl hands vLLM a weight", "LoRA"],
+    ),
+    "a weight of a checkpoint": (
+        "RuntimeError: Error(s) in loading state_dict for Qwen2ForCausalLM:\n\tsize mismatch for lm_head.weight: copying a param with shape torch.Size([9, 8])",
+        [(f"{SITE}/transformers/modeling_utils.py", 4, "from_pretrained", "raise RuntimeError(")],
+        "weights", ["lm_head.weight", "vocabulary"],
+    ),
+    "a column": (
+        "KeyError: 'reward_model'", [("/root/verl/verl/trainer/ppo/ray_trainer.py", 566, "_validate", "batch.non_tensor_batch['reward_model']['style']")],
+        "column", ["no 'reward_model'", "verl wants it"],
+    ),
+    "a reward of one's own": (
+        "IndexError: list index out of range",
+        [(TRL, 888, "_calculate_rewards", "reward_func("), ("/home/me/rewards.py", 31, "accuracy", "return c.split('=')[1]"), ("/usr/lib/python3.10/re.py", 2, "x", "")],
+        "own-code", ["reward function accuracy, which TRL calls", "/home/me/rewards.py:31", "c.split('=')[1]"],
+    ),
+    "a script of one's own": (
+        "KeyError: 'question'", [("/home/me/train.py", 31, "to_prompt", "row['question']")], "own-code", ["/home/me/train.py:31", "row['question']"],
+    ),
+    "an assertion without words": (
+        "AssertionError", [("/x/megatron/training/arguments.py", 561, "validate_args", "assert num_layers % args.pipeline_size == 0, \\")],
+        "assertion", ["change pipeline_size", "num_layers % args.pipeline_size == 0”"],
+    ),
+    "types in the sync": (
+        "RuntimeError: Worker failed with error 'mismatch dtype: src torch.float32, dst torch.bfloat16', please check the stack trace above for the root cause",
+        [("/openrlhf/trainer/ray/ppo_actor.py", 402, "broadcast_to_vllm", "ray.get(refs)")],
+        "dtypes", ["handed to the inference engine, in OpenRLHF", "torch_dtype"],
+    ),
+    "shapes in the loss": (
+        "RuntimeError: The size of tensor a (98275) must match the size of tensor b (2049) at non-singleton dimension 1",
+        [(f"{SITE}/swift/trainers/grpo_trainer.py", 1279, "_compute_loss", "loss = ratio * advantages")],
+        "shapes", ["in the loss, in ms-swift", "newer ms-swift"],
+    ),
+    "a judge": (
+        "openai.APIConnectionError: Connection error. HTTPConnectionPool(host='10.0.0.3', port=8001): Max retries exceeded",
+        [("/home/me/judge.py", 12, "score", "client.chat.completions.create(")], "network", ["10.0.0.3:8001", "/home/me/judge.py:12"],
+    ),
+    "a file": (
+        "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.parquet'", [(f"{SITE}/pandas/io/common.py", 2, "get_handle", "open(")],
+        "file", ["data/train.parquet", "relative to the directory"],
+    ),
+    "a sum of dicts": (
+        "TypeError: unsupported operand type(s) for +: 'int' and 'dict'",
+        [("/root/slime/slime/utils/metric_utils.py", 31, "compute_pass_rate", '"mean": sum(rewards) / len(rewards),')],
+        "library", ["reward function handed over something else", "slime"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "frames", "kind", "said"), CASES.values(), ids=CASES.keys())
+def test_the_traceback_alone_says(error: str, frames: list, kind: str, said: list[str]) -> None:
+    explanation = raised(error, *frames)
+    assert explanation.status == UNKNOWN and explanation.advice is not None
+    assert explanation.advice.kind == kind
+    text = f"{explanation.advice.says} {' '.join(explanation.advice.steps)} {explanation.advice.place}"
+    for part in said:
+        assert part in text
+    shown = str(explanation)
+    assert "not from a known report" in shown and "What to do, in this order:" in shown
+    assert json.loads(_render.as_json(explanation))["advice"]["steps"] == list(explanation.advice.steps)
+
+
+def test_nothing_is_made_up() -> None:
+    assert explain_text("Killed\n", entries=NOTHING).advice is None
+    assert explain_text("KeyError: 'x'\n", entries=NOTHING).advice is None  # no traceback, no word of what to do
+    assert all(explain_text(log, entries=NOTHING).advice is None for log in HEALTHY.values())
+    wrapper = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+    assert raised(wrapper, (f"{SITE}/torch/distributed/launcher/api.py", 269, "launch_agent", "raise ChildFailedError(")).advice is None
+
+
+def test_a_known_failure_needs_none_and_a_general_one_is_made_definite() -> None:
+    known = explain_text(BEFORE[0].log)
+    assert known.matches and not known.matches[0].entry.general and known.advice is None
+    text = f'Traceback (most recent call last):\n  File "{TRL}", line 5, in train\n    x.foo()\nAttributeError: \'DynamicCache\' object has no attribute \'foo\'\n'
+    general = explain_text(text)
+    assert general.matches[0].entry.general and general.status == 0
+    assert "From the traceback: TRL asks an object of class DynamicCache for foo" in " ".join(str(general).split())
+
+
+FRAME = "/opt/site-packages/trl/trainer/grpo_trainer.py"
+FORMS = {
+    "IPython": f"TypeError      Traceback (most recent call last)\n<ipython-input-17> in <cell line: 0>()\n----> 1 trainer.train()\n\n{FRAME} in _generate(self, x)\n   1261 a\n-> 1262     kw.update(self.args.kwargs)\n   1263 b\n\nTypeError: 'NoneType' object is not iterable\n",
+    "newer IPython": f"TypeError      Traceback (most recent call last)\nCell In[3], line 1\n----> 1 trainer.train()\n\nFile {FRAME}:1262, in GRPOTrainer._generate(self, x)\n-> 1262     kw.update(self.args.kwargs)\n\nTypeError: 'NoneType' object is not iterable\n",
+    "rich": f"╭───── Traceback (most recent call last) ─────╮\n│ {FRAME}:1262 in _generate │\n│   1261 │   a                    │\n│ ❱ 1262 │   │   kw.update(self.args.kwargs) │\n╰──────────╯\nTypeError: 'NoneType' object is not iterable\n",
+    "ranks": "".join(f"[rank{rank}]: {line}\n" for line in ("Traceback (most recent call last):", f'  File "{FRAME}", line 1262, in _generate', "    kw.update(self.args.kwargs)", "TypeError: 'NoneType' object is not iterable") for rank in range(8)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS.keys())
+def test_frames_are_read_in_every_form(text: str) -> None:
+    advice = explain_text(text, entries=NOTHING).advice
+    assert advice is not None and advice.kind == "setting"
+    assert advice.place.startswith("trl/trainer/grpo_trainer.py:1262 in ") and "set kwargs" in advice.steps[0]
+
+
+def test_a_traceback_over_the_border_of_two_blocks() -> None:
+    text = f'Traceback (most recent call last):\n  File "{FRAME}", line 5, in train\n    kw.update(self.args.kwargs)\n'
+    border = 1 << 18
+    for cut in range(40, len(text), 30):
+        log = "x" * 79 + "\n"
+        log = log * ((border - cut) // 80)
+        log += "y" * (border - cut - len(log) - 1) + "\n" + text + "TypeError: 'NoneType' object is not iterable\n"
+        advice = explain_text(log, entries=NOTHING).advice
+        assert advice is not None and "grpo_trainer.py:5" in advice.place
+
+
+@pytest.mark.parametrize(
+    ("file", "package"),
+    [
+        ("/usr/lib/python3/dist-packages/torch/nn/x.py", "torch"), ("/home/me/train.py", ""), ("/usr/lib/python3.10/json/decoder.py", "python"),
+        ("/root/verl/verl/workers/fsdp_workers.py", "verl"), ("/root/slime/slime/ray/rollout.py", "slime"), ("/x/verl/train.py", ""),
+        ("/home/ray/work/train.py", ""), ("/x/LLaMA-Factory/src/llamafactory/launcher.py", "llamafactory"), ("/root/verl/examples/data/gsm8k.py", ""),
+        ("/x/ms-swift/swift/megatron/trainers/base.py", "swift"), ("C:\\envs\\Lib\\site-packages\\trl\\x.py", "trl"), ("/openrlhf/trainer/ray/a.py", "openrlhf"),
+    ],
+)  # fmt: skip
+def test_whose_a_file_is(file: str, package: str) -> None:
+    assert _advice.package_of(file) == package
