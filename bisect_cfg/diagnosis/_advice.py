@@ -72,8 +72,8 @@ _SAYS_THE_CURE = re.compile(
 )
 _ADDRESS_ONLY = re.compile(r"https?://\S+")
 _WEIGHT = re.compile(
-    r"(?:^|\.)(?:layers|blocks|h|visual|model|language_model|experts|lm_head|embed_tokens|base_model|decoder|module)\.[\w.]*\w"
-    r"|^[\w.]+\.(?:weight|bias|base_layer\S*|lora_[AB]\S*|qweight|scales|weight_scale\w*|inv_freq)$"
+    r"(?:^|\.)(?:layers|blocks|h|experts)\.\d+\.|\.(?:weight|bias|qweight|scales|inv_freq|weight_scale\w*)\b|base_layer|lora_[AB]"
+    r"|^(?:model\.)?(?:visual|language_model|vision_tower)\.\w"
 )
 _IN_SYNC = re.compile(
     r"load_weights|update_weight|update_params|sync_weight|_sync_(?:fsdp|peft|param|weight)|resync|sharding_manager|broadcast_to_|_move_model_to_vllm|collective_rpc"
@@ -561,6 +561,16 @@ def _setting(read: _Read) -> Advice | None:
             "configuration, script and package of one version (a recipe from the main branch with an older package does this)",
         )
         return Advice("setting", says, steps, place)
+    found = re.search(r"Interpolation key '(?P<name>[^']+)' not found|Cannot find primary config '(?P<config>[^']+)'", message)
+    if found:
+        what = f"The configuration refers to {found['name']}, which is not in it" if found["name"] else f"Hydra does not find the configuration {found['config']}"
+        steps = ("configuration and package of one version; --config-path (an absolute one) and --config-name as the files are", "the message and hydra.searchpath say where it looked")
+        return Advice("setting", what + ".", steps, place)
+    found = re.search(r"Value '(?P<value>[^']*)'.{0,40} (?:could not be converted to|is not a valid|is incompatible with type hint) '?(?P<type>\w+)", message)
+    if found:
+        full = re.search(r"full_key: (?P<full>[\w.]+)", message)
+        key = full["full"] if full else "the setting"
+        return Advice("setting", f"{key} is {found['value']!r}, and {found['type']} is expected.", (f"give {key} a value of that type (quotes, brackets and null are read by Hydra)",), place)
     missing = re.search(r"Missing mandatory value: (?P<name>[\w.]+)|the following arguments are required: (?P<names>.+)", message)
     if missing:
         name = missing["name"] or missing["names"]
@@ -648,13 +658,16 @@ def _column(read: _Read) -> Advice | None:
 
 def _network(read: _Read) -> Advice | None:
     """A request over the network that failed."""
+    if re.search(r"c10d|NCCL|ProcessGroup|TCPStore|[Rr]endezvous|client socket|server socket", read.message):
+        return None  # processes of the run among each other
     if not re.search(r"Connect|Timeout|HTTP|SSL|Proxy|Max retries|APIError|RateLimit|Authentication|RemoteDisconnected|Unauthorized|status code", f"{read.type} {read.message}"):
         return None
     message = read.message
     found = re.search(r"host='?(?P<host>[\w.-]+)'?(?:, port=(?P<port>\d+))?|https?://(?P<url>[\w.-]+)(?::(?P<urlport>\d+))?|(?P<ip>\d+\.\d+\.\d+\.\d+):(?P<ipport>\d+)", message)
-    status = re.search(r"\b(401|403|404|408|429|500|502|503|504)\b", message)
-    if not found and not (status and re.search(r"HTTP|code|Error", message)):
+    status = re.search(r"(?:[Ss]tatus|[Cc]ode|HTTP|[Ee]rror|[Ff]ailed|response)\W{0,8}\b(401|403|404|408|429|500|502|503|504)\b|^\W{0,2}(401|403|404|408|429|500|502|503|504) ", message)
+    if not found and not status:
         return None
+    number = next((one for one in status.groups() if one), "") if status else ""
     host = next((one for one in (found["host"], found["url"], found["ip"]) if one), "") if found else ""
     port = next((one for one in (found["port"], found["urlport"], found["ipport"]) if one), "") if found else ""
     address = f"{host}{':' + port if port else ''}" or "the server"
@@ -662,7 +675,7 @@ def _network(read: _Read) -> Advice | None:
         "401": "it does not accept the key", "403": "it does not allow this", "404": "it has no such address (another server, or another version of it)", "408": "it waited too long",
         "429": "too many requests at once", "500": "the server itself failed: its own log says why", "502": "nothing answered behind the gateway", "503": "it is not ready or overloaded", "504": "it took too long",
     }  # fmt: skip
-    said = f"{address} answered {status[1]}: {meanings[status[1]]}." if status else f"{address} could not be reached or did not answer in time."
+    said = f"{address} answered {number}: {meanings[number]}." if number else f"{address} could not be reached or did not answer in time."
     own = bool(re.match(r"(?:localhost|0\.0\.0\.0|127\.|10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.)", host))
     place = _where(read.caller)
     if own or not host or (host and "." not in host):
@@ -882,6 +895,9 @@ def _library(read: _Read) -> Advice | None:
         steps.append(f"the settings read on that line: {', '.join(names)}; are they what {called(frame.package)} expects?")
     if re.search(r"unsupported operand type|must be (?:str|real number|int|float)|not (?:iterable|subscriptable|callable)|object cannot be|has no len\(\)", read.message) and _IN_REWARD.search(source + frame.function):
         steps.append("a reward function handed over something else than one number for each answer (a dict, a list, None)")
+    handed = re.search(r"'(list|dict|str|int|float|tuple|bool|ndarray|bytes)' object (?:has no attribute|is not|does not|cannot)|(list|string) indices must be integers", read.message)
+    if handed:
+        steps.append(f"it was handed a {handed[1] or handed[2]} where it expects something else: a row of the data, a reward or a setting of another form (print it)")
     steps.append(f"no frame of your own is inside: a fault of {who}, or a case it does not handle. A newer {who} (pip install -U {pip_name(above if by else frame.package)}), and its issues searched for the message")
     return Advice("library", says, tuple(steps), place)
 

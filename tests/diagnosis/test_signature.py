@@ -189,7 +189,7 @@ SHARED = [
     {"h20-cublas-sigfpe", "integer-division"},  # both end the process by SIGFPE; the environment tells them apart
     {"openrlhf-wake-up-race", "illegal-memory-access", "top-p-kernel", "triton-illegal-access"},  # one CUDA error
     {"device-map-hooks", "vllm-device-mismatch"},  # two devices
-    {"tensor-shapes", "rotary-off-by-one"},  # two lengths
+    {"tensor-shapes", "rotary-off-by-one", "swift-loss-tensors"},  # two lengths
     {"host-out-of-memory", "ray-host-memory"},  # the machine's memory, noticed by the kernel or by Ray
     {"fp16-adam-epsilon", "unclipped-reward"},  # NaN weights, met by the next sampling
 ]
