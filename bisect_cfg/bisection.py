@@ -54,8 +54,7 @@ class Bisection:
     Args:
         good: the configuration that works, dotted name -> value.
         bad: the one that fails. Its order is the user's order of the factors.
-        trial: ``trial(configuration)`` returns an `Outcome`, True (pass), False (fail), None (unresolved)
-            or a
+        trial: ``trial(configuration)`` returns an `Outcome`, True (pass), False (fail), None (unresolved) or a
             `TrialResult`; an exception is a failure with that signature. Or a `Runner`.
         is_valid: ``is_valid(configuration)`` returns whether it can be built (or why not, as text); costs nothing, is
             asked often. What it raises comes up to the caller.
@@ -207,8 +206,7 @@ class Bisection:
         return report
 
     def add(self, configuration: Mapping[str, Any], result: TrialResult, purpose: str) -> None:
-        """Record a trial that was run before the bisection started; it counts. Repeating the call does
-        nothing.
+        """Record a trial that was run before the bisection started; it counts. Repeating the call does nothing.
 
         Args:
             configuration: what was run; each factor must have its good or its bad value.

@@ -118,6 +118,7 @@ class Answer:
         script: the target.
         settings: the factors; None if it did not come to that.
         bad_run: the first reproduction.
+        good_run: the run of the good configuration that counts; None if it did not come to that.
         again: further runs of the bad configuration, where it failed once and never again.
         report: of the bisection proper; None if it did not come to that.
         level: how trials were started.

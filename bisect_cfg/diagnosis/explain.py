@@ -137,7 +137,8 @@ def explain(
         environment: A `fingerprint` of where it ran, if known; rules out what cannot apply there.
         configuration: The settings it ran with, if known.
         failure: The failure, where somebody saw more than the log has: a process killed by a signal prints
-        nothing. entries: The known failures; those of this package if None.
+            nothing.
+        entries: The known failures; those of this package if None.
     """
     reading = Reading(load() if entries is None else entries)
     reading.read(stream)

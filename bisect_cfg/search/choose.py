@@ -47,8 +47,7 @@ MADE_CHEAPER = 12
 
 PROOF_SHARE = 0.9
 """What a run that a proof needs is worth beside a bit of information, of which one run gives at most one.
-Measured: at 1 or more, runs that prove are asked too early when there are several causes; below, the last
-    few cost more."""
+Measured: at 1 or more, runs that prove are asked too early when there are several causes; below, the last few cost more."""
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,7 @@ class FunctionRunner:
     Args:
         trial: returns an `Outcome`, True, False, None or a `TrialResult`.
         is_valid: returns False (or a reason as text) for a configuration that cannot be built, else True
-            or None.
-            None: every configuration is valid.
+            or None. None in its place: every configuration is valid.
         isolation: "process" (a forked child) or "none" (in place).
         timeout: seconds after which a child is killed and the trial is the failure "hang"; needs a child.
 

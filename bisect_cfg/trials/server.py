@@ -66,9 +66,10 @@ class TrialServer:
 
     Args:
         command: the user's command.
-        environment: with the probe's variables in place; ``orders_path`` is where its orders are written.
+        environment: with the probe's variables in place.
         orders: level, fork point and the rest (see `bisect_cfg.probe.boot.start`), without the socket.
-        folder: where its log and orders go.
+        orders_path: the file its orders are written to; its folder holds the log.
+        log: name of the log.
         keeper: clears up behind us.
     """
 
