@@ -180,7 +180,7 @@ OF_THE_SCRIPT = ("SyntaxError", "IndentationError", "NameError", "FileNotFoundEr
 """Exceptions that no setting of a run brings about."""
 
 
-NOT_OF_SETTINGS = ("versions", "own-code", "column", "network", "weights", "message", "setting", "assertion")
+NOT_OF_SETTINGS = ("versions", "own-code", "column", "network", "weights", "message", "setting", "assertion", "file")
 """Advice that bisecting values of settings adds nothing to."""
 
 

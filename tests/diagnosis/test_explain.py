@@ -119,7 +119,7 @@ def test_unknown_failures_are_said_to_be_unknown() -> None:
     explanation = explain_text(NOT_FAILURES["key error in a user's reward"])
     text = str(explanation)
     assert not explanation.matches and "no known issue" in text and "KeyError" in text
-    assert "reward function reward" in " ".join(text.split()) and "bisect-cfg bisect" not in text  # no setting is at fault
+    assert "A row of the data has no 'answer'" in text and "bisect-cfg bisect" not in text  # no setting is at fault
     assert explanation.status == 1 and "line 3: KeyError" in text
     assert "bisect-cfg bisect train.py" in str(explain_text("RuntimeError: it went wrong in a way that says nothing\n"))
     healthy = explain_text(rows())
