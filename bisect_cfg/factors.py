@@ -2,7 +2,7 @@
 
 A *configuration* maps dotted names to values: everything a trial may vary. Where the good and the bad
 configuration differ there is a *factor* with two levels. A *subset* names the factors set to bad; all the
-others are good. Everything else in the package speaks in these three words and in the `Outcome` of a trial.
+others are good. Everything else in the package speaks in these three words, and in the `Purpose` and the `Outcome` of a trial.
 
 This module imports nothing of the package, so that every other part may import it.
 """
@@ -32,6 +32,33 @@ class Outcome(enum.Enum):
     PASS = "pass"
     FAIL = "fail"
     UNRESOLVED = "unresolved"
+
+
+class Purpose(enum.StrEnum):
+    """What a trial is for. The values are what studies record."""
+
+    BAD_BASELINE = "bad baseline"
+    GOOD_BASELINE = "good baseline"
+    WARM_START = "warm start"
+    """Does the bad configuration fail from a warm start as it does cold?"""
+    BAD_AGAIN = "bad again"
+    """Does the bad configuration, started cold once more, fail again?"""
+    SEARCH = "search"
+    CAUSE_FAILS = "cause fails"
+    CAUSE_MINUS_ONE = "cause minus one"
+    CORRECTION = "correction"
+    MASKING = "masking"
+    """Does a setting hide the failure of a cause?"""
+
+    @classmethod
+    def of(cls, recorded: str) -> Purpose:
+        """The purpose of a recorded trial; the record may add, after a colon, which run it was."""
+        return cls(recorded.partition(":")[0])
+
+    @property
+    def proves(self) -> bool:
+        """Whether a claim of the answer rests on such a trial."""
+        return self in (Purpose.CAUSE_FAILS, Purpose.CAUSE_MINUS_ONE, Purpose.CORRECTION)
 
 
 class _Unset:

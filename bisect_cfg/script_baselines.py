@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.reports.text import duration
 from bisect_cfg.script_study import Listener, Options
 from bisect_cfg.study_folder import save_state
@@ -96,7 +96,7 @@ class Baselines:
         if good_run is None:
             return self._passed, None
         self.keep("level", level)
-        self._listener.run_finished("good baseline", good_run, outcome)
+        self._listener.run_finished(Purpose.GOOD_BASELINE, good_run, outcome)
         return warm_runs, good_run
 
     def outcome_of(self, run: Run) -> Outcome:
@@ -130,7 +130,7 @@ class Baselines:
             run = self._run(f"bad-{level}-{len(runs) + 1}", self._runner.settings.bad)
             runs.append(run)
             outcome = self.outcome_of(run)
-            self._listener.run_finished("warm start" if level != "cold" else "bad again", run, outcome)
+            self._listener.run_finished(Purpose.WARM_START if level != "cold" else Purpose.BAD_AGAIN, run, outcome)
             if outcome is Outcome.FAIL and self._fails(runs) >= wanted:
                 break
         if self._fails(runs):

@@ -23,7 +23,7 @@ from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError, InputsChanged
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.inputs import Inputs
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.localise import Place, localise
@@ -276,7 +276,7 @@ class _Phases:
         begun = run.traces.event("train_begin")
         self.runner.start_seconds = begun["time"] if begun else run.seen.seconds
         self._check_that_it_trains(run)
-        self.listener.run_finished("bad baseline", run, Outcome.FAIL if run.seen.failure else Outcome.PASS)
+        self.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if run.seen.failure else Outcome.PASS)
         return run
 
     def _check_that_it_trains(self, run: Run) -> None:
@@ -402,10 +402,10 @@ class _Phases:
                 "Start anew with --restart (the old study is kept beside it), or name another folder with --study.",
             ) from None
         runner.before_run = None  # from here on the search counts
-        bisection.add(settings.bad, runner.judged(bad_run, None), "bad baseline")
+        bisection.add(settings.bad, runner.judged(bad_run, None), Purpose.BAD_BASELINE)
         for run in warm_runs:
             bisection.add(settings.bad, runner.judged(run, runner.horizon), f"warm start: {run.folder.name}")
-        bisection.add(settings.good, runner.judged(good_run, runner.horizon), "good baseline")
+        bisection.add(settings.good, runner.judged(good_run, runner.horizon), Purpose.GOOD_BASELINE)
         runner.recall(result_of(trial) for trial in bisection.study.trials if trial.state.is_finished())
         self.listener.isolating(bisection)
         report = bisection.run()

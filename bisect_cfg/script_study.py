@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.errors import InputsChanged
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.localise import Place
 from bisect_cfg.recommend.case import Judgement
 from bisect_cfg.recommend.phase import Safe
@@ -86,7 +86,7 @@ class Listener:
     def step(self, number: int | str, steps: int, horizon: int | None) -> None:
         """A trial has made a step."""
 
-    def run_finished(self, purpose: str, run: Run, outcome: Outcome | None) -> None:
+    def run_finished(self, purpose: Purpose, run: Run, outcome: Outcome | None) -> None:
         """One of the runs before the bisection proper is over."""
 
     def reproduced(self, seen: Observation, horizon: int) -> None:

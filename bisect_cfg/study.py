@@ -31,7 +31,7 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from bisect_cfg.factors import Factor, Outcome, Subset
+from bisect_cfg.factors import Factor, Outcome, Purpose, Subset
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.search import Ask, Problem, Question, Record, next_question
 from bisect_cfg.search.problem import bits
@@ -208,7 +208,7 @@ class Ledger:
         return Record(
             mask,
             outcome,
-            attributes.get("purpose", "search"),
+            Purpose.of(attributes.get("purpose", Purpose.SEARCH)),
             trial.number,
             float(attributes.get("seconds") or 0.0),
             self._mask_of_names(attributes.get("companions", ())),

@@ -18,6 +18,7 @@ import pytest
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.diagnosis.signature import from_log
+from bisect_cfg.factors import Purpose
 from bisect_cfg.trials.function import FunctionRunner, result_of_exception
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 
@@ -26,7 +27,7 @@ GOOD, BAD = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 1)
 
 
 def one(trial, **options) -> TrialResult:
-    return FunctionRunner(trial, **options).run(TrialRequest(0, {"a": 1}, frozenset(), "search", ""))
+    return FunctionRunner(trial, **options).run(TrialRequest(0, {"a": 1}, frozenset(), Purpose.SEARCH, ""))
 
 
 def test_how_a_child_can_end() -> None:

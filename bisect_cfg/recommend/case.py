@@ -58,12 +58,21 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a run was healthy, and if not, since when and why."""
+    """Whether a run was healthy, and if not, since when and why.
+
+    Attributes:
+        healthy: whether it was.
+        text: why not, for people.
+        failed_at: the optimizer step at which it went wrong.
+        signature: what makes two of them the same, for the study.
+        too_short: nothing is wrong with it but that it ended before it met the full learning rate.
+    """
 
     healthy: bool
     text: str = ""
     failed_at: int | None = None
     signature: str | None = None
+    too_short: bool = False
 
 
 class Case:
@@ -227,7 +236,7 @@ class Case:
                 continue
             steps = run.seen.steps
             judged = self.judge(run, Question(configuration, 0, steps, "reset", ""))
-            if judged.signature != "not healthy: warmup":
+            if not judged.too_short:
                 found.append(Ran(key, steps, judged.healthy, row["number"], judged.failed_at, judged.text))
         return found
 
@@ -266,5 +275,5 @@ class Case:
         ended = run.traces.event("train_end") or {}
         cut_off = ended.get("stopped") == "horizon"
         if cut_off and healthy.reached_full_rate(rows, values.get("learning_rate")) is False:
-            return Judgement(False, "its warmup was not over when it ended", None, "not healthy: warmup")
+            return Judgement(False, "its warmup was not over when it ended", None, "not healthy: warmup", too_short=True)
         return Judgement(True)

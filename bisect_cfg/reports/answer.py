@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.factors import Purpose
 from bisect_cfg.jsonfile import write_json, write_text
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.reports.report import wilson
@@ -173,9 +174,9 @@ def _rows(answer: Answer) -> list[dict[str, Any]]:
 def _rows_before(answer: Answer) -> list[dict[str, Any]]:
     """The trials of a study that never came to its search: the baselines."""
     rows = []
-    again = [("bad baseline", run) for run in answer.again]
+    again = [(Purpose.BAD_BASELINE, run) for run in answer.again]
     for number, (purpose, run) in enumerate(
-        (("bad baseline", answer.bad_run), *again, ("good baseline", answer.good_run))
+        ((Purpose.BAD_BASELINE, answer.bad_run), *again, (Purpose.GOOD_BASELINE, answer.good_run))
     ):
         if run is not None:
             rows.append(

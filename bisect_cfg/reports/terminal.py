@@ -12,7 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.events import CauseFound, Event, TrialFinished, TrialStarted
+from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Cleaned
@@ -87,8 +88,8 @@ class View(Listener):
         asked = self._running.get(number, ("", 0, None))[0]
         self._running[number] = (asked, steps, horizon)
 
-    def run_finished(self, purpose: str, run: Run, outcome: Outcome | None) -> None:
-        if purpose == "bad baseline" and outcome is Outcome.FAIL:
+    def run_finished(self, purpose: Purpose, run: Run, outcome: Outcome | None) -> None:
+        if purpose == Purpose.BAD_BASELINE and outcome is Outcome.FAIL:
             seen = run.seen
             said = text.failure(
                 seen.failure.kind, seen.failure.name, seen.message or _symptom(seen), seen.step
@@ -96,9 +97,9 @@ class View(Listener):
             self._line(
                 Text.assemble(("Your configuration ", ""), (said, "red"), f"  ({text.duration(seen.seconds)})")
             )
-        elif purpose == "warm start" and outcome is Outcome.FAIL:
+        elif purpose == Purpose.WARM_START and outcome is Outcome.FAIL:
             self._line(f"It fails the same way from a warm start ({text.duration(run.seen.seconds)} a trial).")
-        elif purpose == "good baseline" and outcome is Outcome.PASS:
+        elif purpose == Purpose.GOOD_BASELINE and outcome is Outcome.PASS:
             steps = text.count(run.seen.steps, "step")
             self._line(
                 Text.assemble(
@@ -121,18 +122,19 @@ class View(Listener):
         self._bisection = bisection
         self._progress = bisection.progress()
 
-    def event(self, event: Any) -> None:
-        kind = type(event).__name__
-        if kind == "TrialStarted":
-            self._running[event.request.number] = (self._asked(event.request), 0, None)
-        elif kind == "TrialFinished":
-            self._running.pop(event.request.number, None)
-            self._trial_line(event)
-        if kind in ("TrialStarted", "TrialFinished", "CauseFound"):
-            self._progress = self._bisection.progress()
-        if kind == "CauseFound":
-            names = " with ".join(f"{n}={text.show(v['bad'])}" for n, v in event.cause.values.items())
-            self._line(Text.assemble(("Proven: ", "bold"), (names, "bold red")))
+    def event(self, event: Event) -> None:
+        match event:
+            case TrialStarted():
+                self._running[event.request.number] = (self._asked(event.request), 0, None)
+            case TrialFinished():
+                self._running.pop(event.request.number, None)
+                self._trial_line(event)
+            case CauseFound():
+                names = " with ".join(f"{n}={text.show(v['bad'])}" for n, v in event.cause.values.items())
+                self._line(Text.assemble(("Proven: ", "bold"), (names, "bold red")))
+            case _:
+                return
+        self._progress = self._bisection.progress()
 
     def safe_run_started(self, number: int, question: Any) -> None:
         if not self._safe_runs:

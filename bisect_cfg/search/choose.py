@@ -20,6 +20,7 @@ from math import exp
 
 import numpy as np
 
+from bisect_cfg.factors import Purpose
 from bisect_cfg.search.belief import FALSE_FAIL, Belief, Local
 from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.problem import Ask, Problem, bits
@@ -212,7 +213,7 @@ def _search_ask(problem: Problem, local: Local, mask: int, companions: int) -> A
         text = f"Is a cause among these {mask.bit_count()} of {local.region.bit_count()} suspects?"
     else:
         text = f"Is there a cause without {problem.show(problem.full & ~mask)}?"
-    return Ask(mask, companions, "search", text)
+    return Ask(mask, companions, Purpose.SEARCH, text)
 
 
 def _informative(problem: Problem, values: Values, local: Local, seed: int) -> Iterable[tuple[int, float]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import log
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.search.belief import Belief, prior_of_rates
 from bisect_cfg.search.choose import choose
 from bisect_cfg.search.doubt import Doubt
@@ -120,7 +120,7 @@ class Isolation:
                     return self._state(Wait("A contradiction is being looked into."))
                 shown = self.problem.show(self.problem.full & ~mask)
                 text = f"Is the failure random, or does a setting hide it? (The same run again, without {shown}.)"
-                return self._ask(Ask(mask, 0, "masking", text))
+                return self._ask(Ask(mask, 0, Purpose.MASKING, text))
         return None
 
     def _unexplained(self, known: Iterable[int]) -> int | None:
@@ -284,7 +284,7 @@ class Isolation:
             if self.tally.of(company).running:
                 return self._state(Wait("A spot check is running."))
             reason = f"Does {self.problem.show(cause)} still fail together with all that is no cause?"
-            return self._ask(Ask(company, 0, "masking", reason))
+            return self._ask(Ask(company, 0, Purpose.MASKING, reason))
         return None
 
     def _masked(self) -> State | None:
@@ -314,7 +314,7 @@ class Isolation:
             for index, claim in cause.without.items():
                 if claim.subset and claim.note != IMPLIED:
                     reason = f"Does {self.problem.show(cause.parameters)} pass again without {self.problem.names[index]}?"
-                    ask = Ask(claim.subset, claim.subset & ~cause.parameters, "cause minus one", reason)
+                    ask = Ask(claim.subset, claim.subset & ~cause.parameters, Purpose.CAUSE_MINUS_ONE, reason)
                     asks.setdefault(claim.subset, ask)
         doubt = Doubt(self.problem, self.tally, self.causes, asks)
         share = ERROR_SHARE_AT_EACH_RATE if self.problem.confirm is None else ERROR_SHARE
@@ -333,7 +333,7 @@ class Isolation:
                 worth[witness] = log(now / max(doubt.of(failing=True), 1e-12)) / price
                 worth[witness] -= 1e-6 * self.tally.of(witness).fails
                 reason = f"Does {self.problem.show(cause.parameters)} fail every time? A pass proves little if not."
-                asks[witness] = Ask(witness, cause.companions, "cause fails", reason)
+                asks[witness] = Ask(witness, cause.companions, Purpose.CAUSE_FAILS, reason)
         free = {mask: value for mask, value in worth.items() if not self.tally.of(mask).running}
         if not free:
             return self._state(Wait("Repeated runs are going on.")) if worth else None
@@ -379,7 +379,7 @@ class Isolation:
 
     def _cure_ask(self, mask: int) -> Ask:
         shown = self.problem.show(self.problem.full & ~mask)
-        return Ask(mask, 0, "correction", f"Does the bad configuration pass without {shown}?")
+        return Ask(mask, 0, Purpose.CORRECTION, f"Does the bad configuration pass without {shown}?")
 
     def _variants(self, correction: int) -> list[int]:
         """The largest valid subsets without the correction: itself, or with the least more reset to good."""

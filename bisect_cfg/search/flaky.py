@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import exp
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.search.models import Models, hypotheses_of
 from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.problem import Ask, FoundCause, Problem, Wait
@@ -194,12 +194,12 @@ def _ask(problem: Problem, models: Models, missing: dict[int, Ask], mask: int, c
     else:
         shown = f"with only {problem.show(mask)}"
     if inside:
-        return Ask(mask, companions, "search", f"Does it fail {shown}? Failures are random, so one run is not enough.")
-    return Ask(mask, companions, "search", f"Does it pass {shown}? Failures are random, one pass may be luck.")
+        return Ask(mask, companions, Purpose.SEARCH, f"Does it fail {shown}? Failures are random, so one run is not enough.")
+    return Ask(mask, companions, Purpose.SEARCH, f"Does it pass {shown}? Failures are random, one pass may be luck.")
 
 
 def correction_ask(problem: Problem, mask: int) -> Ask:
     """The run that shows a correction to cure."""
     shown = problem.show(problem.full & ~mask)
-    return Ask(mask, 0, "correction", f"Does the bad configuration pass without {shown}?")
+    return Ask(mask, 0, Purpose.CORRECTION, f"Does the bad configuration pass without {shown}?")
 

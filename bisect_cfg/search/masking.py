@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.search.problem import Ask, FoundCause, Problem, Record, bits, mask_of
 from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.validity import Validity
@@ -62,7 +62,7 @@ def look_for_masking(
                     reason = (
                         f"Is the failure of {problem.show(cause.parameters)} random, or hidden by a setting?"
                     )
-                    return Ask(mask, mask & ~cause.parameters & cause.companions, "masking", reason)
+                    return Ask(mask, mask & ~cause.parameters & cause.companions, Purpose.MASKING, reason)
             step = _narrow(problem, tally, validity, cause, witness, hiding & ~witness)
             if isinstance(step, Ask):
                 return step
@@ -95,7 +95,7 @@ def _narrow(
 
 
 def _ask(problem: Problem, cause: FoundCause, mask: int) -> Ask:
-    return Ask(mask, 0, "masking", f"Which setting hides the failure of {problem.show(cause.parameters)}?")
+    return Ask(mask, 0, Purpose.MASKING, f"Which setting hides the failure of {problem.show(cause.parameters)}?")
 
 
 def _known(tally: Tally, validity: Validity, mask: int) -> bool | None:

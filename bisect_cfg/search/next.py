@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.search.duality import isolate
 from bisect_cfg.search.problem import Ask, Conclusion, Done, Problem, Question, Record, State, Wait
 from bisect_cfg.search.tally import Tally
@@ -76,7 +76,7 @@ def _ends(problem: Problem, tally: Tally) -> Question | None:
         if bad.unresolved:
             note = "The bad configuration neither passed nor failed in a way that could be told."
             return Done(Conclusion("inconclusive", notes=(note,)))
-        return Ask(problem.full, 0, "bad baseline", "Does the bad configuration fail?")
+        return Ask(problem.full, 0, Purpose.BAD_BASELINE, "Does the bad configuration fail?")
     if good.fails and good.passes:
         others = [r.other for r in tally.records if r.outcome is Outcome.UNRESOLVED and r.other]
         after = f", after runs that ended in another failure ({others[-1]})" if others else ""
@@ -92,7 +92,7 @@ def _ends(problem: Problem, tally: Tally) -> Question | None:
         if good.unresolved:
             note = "The good configuration did not run to its end; nothing can be compared with it."
             return Done(Conclusion("inconclusive", notes=(note,)))
-        return Ask(0, 0, "good baseline", "Does the good configuration pass?")
+        return Ask(0, 0, Purpose.GOOD_BASELINE, "Does the good configuration pass?")
     return _again(problem, tally) or _all_the_same(problem, tally)
 
 
@@ -109,7 +109,7 @@ def _again(problem: Problem, tally: Tally) -> Question | None:
         return Done(Conclusion("inconclusive", reproduction=(bad.fails, bad.runs), notes=(note,)))
     if bad.running:
         return None  # whoever else has time goes on: it nearly always fails again
-    return Ask(problem.full, 0, "bad baseline", "Does the bad configuration fail again?")
+    return Ask(problem.full, 0, Purpose.BAD_BASELINE, "Does the bad configuration fail again?")
 
 
 def _all_the_same(problem: Problem, tally: Tally) -> Question | None:
@@ -138,4 +138,4 @@ def _all_the_same(problem: Problem, tally: Tally) -> Question | None:
     if tally.of(0).running:
         return Wait("The good configuration is run again.")
     reason = f"Does the good configuration still pass? The last {len(streak)} runs ended in {streak[-1].other}."
-    return Ask(0, 0, "good baseline", reason)
+    return Ask(0, 0, Purpose.GOOD_BASELINE, reason)

@@ -38,9 +38,6 @@ only what crashes."""
 TELLING = 0.05
 """Logarithm below which the factor of a setting is none: five per cent are noise."""
 
-PROOFS = ("cause fails", "cause minus one", "correction")
-"""Purposes whose runs may go on for longer than others."""
-
 
 @dataclass(frozen=True)
 class Prices:
@@ -72,7 +69,7 @@ class Prices:
         for number, record in enumerate(runs):
             rows[number, : problem.size] = switches(record.subset, problem.size)[:-1]
             passed = record.outcome is Outcome.PASS
-            rows[number, problem.size :] = (1.0, not passed, passed and record.purpose in PROOFS)
+            rows[number, problem.size :] = (1.0, not passed, passed and record.purpose.proves)
         # The logarithms of the times, less what the prior expects, explained by as little as possible.
         times = np.log([record.seconds for record in runs])
         spread = np.append(np.full(problem.size, SPREAD), np.full(3, SPREAD_OF_THE_REST)) ** 2

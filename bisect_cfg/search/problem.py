@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 
 
 CAREFUL = 0.95
@@ -49,7 +49,7 @@ class Record:
 
     subset: int
     outcome: Outcome | None
-    purpose: str = "search"
+    purpose: Purpose = Purpose.SEARCH
     number: int = -1
     seconds: float = 0.0
     companions: int = 0
@@ -63,14 +63,13 @@ class Ask:
     Attributes:
         subset: what to set to bad, companions included.
         companions: the part of it added only to make it valid.
-        purpose: "bad baseline", "good baseline", "search", "cause fails", "cause minus one", "correction",
-            "masking".
+        purpose: what for.
         reason: one sentence for people.
     """
 
     subset: int
     companions: int = 0
-    purpose: str = "search"
+    purpose: Purpose = Purpose.SEARCH
     reason: str = ""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.problem import Ask, Claim, FoundCause, Problem, bits
 from bisect_cfg.search.tally import Tally
@@ -106,7 +106,7 @@ def prove(
     missing: list[Step] = []
     if tally.of(witness).fails < max(times, 1):
         reason = f"Does {shown} alone fail?" if not companions else f"Does {shown} fail?"
-        missing.append(Step(witness, Outcome.FAIL, Ask(witness, companions, "cause fails", reason)))
+        missing.append(Step(witness, Outcome.FAIL, Ask(witness, companions, Purpose.CAUSE_FAILS, reason)))
     claims: dict[int, Claim] = {}
     grouped = inseparable = 0
     seen = tally.of(witness)
@@ -137,7 +137,7 @@ def prove(
                 continue
         if count.passes < max(times, 1):
             reason = f"Does {shown} still fail without {problem.names[index]}?"
-            step = Ask(smaller, smaller & ~cause, "cause minus one", reason)
+            step = Ask(smaller, smaller & ~cause, Purpose.CAUSE_MINUS_ONE, reason)
             missing.append(Step(smaller, Outcome.PASS, step))
     for index in bits(companions & ~grouped):
         bit = 1 << index
@@ -148,7 +148,7 @@ def prove(
             refuted = True
             continue
         reason = f"Does {shown} fail without the companion {problem.names[index]} as well?"
-        missing.append(Step(other, Outcome.FAIL, Ask(other, other & ~cause, "cause fails", reason)))
+        missing.append(Step(other, Outcome.FAIL, Ask(other, other & ~cause, Purpose.CAUSE_FAILS, reason)))
     if missing or refuted:
         return Proof(tuple(missing), refuted)
     for index in bits(grouped):

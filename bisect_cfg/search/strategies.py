@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bisect_cfg.factors import Purpose
 from bisect_cfg.search.problem import Ask, Problem, bits, mask_of
 from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.validity import Validity
@@ -46,7 +47,7 @@ def replay(problem: Problem, tally: Tally, validity: Validity, pool: int, plain:
             return False
         if tally.of(mask | extra).runs:
             return tally.of(mask | extra).fails > 0
-        raise Needed(Ask(mask | extra, extra, "search", reason))
+        raise Needed(Ask(mask | extra, extra, Purpose.SEARCH, reason))
 
     return run
 

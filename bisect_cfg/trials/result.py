@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,14 @@ class TrialRequest:
         number: the number of the trial in its study; trials of one study never share one.
         configuration: dotted name -> value, complete (good values included).
         subset: the factors that are bad in it, companions included.
-        purpose: which part of the bisection asks: "bad baseline", "good baseline", "search", "cause fails",
-            "cause minus one", "correction", "masking".
+        purpose: which part of the bisection asks.
         reason: one sentence for people: what this trial asks.
     """
 
     number: int
     configuration: dict[str, Any]
     subset: frozenset[str]
-    purpose: str
+    purpose: Purpose
     reason: str
 
 

@@ -56,10 +56,8 @@ HORIZON_MARGIN = 4
 """A trial runs for twice the steps after which the bad configuration fails, and at least four more: other
 settings can delay a failure (a warmup, a stronger clip) without being its cause."""
 
-PROOFS = ("cause fails", "cause minus one", "correction")
 STRETCH = 2
-"""Runs for these purposes, on which the answer rests, go on for this many horizons: a failure that is only delayed
-shows itself there."""
+"""Runs on which the answer rests go on for this many horizons: a failure that is only delayed shows itself there."""
 
 REPRODUCTION_PATIENCE = Patience(1800.0, UNKNOWN_SECONDS, HANG_SECONDS, times=HANG_TIMES)
 """For the first run, when nothing is known about the script's pace: half an hour to load data and a model, two minutes
@@ -377,7 +375,7 @@ class ScriptRunner:
 
     def run(self, request: TrialRequest) -> TrialResult:
         """Run one trial and judge it by the failure under study."""
-        steps = self.horizon * (STRETCH if request.purpose in PROOFS else 1)
+        steps = self.horizon * (STRETCH if request.purpose.proves else 1)
         run = self.train(request.number, request.configuration, steps)
         result = self.judged(run, steps)
         if result.outcome is Outcome.UNRESOLVED and self.level != "cold" and run.seen.invalid is None:

@@ -22,6 +22,7 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
+from bisect_cfg.events import TrialFinished
 from bisect_cfg.script_bisection import bisect_script
 from bisect_cfg.script_study import Answer, Listener, Options
 from bisect_cfg.targets.script import Script, find_script
@@ -71,7 +72,7 @@ class Clock(Listener):
         self.begun, self.processor = time.perf_counter(), time.process_time()
 
     def event(self, event) -> None:
-        if type(event).__name__ == "TrialFinished":
+        if isinstance(event, TrialFinished):
             self.inside += event.result.seconds
             self.trials += 1
             self.ended, self.processor_ended = time.perf_counter(), time.process_time()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.search import Problem, Record
 from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.prior import names_it, odds_of
@@ -29,7 +29,7 @@ def records_of(rng: random.Random, factors: list[float], count: int) -> list[Rec
         failed = mask & 2
         took = 10 * math.exp(sum(f for i, f in enumerate(factors) if mask >> i & 1)) * (0.5 if failed else 1)
         outcome = Outcome.FAIL if failed else Outcome.PASS
-        records.append(Record(mask, outcome, "search", number, took * math.exp(rng.gauss(0, 0.05))))
+        records.append(Record(mask, outcome, Purpose.SEARCH, number, took * math.exp(rng.gauss(0, 0.05))))
     return records
 
 
@@ -45,7 +45,7 @@ def test_the_one_costly_setting_is_learned_from_the_times(seed: int) -> None:
 
 
 def test_equal_times_have_no_price() -> None:
-    records = [Record(mask, Outcome.PASS, "search", mask, 3.0) for mask in range(1, 9)]
+    records = [Record(mask, Outcome.PASS, Purpose.SEARCH, mask, 3.0) for mask in range(1, 9)]
     assert Prices.of(Problem(NAMES), Tally(records)).flat
     assert Prices.of(Problem(NAMES), Tally([])).flat
 

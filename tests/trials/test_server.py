@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.factors import Outcome
+from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import build_settings
@@ -189,7 +189,7 @@ def test_children_of_a_server_that_is_closed_are_asked_again(started):
 
     def run(number: int, what: str) -> None:
         configuration = {**settings.bad, "loss_type": what}
-        found[number] = runner.run(TrialRequest(number, configuration, frozenset(), "search", ""))
+        found[number] = runner.run(TrialRequest(number, configuration, frozenset(), Purpose.SEARCH, ""))
 
     threads = [threading.Thread(target=run, args=(number, "slow")) for number in (1, 2)]
     for thread in threads:
