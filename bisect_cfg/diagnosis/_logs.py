@@ -265,7 +265,7 @@ class Reader:
         """The `ANCHORS` that still matter: of thousands of assertions only the first counts."""
         return ANCHORS[1:] if self.evidence.assertion else ANCHORS
 
-    def feed(self, block: bytes, number: int, scan: Scan, each: EachLine | None = None) -> None:
+    def feed(self, block: bytes, number: int, scan: Scan, each: EachLine | None = None) -> int:
         """Looks at those lines of a block that the scan stops at, and at those that may be part of a traceback.
 
         Args:
@@ -273,6 +273,9 @@ class Reader:
             number: The number of its first line.
             scan: Stops at all `ANCHORS` (and more, as the caller likes).
             each: Called with every line looked at, and its number.
+
+        Returns:
+            The number of the line after the block's last one.
         """
         position = counted = checked = 0
         trouble, trouble_end = -1, -1  # the scan's next stop
@@ -299,6 +302,7 @@ class Reader:
                 each(raw, number, block, end, raised)
             position = end + 1
         self._saw_progress(block, checked, len(block))
+        return number + block.count(b"\n", counted)
 
     def _saw_progress(self, block: bytes, start: int, end: int) -> None:
         """Notes whether training went on after the errors so far."""
@@ -427,6 +431,5 @@ def read(stream: BinaryIO) -> Evidence:
     reader = Reader()
     number = 1
     for block in blocks(stream):
-        reader.feed(block, number, _TROUBLE)
-        number += block.count(b"\n")
+        number = reader.feed(block, number, _TROUBLE)
     return reader.evidence

@@ -77,6 +77,8 @@ _ROW = re.compile(
 )
 # What every such row contains, as plain words, which are found at memory speed.
 _ROW_WORDS = (b"grad_norm", b"loss'", b'loss"', b"grad norm", b"pg_loss", b"'reward'", b'"reward"', b"entropy")
+WORDS = (*_ROW_WORDS, b"Step", b"train_runtime")
+"""Of these every block has one that `Rows` has anything to do with."""
 _NON_FINITE = re.compile(rb"grad[_ ]norm['\"]?: ?['\"]?(?:np\.float\d+\()?(?:[Nn]a[Nn]|-?[Ii]nf)")
 _VALUE = re.compile(
     r"['\"]?(?P<name>[A-Za-z_][\w/.@-]*(?: (?:loss|norm|rate|samples))?)['\"]?: ?['\"]?(?:np\.float\d+\(|tensor\()?"
@@ -190,8 +192,16 @@ class Rows:
         if not math.isfinite(row.values.get("grad_norm", 0.0)) and len(self._broken) < ENOUGH:
             self._broken.append(row)
 
-    def feed(self, block: bytes, number: int) -> bool:
-        """Looks at one block, whose first line has this number; whether it has rows."""
+    def feed(self, block: bytes, number: int, maybe: bool = True) -> bool:
+        """Looks at one block; whether it has rows.
+
+        Args:
+            block: Whole lines.
+            number: The number of its first line.
+            maybe: False if it is known to have none of the `WORDS`.
+        """
+        if not maybe and not self._columns:
+            return False
         if self._finished is None and _FINISHED in block:
             self._finish(block, number)
         if b"Step" in block or self._columns:

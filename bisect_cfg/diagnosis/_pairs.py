@@ -3,8 +3,10 @@
 A regular expression stops at every byte that begins an anchor, one in ten in prose. But each pattern can be begun at
 any pair of bytes it contains, and of the 65,536 pairs a log uses few often: "vl" or "b'" hardly ever come. So each
 pattern is begun at the pair that is rarest in a sample of this very log, one table lookup for each pair of the block
-finds the places where one of them stands, a second one keeps those where the right pair follows, and only there the
-patterns are tried. That is several times faster than the regular expression on prose, and about as fast on everything.
+finds the places where one of them stands, a second one keeps those where the right pair follows, and only where all of
+the pattern's plain characters stand around it the line is looked at. That is several times faster than the regular
+expression on prose, and about as fast on everything. Words that only have to be known to be somewhere in a block (of
+rows of metrics) are found by the same look.
 
 numpy takes a tenth of a second to import; a small log is read before that.
 """
@@ -17,13 +19,17 @@ from typing import NamedTuple
 
 import numpy
 
-from bisect_cfg.diagnosis._anchors import LONGEST, SHORTEST
+from bisect_cfg.diagnosis._anchors import SHORTEST
 
 STOP = 1000
 """What a place costs where two right pairs stand, and Python has to look, in places where only the first one does."""
 
 QUADS = 1 << 20
 """Places of the table of two pairs in a row: a thousand times the patterns, so few others fall on theirs."""
+
+
+STOPS, WORD = 1, 2
+"""Bits of the tables: what begins with that pair is a pattern, or a word that the block only has to be known to have."""
 
 
 class Stop(NamedTuple):
@@ -48,56 +54,65 @@ class PairScanner:
     Args:
         patterns: Each one's plain runs (see `_anchors.literals`), of which every match has all.
         sample: Part of the log.
+        words: Of these `has_word` says whether a block may have one.
     """
 
-    def __init__(self, patterns: Iterable[Sequence[str]], sample: bytes) -> None:
+    def __init__(self, patterns: Iterable[Sequence[str]], sample: bytes, words: Iterable[bytes] = ()) -> None:
         counts, quads = _count(sample)
-        starts: dict[bytes, set[bytes]] = {}
-        for runs in patterns:
-            raw = [run.encode() for run in runs]
-            anchors = {run[at : at + LONGEST] for run in raw for at in range(len(run) - SHORTEST + 1)}
+        starts: set[bytes] = set()
 
-            def cost(one: bytes) -> tuple[int, int, bytes]:
-                # A pair that another pattern has to pay for already costs nothing; of equals the longest says most.
-                stops = quads[_quad(_key(one), _key(one[2:]))]
-                return (0 if one[:2] in starts else counts[_key(one)]) + STOP * stops, -len(one), one
+        def cost(begin: tuple[bytes, int]) -> tuple[int, int, bytes]:
+            # A pair that another pattern has to pay for already costs nothing; of equals the longest run says most.
+            run, at = begin
+            pair = run[at : at + 2]
+            stops = quads[_quad(_key(pair), _key(run[at + 2 : at + SHORTEST]))]
+            return (0 if pair in starts else counts[_key(pair)]) + STOP * stops, -len(run), run[at:]
 
-            best = min(anchors, key=cost)
-            starts.setdefault(best[:2], set()).add(best[2:])
-        self._wanted = numpy.zeros(1 << 16, dtype=bool)
-        self._followed = numpy.zeros(QUADS, dtype=bool)
-        for pair, rests in starts.items():
-            self._wanted[_key(pair)] = True
-            for rest in rests:
-                self._followed[_quad(_key(pair), _key(rest))] = True
-        self._anchors: dict[bytes, tuple[bytes, ...]] = {}
-        for pair, rests in starts.items():
-            for rest in rests:
-                anchor = pair + rest
-                self._anchors[anchor[:SHORTEST]] = (*self._anchors.get(anchor[:SHORTEST], ()), anchor)
+        self._wanted = numpy.zeros(1 << 16, dtype=numpy.uint8)
+        self._followed = numpy.zeros(QUADS, dtype=numpy.uint8)
+        self._runs: dict[bytes, tuple[tuple[int, bytes], ...]] = {}
+        for kind, runs in [*((STOPS, [run.encode() for run in runs]) for runs in patterns), *((WORD, [word]) for word in words)]:
+            run, at = min(((run, at) for run in runs for at in range(len(run) - SHORTEST + 1)), key=cost)
+            begin = run[at : at + SHORTEST]
+            starts.add(begin[:2])
+            self._wanted[_key(begin)] |= kind
+            self._followed[_quad(_key(begin), _key(begin[2:]))] |= kind
+            known = self._runs.get(begin, ())
+            if kind == STOPS and (at, run) not in known:
+                self._runs[begin] = (*known, (at, run))
         self._block = b""
         self._places: list[int] = []
+        self._word = False
 
     def search(self, block: bytes, position: int = 0) -> Stop | None:
         """The first anchor at or after a position."""
-        if block is not self._block:
-            self._block, self._places = block, self._look(block)
+        self._look(block)
         for index in range(bisect.bisect_left(self._places, position), len(self._places)):
             place = self._places[index]
-            for anchor in self._anchors.get(block[place : place + SHORTEST], ()):
-                if block.startswith(anchor, place):
-                    return Stop(place, anchor)
+            for at, run in self._runs.get(block[place : place + SHORTEST], ()):
+                if place >= at and block.startswith(run, place - at):
+                    return Stop(place, run[at:])
         return None
 
-    def _look(self, block: bytes) -> list[int]:
-        """Where one of the pairs stands."""
-        even, odd = (self._begun(pairs) for pairs in _pairs(block))
-        return numpy.sort(numpy.concatenate((2 * even, 2 * odd + 1))).tolist()
+    def has_word(self, block: bytes) -> bool:
+        """Whether one of the words may be in a block."""
+        self._look(block)
+        return self._word
 
-    def _begun(self, pairs: numpy.ndarray) -> numpy.ndarray:
-        """The indices of the pairs that begin an anchor, as far as two pairs in a row tell."""
-        at = numpy.flatnonzero(self._wanted[pairs[:-1]])
-        return at[self._followed[_quad(pairs[at].astype(numpy.uint32), pairs[at + 1])]]
+    def _look(self, block: bytes) -> None:
+        """Notes where one of the patterns may stand, and whether one of the words may."""
+        if block is self._block:
+            return
+        (even, one), (odd, other) = (self._begun(pairs) for pairs in _pairs(block))
+        self._block, self._word = block, one or other
+        self._places = numpy.sort(numpy.concatenate((2 * even, 2 * odd + 1))).tolist()
+
+    def _begun(self, pairs: numpy.ndarray) -> tuple[numpy.ndarray, bool]:
+        """The indices of the pairs that begin a pattern, as far as two pairs in a row tell; and whether any begins a word."""
+        at = numpy.flatnonzero(self._wanted.take(pairs[:-1], mode="clip"))  # "clip" is the mode that checks no index
+        first = pairs[at]
+        kinds = self._wanted[first] & self._followed[_quad(first.astype(numpy.uint32), pairs[at + 1])]
+        return at[(kinds & STOPS) > 0], bool((kinds & WORD).any())
 
 
 def _pairs(data: bytes) -> tuple[numpy.ndarray, numpy.ndarray]:

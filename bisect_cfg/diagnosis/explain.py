@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from bisect_cfg.diagnosis import _advice, _errors, _logs, _versions, signature
 from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest, scanner
-from bisect_cfg.diagnosis._metrics import FACTS, Rows
+from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._text import clean
 from bisect_cfg.diagnosis.conditions import judge
 from bisect_cfg.diagnosis.knowledge import Clue, Entry, load
@@ -310,9 +310,10 @@ class Reading:
                 self.head += block[: _versions.LOOKED_AT]
             self.tail = block[-_versions.LOOKED_AT :]
             before = len(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample)
-            self._reopen(self.rows.feed(block, number))
+            has_word = getattr(scan, "has_word", None)  # of a scan that is fitted to a large log
+            self._reopen(self.rows.feed(block, number, has_word is None or has_word(block)))
             self.errors.begin(block)
-            self.logs.feed(block, number, scan, self._line)
+            number = self.logs.feed(block, number, scan, self._line)
             for pattern, hits in self._hits.items():
                 if hits >= EVIDENCE:
                     self._open.pop(pattern, None)
@@ -322,7 +323,6 @@ class Reading:
             after = len(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample)
             if after != before:
                 scan = self._scanner()
-            number += block.count(b"\n")
         self.lines = number - 1 + (not self.tail.endswith(b"\n") and bool(self.tail))
         self._look_at_the_end()
 
@@ -412,7 +412,7 @@ class Reading:
             return scanner(patterns)
         from bisect_cfg.diagnosis._pairs import PairScanner
 
-        return PairScanner(patterns, self._sample)
+        return PairScanner(patterns, self._sample, WORDS)
 
     def _line(self, raw: bytes, number: int, block: bytes, end: int, raised: _logs.Traceback | None) -> None:
         if self.quoting or (raw.startswith(b'{"') and _OF_A_DATA_SET.search(raw)):
