@@ -61,6 +61,9 @@ LARGE = 10.0
 """grad_norm of healthy GRPO runs lies between 0.05 and about 2 before clipping; only beside other clues does a larger
 one mean something."""
 
+DRIFTED_KL = 1.0
+"""KL to the reference above which a policy has moved far; NaN after it may be the KL term's own overflow."""
+
 RATIO_FLOOR = 0.8
 """A mean sampling ratio below this throws a fifth of the gradient away; top_k=50 gives 0.17."""
 
@@ -353,12 +356,16 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
     if len(bad_loss) > 1 and (bad_loss[-1] is rows_with("loss", last)[-1] or len(bad_loss) >= BROKEN_STREAK):
         facts["non-finite-loss"] = bad_loss
     was_finite = broken_before = False
+    largest_kl = 0.0
     for row in rows_with("kl", rows):
         value = row.values["kl"]
-        if math.isinf(value) or (math.isnan(value) and was_finite and not broken_before):
+        # NaN in everything at once, out of a small kl, came from elsewhere and only shows here too.
+        alone = math.isfinite(row.values.get("grad_norm", math.nan)) or largest_kl > DRIFTED_KL
+        if math.isinf(value) or (math.isnan(value) and was_finite and not broken_before and alone):
             facts["kl-overflow"] = [row]
             break
         was_finite |= math.isfinite(value)
+        largest_kl = max(largest_kl, value) if math.isfinite(value) else largest_kl
         broken_before |= not math.isfinite(row.values.get("grad_norm", 0.0))
     for name, fact in (("reward", "missing-reward"), ("reward_std", "undefined-spread")):
         missing = [row for row in rows_with(name, last) if math.isnan(row.values[name])]
