@@ -34,6 +34,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+TRAINING_FIXTURES = frozenset({"library", "warm", "real_tool", "bisected", "bench"})
+"""Whatever starts a training needs one of these, or says so itself (`pytest.mark.training`)."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if TRAINING_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("training")
+
+
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stand-in for torch, transformers and trl."""

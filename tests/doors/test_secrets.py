@@ -165,6 +165,7 @@ def test_factors_of_a_bisection_that_are_secrets(tmp_path):
 # ------------------------------------------------------------------------------------------------------ what is secret
 
 
+@pytest.mark.training  # imports trl
 def test_names_over_every_installed_config_class():
     import peft
     import transformers
