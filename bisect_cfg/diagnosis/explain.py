@@ -17,7 +17,7 @@ import io
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from bisect_cfg.diagnosis import _advice, _errors, _logs, _versions, signature
@@ -26,6 +26,7 @@ from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._text import clean
 from bisect_cfg.diagnosis.conditions import judge
 from bisect_cfg.diagnosis.knowledge import Clue, Entry, load
+from bisect_cfg.probe.secrets import mask_arguments, scrub
 
 EVIDENCE = 3
 """Lines shown for each clue. A device-side assertion prints thousands of the same."""
@@ -249,7 +250,7 @@ def combine(
     last = max(errors, key=lambda error: error.line) if len(readings) == 1 and errors else None
     return Explanation(
         tuple(matches),
-        failure or (None if survived_all else signature.from_evidence(evidence)),
+        failure or (None if survived_all else _scrubbed(signature.from_evidence(evidence))),
         _command(next((reading.command for reading in readings if reading.command), None)),
         sum(reading.lines for reading in readings),
         _line_of(cause, by_error),
@@ -257,7 +258,7 @@ def combine(
         tuple(aside),
         sum(reading.rows.count for reading in readings),
         told,
-        _advice.advise(cause) if not matches or matches[0].entry.general else None,
+        _without_secrets(_advice.advise(cause)) if not matches or matches[0].entry.general else None,
     )
 
 
@@ -483,13 +484,23 @@ def _all_survived(clue: Clue, lines: list[Line] | None, readings: Sequence[Readi
     return all(by_name[line.file].survived(line.number) for line in lines)
 
 
+def _scrubbed(failure: signature.Signature | None) -> signature.Signature | None:
+    return failure and replace(failure, message=scrub(failure.message))
+
+
+def _without_secrets(advice: _advice.Advice | None) -> _advice.Advice | None:
+    if advice is None:
+        return None
+    return replace(advice, says=scrub(advice.says), steps=tuple(map(scrub, advice.steps)))
+
+
 def _line_of(error: _errors.Error | None, by_error: Mapping[int, Reading]) -> Line | None:
     if error is None:
         return None
     text = error.text
     if error.more and (text.endswith(":") or len(text) < 60):
         text = f"{text} {error.more[0].strip()}"
-    return Line(error.line, text, by_error[id(error)].name)
+    return Line(error.line, scrub(text), by_error[id(error)].name)
 
 
 def _match(
@@ -514,7 +525,7 @@ def _match(
     score += FOR_ALL * len(entry.all) + FOR_HINT * len(hints) + FOR_CONDITION * len(holding)
     why = [_reason(clue, found[clue]) for clue in [*present, *entry.all, *hints]]
     why += [f"{verdict.found} ({verdict.asks})" for verdict in holding]
-    lines = {line for clue in [*present, *entry.all, *hints] for line in found[clue][:EVIDENCE]}
+    lines = {replace(line, text=scrub(line.text)) for clue in [*present, *entry.all, *hints] for line in found[clue][:EVIDENCE]}
     unchecked = tuple(verdict.asks for verdict in verdicts if verdict.holds is None)
     evidence = tuple(sorted(lines, key=lambda line: (line.file, line.number)))
     # A clue that is needed besides counts as well: of two exceptions the entry may have the other one in mind.
@@ -568,5 +579,5 @@ def _command(launched: str | None) -> str:
             import shlex
 
             target = words[scripts[0]]
-            arguments = shlex.join(words[scripts[0] + 1 :])
+            arguments = shlex.join(mask_arguments(words[scripts[0] + 1 :]))
     return f"bisect-cfg bisect {target} --study study" + (f" -- {arguments}" if arguments else "")

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from bisect_cfg.diagnosis._anchors import literals, scanner
 from bisect_cfg.diagnosis._pairs import PairScanner
+from bisect_cfg.diagnosis._render import as_json
 from bisect_cfg.diagnosis.explain import explain, explain_command, explain_text
 
 ROOT = Path(__file__).parents[2]
@@ -240,3 +241,22 @@ def test_literals_and_scanner() -> None:
     scan = scanner([literals(r"must be divisible by \d+"), ["浮点数例外"]])
     assert scan.search(b"4 must be divisible by 3") and scan.search("x浮点数例外".encode())
     assert not scan.search(b"4 is divisible, but not by 3")
+
+
+def test_secrets_in_the_lines_that_are_quoted_are_masked() -> None:
+    token, key = "hf_" + "a1B2c3D4e5F6g7H8", "sk-" + "Zz19" * 6
+    lines = (
+        f"OSError: You are trying to access a gated repo with token={token}\n",
+        f"OddError: the service at https://me:{key}@example.org said no (api_key='{key}')\n",
+        f"subprocess.CalledProcessError: Command '['python', 'train.py', '--hub_token', '{token}', '--lr', '1']' returned non-zero exit status 1\n",
+    )
+    for line in lines:
+        explanation = explain_text("Traceback (most recent call last):\n  File \"a.py\", line 3, in main\n    f()\n" + line)
+        for shown in (str(explanation), as_json(explanation)):
+            assert token not in shown and key not in shown and "***" in shown
+
+
+def test_nan_in_everything_at_once_is_no_overflow_of_the_kl_term() -> None:
+    nan = float("nan")
+    broken = {name: lambda step: nan if step > 8 else 0.005 for name in ("kl", "loss", "grad_norm", "entropy")}
+    assert explain_text(rows(**broken)).matches[0].entry.id == "non-finite-gradient"
