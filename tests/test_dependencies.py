@@ -1,0 +1,46 @@
+"""What the package imports is what pyproject.toml declares."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = ROOT / "pyproject.toml"
+
+GOES_BY = {"pyyaml": "yaml"}
+"""Distributions that are imported under another name."""
+
+OPTIONAL = {"tensorboard", "zstandard", "compression"}
+"""Imported where it is installed, otherwise the user is told (`compression` is Python's own from 3.14 on)."""
+
+OURS = {"bisect_cfg", "_bisect_cfg_probe"}
+
+
+def imported() -> dict[str, str]:
+    """Top-level module -> a file that imports it."""
+    found: dict[str, str] = {}
+    for path in (ROOT / "bisect_cfg").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for name in names:
+                found.setdefault(name.partition(".")[0], str(path.relative_to(ROOT)))
+    return {name: path for name, path in found.items() if name not in sys.stdlib_module_names | OURS | OPTIONAL}
+
+
+@pytest.mark.skipif(not PROJECT.exists(), reason="only in a checkout")
+def test_what_is_imported_is_declared() -> None:
+    requirements = tomllib.loads(PROJECT.read_text("utf-8"))["project"]["dependencies"]
+    declared = {re.split(r"[^\w.-]", text)[0].lower() for text in requirements}
+    declared |= {GOES_BY[name] for name in declared & GOES_BY.keys()}
+    missing = {name: path for name, path in imported().items() if name.replace("_", "-") not in declared}
+    assert missing == {}
