@@ -18,8 +18,10 @@ from bisect_cfg.diagnosis.where import RERUN, SENT_FROM_OUTSIDE, Where, locate
 from bisect_cfg.errors import InputError, InputsChanged
 from bisect_cfg.factors import configuration_of
 from bisect_cfg.targets.settings import Settings
+from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
-from bisect_cfg.trials.script import Run, ScriptRunner, load_run
+from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.script import ScriptRunner
 
 FOLDER = "where"
 """The run's folder among the trials; it is no trial, and nothing rests on it."""
@@ -104,7 +106,7 @@ def _run(runner: ScriptRunner, settings: Settings, report: Any, bad_run: Run, ki
     )
     configuration = settings.bad if subset is None else configuration_of(subset, settings.good, settings.bad)
     silent = bad_run.seen.died is None
-    return runner.train(
+    plan = Plan(
         FOLDER,
         configuration,
         runner.horizon,
@@ -115,14 +117,15 @@ def _run(runner: ScriptRunner, settings: Settings, report: Any, bad_run: Run, ki
             "from_step": 1 if silent else max(1, min(steps, default=bad_run.seen.step) - STEPS_AHEAD),
             "gdb": shutil.which("gdb"),
         },
-        env={"CUDA_LAUNCH_BLOCKING": "1"},
+        environment={"CUDA_LAUNCH_BLOCKING": "1"},
     )
+    return runner.train(plan)
 
 
 def _same(run: Run, failure: Signature, runner: ScriptRunner) -> bool:
     """Whether the instrumented run failed as the failure under study does."""
     shown = run.seen.failure
-    if shown is not None and runner.is_failure is not None and runner.is_failure(shown):
+    if shown is not None and runner.known.is_failure is not None and runner.known.is_failure(shown):
         return True
     if failure.kind == "signal":
         return f"Fatal Python error: {_SIGNALS.get(failure.name, failure.name)}" in _text(

@@ -15,7 +15,10 @@ from bisect_cfg.script_study import Listener, Options
 from bisect_cfg.study_folder import save_state
 from bisect_cfg.targets.settings import RESOURCES
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.script import LEVELS, Run, ScriptRunner, load_run
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.script import ScriptRunner
+from bisect_cfg.trials.starts import LEVELS
 from bisect_cfg.trials.verdict import judge
 
 WARM_TRIES = 2
@@ -101,7 +104,7 @@ class Baselines:
 
     def outcome_of(self, run: Run) -> Outcome:
         """What a baseline says; silent symptoms of the good configuration are the script's own."""
-        return judge(run.seen, self._runner.is_failure, frozenset(run.seen.silent_kinds))[0]
+        return judge(run.seen, self._runner.known.is_failure, frozenset(run.seen.silent_kinds))[0]
 
     def levels(self) -> tuple[str, ...]:
         """The start levels still to be considered: none warmer than was settled before, or than the user allows."""
@@ -110,7 +113,7 @@ class Baselines:
 
     def bring_up(self, level: str) -> bool:
         """Have trials start at a level; whether that is sound. If not, the user hears why, once."""
-        reason = self._unsound.get(level) or self._runner.start_server(level)
+        reason = self._unsound.get(level) or self._runner.starts.start_at(level)
         if reason is not None and level not in self._unsound:
             self._unsound[level] = reason
             self._note(f"Trials cannot use start {level!r}: {reason}.")
@@ -120,7 +123,7 @@ class Baselines:
         """Bring a level up and see the bad configuration fail there; None if the level is of no use."""
         self._listener.phase("warm start", f"start {level!r}")
         if self._state.get("level") == level:
-            self._runner.level = level  # settled before; the server comes up when a trial needs it
+            self._runner.starts.level = level  # settled before; the server comes up when a trial needs it
         elif not self.bring_up(level):
             return None
         runs: list[Run] = []
@@ -165,7 +168,7 @@ class Baselines:
         known = load_run(self._folder, name)
         if known is not None:
             return known
-        return self._runner.train(name, configuration, self._runner.horizon, costly=costly)
+        return self._runner.train(Plan(name, configuration, self._runner.horizon, costly=costly))
 
     def _good_baseline(self, bad_run: Run, level: str) -> Run:
         """Run the good configuration; where it cannot be afforded, move into it what of the user's makes it cheaper.
@@ -195,7 +198,7 @@ class Baselines:
             moved = [*moved, *names]  # a new list: the state holds the old one, and is written if they differ
             self.keep("moved_because", self._state.get("moved_because", reason))
             self.keep("moved", moved)
-            self._runner.settings = self._runner.settings.without(names)
+            self._runner.learn(settings=self._runner.settings.without(names))
         if moved:
             self._note(
                 f"With the library's defaults the good configuration costs too much here "
@@ -225,7 +228,7 @@ class Baselines:
 
     def _pace_of(self, run: Run) -> float:
         """Seconds a step of a run; of one that failed in its first step, what it spent in training."""
-        return run.seen.pace or max(run.seen.seconds - self._runner.start_seconds, 0.0)
+        return run.seen.pace or max(run.seen.seconds - self._runner.starts.seconds, 0.0)
 
     def _unaffordable(self, good: Run, bad: Run, theirs: float, allowed: float) -> str:
         if good.seen.died is not None and good.seen.died.kind == "out-of-memory":

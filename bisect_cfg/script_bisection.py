@@ -37,15 +37,10 @@ from bisect_cfg.targets.names import SUCCESSORS, check_name, outdated_in, parse_
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings, build_settings
 from bisect_cfg.trials.files import tail_of_log
+from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
-from bisect_cfg.trials.script import (
-    REPRODUCTION_PATIENCE,
-    REPRODUCTION_STEPS,
-    Run,
-    ScriptRunner,
-    horizon_for,
-    load_run,
-)
+from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.script import REPRODUCTION_PATIENCE, REPRODUCTION_STEPS, ScriptRunner, horizon_for
 from bisect_cfg.trials.training import check_watched
 from bisect_cfg.trials.verdict import FailureTest, same_as, widened
 
@@ -72,9 +67,9 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
             timeout=options.trial_timeout,
             jobs=options.jobs,
             devices=options.devices,
+            inputs=Inputs(script, folder, state),
             on_progress=listener.step,
         )
-        runner.inputs = Inputs(script, folder, state)
         try:
             answer = _Phases(script, options, listener, folder, state, runner).run()
         finally:
@@ -163,13 +158,13 @@ class _Phases:
         failure = bad_run.seen.failure
         if failure is None:
             return self._answer("no_failure", bad_run=bad_run)
-        runner.is_failure = self._widened(failure) if options.failure else same_as(failure)
-        if not runner.is_failure(failure):
+        is_failure = self._widened(failure) if options.failure else same_as(failure)
+        if not is_failure(failure):
             raise InputError(
                 f"The run fails, but not in the way --failure {options.failure} asks for: {failure}.",
                 "Leave out --failure to study the failure it shows.",
             )
-        runner.silent = bad_run.seen.died is None
+        runner.learn(is_failure=is_failure, silent=bad_run.seen.died is None)
         runner.horizon = self.options.steps or horizon_for(bad_run.seen.step)
         self.listener.reproduced(bad_run.seen, runner.horizon)
         return self._compare(bad_run, good, pins)
@@ -209,8 +204,7 @@ class _Phases:
             return self._answer("baseline_fails", settings=settings, bad_run=bad_run, good_run=good_run)
         for symptom in good_run.seen.symptoms:
             self._note(f"About the good configuration: {symptom.text}.")
-        runner.usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
-        runner.good_pace = good_run.seen.pace
+        runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))
         return self._isolate(bad_run, warm_runs, good_run)
 
     def _without_risky_defaults(
@@ -236,7 +230,7 @@ class _Phases:
             status,
             self.folder,
             self.script,
-            level=self.runner.level,
+            level=self.runner.starts.level,
             horizon=self.runner.horizon,
             notes=tuple(self.notes),
             **parts,
@@ -258,13 +252,13 @@ class _Phases:
         else:
             self.listener.phase("reproduce", "running your command as it is, to see it fail")
             if self.options.level != "cold":
-                self.runner.prepare_server()
+                self.runner.starts.prepare()
             timeout = self.options.trial_timeout
             patience = REPRODUCTION_PATIENCE
             if timeout is not None:
                 patience = Patience(max(patience.before_training, timeout), timeout, timeout)
             encoded = {(name if "." in name else f"args.{name}"): value for name, value in pins.items()}
-            run = self.runner.train(
+            plan = Plan(
                 0,
                 {},
                 self.options.steps or REPRODUCTION_STEPS,
@@ -273,8 +267,9 @@ class _Phases:
                 until_it_dies=True,
                 overrides=encoded,
             )
+            run = self.runner.train(plan)
         begun = run.traces.event("train_begin")
-        self.runner.start_seconds = begun["time"] if begun else run.seen.seconds
+        self.runner.starts.seconds = begun["time"] if begun else run.seen.seconds
         self._check_that_it_trains(run)
         self.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if run.seen.failure else Outcome.PASS)
         return run
@@ -316,7 +311,7 @@ class _Phases:
 
     def _find_factors(self, bad_run: Run, good: dict[str, Any], pins: dict[str, Any]) -> Settings:
         self.listener.phase("factors", "comparing your settings with the good ones")
-        capture = self.runner.capture = read_capture(bad_run.traces.events.rows)
+        capture = self.runner.starts.capture = read_capture(bad_run.traces.events.rows)
         settings = build_settings(
             capture,
             self._resolve,
@@ -327,7 +322,7 @@ class _Phases:
         )
         self._everything = settings
         settings = settings.without(self.state.get("moved", ()))
-        self.runner.settings = settings
+        self.runner.learn(settings=settings)
         for note in settings.notes:
             self._note(note)
         self.listener.factors(settings)
@@ -348,7 +343,7 @@ class _Phases:
 
         def build(request: Mapping[str, Any]) -> dict[str, Any]:
             next((level for level in self.baselines.levels() if self.baselines.bring_up(level)), None)
-            return self.runner.resolve(request)
+            return self.runner.starts.resolve(request)
 
         return self.runner.checks.resolve(item, build)
 
@@ -469,12 +464,13 @@ class _Phases:
         run = load_run(self.folder, "defaults-of-the-moved")
         if run is None:
             self.listener.phase("defaults", f"trying the cause with the defaults of {names}")
-            run = runner.train(
+            plan = Plan(
                 "defaults-of-the-moved",
                 configuration,
                 runner.horizon,
                 costly=lambda traces, seconds: seconds > affordable,
             )
+            run = runner.train(plan)
         outcome = self.baselines.outcome_of(run)
         if outcome is Outcome.FAIL:
             self._note(f"With the library's {names} it fails too, so yours are no part of the cause.")

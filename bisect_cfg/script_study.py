@@ -18,7 +18,7 @@ from bisect_cfg.recommend.scale import DEFAULT_RATIO
 from bisect_cfg.targets.names import Assignment, as_given
 from bisect_cfg.targets.script import Script, hash_of
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.trials.script import Run
+from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
 
 

@@ -22,7 +22,7 @@ from bisect_cfg.targets.captured import Capture, read_capture
 from bisect_cfg.targets.settings import Settings, build_settings
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Keeper, Patience, follow
-from bisect_cfg.trials.script import Run
+from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.server import TrialServer, probe_environment
 from bisect_cfg.trials.verdict import observe
 

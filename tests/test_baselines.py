@@ -89,7 +89,10 @@ RANDOM = """
 
 def test_a_random_failure_is_called_random(tool):
     toys.write(tool.folder, RANDOM)
-    said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
+    for _ in range(8):  # the first run passes in three of ten
+        said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where", "--restart")
+        if said.status != 1:
+            break
     result = json.loads((tool.folder / "s" / "result.json").read_text())
     if said.status == 3:  # it never failed again (once in about 500 times), or too rarely
         assert not result["complete"]

@@ -18,8 +18,10 @@ import pytest
 
 from bisect_cfg.targets.captured import read_capture
 from bisect_cfg.targets.script import Script
+from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
-from bisect_cfg.trials.script import Run, ScriptRunner
+from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.script import ScriptRunner
 
 SCRIPT = """
     import concurrent.futures, multiprocessing, os, signal, subprocess, sys
@@ -130,7 +132,7 @@ def folder(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> It
 def train(folder: Path, way: str, name: str, **overrides: object) -> Run:
     runner = ScriptRunner(Script(folder / "train.py", (way,)), folder / "study")
     try:
-        return runner.train(name, {}, 5, level="cold", patience=Patience(60, 20, 20), overrides=overrides)
+        return runner.train(Plan(name, {}, 5, level="cold", patience=Patience(60, 20, 20), overrides=overrides))
     finally:
         runner.close()
 

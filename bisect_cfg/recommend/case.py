@@ -26,7 +26,8 @@ from bisect_cfg.targets.captured import fields_of
 from bisect_cfg.targets.settings import DEFAULT, build_item, reason_to_pin
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.script import Run, ScriptRunner, load_run
+from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.script import ScriptRunner
 
 VERIFY_FACTOR = 4
 VERIFY_LEAST = 30

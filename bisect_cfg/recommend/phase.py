@@ -27,7 +27,9 @@ from bisect_cfg.recommend.runs import Question, Ran
 from bisect_cfg.recommend.schedule import left_out
 from bisect_cfg.recommend.ways import ranked
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.script import Run, ScriptRunner, load_run
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.script import ScriptRunner
 
 POLL_SECONDS = 1.0
 """How often a wait for parallel runs looks up, so that Ctrl-C arrives."""
@@ -224,16 +226,19 @@ class SafeValues:
         def enough(traces: Traces) -> bool:
             return number in self._not_needed or self._case.certain(traces)
 
-        run = self._runner.train(number, configuration, question.steps, enough=enough)
+        run = self._runner.train(Plan(number, configuration, question.steps, enough=enough))
         if number in self._not_needed:
             with self._closing:
                 if self._running.pop(number, None) is not None:
                     self.runs.void(number, NOT_NEEDED)
             return
         judged = self._case.judge(run, question)
-        if run.seen.died is not None and not self._runner.is_failure(run.seen.died) and self._runner.level != "cold":
+        other = run.seen.died is not None and not self._runner.known.is_failure(run.seen.died)
+        if other and self._runner.starts.level != "cold":
             # Neither healthy nor the failure under study: it may be owed to the warm start.
-            run = self._runner.train(f"{number}-cold", configuration, question.steps, level="cold", enough=self._case.certain)
+            run = self._runner.train(
+                Plan(f"{number}-cold", configuration, question.steps, level="cold", enough=self._case.certain)
+            )
             judged = self._case.judge(run, question)
         self._record(number, question, run, judged)
 
@@ -244,7 +249,7 @@ class SafeValues:
             "text": judged.text,
             "attributes": {
                 "folder": run.folder.name,
-                "level": self._runner.level,
+                "level": self._runner.starts.level,
                 "horizon": question.steps,
                 "steps": run.seen.steps,
                 "remarks": list(run.seen.remarks),

@@ -12,11 +12,11 @@ from typing import Any
 from bisect_cfg.factors import Purpose
 from bisect_cfg.jsonfile import write_json, write_text
 from bisect_cfg.probe.secrets import scrub
-from bisect_cfg.reports.report import wilson
 from bisect_cfg.reports.recommendation import as_claim, recommendation, title_of
+from bisect_cfg.reports.report import wilson
 from bisect_cfg.reports.safe_config import safe_yaml
 from bisect_cfg.script_study import Answer
-from bisect_cfg.trials.script import Run
+from bisect_cfg.trials.runs import Run
 
 SCHEMA = 1
 """Version of result.json; raised when a key changes its meaning or goes away."""

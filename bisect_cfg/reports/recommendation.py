@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bisect_cfg.factors import configuration_of, equal
+from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.edits import Change, Edit, find_edits, unified_diff
 from bisect_cfg.recommend.plan import Range, WayOut
-from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.published import published_for
 from bisect_cfg.reports.frontiers import as_data
 from bisect_cfg.reports.safe_config import TITLE, safe_yaml

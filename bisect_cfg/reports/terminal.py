@@ -20,7 +20,7 @@ from bisect_cfg.reports.console import Cleaned
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
 from bisect_cfg.script_study import Answer, Listener
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.trials.script import Run
+from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
 
 STYLES = {"pass": "green", "fail": "red", "unresolved": "yellow"}

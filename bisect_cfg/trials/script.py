@@ -4,30 +4,25 @@ One trial is one process in a process group of its own, in a folder of its own (
 ``events.jsonl``, ``metrics.jsonl``, ``stacks.txt``, ``configuration.json``, ``command.sh``, ``result.json``, and the
 script's ``output``). It is a prefix of the user's real run, stopped at the horizon.
 
-It is started at the deepest *level* that is sound: "config" forks from a process that has run the script up to its
-configuration, "imports" from one that has imported the libraries, "cold" runs the user's command from the start.
+How its process comes to be is the affair of `starts`; what it is to be, a `Plan`; what it was, a `Run`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import queue
-import re
 import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.errors import InputError
 from bisect_cfg.factors import Outcome
 from bisect_cfg.inputs import Inputs
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
-from bisect_cfg.targets.captured import Capture, fork_point
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials import health
@@ -37,19 +32,18 @@ from bisect_cfg.trials.patience import (
     FIRST_STEP_SECONDS,
     HANG_SECONDS,
     HANG_TIMES,
-    PHASE_SECONDS,
     UNKNOWN_SECONDS,
     Patience,
 )
+from bisect_cfg.trials.plan import Known, Plan
 from bisect_cfg.trials.process import Child, Ending, Keeper, Sweep, follow, launch
 from bisect_cfg.trials.result import TrialRequest, TrialResult
-from bisect_cfg.trials.server import ForkedChild, ServerGone, TrialServer, probe_environment
+from bisect_cfg.trials.runs import Pauses, Run, what_ended
+from bisect_cfg.trials.server import probe_environment
+from bisect_cfg.trials.starts import Starts
 from bisect_cfg.trials.training import Training
 from bisect_cfg.trials.validity import ConfigChecks
-from bisect_cfg.trials.verdict import FailureTest, Observation, judge, observe
-
-LEVELS = ("config", "imports", "cold")
-"""Ways to start a trial, fastest first."""
+from bisect_cfg.trials.verdict import judge, observe
 
 HORIZON_FACTOR = 2
 HORIZON_MARGIN = 4
@@ -70,11 +64,6 @@ AFTER_SYMPTOM_STEPS = 20
 """How many steps the first run goes on after a silent failure is certain: something harder may follow, and then that
 is the failure to study."""
 
-SERVER_PATIENCE = 3.0
-"""A server, or a trial, gets this many times as long to reach its fork point, or its training, as the first run took
-to get to its training; and never less than `PHASE_SECONDS`."""
-
-
 COLD_CHECK = "cold_check"
 """Attribute of a result whose trial died of something else and was repeated cold: "same" if that showed the same,
 "other" if not; then it is the result of the cold run, and later trials start cold."""
@@ -82,28 +71,6 @@ COLD_CHECK = "cold_check"
 LOST_TIMES = 2
 """A trial whose server went away, or does not stand, says nothing; it is asked again so many times. After that it is
 started cold: what takes its server down every time has no part in one of its own."""
-
-IMPORTED_BY_ALL = ("torch", "transformers", "trl", "trl.trainer.grpo_trainer", "trl.trainer.grpo_config")
-IMPORTED_BY_SOME = ("datasets", "peft", "accelerate", "bitsandbytes", "vllm", "deepspeed")
-"""What takes seconds to import. Until the first run has shown what a script imports, these are imported ahead for it:
-the first always, the others where its text names them."""
-
-
-def probable_imports(script: Path) -> list[str]:
-    """Modules worth importing ahead of a script, save those that a file beside it would shadow."""
-    try:
-        text = script.read_text(errors="replace")
-    except OSError:
-        text = ""
-    wanted = [*IMPORTED_BY_ALL, *(name for name in IMPORTED_BY_SOME if re.search(rf"\b{name}\b", text))]
-    folder = script.resolve().parent
-
-    def shadowed(name: str) -> bool:
-        top = name.split(".")[0]
-        return (folder / top).is_dir() or (folder / f"{top}.py").exists()
-
-    return [name for name in wanted if not shadowed(name)]
-
 
 _ports_given: set[int] = set()
 
@@ -131,84 +98,6 @@ def horizon_for(step: int) -> int:
     return max(HORIZON_FACTOR * step, step + HORIZON_MARGIN)
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run that is over: what happened, and the traces it left.
-
-    Attributes:
-        seen: what happened.
-        traces: what its probe wrote.
-        folder: of the run.
-        horizon: optimizer steps it was to make; None for all the script has.
-        level: how it was started; "" if that is not known.
-        costly: whether it was ended because it takes longer than can be afforded.
-    """
-
-    seen: Observation
-    traces: Traces
-    folder: Path
-    horizon: int | None = None
-    level: str = ""
-    costly: bool = False
-
-
-def _read_ending(folder: Path) -> tuple[Ending, dict[str, Any]] | None:
-    """How a run ended, and what else ``ending.json`` says of it; None if it did not come to its end."""
-    try:
-        kept = json.loads((folder / "ending.json").read_text(encoding="utf-8"))
-        known = {field.name: kept.pop(field.name) for field in fields(Ending) if field.name in kept}
-        known["phases"] = {str(name): float(seconds) for name, seconds in known.get("phases", {}).items()}
-        ending = Ending(**known)
-        float(ending.longest_silence), int(kept.get("steps", 0))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return None
-    told = isinstance(ending.exit_code, (int, type(None))) and isinstance(ending.hang, (str, type(None)))
-    return (ending, kept) if told and isinstance(ending.seconds, (int, float)) else None
-
-
-def load_run(study: Path, number: int | str) -> Run | None:
-    """A run that ended before, read back from its folder; None if there is none that came to its end."""
-    folder = study / "trials" / str(number)
-    found = _read_ending(folder)
-    if found is None:
-        return None
-    ending, kept = found
-    traces = Traces.of(folder)
-    traces.read()
-    seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
-    return Run(seen, traces, folder, kept.get("horizon"), kept.get("level", ""), ending.costly)
-
-
-class Pauses:
-    """The longest silences of the runs so far, which tell how long one may be in the runs to come.
-
-    Attributes:
-        silence: in training, outside of named slow phases, in seconds; None if no run has made a step yet.
-        phases: name of a slow phase -> seconds.
-    """
-
-    def __init__(self) -> None:
-        self.silence: float | None = None
-        self.phases: dict[str, float] = {}
-
-    @classmethod
-    def of(cls, study: Path) -> Pauses:
-        """Those of the runs that a study folder holds."""
-        found = cls()
-        for path in study.glob("trials/*/ending.json"):
-            ending = _read_ending(path.parent)
-            if ending is not None:
-                found.note(ending[0], int(ending[1].get("steps", 0)))
-        return found
-
-    def note(self, ending: Ending, steps: int) -> None:
-        """Another run is over, after so many steps."""
-        if steps:
-            self.silence = max(self.silence or 0.0, ending.longest_silence)
-        for name, seconds in ending.phases.items():
-            self.phases[name] = max(self.phases.get(name, 0.0), seconds)
-
-
 class ScriptRunner:
     """Runs trials of one script; see the module.
 
@@ -218,7 +107,15 @@ class ScriptRunner:
         timeout: seconds without a step that are called a hang; None scales it from the good run's pace.
         jobs: trials that may run at once.
         devices: values of CUDA_VISIBLE_DEVICES for the parallel trials, handed out in turn; empty: leave it.
+        inputs: what the runs read, compared around each of them; None: nothing is.
         on_progress: called with (trial number, steps done, horizon) while a trial runs.
+
+    Attributes:
+        known: of the script and its failure; see `learn`.
+        horizon: optimizer steps of a trial; None before the failure was seen. It grows when that comes later.
+        starts: how trials are started.
+        checks: which configurations can be built.
+        before_run: may raise, and then nothing is run; None: nothing to ask.
     """
 
     def __init__(
@@ -229,30 +126,21 @@ class ScriptRunner:
         timeout: float | None = None,
         jobs: int = 1,
         devices: Sequence[str] = (),
+        inputs: Inputs | None = None,
         on_progress: Callable[[int, int, int | None], None] = lambda number, steps, horizon: None,
     ) -> None:
         self.script, self.folder = script, folder
-        self.capture: Capture | None = None
-        self.settings: Settings | None = None
-        self.inputs: Inputs | None = None  # compared around every run
+        self.known = Known()
         self.horizon: int | None = None
-        self.level = "cold"
-        self.is_failure: FailureTest | None = None
-        self.silent = False  # whether the failure under study is one that does not end the run
-        self.usual: frozenset[str] = frozenset()
-        self.good_pace: float | None = None
-        self.before_run: Callable[[], None] | None = None  # may raise, and then nothing is run
-        self.start_seconds = 0.0
-        self._timeout, self._jobs = timeout, jobs
+        self.before_run: Callable[[], None] | None = None
+        self._inputs, self._timeout, self._jobs = inputs, timeout, jobs
         self._on_progress = on_progress
         self._keeper = Keeper()
         self._sweep = Sweep(self._keeper)
-        self._server: TrialServer | None = None
-        self._server_level = ""
-        self._server_lock = threading.RLock()
         self._seen = Pauses.of(folder)
         self._interrupted = threading.Event()
-        self.checks = ConfigChecks(folder / "validity.json", self.resolve)
+        self.starts = Starts(script, folder, self._keeper, self._interrupted)
+        self.checks = ConfigChecks(folder / "validity.json", self.starts.resolve)
         self._also_cold: set[str | None] = set()  # signatures of other failures that a cold start shows as well
         self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
         for device in devices:
@@ -265,8 +153,7 @@ class ScriptRunner:
         """End everything that was started; nothing of the study runs afterwards."""
         self._interrupted.set()  # whatever is still waiting for a trial does not start it again
         self.checks.save()
-        with self._server_lock:
-            self._close_server()
+        self.starts.close()
         self._keeper.close()
 
     def interrupt(self) -> None:
@@ -277,95 +164,14 @@ class ScriptRunner:
         """Further trials may start. Call it only once all that were interrupted have ended."""
         self._interrupted.clear()
 
-    # ------------------------------------------------------------------------------------------------ starting points
+    @property
+    def settings(self) -> Settings:
+        """The script's settings and factors, once they are known."""
+        return self.known.settings
 
-    def prepare_server(self) -> None:
-        """Let a process import the libraries while the first run goes on; it runs none of the user's code yet."""
-        with self._server_lock:
-            if self._server is None:
-                self._server = self._new_server(probable_imports(self.script.path))
-                self._server_level = "preparing"
-
-    def start_server(self, level: str) -> str | None:
-        """Have trials start at a level from now on; brings up the process that they are forked from.
-
-        Returns:
-            None if it stands and forking it is sound, otherwise why not.
-        """
-        if level != "cold" and self.capture is not None and self.capture.started:
-            return "the training runs in another process, which the script starts"
-        with self._server_lock:
-            reason = self._stand(level)
-            if reason is None:
-                self.level = level
-            return reason
-
-    def _stand(self, level: str) -> str | None:
-        """Bring up the server of a level, whatever the level that trials start at; as `start_server`."""
-        with self._server_lock:
-            if self._server is not None and level == self._server_level:
-                return None
-            if self._server_level == "config" or (level == "cold" and self._server is not None):
-                self._close_server()  # it cannot go back
-            if level == "cold":
-                return None
-            if self._server_level == "preparing" and self.capture is not None and self.capture.prepares:
-                self._close_server()  # what it imported, it imported too early
-            fresh = self._server is None
-            if fresh:
-                ahead = self.capture is not None and not self.capture.prepares
-                self._server = self._new_server(self.capture.modules if ahead else ())
-            reason = None
-            if fresh or self._server_level == "preparing":
-                reason = self._ready(self._server)
-            if reason is None and level == "config":
-                self._server.advance(fork_point(self.capture))
-                reason = self._ready(self._server)
-            if reason is not None:
-                self._close_server()
-                return reason
-            self._server_level = level
-            return None
-
-    def _new_server(self, modules: Sequence[str]) -> TrialServer:
-        folder = self.folder / "server"
-        make_folder(folder)
-        orders_path = folder / "orders.json"
-        environment, restore = probe_environment(os.environ, orders_path)
-        orders = {"level": "imports", "restore": restore, "modules": list(modules)}
-        command = self.script.command
-        if self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
-            command = [self.capture.environment.get("executable") or command[0], *command[1:]]
-        return TrialServer(command, environment, orders, orders_path, "log.txt", self._keeper)
-
-    def _ready(self, server: TrialServer) -> str | None:
-        # The second time everything comes from the disk cache, so this bound is generous.
-        return server.wait_until_ready(max(PHASE_SECONDS, SERVER_PATIENCE * self.start_seconds), self._interrupted)
-
-    def _close_server(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        self._server, self._server_level = None, ""
-
-    def resolve(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """Build one configuration object in the user's environment; see the probe's `build`."""
-        for _ in range(2):
-            with self._server_lock:
-                if self._server_level in ("", "preparing"):
-                    reason = self._stand("imports" if self.level == "cold" else self.level)
-                    if reason is not None:
-                        raise InputError(
-                            f"The process in which configurations are checked cannot be started: {reason}.",
-                            f"Its log is {self.folder / 'server' / 'log.txt'}.",
-                        )
-                server = self._server
-            try:
-                return server.resolve([item])[0]
-            except ServerGone:
-                with self._server_lock:
-                    if self._server is server:
-                        self._close_server()
-        return {"error": "building this configuration ends the process", "unanswered": True}
+    def learn(self, **known: Any) -> None:
+        """Fields of `Known` that a phase has found out."""
+        self.known = replace(self.known, **known)
 
     def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
         """None if the training config can be built, otherwise the library's own words. Trains nothing."""
@@ -376,9 +182,9 @@ class ScriptRunner:
     def run(self, request: TrialRequest) -> TrialResult:
         """Run one trial and judge it by the failure under study."""
         steps = self.horizon * (STRETCH if request.purpose.proves else 1)
-        run = self.train(request.number, request.configuration, steps)
+        run = self.train(Plan(request.number, request.configuration, steps))
         result = self.judged(run, steps)
-        if result.outcome is Outcome.UNRESOLVED and self.level != "cold" and run.seen.invalid is None:
+        if result.outcome is Outcome.UNRESOLVED and self.starts.level != "cold" and run.seen.invalid is None:
             return self._checked_cold(request, result, steps)
         return result
 
@@ -386,7 +192,7 @@ class ScriptRunner:
         """A trial that died of something else may owe it to the warm start: once for each such signature, see."""
         if warm.signature in self._also_cold:
             return warm
-        run = self.train(f"{request.number}-cold", request.configuration, steps, level="cold")
+        run = self.train(Plan(f"{request.number}-cold", request.configuration, steps, level="cold"))
         cold = self.judged(run, steps)
         same = cold.signature == warm.signature
         checked = replace(
@@ -404,9 +210,9 @@ class ScriptRunner:
             check, horizon = result.attributes.get(COLD_CHECK), result.attributes.get("horizon")
             if check == "same":
                 self._also_cold.add(result.signature)
-            elif check == "other" and self.level != "cold":
+            elif check == "other" and self.starts.level != "cold":
                 # What the warm start shows is not what the user's command shows. From here on start cold.
-                self.start_server("cold")
+                self.starts.start_at("cold")
             if result.outcome is Outcome.FAIL and horizon is not None:
                 self._see_failure(result.step)
 
@@ -421,7 +227,7 @@ class ScriptRunner:
         if seen.invalid is not None:
             outcome, signature = Outcome.UNRESOLVED, Signature("invalid", "", seen.invalid)
         else:
-            outcome, signature = judge(seen, self.is_failure, self.usual)
+            outcome, signature = judge(seen, self.known.is_failure, self.known.usual)
         if outcome is Outcome.FAIL:
             self._see_failure(seen.step)
         message = seen.message
@@ -435,10 +241,10 @@ class ScriptRunner:
             seen.step if signature is not None else seen.steps,
             {
                 "folder": run.folder.name,
-                "level": run.level or self.level,
+                "level": run.level or self.starts.level,
                 "horizon": run.horizon if steps is None else steps,
                 "steps": seen.steps,
-                "ended": _ended(run),
+                "ended": what_ended(run),
                 "failure": None if signature is None else signature.to_json(),
                 "remarks": list(seen.remarks),
                 "symptoms": [asdict(symptom) for symptom in seen.symptoms],
@@ -448,143 +254,110 @@ class ScriptRunner:
         write_json(run.folder / "result.json", saved)
         return result
 
-    def train(
-        self,
-        number: int | str,
-        configuration: Mapping[str, Any],
-        steps: int | None,
-        *,
-        level: str | None = None,
-        patience: Patience | None = None,
-        until_it_dies: bool = False,
-        overrides: Mapping[str, Any] | None = None,
-        seconds: float | None = None,
-        instruments: Mapping[str, Any] | None = None,
-        env: Mapping[str, str] | None = None,
-        enough: Callable[[Traces], bool] | None = None,
-        costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
-    ) -> Run:
-        """Train with a configuration and say what happened.
-
-        Args:
-            number: names the folder.
-            configuration: factor name -> value.
-            steps: optimizer steps, None for all the script has.
-            level: how to start; None: the runner's level.
-            patience: when silence is a hang; None: scaled from the good run.
-            until_it_dies: do not stop at NaN weights or at a silent failure, but let the run die by itself.
-            overrides: encoded overrides in place of those that `configuration` means (before it is known).
-            seconds: a bound on the whole run; reaching it ends the run like a horizon.
-            instruments: what to find out besides (see the probe's `instruments`); None for an ordinary trial.
-            env: further environment variables.
-            enough: whether what is seen so far settles it; None: a silent failure under study does.
-            costly: whether it takes longer than can be afforded, asked all the time with the seconds since its start.
+    def train(self, plan: Plan) -> Run:
+        """Train as planned and say what happened.
 
         Raises:
             InputsChanged: what the trials read is not what it was; this run does not count.
         """
         if self.before_run is not None:
             self.before_run()
-        if self.inputs is not None:
-            self.inputs.check()
-        if overrides is None:
-            overrides = self.settings.overrides(configuration)
+        if self._inputs is not None:
+            self._inputs.check()
         device = self._slots.get() if self._has_devices else None
         try:
             for attempt in range(LOST_TIMES + 1):
                 # The level may fall while we wait; and what takes its server down every time has one of its own.
-                at = "cold" if attempt == LOST_TIMES else level or self.level
-                folder = self._new_folder(number)
-                request = {
-                    "folder": str(folder),
-                    "overrides": dict(overrides),
-                    "targets": self.settings.targets if self.settings is not None else None,
-                    "steps": steps,
-                    "opened": None if self.inputs is None else self.inputs.to_note(),
-                    "stop_when_non_finite": not until_it_dies,
-                    "env": {
-                        **({} if number == 0 else own_port(os.environ)),  # the first run is the user's, as it is
-                        **(env or {}),
-                        **({} if device is None else {"CUDA_VISIBLE_DEVICES": device}),
-                    },
-                    "started": self.capture is not None and self.capture.started,
-                    "instruments": None if instruments is None else dict(instruments),
-                    "threads": max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
-                }
-                write_json(folder / "configuration.json", dict(configuration))
-                environment, orders_path = self._write_cold_orders(folder, request)
+                level = "cold" if attempt == LOST_TIMES else plan.level or self.starts.level
+                folder = self._new_folder(plan.name)
                 traces = Traces.of(folder)
-                with self._sweep.around(self._server_group):
-                    child: Child
-                    if at == "cold":
-                        child = launch(self.script.command, environment, folder, "log.txt", self._keeper)
-                    else:
-                        forked = self._fork(request)
-                        if forked is None:
-                            continue
-                        child = forked
-                    ending = follow(
-                        Training(child, traces),
-                        traces,
-                        patience or self._patience(configuration),
-                        enough=_until(enough or self._enough(until_it_dies), seconds),
-                        progress=lambda traces: self._on_progress(number, len(traces.metrics.rows), steps),
-                        interrupted=self._interrupted,
-                        costly=costly,
-                    )
-                self._keeper.remove(child.pid)
-                if not (ending.exit_code is not None and getattr(child, "lost", False)):
+                ending = self._follow(plan, level, folder, traces, self._request(plan, folder, device))
+                if ending is not None:
                     break
                 if self._interrupted.is_set():
                     raise KeyboardInterrupt
-            if instruments is not None:  # what is slow under instruments says nothing of other runs
-                ending = replace(ending, longest_silence=0.0, phases={})
-            traces.read()
-            traces.adopt()
-            shorten(folder / "log.txt")
-            if self.inputs is not None:  # it may have changed before the script was read: then this is no evidence
-                self.inputs.after_run(traces)
-                self.inputs.check()
-            made = len(traces.metrics.rows)
-            write_json(folder / "ending.json", {**asdict(ending), "horizon": steps, "steps": made, "level": at})
-            self._seen.note(ending, made)
-            seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
-            return Run(seen, traces, folder, steps, at, ending.costly)
+            return self._kept(plan, level, folder, traces, ending)
         finally:
             if device is not None:
                 self._slots.put(device)
 
-    def _server_group(self) -> int | None:
-        server = self._server
-        return None if server is None else server.pid
+    def _request(self, plan: Plan, folder: Path, device: str | None) -> dict[str, Any]:
+        """What the probe of a run is told."""
+        settings, capture = self.known.settings, self.starts.capture
+        overrides = plan.overrides if plan.overrides is not None else settings.overrides(plan.configuration)
+        return {
+            "folder": str(folder),
+            "overrides": dict(overrides),
+            "targets": settings.targets if settings is not None else None,
+            "steps": plan.steps,
+            "opened": None if self._inputs is None else self._inputs.to_note(),
+            "stop_when_non_finite": not plan.until_it_dies,
+            "env": {
+                **({} if plan.name == 0 else own_port(os.environ)),  # the first run is the user's, as it is
+                **plan.environment,
+                **({} if device is None else {"CUDA_VISIBLE_DEVICES": device}),
+            },
+            "started": capture is not None and capture.started,
+            "instruments": None if plan.instruments is None else dict(plan.instruments),
+            "threads": max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
+        }
 
-    def _fork(self, request: Mapping[str, Any]) -> ForkedChild | None:
-        """Fork a trial from the server; None if that is gone, or no longer to be used."""
-        with self._server_lock:
-            if self.level == "cold" or self.start_server(self.level) is not None:
+    def _follow(
+        self, plan: Plan, level: str, folder: Path, traces: Traces, request: dict[str, Any]
+    ) -> Ending | None:
+        """Start a run and stay with it to its end; None if its server went away, so that it says nothing."""
+        write_json(folder / "configuration.json", dict(plan.configuration))
+        environment, orders_path = self._write_cold_orders(folder, request)
+        with self._sweep.around(self.starts.pid):
+            child: Child | None
+            if level == "cold":
+                child = launch(self.script.command, environment, folder, "log.txt", self._keeper)
+            else:
+                child = self.starts.fork(request)
+            if child is None:
                 return None
-            server = self._server
-        try:
-            return server.fork(request)
-        except ServerGone:
-            with self._server_lock:
-                if self._server is server:
-                    self._close_server()
-            return None
+            ending = follow(
+                Training(child, traces),
+                traces,
+                plan.patience or self._patience(plan.configuration),
+                enough=_until(plan.enough or self._enough(plan.until_it_dies), plan.seconds),
+                progress=lambda traces: self._on_progress(plan.name, len(traces.metrics.rows), plan.steps),
+                interrupted=self._interrupted,
+                costly=plan.costly,
+            )
+        self._keeper.remove(child.pid)
+        lost = ending.exit_code is not None and getattr(child, "lost", False)
+        return None if lost else ending
+
+    def _kept(self, plan: Plan, level: str, folder: Path, traces: Traces, ending: Ending) -> Run:
+        """Write down how a run ended, and read what it left."""
+        if plan.instruments is not None:  # what is slow under instruments says nothing of other runs
+            ending = replace(ending, longest_silence=0.0, phases={})
+        traces.read()
+        traces.adopt()
+        shorten(folder / "log.txt")
+        if self._inputs is not None:  # it may have changed before the script was read: then this is no evidence
+            self._inputs.after_run(traces)
+            self._inputs.check()
+        made = len(traces.metrics.rows)
+        write_json(folder / "ending.json", {**asdict(ending), "horizon": plan.steps, "steps": made, "level": level})
+        self._seen.note(ending, made)
+        seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
+        return Run(seen, traces, folder, plan.steps, level, ending.costly)
 
     def _enough(self, until_it_dies: bool) -> Callable[[Traces], bool]:
         def enough(traces: Traces) -> bool:
             found = health.symptoms(traces.metrics.rows, ended=False)
             if until_it_dies:
                 return bool(found) and len(traces.metrics.rows) >= found[0].step + AFTER_SYMPTOM_STEPS
-            if not self.silent or self.is_failure is None:
+            if not self.known.silent or self.known.is_failure is None:
                 return False
-            return any(self.is_failure(Signature(symptom.kind, symptom.name)) for symptom in found)
+            return any(self.known.is_failure(Signature(symptom.kind, symptom.name)) for symptom in found)
 
         return enough
 
     def _patience(self, configuration: Mapping[str, Any]) -> Patience:
-        start = max(PHASE_SECONDS, SERVER_PATIENCE * self.start_seconds)
+        start = self.starts.patience
         if self._timeout is not None:
             return Patience(max(start, self._timeout), self._timeout, self._timeout)
         seen = self._seen
@@ -634,17 +407,6 @@ class ScriptRunner:
         ]
         write_text(folder / "command.sh", "\n".join(lines))
         return environment, orders_path
-
-
-def _ended(run: Run) -> str:
-    """What ended a run: "failure", its "horizon", the "end" of the script's training, or that we had seen enough
-    ("stopped")."""
-    if run.seen.died is not None:
-        return "failure"
-    end = run.traces.event("train_end")
-    if end is None:
-        return "stopped"
-    return "horizon" if end.get("stopped") == "horizon" else "end"
 
 
 def _until(enough: Callable[[Traces], bool], seconds: float | None) -> Callable[[Traces], bool]:

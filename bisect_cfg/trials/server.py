@@ -23,7 +23,6 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_json
 from bisect_cfg.trials.process import Keeper, kill_group, launch
 
-
 BUILD_SECONDS = 120.0
 """How long building one configuration may take. It takes milliseconds; the first may import what was not imported yet,
 and one that opens a connection may wait for ever."""

@@ -14,7 +14,6 @@ from typing import Any
 
 from bisect_cfg.jsonfile import write_json
 
-
 MOST_UNANSWERED = 3
 """So many configurations may end or hang the process that builds them; after that nothing is asked beforehand any more.
 Each such question costs minutes, and the trials will tell."""

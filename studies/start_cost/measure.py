@@ -27,7 +27,10 @@ from bisect_cfg.script_bisection import bisect_script
 from bisect_cfg.script_study import Answer, Listener, Options
 from bisect_cfg.targets.script import Script, find_script
 from bisect_cfg.targets.settings import Settings
-from bisect_cfg.trials.script import LEVELS, Run, ScriptRunner
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.script import ScriptRunner
+from bisect_cfg.trials.starts import LEVELS
 
 HERE = Path(__file__).parent
 STUDY = HERE.parent / "trl_2906"
@@ -139,7 +142,9 @@ def runner_for(script: Script, folder: Path, settings: Settings) -> Iterator[Scr
     """A runner that knows a script's settings from a bisection of it."""
     (folder / "trials").mkdir(parents=True)
     runner = ScriptRunner(script, folder)
-    runner.capture, runner.settings, runner.horizon, runner.start_seconds = settings.capture, settings, STEPS, START_SECONDS
+    runner.starts.capture, runner.starts.seconds = settings.capture, START_SECONDS
+    runner.learn(settings=settings)
+    runner.horizon = STEPS
     try:
         yield runner
     finally:
@@ -148,12 +153,12 @@ def runner_for(script: Script, folder: Path, settings: Settings) -> Iterator[Scr
 
 def trials_at(runner: ScriptRunner, level: str, repeats: int) -> Iterator[tuple[float, Run]]:
     """Start at a level and train what passes: wall seconds and the run, for each repeat after the first."""
-    reason = runner.start_server(level)
+    reason = runner.starts.start_at(level)
     if reason is not None:
         raise SystemExit(f"level {level}: {reason}")
     for number in range(repeats + 1):
         begun = time.perf_counter()
-        run = runner.train(f"{level}-{number}", {**runner.settings.bad, **PASSES}, STEPS)
+        run = runner.train(Plan(f"{level}-{number}", {**runner.settings.bad, **PASSES}, STEPS))
         seconds = time.perf_counter() - begun
         if run.seen.failure is not None or run.seen.steps != STEPS:
             raise SystemExit(f"level {level}: the trial failed: {run.seen.failure}")

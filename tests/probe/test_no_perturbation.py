@@ -10,10 +10,11 @@ import sys
 import pytest
 import toys
 
-from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import build_settings
 from bisect_cfg.trials.patience import Patience, Pulse
+from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.script import ScriptRunner
 
 SCRIPT = f"""
@@ -63,14 +64,14 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
     (tmp_path / "study/trials").mkdir(parents=True)
     runner = ScriptRunner(Script(path), tmp_path / "study")
     try:
-        cold = runner.train(0, {}, None, level="cold", patience=SLOW, overrides={})
-        runner.capture = read_capture(cold.traces.events.rows)
+        cold = runner.train(Plan(0, {}, None, level="cold", patience=SLOW, overrides={}))
+        runner.starts.capture = read_capture(cold.traces.events.rows)
         found = {"cold": cold}
         for level in ("imports", "config"):
-            assert runner.start_server(level) is None
-            runner.settings = build_settings(runner.capture, runner.resolve)
-            found[level] = runner.train(level, runner.settings.bad, None, patience=SLOW)
-        found["config again"] = runner.train("again", runner.settings.bad, 4, patience=SLOW)
+            assert runner.starts.start_at(level) is None
+            runner.learn(settings=build_settings(runner.starts.capture, runner.starts.resolve))
+            found[level] = runner.train(Plan(level, runner.settings.bad, None, patience=SLOW))
+        found["config again"] = runner.train(Plan("again", runner.settings.bad, 4, patience=SLOW))
     finally:
         runner.close()
     for level, run in found.items():

@@ -25,7 +25,8 @@ from bisect_cfg.trials.patience import (
     Silence,
 )
 from bisect_cfg.trials.process import Ending, Keeper, follow, launch
-from bisect_cfg.trials.script import REPRODUCTION_PATIENCE, Pauses
+from bisect_cfg.trials.runs import Pauses
+from bisect_cfg.trials.script import REPRODUCTION_PATIENCE
 from bisect_cfg.trials.server import probe_environment
 
 LOOK = 0.02

@@ -17,11 +17,13 @@ import psutil
 import pytest
 
 from bisect_cfg.factors import Outcome
-from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.captured import read_capture
+from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import build_settings
+from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
-from bisect_cfg.trials.script import Run, ScriptRunner
+from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.script import ScriptRunner
 from bisect_cfg.trials.verdict import judge, same_as
 
 SCRIPT = """
@@ -157,24 +159,24 @@ class Bench:
         (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
         (folder / "study/trials").mkdir(parents=True)
         self.runner = ScriptRunner(Script(folder / "train.py"), folder / "study")
-        run = self.runner.train(0, {}, 5, level="cold", patience=Patience(60, 20, 20), overrides={})
+        run = self.runner.train(Plan(0, {}, 5, level="cold", patience=Patience(60, 20, 20), overrides={}))
         assert run.seen.failure is None
-        self.runner.capture = read_capture(run.traces.events.rows)
-        assert self.runner.start_server("config") is None
-        self.runner.settings = build_settings(self.runner.capture, self.runner.resolve)
+        self.runner.starts.capture = read_capture(run.traces.events.rows)
+        assert self.runner.starts.start_at("config") is None
+        self.runner.learn(settings=build_settings(self.runner.starts.capture, self.runner.starts.resolve))
         self.waiting = self.processes()  # the server
         self.count = 0
 
     def __call__(self, what: str, level: str = "config", patience: float = 20.0, steps: int | None = 5) -> Run:
         self.count += 1
-        return self.runner.train(
+        return self.runner.train(Plan(
             self.count,
             self.runner.settings.bad,
             steps,
             level=level,
             patience=Patience(patience, patience, patience),
             overrides={"args.loss_type": what},
-        )
+        ))
 
     def processes(self) -> set[psutil.Process]:
         """Everything that carries the study's mark or descends from its keeper."""

@@ -17,8 +17,10 @@ from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import build_settings
 from bisect_cfg.trials import server as server_module
 from bisect_cfg.trials.patience import Patience
+from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.result import TrialRequest, TrialResult
-from bisect_cfg.trials.script import ScriptRunner, load_run
+from bisect_cfg.trials.runs import load_run
+from bisect_cfg.trials.script import ScriptRunner
 from bisect_cfg.trials.verdict import same_as
 
 PLAIN = """
@@ -48,14 +50,14 @@ class Started:
         (folder / "train.py").write_text(textwrap.dedent(PLAIN.format(**{**empty, **filled})))
         (folder / "study/trials").mkdir(parents=True)
         self.runner = ScriptRunner(Script(folder / "train.py"), folder / "study", jobs=jobs)
-        self.first = self.runner.train(0, {}, 5, level="cold", patience=Patience(120, 60, 60), overrides={})
-        self.runner.capture = read_capture(self.first.traces.events.rows)
+        self.first = self.runner.train(Plan(0, {}, 5, level="cold", patience=Patience(120, 60, 60), overrides={}))
+        self.runner.starts.capture = read_capture(self.first.traces.events.rows)
 
     def settle(self, level: str) -> None:
-        assert self.runner.start_server(level) is None
-        self.runner.settings = build_settings(self.runner.capture, self.runner.resolve)
+        assert self.runner.starts.start_at(level) is None
+        self.runner.learn(settings=build_settings(self.runner.starts.capture, self.runner.starts.resolve))
         self.runner.horizon = 5
-        self.runner.is_failure = same_as(Signature("signal", "SIGFPE"))
+        self.runner.learn(is_failure=same_as(Signature("signal", "SIGFPE")))
 
 
 @pytest.fixture
@@ -88,19 +90,19 @@ TO_ALL = """
 def test_a_script_that_writes_to_all_descriptors_is_started_further_back(started, junk):
     case = started(before=TO_ALL.format(what=f"os.write(descriptor, {junk!r})"))
     assert case.first.seen.failure is None
-    reason = case.runner.start_server("config")
+    reason = case.runner.starts.start_at("config")
     assert "descriptors that it did not open" in reason
     case.settle("imports")
-    run = case.runner.train(1, case.runner.settings.bad, 5)
+    run = case.runner.train(Plan(1, case.runner.settings.bad, 5))
     assert (run.seen.failure, run.seen.steps, run.level) == (None, 5, "imports")
 
 
 def test_a_script_that_closes_all_descriptors_gets_nothing_of_ours_in_its_files(started):
     mine = "".join(f"open('mine-{i}.txt', 'w'), " for i in range(20))
     case = started(before="os.closerange(3, 64)\n" + f"files = [{mine}]")
-    assert case.runner.start_server("config") is not None
+    assert case.runner.starts.start_at("config") is not None
     case.settle("imports")
-    assert case.runner.train(1, case.runner.settings.bad, 5).seen.failure is None
+    assert case.runner.train(Plan(1, case.runner.settings.bad, 5)).seen.failure is None
     for path in Path().glob("mine-*.txt"):
         assert path.read_text() == ""
 
@@ -109,7 +111,7 @@ def test_a_script_with_a_thousand_files_open(started):
     raised = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
     case = started(before=raised + "files = [open(os.devnull) for _ in range(1100)]")
     case.settle("config")
-    assert case.runner.train(1, case.runner.settings.bad, 5).seen.failure is None
+    assert case.runner.train(Plan(1, case.runner.settings.bad, 5)).seen.failure is None
 
 
 # ------------------------------------------------------------------------------- building a configuration that hangs
@@ -135,13 +137,13 @@ def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, wha
     for beta in (0.5, 0.25):
         item = settings.args_item(settings.bad)
         item = {**item, "overrides": {**item["overrides"], "beta": beta}}
-        answer = runner.resolve(item)
+        answer = runner.starts.resolve(item)
         if beta == 0.5:
             assert answer["unanswered"] and "building" in answer["error"], answer
             assert runner.checks.error(item) is None, "the trial will tell"
         else:
             assert "error" not in answer and runner.checks.error(item) is None
-    assert runner.train(1, settings.bad, 5).seen.failure is None, "and the server stands"
+    assert runner.train(Plan(1, settings.bad, 5)).seen.failure is None, "and the server stands"
     assert not Path("out").exists()
 
 
@@ -153,11 +155,11 @@ def test_trials_end_while_a_configuration_is_being_built(started, monkeypatch):
     item = settings.args_item(settings.bad)
     found = []
     asking = threading.Thread(
-        target=lambda: found.append(runner.resolve({**item, "overrides": {**item["overrides"], "beta": 0.5}}))
+        target=lambda: found.append(runner.starts.resolve({**item, "overrides": {**item["overrides"], "beta": 0.5}}))
     )
     asking.start()
     for number in range(1, 4):
-        assert runner.train(number, settings.bad, 5).seen.failure is None
+        assert runner.train(Plan(number, settings.bad, 5)).seen.failure is None
     assert not found, "the trials waited for the building"
     asking.join()
     assert found[0]["unanswered"]
@@ -199,7 +201,7 @@ def test_children_of_a_server_that_is_closed_are_asked_again(started):
     run(3, "other")
     for thread in threads:
         thread.join()
-    assert runner.level == "cold"
+    assert runner.starts.level == "cold"
     for number in (1, 2, 3):
         result = found[number]
         assert (result.outcome, result.signature) == (Outcome.PASS, None), number
@@ -218,9 +220,9 @@ def test_a_trial_that_ends_its_server_every_time_is_started_cold(started):
         """,
     )
     case.settle("config")
-    run = case.runner.train(1, case.runner.settings.bad, 5, overrides={"args.loss_type": "parent"})
+    run = case.runner.train(Plan(1, case.runner.settings.bad, 5, overrides={"args.loss_type": "parent"}))
     assert (run.seen.failure, run.seen.steps, run.level) == (None, 5, "cold")
-    assert case.runner.train(2, case.runner.settings.bad, 5).level == "config", "the others start as they did"
+    assert case.runner.train(Plan(2, case.runner.settings.bad, 5)).level == "config", "the others start as they did"
 
 
 def test_a_runner_takes_up_what_earlier_results_have_shown(started):
@@ -232,12 +234,12 @@ def test_a_runner_takes_up_what_earlier_results_have_shown(started):
         return TrialResult(outcome, None, "", 1.0, step, {"horizon": 5, **attributes})
 
     runner.recall([result(Outcome.PASS, 9), result(Outcome.UNRESOLVED, 9), result(Outcome.FAIL, 4)])
-    assert (runner.level, runner.horizon) == ("config", 5)
+    assert (runner.starts.level, runner.horizon) == ("config", 5)
     runner.recall([result(Outcome.FAIL, 9), result(Outcome.UNRESOLVED, 1, cold_check="same")])
-    assert (runner.level, runner.horizon) == ("config", 18)
+    assert (runner.starts.level, runner.horizon) == ("config", 18)
     runner.recall([result(Outcome.FAIL, 10), result(Outcome.PASS, 1, cold_check="other")])
-    assert (runner.level, runner.horizon) == ("cold", 18)
-    run = runner.train(1, runner.settings.bad, runner.horizon)
+    assert (runner.starts.level, runner.horizon) == ("cold", 18)
+    run = runner.train(Plan(1, runner.settings.bad, runner.horizon))
     assert (run.level, run.horizon, run.seen.steps) == ("cold", 18, 18)
     attributes = runner.judged(load_run(runner.folder, 1), None).attributes
     assert {name: attributes[name] for name in ("level", "horizon", "steps", "ended")} == {

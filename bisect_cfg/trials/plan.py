@@ -1,0 +1,62 @@
+"""What one run is to be, as a value, and what the phases have found out that all runs go by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bisect_cfg.targets.settings import Settings
+from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.patience import Patience
+from bisect_cfg.trials.verdict import FailureTest
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run.
+
+    Attributes:
+        name: of its folder; trials of the search are numbers.
+        configuration: factor name -> value.
+        steps: optimizer steps, None for all the script has.
+        level: how to start; None: as trials start now.
+        patience: when silence is a hang; None: scaled from the runs so far.
+        until_it_dies: do not stop at NaN weights or at a silent failure, but let the run die by itself.
+        overrides: encoded overrides in place of those that `configuration` means (before it is known).
+        seconds: a bound on the whole run; reaching it ends the run like a horizon.
+        instruments: what to find out besides (see the probe's `instruments`); None for an ordinary trial.
+        environment: further environment variables.
+        enough: whether what is seen so far settles it; None: a silent failure under study does.
+        costly: whether it takes longer than can be afforded, asked all the time with the seconds since its start.
+    """
+
+    name: int | str
+    configuration: Mapping[str, Any]
+    steps: int | None
+    level: str | None = None
+    patience: Patience | None = None
+    until_it_dies: bool = False
+    overrides: Mapping[str, Any] | None = None
+    seconds: float | None = None
+    instruments: Mapping[str, Any] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    enough: Callable[[Traces], bool] | None = None
+    costly: Callable[[Traces, float], bool] = lambda traces, seconds: False
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the script and its failure; a phase that learns more replaces it.
+
+    Attributes:
+        settings: its settings and factors; None before the first run.
+        is_failure: tells the failure under study; None before it was seen.
+        silent: whether that failure is one that does not end the run.
+        usual: kinds of silent symptoms that the good configuration has too.
+    """
+
+    settings: Settings | None = None
+    is_failure: FailureTest | None = None
+    silent: bool = False
+    usual: frozenset[str] = frozenset()

@@ -1,0 +1,101 @@
+"""Runs that are over, as their folders keep them, and what their silences tell of the runs to come."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.process import Ending
+from bisect_cfg.trials.verdict import Observation, observe
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is over: what happened, and the traces it left.
+
+    Attributes:
+        seen: what happened.
+        traces: what its probe wrote.
+        folder: of the run.
+        horizon: optimizer steps it was to make; None for all the script has.
+        level: how it was started; "" if that is not known.
+        costly: whether it was ended because it takes longer than can be afforded.
+    """
+
+    seen: Observation
+    traces: Traces
+    folder: Path
+    horizon: int | None = None
+    level: str = ""
+    costly: bool = False
+
+
+def _read_ending(folder: Path) -> tuple[Ending, dict[str, Any]] | None:
+    """How a run ended, and what else ``ending.json`` says of it; None if it did not come to its end."""
+    try:
+        kept = json.loads((folder / "ending.json").read_text(encoding="utf-8"))
+        known = {field.name: kept.pop(field.name) for field in fields(Ending) if field.name in kept}
+        known["phases"] = {str(name): float(seconds) for name, seconds in known.get("phases", {}).items()}
+        ending = Ending(**known)
+        float(ending.longest_silence), int(kept.get("steps", 0))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    told = isinstance(ending.exit_code, (int, type(None))) and isinstance(ending.hang, (str, type(None)))
+    return (ending, kept) if told and isinstance(ending.seconds, (int, float)) else None
+
+
+def load_run(study: Path, number: int | str) -> Run | None:
+    """A run that ended before, read back from its folder; None if there is none that came to its end."""
+    folder = study / "trials" / str(number)
+    found = _read_ending(folder)
+    if found is None:
+        return None
+    ending, kept = found
+    traces = Traces.of(folder)
+    traces.read()
+    seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
+    return Run(seen, traces, folder, kept.get("horizon"), kept.get("level", ""), ending.costly)
+
+
+class Pauses:
+    """The longest silences of the runs so far, which tell how long one may be in the runs to come.
+
+    Attributes:
+        silence: in training, outside of named slow phases, in seconds; None if no run has made a step yet.
+        phases: name of a slow phase -> seconds.
+    """
+
+    def __init__(self) -> None:
+        self.silence: float | None = None
+        self.phases: dict[str, float] = {}
+
+    @classmethod
+    def of(cls, study: Path) -> Pauses:
+        """Those of the runs that a study folder holds."""
+        found = cls()
+        for path in study.glob("trials/*/ending.json"):
+            ending = _read_ending(path.parent)
+            if ending is not None:
+                found.note(ending[0], int(ending[1].get("steps", 0)))
+        return found
+
+    def note(self, ending: Ending, steps: int) -> None:
+        """Another run is over, after so many steps."""
+        if steps:
+            self.silence = max(self.silence or 0.0, ending.longest_silence)
+        for name, seconds in ending.phases.items():
+            self.phases[name] = max(self.phases.get(name, 0.0), seconds)
+
+
+def what_ended(run: Run) -> str:
+    """What ended a run: "failure", its "horizon", the "end" of the script's training, or that we had seen enough
+    ("stopped")."""
+    if run.seen.died is not None:
+        return "failure"
+    end = run.traces.event("train_end")
+    if end is None:
+        return "stopped"
+    return "horizon" if end.get("stopped") == "horizon" else "end"

@@ -1,0 +1,193 @@
+"""How a trial's process comes to be: the ways to start one, and the process that trials are forked from.
+
+A trial starts at the deepest *level* that is sound: "config" forks from a process that has run the script up to its
+configuration, "imports" from one that has imported the libraries, "cold" runs the user's command from the start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import make_folder
+from bisect_cfg.targets.captured import Capture, fork_point
+from bisect_cfg.targets.script import Script
+from bisect_cfg.trials.patience import PHASE_SECONDS
+from bisect_cfg.trials.process import Keeper
+from bisect_cfg.trials.server import ForkedChild, ServerGone, TrialServer, probe_environment
+
+LEVELS = ("config", "imports", "cold")
+"""Ways to start a trial, fastest first."""
+
+SERVER_PATIENCE = 3.0
+"""A server, or a trial, gets this many times as long to reach its fork point, or its training, as the first run took
+to get to its training; and never less than `PHASE_SECONDS`."""
+
+IMPORTED_BY_ALL = ("torch", "transformers", "trl", "trl.trainer.grpo_trainer", "trl.trainer.grpo_config")
+IMPORTED_BY_SOME = ("datasets", "peft", "accelerate", "bitsandbytes", "vllm", "deepspeed")
+"""What takes seconds to import. Until the first run has shown what a script imports, these are imported ahead for it:
+the first always, the others where its text names them."""
+
+PREPARING = "preparing"
+"""In place of a level: the server imports libraries, and runs none of the user's code yet."""
+
+
+def probable_imports(script: Path) -> list[str]:
+    """Modules worth importing ahead of a script, save those that a file beside it would shadow."""
+    try:
+        text = script.read_text(errors="replace")
+    except OSError:
+        text = ""
+    wanted = [*IMPORTED_BY_ALL, *(name for name in IMPORTED_BY_SOME if re.search(rf"\b{name}\b", text))]
+    folder = script.resolve().parent
+
+    def shadowed(name: str) -> bool:
+        top = name.split(".")[0]
+        return (folder / top).is_dir() or (folder / f"{top}.py").exists()
+
+    return [name for name in wanted if not shadowed(name)]
+
+
+class Starts:
+    """The level that trials start at, and the server behind it. Thread-safe.
+
+    Args:
+        script: what is run.
+        folder: the study folder.
+        keeper: starts the server.
+        interrupted: whether waiting for the server is to be given up.
+
+    Attributes:
+        level: at which trials start.
+        capture: what the first run has shown of the script; None before.
+        seconds: that the first run took to get to its training; 0 before.
+    """
+
+    def __init__(self, script: Script, folder: Path, keeper: Keeper, interrupted: threading.Event) -> None:
+        self.level = "cold"
+        self.capture: Capture | None = None
+        self.seconds = 0.0
+        self._script, self._folder, self._keeper, self._interrupted = script, folder, keeper, interrupted
+        self._server: TrialServer | None = None
+        self._stands_at = ""  # the level that the server is of, or PREPARING
+        self._lock = threading.RLock()
+
+    @property
+    def patience(self) -> float:
+        """Seconds for reaching a fork point, or the training. The second time everything comes from the disk cache, so
+        this is generous."""
+        return max(PHASE_SECONDS, SERVER_PATIENCE * self.seconds)
+
+    def close(self) -> None:
+        """End the server."""
+        with self._lock:
+            if self._server is not None:
+                self._server.close()
+            self._server, self._stands_at = None, ""
+
+    def pid(self) -> int | None:
+        """Of the server; None if there is none."""
+        server = self._server
+        return None if server is None else server.pid
+
+    def prepare(self) -> None:
+        """Let a process import the libraries while the first run goes on; it runs none of the user's code yet."""
+        with self._lock:
+            if self._server is None:
+                self._server = self._new_server(probable_imports(self._script.path))
+                self._stands_at = PREPARING
+
+    def start_at(self, level: str) -> str | None:
+        """Have trials start at a level from now on; brings up the process that they are forked from.
+
+        Returns:
+            None if it stands and forking it is sound, otherwise why not.
+        """
+        if level != "cold" and self.capture is not None and self.capture.started:
+            return "the training runs in another process, which the script starts"
+        with self._lock:
+            reason = self._stand(level)
+            if reason is None:
+                self.level = level
+            return reason
+
+    def fork(self, request: Mapping[str, Any]) -> ForkedChild | None:
+        """Fork a trial from the server; None if that is gone, or no longer to be used."""
+        with self._lock:
+            if self.level == "cold" or self.start_at(self.level) is not None:
+                return None
+            server = self._server
+        try:
+            return server.fork(request)
+        except ServerGone:
+            self._lose(server)
+            return None
+
+    def resolve(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        """Build one configuration object in the user's environment; see the probe's `build`.
+
+        Raises:
+            InputError: no server can be started.
+        """
+        for _ in range(2):
+            with self._lock:
+                if self._stands_at in ("", PREPARING):
+                    reason = self._stand("imports" if self.level == "cold" else self.level)
+                    if reason is not None:
+                        raise InputError(
+                            f"The process in which configurations are checked cannot be started: {reason}.",
+                            f"Its log is {self._folder / 'server' / 'log.txt'}.",
+                        )
+                server = self._server
+            try:
+                return server.resolve([item])[0]
+            except ServerGone:
+                self._lose(server)
+        return {"error": "building this configuration ends the process", "unanswered": True}
+
+    def _lose(self, server: TrialServer) -> None:
+        with self._lock:
+            if self._server is server:
+                self.close()
+
+    def _stand(self, level: str) -> str | None:
+        """Bring up the server of a level, whatever the level that trials start at; as `start_at`."""
+        if self._server is not None and level == self._stands_at:
+            return None
+        if self._stands_at == "config" or (level == "cold" and self._server is not None):
+            self.close()  # it cannot go back
+        if level == "cold":
+            return None
+        if self._stands_at == PREPARING and self.capture is not None and self.capture.prepares:
+            self.close()  # what it imported, it imported too early
+        fresh = self._server is None
+        if fresh:
+            ahead = self.capture is not None and not self.capture.prepares
+            self._server = self._new_server(self.capture.modules if ahead else ())
+        reason = None
+        if fresh or self._stands_at == PREPARING:
+            reason = self._server.wait_until_ready(self.patience, self._interrupted)
+        if reason is None and level == "config":
+            self._server.advance(fork_point(self.capture))
+            reason = self._server.wait_until_ready(self.patience, self._interrupted)
+        if reason is not None:
+            self.close()
+            return reason
+        self._stands_at = level
+        return None
+
+    def _new_server(self, modules: Sequence[str]) -> TrialServer:
+        folder = self._folder / "server"
+        make_folder(folder)
+        orders_path = folder / "orders.json"
+        environment, restore = probe_environment(os.environ, orders_path)
+        orders = {"level": "imports", "restore": restore, "modules": list(modules)}
+        command = self._script.command
+        if self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
+            command = [self.capture.environment.get("executable") or command[0], *command[1:]]
+        return TrialServer(command, environment, orders, orders_path, "log.txt", self._keeper)
