@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from bisect_cfg.diagnosis import _errors
 from bisect_cfg.diagnosis._text import plain, split_prefix
 
+DEFINITE = ("versions", "setting", "weights", "column", "own-code", "shapes", "dtypes", "devices")
+"""Kinds that add to a general entry which packages, setting, weight, column, file or part of a run is meant."""
+
 LONGEST_QUOTE = 300
 """Characters of a message or a source line that are repeated."""
 
@@ -693,7 +696,7 @@ def _network(read: _Read) -> Advice | None:
 def _own_code(read: _Read) -> Advice | None:
     """The user's own file raised it."""
     frame = read.own
-    if frame is None:
+    if frame is None or read.type in ("ModuleNotFoundError", "ImportError"):
         return None
     earlier = [one for one in read.frames[: read.frames.index(frame)] if one.package in PACKAGES and one.package not in TOOLS]
     reward = bool(_IN_REWARD.search(frame.function) or _IN_REWARD.search(frame.file.rpartition("/")[2]))
@@ -832,6 +835,15 @@ def _gpu(read: _Read) -> Advice | None:
     return Advice("gpu", says, steps, _where(frame))
 
 
+_CONDITIONS = {
+    "dtype": "it compares number types: one type for all weights (an adapter, a value head or a layer left in float32 next to bfloat16 breaks that)",
+    "is_available": "it asks whether something is installed or present on this machine",
+    "shape": "it compares shapes: print both sides of it",
+    "device": "it compares devices: print where both sides lie",
+}
+"""What a condition is about, by a word of it."""
+
+
 def _assertion(read: _Read) -> Advice | None:
     """An assertion, with or without words."""
     if read.type != "AssertionError":
@@ -855,6 +867,9 @@ def _assertion(read: _Read) -> Advice | None:
         steps.append(f"see to it that it holds: {message[:LONGEST_QUOTE]}" + (f" (it names {', '.join(named)})" if named else ""))
     elif condition:
         steps.append(f"see to it that it holds: {condition['condition'][:LONGEST_QUOTE]}")
+    about = next((words for word, words in _CONDITIONS.items() if condition and word in condition["condition"]), "")
+    if about:
+        steps.append(about)
     if frame and frame.package:
         steps.append(f"{place} shows the lines around the check; if the settings agree with it, a newer {called(frame.package)}")
     return Advice("assertion", says, tuple(steps), place)

@@ -258,8 +258,16 @@ def combine(
         tuple(aside),
         sum(reading.rows.count for reading in readings),
         told,
-        _without_secrets(_advice.advise(cause)) if not matches or matches[0].entry.general else None,
+        _without_secrets(_advice_beside(matches, cause)),
     )
+
+
+def _advice_beside(matches: Sequence[Match], cause: _errors.Error | None) -> _advice.Advice | None:
+    """What the traceback says, where nothing is known, or only something general that it makes definite."""
+    if matches and not matches[0].entry.general:
+        return None
+    advice = _advice.advise(cause)
+    return advice if not matches or (advice is not None and advice.kind in _advice.DEFINITE) else None
 
 
 @functools.lru_cache(maxsize=4)

@@ -159,6 +159,14 @@ def test_a_known_failure_needs_none_and_a_general_one_is_made_definite() -> None
     assert "From the traceback: TRL asks an object of class DynamicCache for foo" in " ".join(str(general).split())
 
 
+def test_what_a_general_entry_knows_better_is_not_pushed_aside() -> None:
+    missing = explain_text('Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nModuleNotFoundError: No module named \'x\'\n')
+    assert missing.matches[0].entry.general and missing.advice is None
+    frames = f'Traceback (most recent call last):\n  File "{TRL}", line 5, in train\n    x()\n'
+    nccl = explain_text(frames + "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n")
+    assert nccl.matches[0].entry.general and nccl.advice is None
+
+
 FRAME = "/opt/site-packages/trl/trainer/grpo_trainer.py"
 FORMS = {
     "IPython": f"TypeError      Traceback (most recent call last)\n<ipython-input-17> in <cell line: 0>()\n----> 1 trainer.train()\n\n{FRAME} in _generate(self, x)\n   1261 a\n-> 1262     kw.update(self.args.kwargs)\n   1263 b\n\nTypeError: 'NoneType' object is not iterable\n",

@@ -189,7 +189,8 @@ SHARED = [
     {"h20-cublas-sigfpe", "integer-division"},  # both end the process by SIGFPE; the environment tells them apart
     {"openrlhf-wake-up-race", "illegal-memory-access", "top-p-kernel", "triton-illegal-access"},  # one CUDA error
     {"device-map-hooks", "vllm-device-mismatch"},  # two devices
-    {"tensor-shapes", "rotary-off-by-one", "swift-loss-tensors"},  # two lengths
+    {"tensor-shapes", "rotary-off-by-one", "swift-loss-tensors", "unsloth-masked-mean"},  # two lengths
+    {"gpu-out-of-memory", "swift-zero3-gather-memory"},  # the same memory, filled by another call
     {"host-out-of-memory", "ray-host-memory"},  # the machine's memory, noticed by the kernel or by Ray
     {"fp16-adam-epsilon", "unclipped-reward"},  # NaN weights, met by the next sampling
 ]
