@@ -190,7 +190,10 @@ SHARED = [
     {"openrlhf-wake-up-race", "illegal-memory-access", "top-p-kernel", "triton-illegal-access"},  # one CUDA error
     {"device-map-hooks", "vllm-device-mismatch"},  # two devices
     {"tensor-shapes", "rotary-off-by-one", "swift-loss-tensors", "unsloth-masked-mean"},  # two lengths
-    {"gpu-out-of-memory", "swift-zero3-gather-memory"},  # the same memory, filled by another call
+    {"gpu-out-of-memory", "swift-zero3-gather-memory", "gpu-taken-by-another"},  # the same memory, filled by others
+    {"segmentation-fault", "wake-up-out-of-memory"},  # how the process ended, and why
+    {"global-batch-divisible", "no-valid-generations"},  # one check, with and without a way out
+    {"mixed-dtensor", "dtensor-weight-sync"},  # anywhere, and on the way to the engine
     {"host-out-of-memory", "ray-host-memory"},  # the machine's memory, noticed by the kernel or by Ray
     {"fp16-adam-epsilon", "unclipped-reward"},  # NaN weights, met by the next sampling
 ]
