@@ -34,7 +34,8 @@ PACKAGES = {
     "megatron": "Megatron-LM", "mcore_adapter": "ROLL's mcore_adapter", "mbridge": "mbridge", "verifiers": "verifiers", "ray": "Ray", "open_r1": "open-r1",
     "hivemind_exp": "rl-swarm", "genrl": "rl-swarm's genrl", "liger_kernel": "liger-kernel", "bitsandbytes": "bitsandbytes", "xtuner": "XTuner",
     "math_verify": "math_verify", "hydra": "Hydra", "omegaconf": "OmegaConf", "trlx": "trlX", "axolotl": "Axolotl", "areal": "AReaL",
-    "nemo_rl": "NeMo RL", "skyrl_train": "SkyRL", "rllm": "rLLM", "torchtune": "torchtune", "flash_attn": "flash-attn", "qwen_vl_utils": "qwen-vl-utils",
+    "rlinf": "RLinf", "search_r1": "Search-R1", "ragen": "RAGEN", "verl_tool": "verl-tool", "trinity": "Trinity-RFT", "open_instruct": "open-instruct",
+    "chatlearn": "ChatLearn", "oumi": "Oumi", "prime_rl": "prime-rl", "agentlightning": "agent-lightning", "nemo_rl": "NeMo RL", "skyrl_train": "SkyRL", "rllm": "rLLM", "torchtune": "torchtune", "flash_attn": "flash-attn", "qwen_vl_utils": "qwen-vl-utils",
 }  # fmt: skip
 """Import names that people run from a checkout as well, as they are called."""
 
@@ -45,7 +46,13 @@ DISTRIBUTIONS = {
 }  # fmt: skip
 """What pip calls a package, where that is not its import name."""
 
-TOOLS = {"torch", "ray", "hydra", "datasets", "multiprocess", "numpy", "torchdata", "decorator", "tqdm", "omegaconf", "fire", "click", "IPython", "typer"}  # fmt: skip
+NOT_ON_PYPI = {
+    "roll", "slime", "open_r1", "hivemind_exp", "genrl", "rlinf", "search_r1", "ragen", "verl_tool", "chatlearn", "open_instruct", "prime_rl",
+    "mcore_adapter", "areal", "nemo_rl", "skyrl_train", "rllm",
+}  # fmt: skip
+"""Packages that are run from a checkout."""
+
+TOOLS = {"torch", "ray", "hydra", "datasets", "multiprocess", "numpy", "torchdata", "decorator", "tqdm", "omegaconf", "fire", "click", "IPython", "typer", "tensordict"}  # fmt: skip
 """Packages that others are built on; between two others they only pass the call on."""
 
 CLASSES = {
@@ -71,7 +78,7 @@ _SAYS_THE_CURE = re.compile(
     r"|\b(?:you (?:can|may|need|should|must))\b|\bDid you (?:mean|forget)|\bonly (?:supports?|supported|works?|available|allowed)\b"
     r"|\bnot (?:supported|compatible|allowed|implemented|available) (?:with|when|for|in|on|by|yet|without|if|together)\b|\bincompatible with\b|\b(?:can ?not|can't) (?:be )?(?:used?|set|enabled?|combined?) (?:\S+ )?(?:with|together|when|without|both)\b"
     r"|\brequires?\b|\b(?:is|are) required\b|\b(?:un)?supported (?:values|options|types)\b|\b(?:valid|available|allowed|possible|supported) (?:\w+ )?(?:values|options|keys|choices|are)\b|\bexpected (?:one of|to be|at least|a )|\binstead\b|\bout of range\b|\bpip install\b"
-    r"|\bmutually exclusive\b|\bnot both\b|\bat least one\b|\bwhich is deprecated\b|\bhas been removed\b"
+    r"|\bneeds? [`'\"]|\bonly the following\b|\bmutually exclusive\b|\bnot both\b|\bat least one\b|\bwhich is deprecated\b|\bhas been removed\b"
 )
 _ADDRESS_ONLY = re.compile(r"https?://\S+")
 _WEIGHT = re.compile(
@@ -355,6 +362,11 @@ def pip_name(package: str) -> str:
     return DISTRIBUTIONS.get(package, package)
 
 
+def _install(package: str) -> str:
+    """How a newer one is got."""
+    return "git pull in its folder, with its requirements" if package in NOT_ON_PYPI else f"pip install -U {pip_name(package)}"
+
+
 def _declared(package: str, other: str) -> str:
     """What a package that is installed here asks of another one, as a sentence; "" if it is not, or asks nothing."""
     import importlib.metadata
@@ -381,11 +393,11 @@ def _pair_steps(caller: str, callee: str) -> tuple[str, ...]:
         )
     if not callee or callee == caller:
         return (
-            f"update {called(caller)} (pip install -U {pip_name(caller)}), with the versions of its neighbours that it asks for",
+            f"update {called(caller)} ({_install(caller)}), with the versions of its neighbours that it asks for",
             f"pip show {pip_name(caller)} lists what it requires; pip check names what does not fit",
         )
     return (
-        f"make {called(caller)} and {called(callee)} fit: update {called(caller)} (pip install -U {pip_name(caller)}), or install the {called(callee)} that "
+        f"make {called(caller)} and {called(callee)} fit: update {called(caller)} ({_install(caller)}), or install the {called(callee)} that "
         f"this {called(caller)} was made for{_declared(caller, callee)}",
         f"pip show {pip_name(caller)} {pip_name(callee)} says what this environment has; pip check names what does not fit",
     )
@@ -590,7 +602,7 @@ def _setting(read: _Read) -> Advice | None:
 
 
 def _update(package: str) -> tuple[str, ...]:
-    return (f"if that is not it: a newer {called(package)} (pip install -U {pip_name(package)}), since it does not say what it lacks",)
+    return (f"if that is not it: a newer {called(package)} ({_install(package)}), since it does not say what it lacks",)
 
 
 def _weights(read: _Read) -> Advice | None:
@@ -634,6 +646,10 @@ def _weights(read: _Read) -> Advice | None:
     return None
 
 
+_WITHOUT_DATA = {"peft", "vllm", "sglang", "torch", "deepspeed", "accelerate", "megatron", "ray"}
+"""Packages that see no row of the data."""
+
+
 def _column(read: _Read) -> Advice | None:
     """A column or key that the data lacks."""
     message = read.message.strip()
@@ -644,9 +660,18 @@ def _column(read: _Read) -> Advice | None:
         message,
     )
     name = key[1] if key else next((one for one in found.groups() if one), "") if found else ""
-    if not name or not (found or read.within(_IN_DATA) or read.within(_IN_REWARD)):
-        return None
     frame, place = read.last, _where(read.last)
+    held = re.search(r'key "(\w+)" not found in (?:TensorDict|DataProto)', message)
+    if held:
+        says = f"The batch has no tensor {held[1]!r}, which {_whose(read.caller)} reads ({_where(read.caller)})."
+        steps = (
+            f"the step that makes {held[1]} did not run, or is of another version: a rollout, a tool or a reward that adds it, switched off or taken from another commit",
+            f"print the keys of the batch before that line; then the versions of {_whose(read.caller)} and of the engine that it names",
+        )
+        return Advice("column", says, steps, _where(read.caller))
+    inside = frame is not None and frame.package in _WITHOUT_DATA
+    if not name or not (found or (not inside and (read.within(_IN_DATA, 3) or (read.own is not None and read.within(_IN_REWARD, 3))))):
+        return None
     whose = _whose(read.caller)
     says = f"A row of the data has no {name!r}; {whose} asks for it at {place}." if frame else f"A row of the data has no {name!r}."
     steps = [f"print(dataset.column_names) and one row: is {name} there, spelt like that, in the training and the validation file?"]
@@ -767,7 +792,7 @@ def _numbers(read: _Read) -> Advice | None:
         first = "print the shapes on that line with a batch of one: it shows which side was cut or padded (truncation, an answer too few, a mask made elsewhere)"
     steps = [first]
     if frame and frame.package:
-        steps.append(f"no frame of your own is inside: a newer {called(frame.package)} (pip install -U {pip_name(frame.package)}) with the versions it asks for, if the settings do not explain it")
+        steps.append(f"no frame of your own is inside: a newer {called(frame.package)} ({_install(frame.package)}) with the versions it asks for, if the settings do not explain it")
     return Advice(kind, says, tuple(steps), place)
 
 
@@ -789,15 +814,15 @@ def _sharded(read: _Read) -> Advice:
 def _lookup(read: _Read) -> Advice | None:
     """A name that a table of the package does not have."""
     source, frame = (read.last.source, read.last) if read.last else ("", None)
-    found = re.search(r"(\w*(?:mapping|map|registry|table|dict|classes|functions|fns|types|templates|factory|models)\w*)\[", source, re.IGNORECASE)
+    found = re.search(r"(\w*(?:mapping|map|config|adapters|registry|table|dict|classes|functions|fns|types|templates|factory|models)\w*)\[", source, re.IGNORECASE)
     name = read.message.strip().strip("'\"")
     if read.type != "KeyError" or not found or frame is None or not frame.package or frame.package in TOOLS or len(name) > 60:
         return None
     who = called(frame.package)
     says = f"{who} looks {name!r} up in its {found[1]} and does not find it: this {who} does not know that name."
     steps = (
-        f"is {name!r} spelt as the documentation of {who} has it? A command may have moved (help and examples of the version installed)",
-        f"a newer {who} (pip install -U {pip_name(frame.package)}), if its documentation has the name",
+        f"is {name!r} spelt as the documentation of {who} has it, and was it made or registered before? Names of commands move (help of the version installed)",
+        f"a newer {who} ({_install(frame.package)}), if its documentation has the name",
     )
     return Advice("setting", says, steps, _where(frame))
 
@@ -853,7 +878,7 @@ def _assertion(read: _Read) -> Advice | None:
     message = read.message.strip().removeprefix("AssertionError").strip(": ")
     if not message and not source.startswith("assert"):
         return None
-    condition = re.match(r"assert (?P<condition>.+?)(?:, *[fr]?['\"].*| \\| *, *\\?)?$", source)
+    condition = re.match(r"assert (?P<condition>.+?)(?:, *[fr]?['\"(].*|,? *[\\(]?)$", source)
     names = settings_of(source)
     says = f"{_whose(frame)} checks a condition that does not hold"
     says += f": {message[:LONGEST_QUOTE].rstrip('.')}." if message else ""
@@ -912,8 +937,8 @@ def _library(read: _Read) -> Advice | None:
         steps.append("a reward function handed over something else than one number for each answer (a dict, a list, None)")
     handed = re.search(r"'(list|dict|str|int|float|tuple|bool|ndarray|bytes)' object (?:has no attribute|is not|does not|cannot)|(list|string) indices must be integers", read.message)
     if handed:
-        steps.append(f"it was handed a {handed[1] or handed[2]} where it expects something else: a row of the data, a reward or a setting of another form (print it)")
-    steps.append(f"no frame of your own is inside: a fault of {who}, or a case it does not handle. A newer {who} (pip install -U {pip_name(above if by else frame.package)}), and its issues searched for the message")
+        steps.append(f"it was handed a value of type {handed[1] or handed[2]} where it expects something else: a row of the data, a reward or a setting of another form (print it)")
+    steps.append(f"no frame of your own is inside: a fault of {who}, or a case it does not handle. A newer {who} ({_install(above if by else frame.package)}), and its issues searched for the message")
     return Advice("library", says, tuple(steps), place)
 
 

@@ -91,6 +91,16 @@ CASES = {
         "KeyError: 'reward_model'", [("/root/verl/verl/trainer/ppo/ray_trainer.py", 566, "_validate", "batch.non_tensor_batch['reward_model']['style']")],
         "column", ["no 'reward_model'", "verl wants it"],
     ),
+    "a tensor of the batch": (
+        'KeyError: \'key "tool_masks" not found in TensorDict with keys [1]\'',
+        [("/root/ToRL/verl/trainer/ppo/ray_trainer.py", 7, "fit", "x"), (f"{SITE}/tensordict/_td.py", 1400, "_get_str", "return self._default_get(key)")],
+        "column", ["no tensor 'tool_masks'", "did not run"],
+    ),
+    "an adapter's name, no column": (
+        "KeyError: 'reward'",
+        [("/x/llamafactory/model/loader.py", 1, "load", 'load_adapter(args.reward_model, "reward")'), (f"{SITE}/peft/tuners/tuners_utils.py", 192, "inject_adapter", "c = self.peft_config[adapter_name]")],
+        "setting", ["PEFT looks 'reward' up in its peft_config"],
+    ),
     "a reward of one's own": (
         "IndexError: list index out of range",
         [(TRL, 888, "_calculate_rewards", "reward_func("), ("/home/me/rewards.py", 31, "accuracy", "return c.split('=')[1]"), ("/usr/lib/python3.10/re.py", 2, "x", "")],
