@@ -10,6 +10,7 @@ through is then matched properly.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from re import _constants as opcodes  # no public way to see a pattern's structure
@@ -42,7 +43,8 @@ _HEALTHY = (
 ).encode()
 
 
-def literals(pattern: str) -> list[str]:
+@functools.cache
+def literals(pattern: str) -> tuple[str, ...]:
     """The runs of plain characters that every match of a pattern contains.
 
     Raises:
@@ -54,7 +56,7 @@ def literals(pattern: str) -> list[str]:
     runs = [run for run in _runs(parsed) if len(run) >= SHORTEST]
     if not runs:
         raise ValueError(f"{pattern!r} has no run of {SHORTEST} plain characters that every match contains")
-    return runs
+    return tuple(runs)
 
 
 def _runs(parsed: Iterable) -> list[str]:

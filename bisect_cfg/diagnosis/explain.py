@@ -50,6 +50,12 @@ ended a process. A general entry about the error itself is as good as a specific
 OF_TRACEBACK, BEFORE = 80, 6
 """Lines before an error that belong to it: its traceback, or what a program says before it gives up."""
 
+SMALL = 1 << 16
+"""A log of so many bytes is read line by line: the scan that would skip lines takes longer to make."""
+
+EACH_LINE = re.compile(rb"[^\r\n]")
+"""... by a scan that stops at every line."""
+
 PARAGRAPHS = 40
 """Errors whose lines are read as one text, to find what is wrapped."""
 
@@ -271,15 +277,20 @@ def _advice_beside(matches: Sequence[Match], cause: _errors.Error | None) -> _ad
 
 
 @functools.lru_cache(maxsize=4)
-def _prepared(entries: tuple[Entry, ...]) -> tuple[dict[str, list[str]], re.Pattern[bytes], dict[str, list[str]]]:
-    """The lines' patterns with their plain runs, one scan for all of them, and for four characters the patterns all of
-    whose matches have them."""
+def _prepared(entries: tuple[Entry, ...]) -> tuple[dict[str, tuple[str, ...]], dict[str, list[str]]]:
+    """The lines' patterns with their plain runs, and for four characters the patterns all of whose matches have them."""
     clues = {clue for entry in entries for clue in entry.clues}
     patterns = {clue.value: literals(clue.value) for clue in clues if clue.kind == "line"}
     keys: dict[str, list[str]] = {}
     for pattern, runs in patterns.items():
         keys.setdefault(rarest(runs), []).append(pattern)
-    return patterns, scanner(patterns.values()), keys
+    return patterns, keys
+
+
+@functools.lru_cache(maxsize=4)
+def _any_clue(entries: tuple[Entry, ...]) -> re.Pattern[bytes]:
+    """One scan for all patterns; it takes longer to make than a small log to read, line by line."""
+    return scanner(_prepared(entries)[0].values())
 
 
 class Reading:
@@ -302,17 +313,21 @@ class Reading:
         self.head = self.tail = b""
         self._evidence: dict[str, list[Line]] = {}
         self._hits: dict[str, int] = {}  # in this block
+        self._clues: re.Pattern[bytes] | None = None
         self._sample = b""  # of a log that is large enough for the scan to be fitted to it
         self._scans: dict[Any, _logs.Scan] = {}
-        self._all, self._clues, self._keys = _prepared(tuple(entries))
+        self._all, self._keys = _prepared(tuple(entries))
         self._open = dict(self._all)
 
     def read(self, stream: BinaryIO) -> None:
         """Reads it to its end."""
         number = 1
-        scan = self._scanner()
+        scan: _logs.Scan = EACH_LINE
         sample: list[bytes] = []
         for block in _logs.blocks(stream):
+            if not (scan is EACH_LINE and number == 1 and len(block) <= SMALL):
+                self._clues = _any_clue(tuple(self.entries))
+                scan = self._scanner() if scan is EACH_LINE else scan
             if not self.head:
                 self.quoting = quotes(block[: _versions.LOOKED_AT])
             if len(self.head) < _versions.LOOKED_AT:
@@ -330,7 +345,7 @@ class Reading:
                 sample.append(block[:SAMPLE])
                 self._sample = b"".join(sample) if len(sample) == SAMPLE_BLOCKS else b""
             after = len(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample)
-            if after != before:
+            if after != before and scan is not EACH_LINE:
                 scan = self._scanner()
         self.lines = number - 1 + (not self.tail.endswith(b"\n") and bool(self.tail))
         self._look_at_the_end()
@@ -394,10 +409,8 @@ class Reading:
             texts = [text for text in error.paragraphs() if text not in told]
             told.update(texts)
             for text in texts:
-                if not self._clues.search(text.encode("utf-8", "replace")):
-                    continue
-                for pattern, runs in self._all.items():
-                    if all(run in text for run in runs) and re.search(pattern, text):
+                for pattern in self._possible(text):
+                    if all(run in text for run in self._all[pattern]) and re.search(pattern, text):
                         lines = found.setdefault(Clue("line", pattern), [])
                         if not any(error.line <= line.number <= error.line + len(error.more) for line in lines):
                             lines.append(Line(error.line, error.text, self.name))
@@ -432,16 +445,20 @@ class Reading:
             self.errors.ignore(number)
         else:
             self.errors.line(raw, number, block, end, None if raised is None else raised.type_name)
-        if not self._clues.search(raw):  # a line of a traceback
+        if self._clues is not None and not self._clues.search(raw):  # a line of a traceback
             return
         text, said = raw.decode("utf-8", "replace"), None
-        here = self._keys.keys() & {text[at : at + SHORTEST] for at in range(len(text) - SHORTEST + 1)}
-        for pattern in [one for key in here for one in self._keys[key]]:
+        for pattern in self._possible(text):
             if pattern not in self._open or self._open[pattern][0] not in text:
                 continue
             said = said or clean(text)
             if re.search(pattern, said):
                 self._note(pattern, Line(number, said, self.name))
+
+    def _possible(self, text: str) -> list[str]:
+        """The patterns that may match, as far as four characters of each tell."""
+        here = self._keys.keys() & {text[at : at + SHORTEST] for at in range(len(text) - SHORTEST + 1)}
+        return [pattern for key in here for pattern in self._keys[key]]
 
     def _note(self, pattern: str, line: Line) -> None:
         """Keeps the first lines of a clue, and the last one, by which it is judged whether training went on."""
