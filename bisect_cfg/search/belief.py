@@ -91,16 +91,10 @@ class Belief:
         self._intensity = self._all.intensity * survival[passes]
         for cause in self._known:
             self._intensity = np.where(self._all.containing(cause), 0.0, self._intensity)
-        self._mean_rate = float(self.rates @ GRID)
 
     def explained(self, mask: int) -> bool:
         """Whether a known cause lies inside."""
         return any(cause & mask == cause for cause in self._known)
-
-    @property
-    def deterministic(self) -> float:
-        """The probability that the failure shows every time."""
-        return float(self.rates[0])
 
     def hidden(self, mask: int) -> float:
         """The intensity of causes not known yet inside a subset; 1 - exp(-it) is their probability."""
