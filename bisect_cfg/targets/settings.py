@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from bisect_cfg.errors import InputError
@@ -256,10 +257,22 @@ def build_settings(
             else:
                 chosen[f"args.{leaf}"] = _with_secrets(moved.get(f"args.{leaf}", DEFAULT), _look_up(args.raw, leaf))
 
-    request = build_item(args, {**pins_encoded, **chosen})
-    answer = resolve(request)
+    answer = resolve(build_item(args, {**pins_encoded, **chosen}))
     if "error" in answer:
-        # Usually the defaults around what is pinned do not fit it (a batch size and the number of generations).
+        # The machine cannot do what is the library's default (bf16 without a GPU that has it), or the defaults around
+        # what is pinned do not fit it (a batch size and the number of generations).
+        kept = _kept_to_be_valid(args, pins_encoded, chosen, moved, answer["error"], resolve)
+        if kept:
+            names = [full[len("args.") :] for full in kept]
+            shown = ", ".join(f"{name}={_look_up(args.resolved, name)}" for name in names)
+            notes.append(
+                f"The library refuses its own defaults here ({answer['error'].rstrip('.')}), so the good configuration "
+                f"keeps your {shown}."
+            )
+            never.update(dict.fromkeys(names, "the good configuration is not valid without it"))
+            chosen = {full: reset for full, reset in chosen.items() if full not in kept}
+            answer = resolve(build_item(args, {**pins_encoded, **chosen}))
+    if "error" in answer:
         raise InputError(
             f"The good configuration is not valid for this version of {args.module.split('.')[0]}: {answer['error']}",
             "Move it with --good name=value or a good.yaml until it can be built.",
@@ -308,6 +321,32 @@ def build_settings(
         )
     never.update(_pinned_elsewhere(capture, pins_encoded))
     return Settings(capture, tuple(factors), pins_encoded, never, tuple(same), tuple(notes))
+
+
+def _kept_to_be_valid(
+    args: Built, pins: Row, chosen: Row, moved: Row, error: str, resolve: Resolve
+) -> tuple[str, ...]:
+    """The fewest of the user's settings that make the good configuration valid when it keeps them: one or two.
+
+    Args:
+        args: the user's training config.
+        pins: encoded overrides of every trial.
+        chosen: full name -> encoded good level of all settings.
+        moved: those whose good level the user has given; they are not touched.
+        error: the library's words; settings that these name come first.
+        resolve: see `Resolve`.
+
+    Returns:
+        Full names; none if no two are enough.
+    """
+    free = [full for full in chosen if full not in moved]
+    words = set(re.findall(r"\w+", error))
+    free.sort(key=lambda full: full[len("args.") :].partition(".")[0] not in words)
+    for kept in (*((full,) for full in free), *combinations(free, 2)):
+        levels = {full: reset for full, reset in chosen.items() if full not in kept}
+        if "error" not in resolve(build_item(args, {**pins, **levels})):
+            return kept
+    return ()
 
 
 def _chosen(name: str, names: Sequence[str]) -> bool:
