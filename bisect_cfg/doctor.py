@@ -22,7 +22,7 @@ from bisect_cfg.diagnosis.findings import Finding, check, worst_first
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import mask_arguments
 from bisect_cfg.targets.captured import Capture
-from bisect_cfg.targets.names import SUCCESSORS, outdated_in
+from bisect_cfg.targets.names import outdated_in
 from bisect_cfg.targets.script import find_script
 from bisect_cfg.trials.inspection import Inspection, Rank, inspect
 
@@ -319,6 +319,4 @@ def _said(title: str, words: str, name: str, log: Sequence[str] = ()) -> Finding
     if known:
         cure, source = known[0].entry.cures[0], known[0].entry.sources[0]
         title = f"{title}: {known[0].entry.title[0].lower()}{known[0].entry.title[1:]}"
-    if old is not None:
-        cure = f"{old}: {SUCCESSORS[old]}"
-    return Finding("problem", title, " ".join(words.split())[:400], cure, source, name)
+    return Finding("problem", title, " ".join(words.split())[:400], old or cure, source, name)

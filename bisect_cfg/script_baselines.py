@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.factors import Outcome, Purpose
+from bisect_cfg.parameters import parameter
 from bisect_cfg.reports.text import duration
 from bisect_cfg.script_study import Listener, Options
 from bisect_cfg.study_folder import save_state
-from bisect_cfg.targets.settings import RESOURCES
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run, load_run
@@ -211,14 +211,14 @@ class Baselines:
         """The fewest settings whose user's values are predicted to make the good configuration affordable."""
         settings = self._runner.settings
         spared = {name.removeprefix("args.") for name in self._options.only}
-        left = [f.name for f in settings.factors if f.name.split(".")[0] in RESOURCES and f.name not in spared]
+        costs = {factor.name: parameter(factor.name.split(".")[0]).resource for factor in settings.factors}
+        left = [name for name, what in costs.items() if what and name not in spared]
         work = settings.work(settings.good)
         saving = {name: work / settings.work({**settings.good, name: settings.bad[name]}) for name in left}
-        # Memory runs out over the same numbers that take the time, but for the steps that are accumulated.
         memory = run.seen.died is not None and run.seen.died.kind == "out-of-memory"
         order = sorted((name for name in left if saving[name] > 1), key=lambda name: -saving[name])
         if memory:
-            order = [name for name in order if name != "gradient_accumulation_steps"]
+            order = [name for name in order if "memory" in costs[name]]
         for name in order or left:
             for chosen in ([name], *([name, other] for other in left if other != name)):
                 smaller = settings.without(chosen)

@@ -27,13 +27,14 @@ from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.inputs import Inputs
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.localise import Place, localise
+from bisect_cfg.parameters import every
 from bisect_cfg.recommend.case import Wishes
 from bisect_cfg.recommend.phase import Safe, SafeValues
 from bisect_cfg.script_baselines import Baselines
 from bisect_cfg.script_study import Answer, Listener, Options
 from bisect_cfg.study_folder import identity_of, open_study
 from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.names import SUCCESSORS, check_name, outdated_in, parse_pins, read_good
+from bisect_cfg.targets.names import check_name, outdated_in, parse_pins, read_good
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings, build_settings
 from bisect_cfg.trials.files import tail_of_log
@@ -76,11 +77,6 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
             runner.close()
     return replace(answer, seconds=time.monotonic() - started)
 
-
-RISKY_DEFAULTS = {"bf16": (True, False)}
-"""Defaults of the library that are themselves the fault on some machines, and what was the default before: TRL turned
-bf16 on in 0.19 (its `GRPOConfig.__post_init__`); on a GPU or library that cannot do it (huggingface/trl#2906) the
-defaults fail like the user's own. Where they do, the good configuration is tried without them."""
 
 TRIED_SECONDS = 30.0
 TRIED_SHARE = 0.5
@@ -213,10 +209,11 @@ class _Phases:
         """Values in place of defaults that are known to be at fault now and then, where the run has those defaults."""
         args = read_capture(bad_run.traces.events.rows).args
         said = {name.removeprefix("args.") for name in (*good, *pins)}
+        known = {name: known.risky_default for name, known in every().items() if known.risky_default}
         return {
-            name: safer
-            for name, (risky, safer) in RISKY_DEFAULTS.items()
-            if name not in said and args.resolved.get(name) == risky
+            name: before
+            for name, (default, before) in known.items()
+            if name not in said and args.resolved.get(name) == default
         }
 
     def _widened(self, failure: Signature) -> FailureTest:
@@ -291,8 +288,7 @@ class _Phases:
                 "There is nothing to bisect until it can be built.",
             )
         if capture is None:
-            old = outdated_in(log)
-            hint = f" {old}: {SUCCESSORS[old]}" if old else ""
+            hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
             if run.seen.died is not None and run.seen.died.kind == "no-training":
                 what = "ended without ever building a training config (GRPOConfig or another TrainingArguments)"
             else:
@@ -353,8 +349,8 @@ class _Phases:
         from sqlalchemy.exc import SQLAlchemyError
 
         from bisect_cfg.bisection import Bisection
+        from bisect_cfg.parameters.odds import odds_of
         from bisect_cfg.recommend.ways import weight
-        from bisect_cfg.search.prior import odds_of
         from bisect_cfg.stored import result_of
         from bisect_cfg.study import StudyMismatch
 

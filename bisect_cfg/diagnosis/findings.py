@@ -18,6 +18,7 @@ from typing import Any
 from bisect_cfg.diagnosis import _version_pairs
 from bisect_cfg.diagnosis.conditions import judge
 from bisect_cfg.diagnosis.knowledge import load
+from bisect_cfg.parameters import every
 
 FULL_WARN, FULL_REFUSE = 1e-5, 5e-5
 """Learning rates of full training. Published recipes use 3e-7 to 5e-6, one 2e-5 for 1.5B; 5e-5 is documented
@@ -323,16 +324,12 @@ def _hidden_nan(environment: Mapping[str, Any], settings: Settings) -> Iterator[
 
 def _removed(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
     """Settings that the installed version no longer has."""
-    gone = {"packages": {"trl": ">=0.28.0"}}, {"packages": {"transformers": ">=5.23"}}
-    successors = (
-        (gone[0], "max_prompt_length", "cut the prompts in the dataset"),
-        (gone[1], "warmup_ratio", "warmup_steps, below 1 it is a ratio"),
-    )
-    for conditions, name, cure in successors:
-        gone_here = all(verdict.holds for verdict in judge(conditions, environment))
-        if settings.get(name) is not None and gone_here:
-            ((package, version),) = conditions["packages"].items()
-            yield Finding("problem", f"{name} is gone", f"{package} {version}", cure, "measured")
+    for name, known in every().items():
+        if settings.get(name) is None or not known.instead:
+            continue
+        if all(verdict.holds for verdict in judge({"packages": known.removed}, environment)):
+            ((package, version),) = known.removed.items()
+            yield Finding("problem", f"{name} is gone", f"{package} {version}", known.instead, "measured")
 
 
 RULES: tuple[Callable[[Mapping[str, Any], Settings], Iterator[Finding]], ...] = (

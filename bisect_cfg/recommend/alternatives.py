@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.factors import equal
+from bisect_cfg.parameters import NAMESPACES, canonical, spelled
 from bisect_cfg.recommend import facts
 from bisect_cfg.recommend.facts import DataError
 
@@ -75,10 +76,10 @@ def alternatives_for(
         Proposals that change something. A setting is named and its value written as in the cause or the
         configuration where it occurs there (`args.gradient_checkpointing` for an older TRL, a tagged dtype).
     """
-    bad = {facts.canonical(name): value for name, value in configuration.items()}
-    bad |= {facts.canonical(name): values[1] for name, values in cause.items()}
+    bad = {canonical(name): value for name, value in configuration.items()}
+    bad |= {canonical(name): values[1] for name, values in cause.items()}
     present = [*cause, *configuration]
-    inside = {facts.canonical(name) for name in cause}
+    inside = {canonical(name) for name in cause}
     fitting = [entry for entry in load() if _fits(entry, inside, bad)]
     found: list[Alternative] = []
     for entry in sorted(fitting, key=lambda entry: -len(entry.cause)):
@@ -89,7 +90,7 @@ def alternatives_for(
             if not changes:
                 continue
             settings = {
-                facts.spelled(name, present): _written(value, bad.get(name))
+                spelled(name, present): _written(value, bad.get(name))
                 for name, value in changes.items()
             }
             offered = known is None or all(_is_known(name, known) for name in settings)
@@ -170,8 +171,8 @@ def _settings(data: Any, place: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise DataError(f"{place}: a mapping of settings to values is expected")
     for name in data:
-        if not isinstance(name, str) or name.split(".")[0] not in facts.NAMESPACES or "." not in name:
+        if not isinstance(name, str) or name.split(".")[0] not in NAMESPACES or "." not in name:
             raise DataError(f"{place}: {name!r} has no namespace; write for example args.{name}")
-        if facts.canonical(name) != name:
-            raise DataError(f"{place}: write {facts.canonical(name)} instead of {name}")
+        if canonical(name) != name:
+            raise DataError(f"{place}: write {canonical(name)} instead of {name}")
     return dict(data)

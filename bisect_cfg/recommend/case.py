@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bisect_cfg.factors import equal
+from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.recommend import facts, healthy, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
 from bisect_cfg.recommend.order import Budget
@@ -23,7 +24,7 @@ from bisect_cfg.recommend.schedule import Prefix, prefix_for, total_steps
 from bisect_cfg.recommend.ways import starting_points
 from bisect_cfg.reports import text
 from bisect_cfg.targets.captured import fields_of
-from bisect_cfg.targets.settings import DEFAULT, build_item, reason_to_pin
+from bisect_cfg.targets.settings import DEFAULT, build_item
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run, load_run
@@ -33,9 +34,6 @@ VERIFY_FACTOR = 4
 VERIFY_LEAST = 30
 """A verification runs for four horizons, 30 steps at least: long enough that what only begins in a trial shows, short
 enough to be paid for three times. `--verify-steps` asks for more."""
-
-DTYPE_NAMES = ("model_init_kwargs.dtype", "model_init_kwargs.torch_dtype")
-"""Settings of the training config whose default is known only once a model is loaded: its file may say what it is."""
 
 DEFAULT_SEED = 42
 """transformers' default, for a training config that does not say."""
@@ -157,13 +155,15 @@ class Case:
         answer = self._runner.checks.resolve(build_item(settings.capture.args, overrides))
         if "error" in answer:
             return None
-        values = {name: value for name, value in answer["values"].items() if reason_to_pin(name) is None}
+        values = {name: value for name, value in answer["values"].items() if not parameter(name).pinned}
         rest = {name: value for name, value in overrides.items() if not name.startswith("args.")}
         if rest.get("model.dtype", "") in (None, DEFAULT):
             rest["model.dtype"] = self._dtype_by_default()
         loaded = dict(fields_of(values.get("model_init_kwargs")) or {})
         given = loaded.pop("torch_dtype", None) or loaded.pop("dtype", None)
-        if given or any(name in settings.bad for name in DTYPE_NAMES):
+        # What a training config's own dtype is by default is known only once a model is loaded: its file may say.
+        own = (name for name in settings.bad if name.startswith("model_init_kwargs."))
+        if given or any(canonical(name) == "model.dtype" for name in own):
             values["model_init_kwargs"] = {**loaded, "dtype": facts.plain(given or self._dtype_by_default())}
         return json.dumps([values, rest], sort_keys=True, default=repr)
 

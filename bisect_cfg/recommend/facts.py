@@ -1,8 +1,8 @@
-"""What the data files of this package share: how values are compared, how names are written, what a source is.
+"""What the data files of this package share: how values are compared, what a source is.
 
-A setting has one name here, the dotted one (`args.learning_rate`, `model.dtype`). Users and reports call a
-setting of the training config by its bare name, and older versions called some settings otherwise; `spelled`
-and `canonical` translate.
+A setting has one name there, the dotted one (`args.learning_rate`, `model.dtype`). Users and reports call a
+setting of the training config by its bare name, and older versions called some settings otherwise; `spelled` and
+`canonical` of `bisect_cfg.parameters` translate.
 """
 
 from __future__ import annotations
@@ -14,20 +14,6 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "data"
-
-NAMESPACES = ("args", "model", "peft", "launch", "env", "packages")
-
-ALIASES = {
-    "args.model_init_kwargs.dtype": "model.dtype",
-    "args.model_init_kwargs.torch_dtype": "model.dtype",
-    "model.torch_dtype": "model.dtype",
-    "args.model_init_kwargs.attn_implementation": "model.attn_implementation",
-    "args.activation_checkpointing": "args.gradient_checkpointing",
-    "args.activation_checkpointing_kwargs.use_reentrant": "args.gradient_checkpointing_kwargs.use_reentrant",
-}
-"""Other names of the same setting: GRPOConfig can load the model itself (`model_init_kwargs`), and transformers has
-been renaming `torch_dtype` to `dtype` and `gradient_checkpointing` to `activation_checkpointing`. The name that most
-versions know is the canonical one."""
 
 _SOURCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
 _COMPARISON = re.compile(r"(<=|>=|!=|<|>)\s*(.+)")
@@ -90,24 +76,6 @@ def source(text: Any, place: str) -> str:
     raise DataError(
         f"{place}: source {text!r} is no owner/repository#number, no https address and not 'measured'"
     )
-
-
-def dotted(name: str) -> str:
-    """A name with its namespace: what has none belongs to the training config."""
-    return name if name.split(".")[0] in NAMESPACES else f"args.{name}"
-
-
-def canonical(name: str) -> str:
-    """The one name that the data files use for a setting."""
-    return ALIASES.get(dotted(name), dotted(name))
-
-
-def spelled(name: str, present: Iterable[str]) -> str:
-    """The dotted name under which a setting is present, or the canonical one if it is not."""
-    for other in present:
-        if canonical(other) == name:
-            return dotted(other)
-    return name
 
 
 def plain(value: Any) -> Any:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.parameters import canonical
 from bisect_cfg.recommend import facts
 from bisect_cfg.recommend.facts import DataError
 
@@ -70,14 +71,14 @@ def published_for(name: str, configuration: Mapping[str, Any]) -> list[Published
         name: the setting, with or without the namespace of the training config.
         configuration: the user's configuration, as much of it as is known.
     """
-    wanted = facts.canonical(name)
+    wanted = canonical(name)
     tuning = "lora" if any(other.startswith("peft.") for other in configuration) else "full"
     size = _size_of(configuration)
     using = [
         (recipe, setting)
         for recipe in load()
         for setting in recipe.settings
-        if facts.canonical(setting) == wanted
+        if canonical(setting) == wanted
     ]
 
     def distance(pair: tuple[Recipe, str]) -> tuple[bool, bool, float]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from bisect_cfg.parameters import parameter
+
 DEFAULT_RATIO = 1.5
 """A threshold is known well enough when the last healthy and the first unhealthy value are this factor apart: seeds
 alone move it by about as much."""
@@ -33,19 +35,6 @@ MOST_CELLS = 400
 NEIGHBOURS = 8
 """How many whole numbers next to a point of the grid are looked at for one that is valid (a batch size must be
 divisible by num_generations)."""
-
-NEAR_ONE = ("adam_beta1", "adam_beta2", "top_p", "vllm_gpu_memory_utilization")
-"""Settings whose distance to 1 is what matters."""
-
-SWITCHED_OFF_BY = {
-    "max_grad_norm": (0, 0.0),  # <= 0 switches clipping off, while 0.01 clips hardest
-    "top_k": (0, -1),
-    "max_steps": (-1,),
-    "vllm_max_model_length": (0,),
-    "dataloader_num_workers": (0,),
-}
-"""Numbers that mean "off": what lies between them and another value says nothing about them, so such a setting is a
-switch and not a range (`max_grad_norm`: transformers `Trainer`, measured: 0.0 and -1.0 train identically)."""
 
 
 def is_number(value: Any) -> bool:
@@ -129,9 +118,10 @@ def axis_of(
     """
     if not (is_number(good) and is_number(bad)) or good == bad:
         return None
-    if good in SWITCHED_OFF_BY.get(name, ()) or bad in SWITCHED_OFF_BY.get(name, ()):
+    known = parameter(name)
+    if good in known.switched_off or bad in known.switched_off:
         return None
-    if name == "warmup_steps" and (0 < good < 1) is not (0 < bad < 1) and 0 not in (good, bad):
+    if known.share_below_one and (0 < good < 1) is not (0 < bad < 1) and 0 not in (good, bad):
         return None  # a ratio of the run and a number of steps
     if whole is None:
         whole = isinstance(good, int) and isinstance(bad, int)
@@ -143,7 +133,7 @@ def axis_of(
 
 
 def _kind(name: str, good: float, bad: float) -> str:
-    if name in NEAR_ONE and max(good, bad) < 1 and min(good, bad) >= 0:
+    if parameter(name).scale == "complement" and max(good, bad) < 1 and min(good, bad) >= 0:
         return "complement"
     low, high = min(good, bad), max(good, bad)
     return "log" if low > 0 and high / low >= LOG_FROM else "linear"

@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bisect_cfg.parameters import parameter
+
 LONGEST_WARMUP = 5
 """A trial is run through a warmup of at most so many horizons. Beyond, its trials would spend nearly all their time
 at rates that show nothing."""
-
-WITHOUT_WARMUP = ("constant",)
-"""Schedules that have none, whatever warmup_steps says (transformers' `get_scheduler`)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def warmup_of(values: Mapping[str, Any], total: int | None) -> int | None:
         values: settings of the training config, by bare name.
         total: steps of the whole run.
     """
-    if values.get("lr_scheduler_type") in WITHOUT_WARMUP:
+    if parameter("warmup_steps").idle(values):
         return 0
     steps = values.get("warmup_steps") or 0
     share = values.get("warmup_ratio") or 0

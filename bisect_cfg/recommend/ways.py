@@ -10,35 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from bisect_cfg.factors import equal
+from bisect_cfg.parameters import parameter
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.plan import Start, WayOut
 from bisect_cfg.recommend.scale import Axis
 
-WEIGHTS = {
-    "learning_rate": 1.5,
-    "model.dtype": 1.2,
-    "num_generations": 1.2,
-    "max_completion_length": 1.2,
-    "scale_rewards": 1.2,
-    "loss_type": 1.2,
-    "beta": 1.0,
-    "per_device_train_batch_size": 0.8,
-    "gradient_accumulation_steps": 0.8,
-    "optim": 0.7,
-    "max_grad_norm": 0.6,
-    "warmup_steps": 0.5,
-    "warmup_ratio": 0.5,
-    "adam_beta1": 0.5,
-    "adam_beta2": 0.5,
-    "adam_epsilon": 0.3,
-    "logging_steps": 0.1,
-}
-"""How much a setting shapes the result of a training, by its whole way from bad to good; 1 for all others. What the model
-learns from (rates, rewards, samples, their number and length) weighs more than how the optimizer gets there. Tastes
-differ: `--keep NAME` says what matters to the user."""
-
 KEEP = 10.0
-"""A setting named with --keep weighs so many times more."""
+"""A setting named with --keep weighs so many times more than `parameters` has it: tastes differ."""
 
 KNOWN_ALTERNATIVE = 0.5
 """A way that is known to serve the same purpose costs half of giving an ordinary setting up, whatever it changes (that
@@ -128,7 +106,7 @@ def _guess(start: Start) -> dict[str, Any]:
 def weight(name: str, keep: Collection[str] = ()) -> float:
     """What it costs to give a setting up altogether."""
     bare = name.removeprefix("args.")
-    return WEIGHTS.get(bare, 1.0) * (KEEP if name in keep or bare in keep else 1.0)
+    return parameter(name).weight * (KEEP if name in keep or bare in keep else 1.0)
 
 
 def loss(start: Start, changes: Mapping[str, Any], keep: Collection[str] = ()) -> float:

@@ -13,31 +13,10 @@ from typing import Any
 import yaml
 
 from bisect_cfg.errors import InputError
+from bisect_cfg.parameters import parameter, successors
 from bisect_cfg.probe.secrets import hides, mask
 
-SUCCESSORS = {
-    "warmup_ratio": "It was removed in transformers 5: a warmup_steps below 1 is a ratio (warmup_steps: 0.1).",
-    "max_prompt_length": "It was removed in TRL 0.28: truncate the prompts in the script instead.",
-    "evaluation_strategy": "It is called eval_strategy now.",
-    "no_cuda": "It is called use_cpu now.",
-    "torch_dtype": "It is called model.dtype here.",
-    "dtype": "It is called model.dtype here.",
-    "attn_implementation": "It is called model.attn_implementation here.",
-    "lr": "It is called learning_rate.",
-    "group_by_length": "It was removed in transformers 5.",
-    "overwrite_output_dir": "It was removed in transformers 5.",
-}
-"""Names that people carry over from older versions or other tools, and what became of them (read in the release
-notes and sources of TRL and transformers)."""
-
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
-
-REDIRECTED = (
-    "output_dir", "logging_dir", "report_to", "push_to_hub", "save_strategy", "save_only_model", "load_best_model_at_end",
-    "log_completions_hub_repo", "trackio_space_id", "logging_nan_inf_filter",
-)  # fmt: skip
-"""What the tool sets itself in every trial (`bisect_cfg.probe.quiet` and `watch`), so that no run writes, saves or
-reports anywhere but into its own folder."""
 
 Assignment = str | tuple[str, Any]
 """A setting as given: ``"name=value"`` from the command line, (name, value) from Python."""
@@ -102,15 +81,15 @@ _COMPLAINTS = re.compile(
 """How libraries and parsers say that they do not know a name. Elsewhere in a log it says nothing (`dtype`)."""
 
 
-def outdated_in(text: str) -> str | None:
-    """The name of `SUCCESSORS` that a log or message complains of: as a word of its own (`lr` is none in
-    ``async_lru``), None if there is none."""
+def outdated_in(text: str) -> str:
+    """The name of `successors` that a log or message complains of and what became of it, "" if there is none
+    (``lr: It is called learning_rate.``). It is a word of its own there: `lr` is none in ``async_lru``."""
     for line in text.splitlines():
         if _COMPLAINTS.search(line):
-            for name in SUCCESSORS:
+            for name, successor in successors().items():
                 if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", line):
-                    return name
-    return None
+                    return f"{name}: {successor}"
+    return ""
 
 
 def check_name(name: str, known: Mapping[str, Any], source: str, preferred: Sequence[str] = ()) -> None:
@@ -133,9 +112,7 @@ def check_name(name: str, known: Mapping[str, Any], source: str, preferred: Sequ
             f"Those are: {', '.join(preferred)}.",
         )
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    advice = f"Did you mean {near[0]}?" if near else ""
-    if name in SUCCESSORS:
-        advice = SUCCESSORS[name]
+    advice = successors().get(name) or (f"Did you mean {near[0]}?" if near else "")
     raise InputError(f"{source} names {name}, which this version does not know.", advice)
 
 
@@ -249,7 +226,7 @@ def parse_pins(given: Iterable[Assignment]) -> dict[str, Any]:
     """
     pins = parse_assignments(given, "--pin")
     for name in pins:
-        if name in REDIRECTED or name.startswith("hub_"):
+        if parameter(name).redirected:
             raise InputError(
                 f"--pin {name} would have no effect: every trial writes into its own folder of the study, saves no "
                 "checkpoint and reports nowhere.",

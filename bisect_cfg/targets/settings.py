@@ -20,6 +20,7 @@ from typing import Any
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.factors import equal
+from bisect_cfg.parameters import every, parameter
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
 from bisect_cfg.targets.captured import Built, Capture, Row, fields_of, has_tag, plain, set_by_user, takes_dict
 from bisect_cfg.targets.names import check_name, convert
@@ -31,61 +32,7 @@ DEFAULT = {"$default": True}
 MASKED = {"$secret": HIDDEN}
 """What the probe sends in place of a secret that it knows by its name."""
 
-_REASONS = {
-    "it names a place": {
-        "output_dir", "logging_dir", "run_name", "project", "trackio_space_id", "trackio_bucket_id",
-        "trackio_static_space_id", "overwrite_output_dir", "vllm_server_base_url", "vllm_server_host", "vllm_server_port",
-        "vllm_group_port",
-    },
-    "reports and uploads are off in every trial": {
-        "report_to", "push_to_hub", "log_completions_hub_repo", "wandb_log_unique_prompts",
-    },
-    "no trial saves a checkpoint, or resumes from one unless yours does": {
-        "save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_safetensors", "save_on_each_node",
-        "load_best_model_at_end", "metric_for_best_model", "greater_is_better", "resume_from_checkpoint",
-        "restore_callback_states_from_checkpoint", "ignore_data_skip", "enable_jit_checkpoint",
-    },
-    "every trial logs each step, unfiltered": {
-        "logging_nan_inf_filter", "log_level", "log_level_replica", "disable_tqdm",
-    },
-    "randomness stays as in your script": {"seed", "data_seed"},
-    "it chooses the device": {"use_cpu", "no_cuda", "use_mps_device", "local_rank", "ddp_backend"},
-    "it says which model it is": {"trust_remote_code"},
-    "it is about what the script does before or after training": {"do_train", "do_eval", "do_predict"},
-}  # fmt: skip
-
-PINNED = {name: reason for reason, names in _REASONS.items() for name in names}
-"""Settings of the training config that name places, reporters, seeds and devices, with the reason why they are never
-factors; `hub_*` is among them."""
-
-_HUB = "reports and uploads are off in every trial"
-_SAME_MODEL = "it says which model it is"
 _SECRET = "it is a secret; every trial uses yours"
-
-PINNED_ELSEWHERE = {
-    "modelcfg": {"model_name_or_path", "model_revision", "trust_remote_code"},
-    "peft": {"base_model_name_or_path", "revision", "peft_type", "task_type", "inference_mode", "auto_mapping",
-             "peft_version"},
-    "load": set(),
-}  # fmt: skip
-"""The same for the other kinds: which model it is, and what follows from that."""
-
-
-def reason_to_pin(name: str) -> str | None:
-    """Why a setting of the training config is never a factor; None if it may be one."""
-    return _HUB if name.startswith("hub_") else PINNED.get(name)
-
-
-RESOURCES = (
-    "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
-    "generation_batch_size", "num_generations", "max_completion_length", "max_prompt_length",
-    "gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_checkpointing",
-    "activation_checkpointing_kwargs", "vllm_gpu_memory_utilization", "vllm_max_model_length",
-)  # fmt: skip
-"""What a step costs in memory and time. When the good configuration cannot be afforded, these move into it."""
-
-WORK = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_completion_length", "num_iterations")
-"""The settings a step's duration is proportional to, at worst; used to scale how long silence is no hang."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +124,7 @@ class Settings:
     def work(self, configuration: Mapping[str, Any]) -> float:
         """How much work a step of this configuration is, in arbitrary units."""
         result = 1.0
-        for name in WORK:
+        for name in (name for name, known in every().items() if known.work):
             value = configuration.get(name, self.capture.args.resolved.get(name))
             result *= float(value) if isinstance(value, (int, float)) and value else 1.0
         return result
@@ -243,10 +190,10 @@ def build_settings(
     never: dict[str, str] = {}
     user_set = set_by_user(args)
     for name in dict.fromkeys((*user_set, *_names_in(moved, "args"))):
-        reason = reason_to_pin(name)
+        reason = parameter(name).pinned
         if name in args.raw and name not in args.defaults:
             reason = "it has no default"
-        if reason is not None:
+        if reason:
             never[name] = reason
             continue
         for leaf in _leaves(name, args, moved):
@@ -297,7 +244,7 @@ def build_settings(
             high = _look_up(args.raw, name)
         factors.append(Setting(name, full, "args", low, high, reset))
     for name in args.changed:
-        if reason_to_pin(name) is None:
+        if not parameter(name).pinned:
             never[name] = "it was changed in place after the configuration was built"
     factors.extend(_other_factors(capture, moved, pins_encoded))
 
@@ -425,7 +372,7 @@ def _outcome(args: Built, overrides: Row, resolve: Resolve) -> Any:
     answer = resolve(build_item(args, overrides))
     if "error" in answer:
         return answer["error"]
-    return {name: value for name, value in answer["values"].items() if reason_to_pin(name) is None}
+    return {name: value for name, value in answer["values"].items() if not parameter(name).pinned}
 
 
 def _names_in(moved: Row, namespace: str) -> list[str]:
@@ -444,7 +391,7 @@ def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
         names = [*(built.raw if kind == "load" else set_by_user(built)), *_names_in(moved, namespace)]
         for name in dict.fromkeys(names):
             full = f"{namespace}.{name}"
-            if name in PINNED_ELSEWHERE[kind] or full in pins or any(full == f.full for f in factors):
+            if parameter(full).pinned or full in pins or any(full == f.full for f in factors):
                 continue
             bad = built.raw.get(name)
             if (kind != "load" and name not in built.types) or _is_secret(name, bad):
@@ -464,10 +411,9 @@ def _pinned_elsewhere(capture: Capture, pins: Row) -> dict[str, str]:
     for kind, built in capture.others.items():
         namespace = "peft" if kind == "peft" else "model"
         for name in built.raw if kind == "load" else set_by_user(built):
-            if f"{namespace}.{name}" in pins:
-                found[f"{namespace}.{name}"] = "you pinned it"
-            elif name in PINNED_ELSEWHERE[kind]:
-                found[f"{namespace}.{name}"] = _SAME_MODEL
+            full = f"{namespace}.{name}"
+            if reason := "you pinned it" if full in pins else parameter(full).pinned:
+                found[full] = reason
         for name in built.others:
             found[f"model.{name}"] = "of what from_pretrained is given, dtype and attn_implementation are varied"
     return found

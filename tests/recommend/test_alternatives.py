@@ -12,6 +12,7 @@ from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 from trl import GRPOConfig, ModelConfig
 
+from bisect_cfg.parameters import dotted
 from bisect_cfg.recommend import alternatives, facts, published
 from bisect_cfg.recommend.alternatives import alternatives_for
 from bisect_cfg.recommend.facts import DataError
@@ -188,7 +189,7 @@ def test_a_proposal_always_changes_the_configuration_and_never_comes_twice(bad: 
 def test_recipes_speak_of_settings_that_exist() -> None:
     for recipe in published.load():
         for name in recipe.settings:
-            namespace, _, rest = facts.dotted(name).partition(".")
+            namespace, _, rest = dotted(name).partition(".")
             assert rest.split(".")[0] in (TRAINING if namespace == "args" else MODEL), (recipe.recipe, name)
 
 

@@ -13,7 +13,6 @@ import pytest
 from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.search import Problem, Record
 from bisect_cfg.search.prices import Prices
-from bisect_cfg.search.prior import names_it, odds_of
 from bisect_cfg.search.tally import Tally
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "studies" / "search_cost"))
@@ -69,24 +68,3 @@ def test_the_times_save_time_and_change_no_answer(known: bool) -> None:
             total[aware] += seconds
     # Measured on 200: 0.75 where the times must be learned, 0.6 where they are known.
     assert total[True] < (0.8 if known else 1.0) * total[False]
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "named"),
-    [
-        ("Number of reward weights (2) must match", "reward_weights", True),
-        ("got args.learning_rate=nan", "learning_rate", True),
-        ("import async_lru", "lr", False),
-        ("bf16 is not supported", "bf16", True),
-        ("alphabeta", "beta", False),
-        ("kwargs[0] of num_generations", "peft.num_generations", True),
-    ],
-)
-def test_a_message_names_a_setting_in_words_or_as_an_identifier(text: str, name: str, named: bool) -> None:
-    assert names_it(text, name) is named
-
-
-def test_a_named_setting_is_likelier() -> None:
-    plain = odds_of(("reward_weights", "beta"), "risk")
-    told = odds_of(("reward_weights", "beta"), "risk", said="Number of reward weights (2)")
-    assert told[0] > 10 * plain[0] and told[1] == plain[1]

@@ -18,9 +18,10 @@ import toys
 import yaml
 
 from bisect_cfg.factors import equal
+from bisect_cfg.parameters import parameter
 from bisect_cfg.reports.safe_config import safe_yaml
 from bisect_cfg.targets.captured import fields_of, read_capture
-from bisect_cfg.targets.settings import Settings, build_settings, reason_to_pin
+from bisect_cfg.targets.settings import Settings, build_settings
 
 VALUES: dict[str, str | tuple[str, str]] = {
     "output_dir": '"elsewhere"',
@@ -270,7 +271,7 @@ def of_object(rows: list[dict], kind: str, index: int) -> list[dict]:
 def resolved(rows: list[dict], kind: str, index: int) -> dict:
     """What one object came to, without what is the same in every trial."""
     values = next(row["values"] for row in of_object(rows, kind, index) if row["event"] == "resolved")
-    return {name: value for name, value in values.items() if reason_to_pin(name) is None}
+    return {name: value for name, value in values.items() if not parameter(name).pinned}
 
 
 def case(cls: str, arguments: str, name: str = "", overrides: dict | None = None) -> dict:
@@ -317,7 +318,7 @@ def test_every_field_of_a_training_config(warm, tmp_path, cls):
     forgotten = [users[index]["name"] for index, settings in found.items() if not is_accounted_for(users[index]["name"], settings)]
     assert forgotten == []
     silent = {users[index]["name"] for index, settings in found.items() if not settings.factors}
-    assert {name for name in silent if reason_to_pin(name) is None} <= SAME
+    assert {name for name in silent if not parameter(name).pinned} <= SAME
     assert all(reason for settings in found.values() for reason in settings.pinned.values())
 
     # Trials: everything at its good level, everything at its bad level, and each key of a dictionary alone at good.

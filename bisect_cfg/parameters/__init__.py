@@ -1,0 +1,182 @@
+"""What is known of each setting: one table, `table.yaml`, that the other rooms read.
+
+A new setting of TRL or transformers is a new row there, and nothing else. What no row mentions is ordinary:
+odds and weight 1, free to vary, no resource. The fields of a row, all but `name` and `source` optional:
+
+    name             one name, or several of which the same is known. A setting of the training config goes by
+                     its bare name, others by `model.*`, `peft.*`; `save_*` is every name that begins so,
+                     `packages.*` a whole namespace
+    also             other names of the same setting, of other versions or places
+    source           owner/repository#number, an https address, "measured", or several of these
+
+    risk, why        prior odds of taking part in a cause, before any run, and the reason for them
+    group            one of `groups`; `failures` says what a kind of failure does to the odds of each group
+    risky_default    [the library's default that is itself the fault on some machines, the default before it]
+
+    scale            "complement": its distance to 1 is what matters
+    share_below_one  true if it is a share below 1 and a number from 1 on: nothing lies between the two
+    switched_off     numbers that mean "off": what lies between them and another value says nothing about them
+    idle_under       other setting -> its values under which this one has no effect
+    weight           how much it shapes the result of a training, by its whole way from bad to good. What the
+                     model learns from (rates, rewards, samples, their number and length) weighs more than how
+                     the optimizer gets there
+
+    resource         what a step costs more of: memory, time. Such settings move into a good configuration
+                     that cannot be afforded
+    work             true if a step's duration is proportional to it, at worst
+    pinned           why it is never a factor
+    redirected       true if every trial sets it itself (`bisect_cfg.probe.quiet`, `watch`)
+
+    gone             what became of a name (of those under `also`, where there are any) that people carry over
+                     from older versions or other tools; `instead`: what serves in its place
+    removed          package -> versions that do not know it any more
+
+What several rows say of a setting adds up, the closer name wins: `logging_steps` over `logging_*`,
+`peft.revision` over `peft.*`. A name that no row has is looked for by its last part
+(`generation_kwargs.top_p`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).parent / "table.yaml"
+
+NAMESPACES = ("args", "model", "peft", "launch", "env", "packages")
+
+LISTS = ("name", "also", "source", "switched_off", "resource", "risky_default")
+"""Fields of a row that hold several things; one alone needs no brackets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """What is known of one setting; see the fields above."""
+
+    name: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    source: tuple[str, ...] = ()
+    risk: float = 1.0
+    why: str = ""
+    group: str = ""
+    risky_default: tuple[Any, ...] = ()
+    scale: str = ""
+    share_below_one: bool = False
+    switched_off: tuple[float, ...] = ()
+    idle_under: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    weight: float = 1.0
+    resource: tuple[str, ...] = ()
+    work: bool = False
+    pinned: str = ""
+    redirected: bool = False
+    gone: str = ""
+    instead: str = ""
+    removed: Mapping[str, str] = field(default_factory=dict)
+
+    def idle(self, values: Mapping[str, Any]) -> bool:
+        """Whether another setting of a configuration leaves this one without effect."""
+        return any(values.get(name) in there for name, there in self.idle_under.items())
+
+
+@dataclass(frozen=True)
+class Table:
+    """The table as it was read.
+
+    Attributes:
+        rows: as they stand.
+        failures: kind of failure -> group -> what it does to the odds.
+        exact: name -> its row.
+        patterns: (beginning of a name, row), namespaces first.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    failures: Mapping[str, Mapping[str, float]]
+    exact: Mapping[str, Mapping[str, Any]]
+    patterns: tuple[tuple[str, Mapping[str, Any]], ...]
+
+
+@functools.cache
+def table() -> Table:
+    """The table, read once.
+
+    Raises:
+        ValueError: a row has a field that there is not, or a name that another row has.
+    """
+    import yaml
+
+    data = yaml.load(FILE.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    known = {one.name for one in fields(Parameter)}
+    exact: dict[str, Mapping[str, Any]] = {}
+    patterns: list[tuple[str, Mapping[str, Any]]] = []
+    rows = []
+    for given in data["settings"]:
+        row = {key: _several(value) if key in LISTS else value for key, value in given.items()}
+        if unknown := row.keys() - known:
+            raise ValueError(f"{FILE.name}, {given.get('name')}: unknown field {min(unknown)}")
+        rows.append(row)
+        for name in (*row["name"], *row.get("also", ())):
+            if name.endswith("*"):
+                patterns.append((name[:-1], row))
+            elif exact.setdefault(name, row) is not row:
+                raise ValueError(f"{FILE.name}: {name} has two rows")
+    patterns.sort(key=lambda pattern: "." not in pattern[0])
+    failures = {kind: dict(row) for kind, row in data["failures"].items()}
+    for row in failures.values():
+        row.pop("why")
+    return Table(tuple(rows), failures, exact, tuple(patterns))
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+@functools.cache
+def parameter(name: str) -> Parameter:
+    """What is known of a setting, by any of its names; ``args.`` may be left out."""
+    name = name.removeprefix("args.")
+    last = name.rpartition(".")[2]
+    found: dict[str, Any] = {}
+    for beginning, row in table().patterns:
+        if (name if "." in beginning else last).startswith(beginning):
+            found |= row
+    return Parameter(**(found | table().exact.get(name, table().exact.get(last, {}))))
+
+
+@functools.cache
+def every() -> Mapping[str, Parameter]:
+    """All names that have a row of their own, with what is known of them, in the order of the table."""
+    return {name: parameter(name) for name in table().exact}
+
+
+@functools.cache
+def successors() -> dict[str, str]:
+    """Names that people carry over from older versions or other tools -> what became of them, a sentence."""
+    return {
+        name: f"{row['gone']}: {row['instead']}." if "instead" in row else f"{row['gone']}."
+        for row in table().rows
+        if "gone" in row
+        for name in row.get("also", row["name"])
+    }
+
+
+def dotted(name: str) -> str:
+    """A name with its namespace: what has none belongs to the training config."""
+    return name if name.split(".")[0] in NAMESPACES else f"args.{name}"
+
+
+def canonical(name: str) -> str:
+    """The one name of a setting, dotted: the first of its row. A key of a dictionary follows its setting."""
+    bare = name.removeprefix("args.")
+    setting, dot, key = bare.partition(".")
+    if bare in table().exact:
+        row = table().exact[bare]
+        return dotted(row["name"][0] if bare in row.get("also", ()) else bare)
+    return dotted(canonical(setting) + dot + key) if dot and setting in table().exact else dotted(bare)
+
+
+def spelled(name: str, present: Iterable[str]) -> str:
+    """The dotted name under which a setting is present, or the canonical one if it is not."""
+    return next((dotted(other) for other in present if canonical(other) == name), name)

@@ -1,0 +1,57 @@
+"""How likely each setting is to take part in the cause before any trial: the odds that a search begins with.
+
+They steer which question comes first and so how many trials an answer takes. They never decide an answer: a
+cause is claimed on runs alone. Once it is known how the run fails they are sharper: memory runs out over
+batch and length, whatever the learning rate, and a policy that collapses does not mind the batch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from bisect_cfg.parameters import parameter, table
+
+NAMED = 30.0
+"""What it does to the odds of a setting that the failure's message or the line of code names ("Number of
+reward weights" and `reward_weights`): such messages are mostly right about where, if not about why."""
+
+
+def names_it(text: str, name: str) -> bool:
+    """Whether a text names a setting, as an identifier or in plain words."""
+    words = name.split(".")[-1].split("_")
+    pattern = r"(?<![A-Za-z0-9])" + "[_ -]".join(map(re.escape, words)) + r"(?![A-Za-z0-9])"
+    return re.search(pattern, text, re.IGNORECASE) is not None
+
+
+def odds_of(
+    names: Sequence[str], prior: str | Mapping[str, float], failure: str = "", said: str = ""
+) -> tuple[float, ...]:
+    """The odds of each name: none for "flat" (all are equal), of the table for "risk", else of the mapping.
+
+    Args:
+        names: dotted names.
+        prior: "risk", "flat" or name -> odds; names a mapping leaves out are ordinary.
+        failure: the kind of the failure under study, "" if it is not known; it sharpens "risk".
+        said: its message and the like: settings that it names are likelier, under "risk".
+
+    Raises:
+        ValueError: an unknown prior, or odds that are not positive.
+    """
+    if prior == "flat":
+        return ()
+    if prior == "risk":
+        named = {name for name in names if said and names_it(said, name)}
+        return tuple(risk_of(name, failure) * (NAMED if name in named else 1.0) for name in names)
+    if isinstance(prior, str):
+        raise ValueError(f"prior must be 'risk', 'flat' or a mapping of names to odds, not {prior!r}")
+    odds = tuple(float(prior.get(name, 1.0)) for name in names)
+    if any(not 0 < value < float("inf") for value in odds):
+        raise ValueError("prior odds must be positive numbers")
+    return odds
+
+
+def risk_of(name: str, failure: str = "") -> float:
+    """The table's odds of one dotted name, given how the run fails."""
+    known = parameter(name)
+    return known.risk * table().failures.get(failure, {}).get(known.group, 1.0)
