@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from bisect_cfg.diagnosis import _advice, _errors, _logs, _versions, signature
-from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest, scanner
+from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._text import clean
 from bisect_cfg.diagnosis.conditions import judge
@@ -36,8 +36,7 @@ HITS = 300
 
 SAMPLE_BLOCKS = 8
 SAMPLE = 1 << 15
-"""After so many blocks (2 MB) the scan is fitted to the log, by so many bytes of each. A smaller log is read before
-that pays."""
+"""The scan is fitted to the log's first block, and after so many blocks (2 MB) anew, by so many bytes of each."""
 
 AFTERMATH, GENERAL, SPECIFIC, FOR_ALL, FOR_HINT, FOR_CONDITION = -20, 4, 10, 3, 2, 2
 """What a match is worth. A specific entry beats a general one unless four hints speak for the general one,
@@ -287,12 +286,6 @@ def _prepared(entries: tuple[Entry, ...]) -> tuple[dict[str, tuple[str, ...]], d
     return patterns, keys
 
 
-@functools.lru_cache(maxsize=4)
-def _any_clue(entries: tuple[Entry, ...]) -> re.Pattern[bytes]:
-    """One scan for all patterns; it takes longer to make than a small log to read, line by line."""
-    return scanner(_prepared(entries)[0].values())
-
-
 class Reading:
     """One pass over a log: which clues it has, and where.
 
@@ -313,8 +306,7 @@ class Reading:
         self.head = self.tail = b""
         self._evidence: dict[str, list[Line]] = {}
         self._hits: dict[str, int] = {}  # in this block
-        self._clues: re.Pattern[bytes] | None = None
-        self._sample = b""  # of a log that is large enough for the scan to be fitted to it
+        self._sample = b""  # of a log that is large enough for a scan
         self._scans: dict[Any, _logs.Scan] = {}
         self._all, self._keys = _prepared(tuple(entries))
         self._open = dict(self._all)
@@ -325,9 +317,9 @@ class Reading:
         scan: _logs.Scan = EACH_LINE
         sample: list[bytes] = []
         for block in _logs.blocks(stream):
-            if not (scan is EACH_LINE and number == 1 and len(block) <= SMALL):
-                self._clues = _any_clue(tuple(self.entries))
-                scan = self._scanner() if scan is EACH_LINE else scan
+            if scan is EACH_LINE and (number > 1 or len(block) > SMALL):
+                self._sample = block
+                scan = self._scanner()
             if not self.head:
                 self.quoting = quotes(block[: _versions.LOOKED_AT])
             if len(self.head) < _versions.LOOKED_AT:
@@ -343,7 +335,7 @@ class Reading:
                     self._open.pop(pattern, None)
             if len(sample) < SAMPLE_BLOCKS:
                 sample.append(block[:SAMPLE])
-                self._sample = b"".join(sample) if len(sample) == SAMPLE_BLOCKS else b""
+                self._sample = b"".join(sample) if len(sample) == SAMPLE_BLOCKS else self._sample
             after = len(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample)
             if after != before and scan is not EACH_LINE:
                 scan = self._scanner()
@@ -423,15 +415,13 @@ class Reading:
 
     def _scanner(self) -> _logs.Scan:
         """The scan for what is open; it is made once for each set of clues, which come and go with the rows."""
-        state = (frozenset(self._open), len(self.logs.anchors()), len(self.errors.anchors()), bool(self._sample))
+        state = (frozenset(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample))
         if state not in self._scans:
             self._scans[state] = self._make_scanner()
         return self._scans[state]
 
     def _make_scanner(self) -> _logs.Scan:
         patterns = [*self._open.values(), *self.logs.anchors(), *self.errors.anchors()]
-        if not self._sample:
-            return scanner(patterns)
         from bisect_cfg.diagnosis._pairs import PairScanner
 
         return PairScanner(patterns, self._sample, WORDS)
@@ -445,8 +435,6 @@ class Reading:
             self.errors.ignore(number)
         else:
             self.errors.line(raw, number, block, end, None if raised is None else raised.type_name)
-        if self._clues is not None and not self._clues.search(raw):  # a line of a traceback
-            return
         text, said = raw.decode("utf-8", "replace"), None
         for pattern in self._possible(text):
             if pattern not in self._open or self._open[pattern][0] not in text:
