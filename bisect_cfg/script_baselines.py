@@ -13,6 +13,7 @@ from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.parameters import parameter
 from bisect_cfg.reports.text import duration
 from bisect_cfg.script_study import Listener, Options
+from bisect_cfg.search.prior import names_it
 from bisect_cfg.study_folder import save_state
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
@@ -37,6 +38,13 @@ COSTLY_FACTOR = 3.0
 COSTLY_SECONDS = 5.0
 """The good configuration cannot be afforded when its steps take this many times as long as those of the user's own,
 and more than so many seconds each: library defaults can mean eight long completions where the user has one."""
+
+NEEDED = "the good configuration ends in another failure without it"
+"""Why a setting is not varied that the script cannot do without."""
+
+NEEDED_TRIES = 8
+"""So many runs, at most, look for the setting of the user's that the good configuration cannot do without: halving finds
+one of 128."""
 
 PACE_STEPS = 3
 """After so many steps the pace of the good configuration is known. (Or before, where it has used up their time.)"""
@@ -82,6 +90,7 @@ class Baselines:
         """
         good_run, outcome = None, Outcome.UNRESOLVED
         warm_runs: list[Run] = []
+        ended: list[tuple[str, list[Run], Run]] = []  # levels at which the good configuration met another failure
         for level in self.levels():
             found = self._warm_start(level)
             if found is None:
@@ -89,6 +98,8 @@ class Baselines:
             warm_runs = found
             good_run = self._good_baseline(bad_run, level)
             outcome = self.outcome_of(good_run)
+            if outcome is Outcome.UNRESOLVED:
+                ended.append((level, warm_runs, good_run))
             if outcome is Outcome.UNRESOLVED and level != "cold":
                 self._note(
                     f"With start {level!r} the good configuration ends with {good_run.seen.failure}; "
@@ -98,9 +109,66 @@ class Baselines:
             break
         if good_run is None:
             return self._passed, None
+        if outcome is Outcome.UNRESOLVED:
+            level, warm_runs, good_run = self._with_what_it_needs(bad_run, ended)
+            outcome = self.outcome_of(good_run)
         self.keep("level", level)
         self._listener.run_finished(Purpose.GOOD_BASELINE, good_run, outcome)
         return warm_runs, good_run
+
+    def _with_what_it_needs(
+        self, bad_run: Run, ended: list[tuple[str, list[Run], Run]]
+    ) -> tuple[str, list[Run], Run]:
+        """The script cannot do without something of the user's (`max_steps` for data of unknown length): find that one
+        setting and leave it as it is.
+
+        Args:
+            bad_run: the reproduction.
+            ended: level, runs of the bad configuration there, and how the good one ended there, coldest last.
+
+        Returns:
+            The level, the runs of the bad configuration that count, and the run of the good one; the coldest of `ended`
+            if no single setting is enough.
+        """
+        level, warm_runs, good_run = ended[-1]
+        for other in ended:  # what a cold start shows as well is not owed to the warm one
+            same = str(other[2].seen.failure) == str(good_run.seen.failure)
+            if same and (other[0] == level or self.bring_up(other[0])):
+                level, warm_runs, good_run = other
+                break
+        name = self._needed(good_run, level, self._too_costly(bad_run))
+        if name is None:
+            return ended[-1]
+        value = self._runner.settings.bad[name]
+        self._note(
+            f"The good configuration ends with {good_run.seen.failure} unless it keeps your {name}={value}: not varied."
+        )
+        self.keep("needed", name)
+        self._runner.learn(settings=self._runner.settings.without([name], NEEDED))
+        return level, warm_runs, self._good_baseline(bad_run, level)
+
+    def _needed(self, good_run: Run, level: str, costly: Callable[[Traces, float], bool]) -> str | None:
+        """The setting with whose user's value the good configuration passes, by halving; those that the failure names come
+        first. None if there is no such one."""
+        settings = self._runner.settings
+        names = sorted(settings.good, key=lambda name: not names_it(good_run.seen.message, name))
+        named = sum(names_it(good_run.seen.message, name) for name in names)
+        for number in range(1, NEEDED_TRIES):
+            if len(names) == 1:
+                break
+            half = names[: named if 0 < named < len(names) else (len(names) + 1) // 2]
+            named = 0
+            kept = {**settings.good, **{name: settings.bad[name] for name in half}}
+            run = self._run(f"good-{level}-half-{number}", kept, costly)
+            names = half if run.costly or self.outcome_of(run) is not Outcome.UNRESOLVED else names[len(half) :]
+        name = names[0]
+        run = self._run(self._good_name(level, name), {**settings.good, name: settings.bad[name]}, costly)
+        return name if run.costly or self.outcome_of(run) is Outcome.PASS else None
+
+    def _good_name(self, level: str, needed: str | None, moved: int = 0) -> str:
+        """The folder of a run of the good configuration."""
+        name = f"good-{level}" + ("-without-risky-defaults" if self._state.get("risky_defaults") else "")
+        return name + (f"-with-{needed}" if needed else "") + (f"-affordable-{moved}" if moved else "")
 
     def outcome_of(self, run: Run) -> Outcome:
         """What a baseline says; silent symptoms of the good configuration are the script's own."""
@@ -176,22 +244,11 @@ class Baselines:
         One setting at a time, the one that is predicted to save most first, so that as much as possible is varied.
         """
         self._listener.phase("good baseline", "making sure the good configuration trains")
-        theirs = self._pace_of(bad_run)
-        allowed = max(COSTLY_SECONDS, COSTLY_FACTOR * theirs)
-
-        def costly(traces: Traces, seconds: float) -> bool:
-            begun, rows = traces.event("train_begin"), traces.metrics.rows
-            if begun is None:
-                return False
-            now = rows[PACE_STEPS - 1]["time"] if len(rows) >= PACE_STEPS else seconds
-            return now - begun["time"] > PACE_STEPS * allowed
-
-        moved = list(self._state.get("moved", ()))
+        costly, moved = self._too_costly(bad_run), list(self._state.get("moved", ()))
         while True:
-            name = f"good-{level}" + ("-without-risky-defaults" if self._state.get("risky_defaults") else "")
-            name += f"-affordable-{len(moved)}" if moved else ""
+            name = self._good_name(level, self._state.get("needed"), len(moved))
             run = self._run(name, self._runner.settings.good, costly)
-            reason = self._unaffordable(run, bad_run, theirs, allowed)
+            reason = self._unaffordable(run, bad_run)
             names = self._savers(run) if reason else []
             if not names:
                 break
@@ -206,6 +263,23 @@ class Baselines:
                 "Name them with --only to vary them anyway."
             )
         return run
+
+    def _allowed(self, bad_run: Run) -> float:
+        """Seconds that a step of the good configuration may take."""
+        return max(COSTLY_SECONDS, COSTLY_FACTOR * self._pace_of(bad_run))
+
+    def _too_costly(self, bad_run: Run) -> Callable[[Traces, float], bool]:
+        """Tells a run of the good configuration that cannot be afforded, once its pace is known."""
+        allowed = self._allowed(bad_run)
+
+        def costly(traces: Traces, seconds: float) -> bool:
+            begun, rows = traces.event("train_begin"), traces.metrics.rows
+            if begun is None:
+                return False
+            now = rows[PACE_STEPS - 1]["time"] if len(rows) >= PACE_STEPS else seconds
+            return now - begun["time"] > PACE_STEPS * allowed
+
+        return costly
 
     def _savers(self, run: Run) -> list[str]:
         """The fewest settings whose user's values are predicted to make the good configuration affordable."""
@@ -230,7 +304,8 @@ class Baselines:
         """Seconds a step of a run; of one that failed in its first step, what it spent in training."""
         return run.seen.pace or max(run.seen.seconds - self._runner.starts.seconds, 0.0)
 
-    def _unaffordable(self, good: Run, bad: Run, theirs: float, allowed: float) -> str:
+    def _unaffordable(self, good: Run, bad: Run) -> str:
+        theirs, allowed = self._pace_of(bad), self._allowed(bad)
         if good.seen.died is not None and good.seen.died.kind == "out-of-memory":
             return "it runs out of memory"
         hung = good.seen.died is not None and good.seen.died.kind == "hang"

@@ -30,7 +30,7 @@ from bisect_cfg.localise import Place, localise
 from bisect_cfg.parameters import every
 from bisect_cfg.recommend.case import Wishes
 from bisect_cfg.recommend.phase import Safe, SafeValues
-from bisect_cfg.script_baselines import Baselines
+from bisect_cfg.script_baselines import NEEDED, Baselines
 from bisect_cfg.script_study import Answer, Listener, Options
 from bisect_cfg.study_folder import identity_of, open_study
 from bisect_cfg.targets.captured import read_capture
@@ -317,7 +317,9 @@ class _Phases:
             excluded=self.options.excluded,
         )
         self._everything = settings
+        needed = self.state.get("needed")
         settings = settings.without(self.state.get("moved", ()))
+        settings = settings.without([needed], NEEDED) if needed else settings
         self.runner.learn(settings=settings)
         for note in settings.notes:
             self._note(note)

@@ -66,7 +66,9 @@ def _check_types(state: Mapping[str, Any]) -> None:
     right = right and {"script_hash", "good_file_hash"} <= target.keys()
     for table in (target.get("files", {}), *(state.get(name, {}) for name in tables)):
         right = right and isinstance(table, dict) and all(isinstance(one, (str, type(None))) for one in table.values())
-    right = right and isinstance(state.get("moved", []), list) and isinstance(state.get("level", ""), (str, type(None)))
+    right = right and isinstance(state.get("moved", []), list) and all(
+        isinstance(state.get(name), (str, type(None))) for name in ("level", "needed")
+    )
     if not right:
         raise ValueError("it does not describe a study")
 

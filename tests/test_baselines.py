@@ -102,3 +102,39 @@ def test_a_random_failure_is_called_random(tool):
     if result["reproduction"]["rate"] < 1:
         assert "The failure is random" in said.out and "of 10 runs" in said.out
     assert result["causes"][0]["step"] == 3
+
+
+NEEDS = """
+    from trl import GRPOConfig, GRPOTrainer
+
+    args = GRPOConfig(
+        output_dir="out", beta=0.2, weight_decay=0.1, learning_rate=1e-4, warmup_steps=5, adam_beta2=0.9, temperature=0.7,
+        max_grad_norm=0.5,
+    )
+
+    def step(number):
+        if not {needed}:
+            raise ValueError({says!r})
+        if number == 3 and args.beta and args.temperature < 1:
+            raise RuntimeError("boom")
+
+    GRPOTrainer(args, step=step).train()
+"""
+
+
+@pytest.mark.parametrize("says", ["the data has no length", "max_grad_norm must be below 1 for this data"])
+def test_what_the_script_cannot_do_without_stays(tool, says):
+    toys.write(tool.folder, NEEDS.format(needed="args.max_grad_norm < 1", says=says))
+    said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
+    assert said.status == 0, said.all
+    result = json.loads((tool.folder / "s" / "result.json").read_text())
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "temperature"]] and result["complete"]
+    assert "keeps your max_grad_norm=0.5" in said.all and result["not_varied"]["max_grad_norm"]
+    again = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
+    assert again.status == 0 and json.loads((tool.folder / "s" / "result.json").read_text())["causes"] == result["causes"]
+
+
+def test_two_that_it_cannot_do_without_are_left_to_the_user(tool):
+    toys.write(tool.folder, NEEDS.format(needed="(args.max_grad_norm < 1 and args.warmup_steps)", says="no length"))
+    said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
+    assert said.status == 1 and "no length" in said.all, said.all

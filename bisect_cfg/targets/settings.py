@@ -135,14 +135,14 @@ class Settings:
         each = {name: self.work({**self.good, name: value}) / work for name, value in self.bad.items()}
         return {name: ratio for name, ratio in each.items() if ratio != 1.0}
 
-    def without(self, names: Iterable[str]) -> Settings:
-        """The same with these factors left as the script has them: no longer factors."""
+    def without(self, names: Iterable[str], reason: str = "") -> Settings:
+        """The same with these factors left as the script has them: no longer factors, for a reason if one is given."""
         gone = set(names)
         return Settings(
             self.capture,
             tuple(factor for factor in self.factors if factor.name not in gone),
             self.pins,
-            self.pinned,
+            {**self.pinned, **(dict.fromkeys(sorted(gone), reason) if reason else {})},
             self.same,
             self.notes,
         )
