@@ -11,9 +11,9 @@ from typing import Any
 
 from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.parameters import parameter
+from bisect_cfg.parameters.odds import names_it
 from bisect_cfg.reports.text import duration
 from bisect_cfg.script_study import Listener, Options
-from bisect_cfg.search.prior import names_it
 from bisect_cfg.study_folder import save_state
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
