@@ -12,9 +12,16 @@ from typing import Any
 from bisect_cfg.factors import Purpose
 from bisect_cfg.jsonfile import write_json, write_text
 from bisect_cfg.probe.secrets import scrub
-from bisect_cfg.reports.recommendation import as_claim, recommendation, title_of
+from bisect_cfg.reports.recommendation import (
+    as_claim,
+    configured_by,
+    edits_of,
+    recommendation,
+    title_of,
+    wanted_changes,
+)
 from bisect_cfg.reports.report import wilson
-from bisect_cfg.reports.safe_config import safe_yaml
+from bisect_cfg.reports.safe_config import own_config, safe_yaml
 from bisect_cfg.script_study import Answer
 from bisect_cfg.trials.runs import Run
 
@@ -37,13 +44,21 @@ def write_answer(answer: Answer, environment: Mapping[str, Any]) -> dict[str, An
     recommended = result["recommendation"]
     yaml, diff = answer.folder / "safe_config.yaml", answer.folder / "safe_config.diff"
     if recommended is not None:
-        write_text(yaml, safe_yaml(answer.settings, recommended["configuration"], title_of(recommended)))
+        write_text(yaml, _safe_config(answer, recommended))
         write_text(diff, recommended["diff"])
     else:  # what an earlier pass recommended did not stand a closer look
         yaml.unlink(missing_ok=True)
         diff.unlink(missing_ok=True)
     write_json(answer.folder / "result.json", _strict(result))
     return result
+
+
+def _safe_config(answer: Answer, recommended: Mapping[str, Any]) -> str:
+    """The user's own YAML file with the changes, if one configured the run; else the training config as YAML."""
+    title, changes = title_of(recommended), recommended["changes"]
+    wanted, edits = wanted_changes(answer, changes), edits_of(answer, changes)
+    own = own_config(configured_by(answer), wanted, edits, answer.settings.capture.args.types, title)
+    return own or safe_yaml(answer.settings, recommended["configuration"], title)
 
 
 def _strict(value: Any) -> Any:

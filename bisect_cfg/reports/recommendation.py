@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bisect_cfg.factors import configuration_of, equal
 from bisect_cfg.probe.secrets import scrub
-from bisect_cfg.recommend.edits import Change, Edit, find_edits, unified_diff
+from bisect_cfg.recommend.edits import Change, Edit, Edits, find_edits
 from bisect_cfg.recommend.plan import Range, WayOut
 from bisect_cfg.recommend.published import published_for
 from bisect_cfg.reports.frontiers import as_data
@@ -54,13 +54,16 @@ def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> di
     if found is None:
         return None
     found["first"] = first_of_all(answer.report.causes, issue)
-    edits, left = _edits(answer, found["changes"])
-    found["edits"] = [_edit(edit) for edit in edits]
-    found["diff"] = unified_diff(edits) if not left and any(edit.path for edit in edits) else ""
+    edits = edits_of(answer, found["changes"])
+    found["edits"] = [_edit(edit) for edit in edits.edits]
+    found["diff"] = "" if edits.unplaced else edits.diff
     if not found["diff"]:
         found["diff"] = _yaml_diff(answer.settings, found["configuration"])
     found["diff"] = "".join(scrub(line) for line in found["diff"].splitlines(keepends=True))
-    found["not_located"] = left
+    found["not_located"] = [missing.name for missing in edits.unplaced]
+    found["unplaced"] = [
+        {"setting": missing.name, "why": scrub(missing.why), "add": scrub(missing.add)} for missing in edits.unplaced
+    ]
     return found
 
 
@@ -183,8 +186,27 @@ def _unsettled(answer: Answer) -> list[str]:
 # ----------------------------------------------------------------------------------------------- what to change
 
 
-def _edits(answer: Answer, changes: Mapping[str, Mapping[str, Any]]) -> tuple[list[Edit], list[str]]:
-    settings, script = answer.settings, answer.script
+def edits_of(answer: Answer, changes: Mapping[str, Mapping[str, Any]]) -> Edits:
+    """Where changes (name -> from, to) are to be made in the user's command and files."""
+    args, traces = answer.settings.capture.args, answer.bad_run.traces
+    own = (traces.event("train_begin") or {}).get("own_files", ())
+    assigned = {
+        row["name"] for row in traces.events.rows if row["event"] == "assigned" and row["index"] == args.index
+    }
+    return find_edits(
+        wanted_changes(answer, changes),
+        answer.script.arguments,
+        [answer.script.path, *map(Path, own)],
+        configured_by(answer),
+        config=args.cls,
+        fields=args.types,
+        assigned=assigned,
+    )
+
+
+def wanted_changes(answer: Answer, changes: Mapping[str, Mapping[str, Any]]) -> list[Change]:
+    """Changes (name -> from, to) with the values that the user wrote, not what the library made of them."""
+    settings = answer.settings
     factors = {factor.name: factor for factor in settings.factors}
     wanted = []
     for name, change in changes.items():
@@ -194,19 +216,19 @@ def _edits(answer: Answer, changes: Mapping[str, Mapping[str, Any]]) -> tuple[li
         old = change["from"] if key else raw
         added = factor is None and equal(raw, settings.capture.args.defaults.get(field))
         wanted.append(Change(name, old, change["to"], added))
-    begun = answer.bad_run.traces.event("train_begin") or {}
-    python = [script.path, *map(Path, begun.get("own_files", ()))]
-    return find_edits(wanted, script.arguments, python, _yaml_files(answer))
+    return wanted
 
 
-def _yaml_files(answer: Answer) -> list[Path]:
-    """Files that the command names, and those beside the script: a script may name its own."""
-    script = answer.script
-    named = [Path(argument.partition("=")[2] or argument) for argument in script.arguments]
-    files = [path for path in named if path.suffix in (".yaml", ".yml") and path.is_file()]
-    if files:
-        return files
-    return [path for path in sorted(script.path.parent.glob("*.y*ml")) if path != script.good_file]
+def configured_by(answer: Answer) -> list[Path]:
+    """The files that configured the run: those that the command names, and YAML that the script itself opened (a folder
+    of Hydra's). JSON is opened for many other reasons, above all by models."""
+    script, rows = answer.script, answer.bad_run.traces.events.rows
+    named = [Path(name) for name in script.argument_files() if name.endswith((".yaml", ".yml", ".json"))]
+    opened = [Path(row["path"]) for row in rows if row["event"] == "opened" and row["mode"] == "r"]
+    known = {path.resolve() for path in (*named, *([script.good_file] if script.good_file else ()))}
+    return named + [
+        path for path in opened if path.suffix in (".yaml", ".yml") and path.is_file() and path.resolve() not in known
+    ]
 
 
 def _edit(edit: Edit) -> dict[str, Any]:

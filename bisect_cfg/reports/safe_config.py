@@ -1,14 +1,17 @@
-"""safe_config.yaml: the user's training config with the safe values, for TrlParser."""
+"""safe_config.yaml: the user's own YAML file with the safe values; of a run that no such file configured, the training
+config for TrlParser."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from bisect_cfg.factors import equal
-from bisect_cfg.probe.secrets import mask
+from bisect_cfg.probe.secrets import mask, scrub
+from bisect_cfg.recommend.edits import Change, Edits, own_yaml
 from bisect_cfg.targets.captured import fields_of, has_tag
 from bisect_cfg.targets.settings import Settings
 
@@ -17,6 +20,71 @@ LOADED_BY_TRAINER = "args"
 
 
 TITLE = "Found by bisect-cfg: your configuration with the least change that trained healthily."
+
+
+def own_config(
+    files: Sequence[Path], changes: Sequence[Change], edits: Edits, fields: Collection[str], title: str
+) -> str | None:
+    """The YAML file that configured the run, with the changes and nothing else, so that the same command loads it.
+
+    What it says of models, data and rewards stays in it. What was given on the command line instead is written into it;
+    what is to be changed elsewhere is in comments.
+
+    Args:
+        files: that configured the run.
+        changes: to make.
+        edits: where.
+        fields: of the training config.
+        title: the first line, a comment.
+
+    Returns:
+        None if no YAML file configured the run.
+    """
+    path = _configuring(files, edits, fields)
+    if path is None:
+        return None
+    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    secret = list(dict.fromkeys(name for name, value in _items(data) if _holds_secret(name, value)))
+    here = {name for edit in edits.edits if edit.path in (None, path) for name in edit.names}
+    made = own_yaml(path, [change for change in changes if change.name in here], fields, secret)
+    if made is None:
+        return None
+    text, left = made
+    comments = [f"{edit.old}  (leave it out of the command)" for edit in edits.edits if edit.path is None and edit.old]
+    comments += [
+        f"{change.name}: {'the default' if change.new is None else change.new}  (set it in the script)"
+        for change in changes
+        if change.name in left or change.name not in here
+    ]
+    comments += [f"{name}: as in {path.name}, what is secret is left out here" for name in secret]
+    head = [f"# {title}", *(f"# {' '.join(comment.split())}" for comment in comments)]
+    return "\n".join(map(scrub, [*head, *text.lstrip("\ufeff").split("\n")]))
+
+
+def _configuring(files: Sequence[Path], edits: Edits, fields: Collection[str]) -> Path | None:
+    """Of the files the one that holds the training config: the one that changes, or the one with most of it."""
+    held: dict[Path, int] = {}
+    for path in files:
+        try:
+            data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.suffix != ".json" else None
+        except (OSError, ValueError, yaml.YAMLError):
+            continue
+        held[path] = sum(name in fields for name, _ in _items(data)) if isinstance(data, dict) else 0
+    changed = [path for path in held if path in edits.after]
+    most = [path for path, count in held.items() if count == max(held.values()) > 0]
+    return next((found[0] for found in (changed, most) if len(found) == 1), None)
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key of the mappings in a value, at any depth, with what it holds, if that is no mapping itself."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if isinstance(item, Mapping):
+                yield from _items(item)
+            else:
+                yield str(key), item
+    for item in value if isinstance(value, list) else ():
+        yield from _items(item)
 
 
 def safe_yaml(settings: Settings, safe: Mapping[str, Any], title: str = TITLE) -> str:

@@ -175,18 +175,15 @@ def _passes(found: Mapping[str, Any]) -> str:
 
 def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
     for edit in found["edits"]:
-        new = edit["new"].strip() or "(remove the line)"
-        if edit["file"] is None:
-            where = "command line"
-        else:
+        old, new = edit["old"].strip(), edit["new"].strip()
+        where = "command line"
+        if edit["file"] is not None:
             where = f"{answers.short_path(Path(edit['file']).absolute())}:{edit['line']}"
-        old = edit["old"].strip()
-        added = new.removeprefix(old.rstrip(",")).strip(", \n") if "\n" in new else ""
-        change = [("add ", "dim"), (added, "green")] if added else [(old, "red"), "  ->  ", (new, "green")]
+        change = [(old, "red"), "  ->  ", (new or "(remove it)", "green")] if old else [("add ", "dim"), (new, "green")]
         console.print(Text.assemble((f"{INDENT}{where}  ", "dim"), *change))
-    for name in found.get("not_located", ()):
-        advice = f"{name} is not a plain value in your files: change it where the configuration is built."
-        console.print(Text(f"{INDENT}{advice}", style="dim"))
+    for missing in found.get("unplaced", ()):
+        words = f"{missing['setting']}: {missing['why']}; {missing['add']}."
+        console.print(Text(INDENT + words.replace(f"{Path.cwd()}/", ""), style="dim"))
 
 
 def _known(way: Mapping[str, Any]) -> str:

@@ -84,6 +84,10 @@ def test_a_wish_that_could_not_be_met_is_said():
 
 
 def test_a_line_that_is_added_is_shown_alone():
-    new = "    beta=0.5,\n    adam_epsilon=1e-06,"
-    edit = {"file": "train.py", "line": 3, "old": "    beta=0.5,", "new": new, "settings": ["adam_epsilon"]}
+    edit = {"file": "train.py", "line": 4, "old": "", "new": "    adam_epsilon=1e-06,", "settings": ["adam_epsilon"]}
     assert "add adam_epsilon=1e-06" in printed(found(edits=[edit]))
+
+
+def test_what_could_not_be_placed_is_said_with_what_to_write():
+    missing = {"setting": "lr", "why": "train.py:3 computes it: lr=2 * rate", "add": "write lr=0.1 there"}
+    assert "lr: train.py:3 computes it: lr=2 * rate; write lr=0.1 there." in printed(found(unplaced=[missing]))
