@@ -240,7 +240,7 @@ def _checked(path: Path, before: str, after: str, names: Collection[str], wanted
         names: of which some shall have changed.
         wanted: name -> value; a name that is not in it shall be gone.
     """
-    changed = list(_differences(read(path, before), read(path, after)))
+    changed = list(_differences(read(path, before) or {}, read(path, after) or {}))
     fine = all(
         name in names and (value is _GONE if name not in wanted else value is not _GONE and equal(value, wanted[name]))
         for name, value in changed

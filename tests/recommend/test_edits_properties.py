@@ -1,0 +1,205 @@
+"""Whatever a file looks like, an edit of it gives one setting another value and leaves every other line as it is."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import math
+import tempfile
+from pathlib import Path
+
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bisect_cfg.recommend.edits import Change, find_edits
+
+NAME = "learning_rate"
+
+numbers = st.one_of(
+    st.integers(-1000, 100000),
+    st.floats(1e-12, 1e12, allow_nan=False),
+    st.floats(-1e3, -1e-9, allow_nan=False),
+    st.sampled_from([1e-6, 1e-05, 5e-7, 1e22, 0.0, 1.0]),
+)
+words = st.text("abc#:'\"-é *&!{}[],%@`|>?~0", min_size=1, max_size=8).filter(lambda text: text.strip())
+scalars = st.one_of(numbers, st.booleans(), words)
+values = st.one_of(scalars, st.lists(scalars, min_size=1, max_size=3))
+keys = st.from_regex(r"[a-z]{1,6}", fullmatch=True).filter(lambda key: key not in ("y", "n", "on", "off", "yes", "no", "null", "true", "false"))  # fmt: skip
+comments = st.sampled_from(["", "", "# mine", "# learning_rate: 3", "#", "#    - é"])
+
+
+@st.composite
+def documents(draw: st.DrawFn, old: object) -> str:
+    """A YAML file of somebody who writes as they like, with the setting in one place of it."""
+
+    def flow(value: object) -> str:
+        style = draw(st.sampled_from([None, "'", '"'])) if isinstance(value, str) else None
+        text = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=math.inf, allow_unicode=True)
+        return text.splitlines()[0]
+
+    def entry(key: str, value: object, indent: str) -> list[str]:
+        gap, comment = draw(st.sampled_from([" ", "   "])), draw(comments)
+        tail = f"  {comment}" if comment else draw(st.sampled_from(["", " "]))
+        if isinstance(value, list) and draw(st.booleans()):
+            inner = indent + draw(st.sampled_from(["", "  ", "    "]))
+            return [f"{indent}{key}:{tail}", *(f"{inner}-{gap}{flow(item)}" for item in value)]
+        return [f"{indent}{key}:{gap}{flow(value)}{tail}"]
+
+    def mapping(indent: str, holds: bool, depth: int) -> list[str]:
+        names = draw(st.lists(keys, max_size=4, unique=True))
+        blocks = [entry(name, draw(values), indent) for name in names]
+        if holds:
+            deeper = depth < 3 and draw(st.booleans())
+            if deeper and draw(st.booleans()):
+                own = [f"{indent}Holder: {{a: 1,  {NAME}: {flow(old)} , b: [x]}}{draw(st.sampled_from(['', '  # flow']))}"]
+            elif deeper:
+                inner = mapping(indent + draw(st.sampled_from(["  ", "    ", " "])), True, depth + 1)
+                own = [f"{indent}Holder:  {draw(comments)}".rstrip(" "), *inner]
+            else:
+                own = entry(NAME, old, indent)
+            blocks.insert(draw(st.integers(0, len(blocks))), own)
+        lines = []
+        for block in blocks:
+            comment = draw(comments)
+            lines += [*([indent + comment] if comment else []), *([""] if draw(st.booleans()) else []), *block]
+        return lines
+
+    start = draw(st.sampled_from([[], ["---"], ["# top", ""]]))
+    ending = draw(st.sampled_from(["\n", "\n", "\r\n"]))
+    return ending.join([*start, *mapping("", True, 0)]) + draw(st.sampled_from(["", ending, ending + "# end" + ending]))
+
+
+def found_in(data: object) -> dict | None:
+    """The mapping that holds the setting."""
+    if not isinstance(data, dict):
+        return None
+    return data if NAME in data else next(filter(None, map(found_in, data.values())), None)
+
+
+def after(name: str, text: str, change: Change) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(text.encode())
+        files = {"python": [path]} if name.endswith(".py") else {"yamls": [path]}
+        found = find_edits([change], **files)
+        assert not found.unplaced, found.unplaced
+        return found.after.get(path, text)
+
+
+def others(text: str, lines: int, place: int) -> tuple[list[str], list[str]]:
+    """The lines before and after so many that begin at one."""
+    every = text.split("\n")
+    return every[:place], every[place + lines :]
+
+
+def height(value: object, text: str, place: int) -> int:
+    """How many lines the setting takes."""
+    is_block = isinstance(value, list) and text.split("\n")[place].partition(f"{NAME}:")[2].strip().startswith(("#", "")) 
+    below = [line.lstrip() for line in text.split("\n")[place + 1 :]]
+    count = next((k for k, line in enumerate(below) if not line.startswith("-")), len(below))
+    return 1 + (count if is_block else 0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_yaml(data: st.DataObject) -> None:
+    old = data.draw(values, "old")
+    kind = {bool: st.booleans(), str: words, list: st.lists(scalars, min_size=1, max_size=3)}.get(type(old), numbers)
+    new = data.draw(kind.filter(lambda value: (type(value), value) != (type(old), old) and value != old), "new")
+    text = data.draw(documents(old), "document")
+    before = yaml.safe_load(text)
+    edited = after("config.yaml", text, Change(NAME, old, new))
+    wanted = copy.deepcopy(before)
+    found_in(wanted)[NAME] = new
+    got = yaml.safe_load(edited)
+    assert got == wanted and type(found_in(got)[NAME]) is type(new)
+    place = next(k for k, line in enumerate(text.split("\n")) if f"{NAME}:" in line.partition(" #")[0].lstrip("#") and not line.lstrip().startswith("#"))
+    assert others(text, height(old, text, place), place) == others(edited, height(new, edited, place), place)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_yaml_without_the_setting(data: st.DataObject) -> None:
+    old = data.draw(values, "old")
+    text = data.draw(documents(old), "document")
+    wanted = yaml.safe_load(text)
+    holder = found_in(wanted)
+    edited = after("config.yaml", text, Change(NAME, old, None))
+    got = yaml.safe_load(edited) or {}
+    if len(holder) > 1:
+        del holder[NAME]
+        assert got == wanted
+    else:
+        assert found_in(got) is None
+    kept = text.split("\n")
+    assert all(line in kept for line in edited.split("\n") if line and "Holder: {" not in line)
+
+
+# ----------------------------------------------------------------------------------------------------------- Python
+
+
+def literals(value: object) -> st.SearchStrategy[str]:
+    if isinstance(value, float) and math.isfinite(value):
+        return st.sampled_from([repr(value), f"({value!r})"])
+    return st.just(repr(value))
+
+
+@st.composite
+def scripts(draw: st.DrawFn, old: object) -> str:
+    """A script that builds a config, with the setting in one of the places where people write it."""
+    literal = draw(literals(old))
+    comment = lambda: draw(st.sampled_from(["", "", "  # mine", "  # é learning_rate=3", " #"]))  # noqa: E731
+    besides = draw(st.lists(st.tuples(keys.filter(str.isidentifier), values), max_size=3, unique_by=lambda pair: pair[0]))
+    besides = [(f"{name}_", value) for name, value in besides]
+    way = draw(st.sampled_from(["keyword", "constant", "dictionary", "default", "option", "attribute", "parameter"]))
+    lines = ["import os", "", f"text = 'learning_rate={literal}'" if "'" not in literal else "", f"x = 1{comment()}"]
+    given_as, head = {"keyword": (literal, []), "constant": ("RATE", [f"RATE = {literal}{comment()}"]),
+                      "parameter": ("rate", [])}.get(way, (None, []))  # fmt: skip
+    if way == "default":
+        head = ["class Mine:", f"    learning_rate: object = {literal}{comment()}", "    other: int = 3"]
+    if way == "option":
+        head = ["p = argparse.ArgumentParser()", f"p.add_argument('--learning-rate',  default={literal}, help='é'){comment()}"]
+    pairs = [(name, repr(value)) for name, value in besides]
+    if way == "dictionary":
+        inner = [f'    "{name}":  {value},{comment()}' for name, value in [*pairs, (NAME, literal)]]
+        head, pairs = ["options = {", *inner, "}"], []
+    if given_as is not None:
+        pairs.insert(draw(st.integers(0, len(pairs))), (NAME, given_as))
+    star = ["**options"] if way == "dictionary" else []
+    words_ = [*(f"{name}={value}" for name, value in pairs), *star]
+    if draw(st.booleans()):
+        call = ["GRPOConfig(", *(f"    {word},{comment()}" for word in words_), ")"]
+    else:
+        call = [f"GRPOConfig( {', '.join(words_)} ){comment()}"]
+    if way == "parameter":
+        lines += [f"def main(a=1, rate={literal}):{comment()}", f"    return {call[0]}", *(f"    {line}" for line in call[1:])]
+    else:
+        lines += [*head, f"args = {call[0]}", *call[1:]]
+    if way == "attribute":
+        lines.append(f"args.learning_rate = {literal}{comment()}")
+    ending = draw(st.sampled_from(["\n", "\n", "\r\n"]))
+    return ending.join([*lines, "train(args)", ""])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_python(data: st.DataObject) -> None:
+    old = data.draw(values, "old")
+    new = data.draw(values.filter(lambda value: value != old), "new")
+    text = data.draw(scripts(old), "script")
+    edited = after("train.py", text, Change(NAME, old, new))
+    changed = [(a, b) for a, b in zip(text.split("\n"), edited.split("\n"), strict=True) if a != b]
+    ((left, right),) = changed  # one line, and as many as before
+    assert left.partition("#")[2] == right.partition("#")[2] or "#" in f"{old}{new}"
+    parts = _different(ast.parse(text), ast.parse(edited))
+    assert [(ast.literal_eval(a), ast.literal_eval(b)) for a, b in parts] == [(old, new)]
+
+
+def _different(old: ast.AST, new: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
+    """The largest expressions that differ between two programs, without what is the same in both."""
+    if ast.dump(old) == ast.dump(new):
+        return []
+    pairs = list(zip(ast.iter_child_nodes(old), ast.iter_child_nodes(new), strict=False))
+    is_value = isinstance(old, (ast.Constant, ast.List, ast.UnaryOp))
+    return [(old, new)] if is_value or not pairs else [pair for a, b in pairs for pair in _different(a, b)]
