@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.diagnosis.signature import Signature, is_sampling_error
+from bisect_cfg.diagnosis.stacks import fatal_signal
 from bisect_cfg.diagnosis.where import RERUN, SENT_FROM_OUTSIDE, Where, locate
 from bisect_cfg.errors import InputError, InputsChanged
 from bisect_cfg.factors import configuration_of
@@ -32,15 +33,6 @@ them costs several times its usual time."""
 
 PATIENCE = Patience(before_training=1800.0, first_step=900.0, step=900.0)
 """A step under instruments is many times slower, and gdb reads the symbols of all of torch."""
-
-_SIGNALS = {
-    "SIGFPE": "Floating point exception",
-    "SIGSEGV": "Segmentation fault",
-    "SIGABRT": "Aborted",
-    "SIGBUS": "Bus error",
-    "SIGILL": "Illegal instruction",
-}
-"""How faulthandler calls them."""
 
 _INSTRUMENTS_SAID = ("DebugUnderflowOverflow: inf/nan detected", "returned nan values in its")
 """Exceptions of the instruments themselves: they stop at NaN before the run would have died of it."""
@@ -128,9 +120,8 @@ def _same(run: Run, failure: Signature, runner: ScriptRunner) -> bool:
     if shown is not None and runner.known.is_failure is not None and runner.known.is_failure(shown):
         return True
     if failure.kind == "signal":
-        return f"Fatal Python error: {_SIGNALS.get(failure.name, failure.name)}" in _text(
-            run.folder / "stacks.txt"
-        )
+        died_of = fatal_signal(_text(run.folder / "stacks.txt"))
+        return died_of is not None and died_of.name == failure.name
     exception = run.traces.event("exception")
     said = str(exception["message"]) if exception else ""
     of_numbers = failure.kind == "non-finite" or is_sampling_error(failure)

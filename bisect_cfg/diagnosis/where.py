@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bisect_cfg.diagnosis.stacks import stack_frames
+
 Row = Mapping[str, Any]
 
 RERUN = (
@@ -36,7 +38,6 @@ SENT_FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")
 
 _SILENT = ("collapse", "no-gradient", "dead-reward")
 
-_STACK = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _NATIVE = re.compile(r"^#\d+ +(?:0x[0-9a-f]+ in )?(?P<name>.+?)(?: (?:from|at) (?P<place>\S+))?$")
 _HANDLER = "<signal handler called>"
 
@@ -277,11 +278,7 @@ def without_templates(name: str) -> str:
 
 def _stack(stacks: str) -> tuple[str, ...]:
     """The frames of the thread that died (of the main thread in a hang), outermost first."""
-    _, found, after = stacks.rpartition("Current thread")
-    text = after if found else stacks[stacks.rfind("Thread 0x") :]
-    text = text.split("\n\n")[0]
-    rows = [(match["path"], int(match["line"]), match["function"]) for match in _STACK.finditer(text)]
-    return _frames(rows[::-1])
+    return _frames(stack_frames(stacks)[::-1])
 
 
 def _frames(rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bisect_cfg.diagnosis._text import plain
+from bisect_cfg.diagnosis.stacks import stack_frames
 from bisect_cfg.jsonfile import private
 from bisect_cfg.probe.secrets import scrub
 
@@ -146,15 +146,10 @@ def tail_of_log(path: Path, lines: int = 12, limit: int = 65536) -> list[str]:
     return [row for row in rows if row][-lines:]
 
 
-_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
-
-
 def innermost_frame(folder: Path) -> str:
     """Where the thread that crashed (or the main thread of a hang) was: ``function (file.py:27)``, "" if unknown."""
     try:
-        stacks = (folder / "stacks.txt").read_text(errors="replace")
+        found = stack_frames((folder / "stacks.txt").read_text(errors="replace"))
     except OSError:
         return ""
-    _, found, after = stacks.rpartition("Current thread")
-    match = _FRAME.search(after if found else stacks[stacks.rfind("Thread 0x") :])
-    return f"{match['function']} ({Path(match['path']).name}:{match['line']})" if match else ""
+    return f"{found[0][2]} ({Path(found[0][0]).name}:{found[0][1]})" if found else ""

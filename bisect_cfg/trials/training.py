@@ -8,28 +8,18 @@ the training, the tool sees it go, and is a moment late (`POLL_SECONDS`).
 from __future__ import annotations
 
 import os
-import re
 import select
 import signal
 import time
 from pathlib import Path
 
+from bisect_cfg.diagnosis.stacks import fatal_signal
 from bisect_cfg.errors import InputError
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import KILL_SECONDS, POLL_SECONDS, Child, kill_group
 
 WORD_SECONDS = 1.0
 """A Python process that has waited for the training says at once how it ended; no longer than this is waited for that."""
-
-_FATAL = re.compile(r"Fatal Python error: (?P<what>.+)")
-_SIGNALS = {
-    "Floating point exception": signal.SIGFPE,
-    "Segmentation fault": signal.SIGSEGV,
-    "Aborted": signal.SIGABRT,
-    "Bus error": signal.SIGBUS,
-    "Illegal instruction": signal.SIGILL,
-}
-"""What faulthandler calls the signals it is called for."""
 
 
 def check_watched(traces: Traces) -> None:
@@ -101,7 +91,7 @@ class Training:
             return None
         code = _code_of_zombie(self._trainer)
         if code is None and time.monotonic() - self._gone >= self._word_seconds:
-            code = fatal_signal(self._traces.events.path.parent / "stacks.txt") or 1
+            code = _died_of(self._traces.events.path.parent / "stacks.txt") or 1
         return code
 
     def _end_all(self) -> None:
@@ -132,11 +122,10 @@ def _code_of_zombie(pid: int | None) -> int | None:
     return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None
 
 
-def fatal_signal(stacks: Path) -> int | None:
+def _died_of(stacks: Path) -> int | None:
     """The signal that faulthandler saw, as a negative exit code; None if it saw none."""
     try:
-        found = _FATAL.search(stacks.read_text(errors="replace"))
+        number = fatal_signal(stacks.read_text(errors="replace"))
     except OSError:
         return None
-    number = _SIGNALS.get(found["what"].strip()) if found else None
     return None if number is None else -number
