@@ -50,13 +50,13 @@ def own_config(
     if made is None:
         return None
     text, left = made
-    comments = [f"{edit.old}  (leave it out of the command)" for edit in edits.edits if edit.path is None and edit.old]
+    comments = [f"{edit.old} (leave it out of the command)" for edit in edits.edits if edit.path is None and edit.old]
     comments += [
-        f"{change.name}: {'the default' if change.new is None else change.new}  (set it in the script)"
+        f"{change.name}: {'the default' if change.new is None else change.new} (set it in the script)"
         for change in changes
         if change.name in left or change.name not in here
     ]
-    comments += [f"{name}: as in {path.name}, what is secret is left out here" for name in secret]
+    comments += [f"left out, for it is secret: {', '.join(secret)} (as in {path.name})"] if secret else []
     head = [f"# {title}", *(f"# {' '.join(comment.split())}" for comment in comments)]
     return "\n".join(map(scrub, [*head, *text.lstrip("\ufeff").split("\n")]))
 

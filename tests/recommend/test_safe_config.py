@@ -1,0 +1,101 @@
+"""safe_config.yaml: of a run that a YAML file configured it is that file, with the changed lines and nothing added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from bisect_cfg.reports.answer import _safe_config
+from bisect_cfg.reports.recommendation import configured_by, edits_of
+from bisect_cfg.targets.captured import Built
+from bisect_cfg.targets.script import Script
+
+RECIPE = """\
+# Model
+model_name_or_path: some/model   # small
+dataset_name: data
+reward_funcs:
+  - accuracy
+  - format
+
+# GRPO
+learning_rate: 2.0e-02   # bold
+beta: 0.1
+"""
+DEFAULTS = {"learning_rate": 5e-5, "beta": 0.0, "adam_epsilon": 1e-8, "hub_token": None}
+
+
+def answer(folder: Path, *arguments: str, opened: tuple[Path, ...] = (), script: str = "", **own: object) -> SimpleNamespace:
+    """As much of an answer as is asked of it here: a run that was configured in `folder`."""
+    (folder / "train.py").write_text(script or "TrlParser((GRPOConfig,)).parse_args_and_config()\n")
+    raw = {**DEFAULTS, "learning_rate": 0.02, "beta": 0.1, **own}
+    args = Built("args", 0, "GRPOConfig", "trl", raw, DEFAULTS, dict.fromkeys(DEFAULTS, "float"), raw)
+    factors = [SimpleNamespace(name=name, kind="args", good=DEFAULTS[name], bad=raw[name]) for name in ("learning_rate", "beta")]
+    rows = [{"event": "opened", "mode": "r", "path": str(path)} for path in opened]
+    traces = SimpleNamespace(event=lambda name: None, events=SimpleNamespace(rows=rows))
+    settings = SimpleNamespace(capture=SimpleNamespace(args=args), factors=factors, pins={})
+    target = Script(folder / "train.py", arguments)
+    return SimpleNamespace(script=target, settings=settings, bad_run=SimpleNamespace(traces=traces))
+
+
+def safe(made: SimpleNamespace, **changes: tuple[object, object]) -> str:
+    recommended = {
+        "changes": {name: {"from": old, "to": new} for name, (old, new) in changes.items()},
+        "configuration": {"learning_rate": 0.02, "beta": 0.1, **{name: new for name, (_, new) in changes.items()}},
+        "verified": True,
+    }
+    return _safe_config(made, recommended)
+
+
+@pytest.mark.parametrize("how", ["named", "opened"])
+def test_the_users_own_file_with_the_changed_line(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE)
+    made = answer(tmp_path, *(["--config", str(path)] if how == "named" else []), opened=(path,) if how == "opened" else ())
+    assert configured_by(made) == [path]
+    text = safe(made, learning_rate=(0.02, 1e-6))
+    assert text.partition("\n")[2] == RECIPE.replace("2.0e-02", "1.0e-06") and text.startswith("# ")
+    assert yaml.safe_load(text) == {**yaml.safe_load(RECIPE), "learning_rate": 1e-6}
+
+
+def test_a_flag_that_won_over_the_file_is_written_into_it(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE.replace("learning_rate: 2.0e-02   # bold\n", ""))
+    text = safe(answer(tmp_path, "--config", str(path), "--learning_rate", "2e-2"), learning_rate=(0.02, 1e-6))
+    assert yaml.safe_load(text)["learning_rate"] == 1e-6 and "reward_funcs" in text
+    assert "# --learning_rate 2e-2 (leave it out of the command)" in text
+
+
+def test_what_the_script_sets_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE.replace("beta: 0.1\n", ""))
+    script = "parser.add_argument('--beta', default=0.1)\n"
+    text = safe(answer(tmp_path, str(path), script=script), learning_rate=(0.02, 1e-6), beta=(0.1, 0.0))
+    assert yaml.safe_load(text)["learning_rate"] == 1e-6 and "# beta: 0.0 (set it in the script)" in text
+
+
+def test_secrets_of_the_file_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    token = "hf_" + "a1B2" * 8
+    path.write_text(f"{RECIPE}hub_token: {token}\n# my token: {token}\n")
+    text = safe(answer(tmp_path, str(path)), learning_rate=(0.02, 1e-6))
+    assert token not in text and "hub_token (as in recipe.yaml)" in text and yaml.safe_load(text).keys() == yaml.safe_load(RECIPE).keys()
+
+
+def test_of_a_folder_of_files_the_one_that_changes(tmp_path: Path) -> None:
+    main, group, data = (tmp_path / name for name in ("config.yaml", "fast.yaml", "data.yaml"))
+    main.write_text("defaults:\n  - fast\nbeta: 0.1\n")
+    group.write_text("learning_rate: 2e-2\n")
+    data.write_text("rows: 3\n")
+    made = answer(tmp_path, opened=(main, group, data))
+    assert safe(made, learning_rate=(0.02, 1e-6)).endswith("\nlearning_rate: 1.0e-06\n")
+    (edit,) = edits_of(made, {"learning_rate": {"from": 0.02, "to": 1e-6}}).edits
+    assert (edit.path, edit.line) == (group, 1)
+
+
+def test_without_such_a_file_it_is_the_training_config(tmp_path: Path) -> None:
+    made = answer(tmp_path, script="GRPOConfig(learning_rate=0.02, beta=0.1)\n")
+    assert yaml.safe_load(safe(made, learning_rate=(0.02, 1e-6))) == {"learning_rate": 1e-6, "beta": 0.1}
