@@ -1,4 +1,5 @@
-"""What faulthandler writes when a process dies of a signal, or is asked where it is: the one place that reads it."""
+"""What faulthandler writes when a process dies of a signal, or is asked where it is: the one place that reads
+it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,11 @@ outer()
 def test_a_signal_and_where_it_came(wanted: signal.Signals) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(int(wanted))], capture_output=True, text=True)
     assert fatal_signal(done.stderr) is wanted
-    assert stack_frames(done.stderr) == [("<string>", 6, "inner"), ("<string>", 8, "outer"), ("<string>", 9, "<module>")]
+    assert stack_frames(done.stderr) == [
+        ("<string>", 6, "inner"),
+        ("<string>", 8, "outer"),
+        ("<string>", 9, "<module>"),
+    ]
 
 
 def test_nothing_written_says_nothing() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bisect_cfg.recommend.edits import Change, Edits, find_edits, own_yaml
+from bisect_cfg.recommend.edits import Change, Edits, find_edits
 
 
 def edited(folder: Path, text: str, *changes: Change) -> tuple[str, list[str]]:
@@ -33,7 +33,10 @@ LR = Change("learning_rate", 2e-2, 1.7e-5)
     [
         ("GRPOConfig(learning_rate=2e-2, beta=0.0)\n", "GRPOConfig(learning_rate=1.7e-05, beta=0.0)\n"),
         ("LR = 0.02\nGRPOConfig(learning_rate=LR)\n", "LR = 1.7e-05\nGRPOConfig(learning_rate=LR)\n"),
-        ('o = {"learning_rate": 0.02}\nGRPOConfig(**o)\n', 'o = {"learning_rate": 1.7e-05}\nGRPOConfig(**o)\n'),
+        (
+            'o = {"learning_rate": 0.02}\nGRPOConfig(**o)\n',
+            'o = {"learning_rate": 1.7e-05}\nGRPOConfig(**o)\n',
+        ),
         ("args.learning_rate = 0.02  # é\n", "args.learning_rate = 1.7e-05  # é\n"),
         ("é = f('é', learning_rate=0.02)\n", "é = f('é', learning_rate=1.7e-05)\n"),
         ("class C:\n    learning_rate: float = 0.02\n", "class C:\n    learning_rate: float = 1.7e-05\n"),
@@ -41,7 +44,10 @@ LR = Change("learning_rate", 2e-2, 1.7e-5)
             "class C:\n    learning_rate: float = field(default=0.02)\n",
             "class C:\n    learning_rate: float = field(default=1.7e-05)\n",
         ),
-        ("p.add_argument('--learning-rate', default=0.02)\n", "p.add_argument('--learning-rate', default=1.7e-05)\n"),
+        (
+            "p.add_argument('--learning-rate', default=0.02)\n",
+            "p.add_argument('--learning-rate', default=1.7e-05)\n",
+        ),
     ],
 )
 def test_python(tmp_path, before, after):
@@ -63,8 +69,10 @@ def test_what_is_not_the_value_is_left_alone(tmp_path, text):
 
 
 def test_dtypes_and_removal(tmp_path):
-    text = 'm = M.from_pretrained(folder, dtype=torch.float16)\n'
-    assert edited(tmp_path, text, Change("model.dtype", "float16", "float32"))[0].endswith("dtype=torch.float32)\n")
+    text = "m = M.from_pretrained(folder, dtype=torch.float16)\n"
+    assert edited(tmp_path, text, Change("model.dtype", "float16", "float32"))[0].endswith(
+        "dtype=torch.float32)\n"
+    )
     gone, left = edited(tmp_path, text, Change("model.dtype", "float16", None))
     assert (gone, left) == ("m = M.from_pretrained(folder)\n", [])
     lines = "GRPOConfig(\n    optim='adamw_torch',\n    beta=0.1,\n)\n"
@@ -74,7 +82,10 @@ def test_dtypes_and_removal(tmp_path):
 
 def test_two_changes_in_one_line(tmp_path):
     text = "GRPOConfig(learning_rate=0.02, beta=0.5)\n"
-    assert edited(tmp_path, text, LR, Change("beta", 0.5, 0.04))[0] == "GRPOConfig(learning_rate=1.7e-05, beta=0.04)\n"
+    assert (
+        edited(tmp_path, text, LR, Change("beta", 0.5, 0.04))[0]
+        == "GRPOConfig(learning_rate=1.7e-05, beta=0.04)\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +99,9 @@ def test_two_changes_in_one_line(tmp_path):
     ],
 )
 def test_a_setting_that_the_script_does_not_mention_is_added(tmp_path, text):
-    after, left = edited(tmp_path, text, Change("adam_epsilon", 1e-8, 1e-6, added=True), Change("beta", 0.5, 0.04))
+    after, left = edited(
+        tmp_path, text, Change("adam_epsilon", 1e-8, 1e-6, added=True), Change("beta", 0.5, 0.04)
+    )
     seen = {}
     exec(after, {"GRPOConfig": lambda **settings: seen.update(settings)})
     assert left == [] and seen["adam_epsilon"] == 1e-6 and seen["beta"] == 0.04
@@ -145,9 +158,15 @@ def test_the_line_that_is_shown(tmp_path):
             "class Mine(GRPOConfig):\n    pass\nMine(learning_rate=1.7e-05)\nf(learning_rate=0.02)\n",
         ),
         # what is unpacked there, as a dictionary or a call of dict
-        ("o = dict(learning_rate=0.02)\nGRPOConfig(**o)\n", "o = dict(learning_rate=1.7e-05)\nGRPOConfig(**o)\n"),
+        (
+            "o = dict(learning_rate=0.02)\nGRPOConfig(**o)\n",
+            "o = dict(learning_rate=1.7e-05)\nGRPOConfig(**o)\n",
+        ),
         ("GRPOConfig(**{'learning_rate': 0.02})\n", "GRPOConfig(**{'learning_rate': 1.7e-05})\n"),
-        ("o = {}\no['learning_rate'] = 0.02\nGRPOConfig(**o)\n", "o = {}\no['learning_rate'] = 1.7e-05\nGRPOConfig(**o)\n"),
+        (
+            "o = {}\no['learning_rate'] = 0.02\nGRPOConfig(**o)\n",
+            "o = {}\no['learning_rate'] = 1.7e-05\nGRPOConfig(**o)\n",
+        ),
         # through a name, from one function to another
         (
             "def main(rate=0.02):\n    GRPOConfig(learning_rate=rate)\nmain()\n",
@@ -168,7 +187,10 @@ def test_the_line_that_is_shown(tmp_path):
         ),
         # numbers that are written as arithmetic
         ("GRPOConfig(learning_rate=2 * 10**-2)\n", "GRPOConfig(learning_rate=1.7e-05)\n"),
-        ("def f(a):\n    setattr(a, 'learning_rate', 0.02)\n", "def f(a):\n    setattr(a, 'learning_rate', 1.7e-05)\n"),
+        (
+            "def f(a):\n    setattr(a, 'learning_rate', 0.02)\n",
+            "def f(a):\n    setattr(a, 'learning_rate', 1.7e-05)\n",
+        ),
     ],
 )
 def test_the_value_is_found_where_it_is_written(tmp_path, before, after):
@@ -195,14 +217,25 @@ def test_dictionaries_in_the_config(tmp_path):
     text = "GRPOConfig(model_init_kwargs={'torch_dtype': 'float16'})\nload(torch_dtype='float16')\n"
     assert edited(tmp_path, text, change) == (text.replace("float16", "float32", 1), [])
     lists = "c = LoraConfig(target_modules=['a', 'b'], r=8)\n"
-    assert edited(tmp_path, lists, Change("peft.target_modules", ["a", "b"], ["a"])) == (lists.replace(", 'b'", ""), [])
+    assert edited(tmp_path, lists, Change("peft.target_modules", ["a", "b"], ["a"])) == (
+        lists.replace(", 'b'", ""),
+        [],
+    )
 
 
 @pytest.mark.parametrize(
     "text, why, add",
     [
-        ("GRPOConfig(learning_rate=2 * rate)\nf(learning_rate=0.02)\n", "train.py:1 computes it", "learning_rate=1.7e-05 there"),
-        ("GRPOConfig(learning_rate=0.02)\nGRPOConfig(learning_rate=0.02)\n", "train.py:1 and ", "where it is meant"),
+        (
+            "GRPOConfig(learning_rate=2 * rate)\nf(learning_rate=0.02)\n",
+            "train.py:1 computes it",
+            "learning_rate=1.7e-05 there",
+        ),
+        (
+            "GRPOConfig(learning_rate=0.02)\nGRPOConfig(learning_rate=0.02)\n",
+            "train.py:1 and ",
+            "where it is meant",
+        ),
         ("for r in (0.02, 0.03):\n    GRPOConfig(learning_rate=r)\n", "train.py:2 computes it", "there"),
         ("LR = 0.02\nLR *= 2\nGRPOConfig(learning_rate=LR)\n", "train.py:3 computes it", "there"),
         ("GRPOConfig(beta=0.1)\n", "not a plain value", "to GRPOConfig(...) at "),
@@ -237,7 +270,9 @@ def test_yaml(tmp_path, before, after):
     assert edited_yaml(tmp_path, before, LR) == (after, [])
 
 
-def edited_yaml(folder: Path, text: str, *changes: Change, name: str = "config.yaml", **options) -> tuple[str, list[str]]:
+def edited_yaml(
+    folder: Path, text: str, *changes: Change, name: str = "config.yaml", **options
+) -> tuple[str, list[str]]:
     path = folder / name
     path.write_bytes(text.encode())
     found = find_edits(changes, (), [], [path], **options)
@@ -248,7 +283,11 @@ def edited_yaml(folder: Path, text: str, *changes: Change, name: str = "config.y
     "before, new, after",
     [
         ("m:\n- a\n- b  # second\nx: 1\n", ["c"], "m:\n- c  # second\nx: 1\n"),
-        ("m:  # which\n    - a\n    - b\n\n# more\nx: 1\n", ["a", "c"], "m:  # which\n    - a\n    - c\n\n# more\nx: 1\n"),
+        (
+            "m:  # which\n    - a\n    - b\n\n# more\nx: 1\n",
+            ["a", "c"],
+            "m:  # which\n    - a\n    - c\n\n# more\nx: 1\n",
+        ),
         ("m: &m\n  - a\n  - b\nn: *m\n", None, None),
         ("m: [a,  'b']  # flow\n", ["c"], "m: [c]  # flow\n"),
         ("o:\n  m: [a, b]\nx: 1\n", None, "x: 1\n"),
@@ -265,7 +304,10 @@ def test_lists_in_yaml(tmp_path, before, new, after):
 def test_only_the_key_of_its_own_dictionary_is_meant(tmp_path):
     text = "dtype: float16\nmodel_init_kwargs:\n  dtype: float16\n"
     after, left = edited_yaml(tmp_path, text, Change("model_init_kwargs.dtype", "float16", "float32"))
-    assert left == [] and yaml.safe_load(after) == {"dtype": "float16", "model_init_kwargs": {"dtype": "float32"}}
+    assert left == [] and yaml.safe_load(after) == {
+        "dtype": "float16",
+        "model_init_kwargs": {"dtype": "float32"},
+    }
 
 
 def test_an_anchor_that_serves_something_else_is_left_alone(tmp_path):

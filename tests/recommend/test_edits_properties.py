@@ -35,7 +35,9 @@ def documents(draw: st.DrawFn, old: object) -> str:
 
     def flow(value: object) -> str:
         style = draw(st.sampled_from([None, "'", '"'])) if isinstance(value, str) else None
-        text = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=math.inf, allow_unicode=True)
+        text = yaml.safe_dump(
+            value, default_flow_style=True, default_style=style, width=math.inf, allow_unicode=True
+        )
         return text.splitlines()[0]
 
     def entry(key: str, value: object, indent: str) -> list[str]:
@@ -52,7 +54,9 @@ def documents(draw: st.DrawFn, old: object) -> str:
         if holds:
             deeper = depth < 3 and draw(st.booleans())
             if deeper and draw(st.booleans()):
-                own = [f"{indent}Holder: {{a: 1,  {NAME}: {flow(old)} , b: [x]}}{draw(st.sampled_from(['', '  # flow']))}"]
+                own = [
+                    f"{indent}Holder: {{a: 1,  {NAME}: {flow(old)} , b: [x]}}{draw(st.sampled_from(['', '  # flow']))}"
+                ]
             elif deeper:
                 inner = mapping(indent + draw(st.sampled_from(["  ", "    ", " "])), True, depth + 1)
                 own = [f"{indent}Holder:  {draw(comments)}".rstrip(" "), *inner]
@@ -62,12 +66,18 @@ def documents(draw: st.DrawFn, old: object) -> str:
         lines = []
         for block in blocks:
             comment = draw(comments)
-            lines += [*([indent + comment] if comment else []), *([""] if draw(st.booleans()) else []), *block]
+            lines += [
+                *([indent + comment] if comment else []),
+                *([""] if draw(st.booleans()) else []),
+                *block,
+            ]
         return lines
 
     start = draw(st.sampled_from([[], ["---"], ["# top", ""]]))
     ending = draw(st.sampled_from(["\n", "\n", "\r\n"]))
-    return ending.join([*start, *mapping("", True, 0)]) + draw(st.sampled_from(["", ending, ending + "# end" + ending]))
+    return ending.join([*start, *mapping("", True, 0)]) + draw(
+        st.sampled_from(["", ending, ending + "# end" + ending])
+    )
 
 
 def found_in(data: object) -> dict | None:
@@ -95,7 +105,9 @@ def others(text: str, lines: int, place: int) -> tuple[list[str], list[str]]:
 
 def height(value: object, text: str, place: int) -> int:
     """How many lines the setting takes."""
-    is_block = isinstance(value, list) and text.split("\n")[place].partition(f"{NAME}:")[2].strip().startswith(("#", "")) 
+    is_block = isinstance(value, list) and text.split("\n")[place].partition(f"{NAME}:")[
+        2
+    ].strip().startswith(("#", ""))
     below = [line.lstrip() for line in text.split("\n")[place + 1 :]]
     count = next((k for k, line in enumerate(below) if not line.startswith("-")), len(below))
     return 1 + (count if is_block else 0)
@@ -105,8 +117,12 @@ def height(value: object, text: str, place: int) -> int:
 @given(st.data())
 def test_yaml(data: st.DataObject) -> None:
     old = data.draw(values, "old")
-    kind = {bool: st.booleans(), str: words, list: st.lists(scalars, min_size=1, max_size=3)}.get(type(old), numbers)
-    new = data.draw(kind.filter(lambda value: (type(value), value) != (type(old), old) and value != old), "new")
+    kind = {bool: st.booleans(), str: words, list: st.lists(scalars, min_size=1, max_size=3)}.get(
+        type(old), numbers
+    )
+    new = data.draw(
+        kind.filter(lambda value: (type(value), value) != (type(old), old) and value != old), "new"
+    )
     text = data.draw(documents(old), "document")
     before = yaml.safe_load(text)
     edited = after("config.yaml", text, Change(NAME, old, new))
@@ -114,7 +130,11 @@ def test_yaml(data: st.DataObject) -> None:
     found_in(wanted)[NAME] = new
     got = yaml.safe_load(edited)
     assert got == wanted and type(found_in(got)[NAME]) is type(new)
-    place = next(k for k, line in enumerate(text.split("\n")) if f"{NAME}:" in line.partition(" #")[0].lstrip("#") and not line.lstrip().startswith("#"))
+    place = next(
+        k
+        for k, line in enumerate(text.split("\n"))
+        if f"{NAME}:" in line.partition(" #")[0].lstrip("#") and not line.lstrip().startswith("#")
+    )
     assert others(text, height(old, text, place), place) == others(edited, height(new, edited, place), place)
 
 
@@ -150,16 +170,28 @@ def scripts(draw: st.DrawFn, old: object) -> str:
     """A script that builds a config, with the setting in one of the places where people write it."""
     literal = draw(literals(old))
     comment = lambda: draw(st.sampled_from(["", "", "  # mine", "  # é learning_rate=3", " #"]))  # noqa: E731
-    besides = draw(st.lists(st.tuples(keys.filter(str.isidentifier), values), max_size=3, unique_by=lambda pair: pair[0]))
+    besides = draw(
+        st.lists(st.tuples(keys.filter(str.isidentifier), values), max_size=3, unique_by=lambda pair: pair[0])
+    )
     besides = [(f"{name}_", value) for name, value in besides]
-    way = draw(st.sampled_from(["keyword", "constant", "dictionary", "default", "option", "attribute", "parameter"]))
-    lines = ["import os", "", f"text = 'learning_rate={literal}'" if "'" not in literal else "", f"x = 1{comment()}"]
+    way = draw(
+        st.sampled_from(["keyword", "constant", "dictionary", "default", "option", "attribute", "parameter"])
+    )
+    lines = [
+        "import os",
+        "",
+        f"text = 'learning_rate={literal}'" if "'" not in literal else "",
+        f"x = 1{comment()}",
+    ]
     given_as, head = {"keyword": (literal, []), "constant": ("RATE", [f"RATE = {literal}{comment()}"]),
                       "parameter": ("rate", [])}.get(way, (None, []))  # fmt: skip
     if way == "default":
         head = ["class Mine:", f"    learning_rate: object = {literal}{comment()}", "    other: int = 3"]
     if way == "option":
-        head = ["p = argparse.ArgumentParser()", f"p.add_argument('--learning-rate',  default={literal}, help='é'){comment()}"]
+        head = [
+            "p = argparse.ArgumentParser()",
+            f"p.add_argument('--learning-rate',  default={literal}, help='é'){comment()}",
+        ]
     pairs = [(name, repr(value)) for name, value in besides]
     if way == "dictionary":
         inner = [f'    "{name}":  {value},{comment()}' for name, value in [*pairs, (NAME, literal)]]
@@ -173,7 +205,11 @@ def scripts(draw: st.DrawFn, old: object) -> str:
     else:
         call = [f"GRPOConfig( {', '.join(words_)} ){comment()}"]
     if way == "parameter":
-        lines += [f"def main(a=1, rate={literal}):{comment()}", f"    return {call[0]}", *(f"    {line}" for line in call[1:])]
+        lines += [
+            f"def main(a=1, rate={literal}):{comment()}",
+            f"    return {call[0]}",
+            *(f"    {line}" for line in call[1:]),
+        ]
     else:
         lines += [*head, f"args = {call[0]}", *call[1:]]
     if way == "attribute":

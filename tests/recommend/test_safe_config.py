@@ -28,12 +28,17 @@ beta: 0.1
 DEFAULTS = {"learning_rate": 5e-5, "beta": 0.0, "adam_epsilon": 1e-8, "hub_token": None}
 
 
-def answer(folder: Path, *arguments: str, opened: tuple[Path, ...] = (), script: str = "", **own: object) -> SimpleNamespace:
+def answer(
+    folder: Path, *arguments: str, opened: tuple[Path, ...] = (), script: str = "", **own: object
+) -> SimpleNamespace:
     """As much of an answer as is asked of it here: a run that was configured in `folder`."""
     (folder / "train.py").write_text(script or "TrlParser((GRPOConfig,)).parse_args_and_config()\n")
     raw = {**DEFAULTS, "learning_rate": 0.02, "beta": 0.1, **own}
     args = Built("args", 0, "GRPOConfig", "trl", raw, DEFAULTS, dict.fromkeys(DEFAULTS, "float"), raw)
-    factors = [SimpleNamespace(name=name, kind="args", good=DEFAULTS[name], bad=raw[name]) for name in ("learning_rate", "beta")]
+    factors = [
+        SimpleNamespace(name=name, kind="args", good=DEFAULTS[name], bad=raw[name])
+        for name in ("learning_rate", "beta")
+    ]
     rows = [{"event": "opened", "mode": "r", "path": str(path)} for path in opened]
     traces = SimpleNamespace(event=lambda name: None, events=SimpleNamespace(rows=rows))
     settings = SimpleNamespace(capture=SimpleNamespace(args=args), factors=factors, pins={})
@@ -44,7 +49,11 @@ def answer(folder: Path, *arguments: str, opened: tuple[Path, ...] = (), script:
 def safe(made: SimpleNamespace, **changes: tuple[object, object]) -> str:
     recommended = {
         "changes": {name: {"from": old, "to": new} for name, (old, new) in changes.items()},
-        "configuration": {"learning_rate": 0.02, "beta": 0.1, **{name: new for name, (_, new) in changes.items()}},
+        "configuration": {
+            "learning_rate": 0.02,
+            "beta": 0.1,
+            **{name: new for name, (_, new) in changes.items()},
+        },
         "verified": True,
     }
     return _safe_config(made, recommended)
@@ -54,7 +63,11 @@ def safe(made: SimpleNamespace, **changes: tuple[object, object]) -> str:
 def test_the_users_own_file_with_the_changed_line(tmp_path: Path, how: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE)
-    made = answer(tmp_path, *(["--config", str(path)] if how == "named" else []), opened=(path,) if how == "opened" else ())
+    made = answer(
+        tmp_path,
+        *(["--config", str(path)] if how == "named" else []),
+        opened=(path,) if how == "opened" else (),
+    )
     assert configured_by(made) == [path]
     text = safe(made, learning_rate=(0.02, 1e-6))
     assert text.partition("\n")[2] == RECIPE.replace("2.0e-02", "1.0e-06") and text.startswith("# ")
@@ -64,7 +77,9 @@ def test_the_users_own_file_with_the_changed_line(tmp_path: Path, how: str) -> N
 def test_a_flag_that_won_over_the_file_is_written_into_it(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE.replace("learning_rate: 2.0e-02   # bold\n", ""))
-    text = safe(answer(tmp_path, "--config", str(path), "--learning_rate", "2e-2"), learning_rate=(0.02, 1e-6))
+    text = safe(
+        answer(tmp_path, "--config", str(path), "--learning_rate", "2e-2"), learning_rate=(0.02, 1e-6)
+    )
     assert yaml.safe_load(text)["learning_rate"] == 1e-6 and "reward_funcs" in text
     assert "# --learning_rate 2e-2 (leave it out of the command)" in text
 
@@ -82,7 +97,11 @@ def test_secrets_of_the_file_are_left_out(tmp_path: Path) -> None:
     token = "hf_" + "a1B2" * 8
     path.write_text(f"{RECIPE}hub_token: {token}\n# my token: {token}\n")
     text = safe(answer(tmp_path, str(path)), learning_rate=(0.02, 1e-6))
-    assert token not in text and "hub_token (as in recipe.yaml)" in text and yaml.safe_load(text).keys() == yaml.safe_load(RECIPE).keys()
+    assert (
+        token not in text
+        and "hub_token (as in recipe.yaml)" in text
+        and yaml.safe_load(text).keys() == yaml.safe_load(RECIPE).keys()
+    )
 
 
 def test_of_a_folder_of_files_the_one_that_changes(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""What a change is, and a place in a file where it may be made. Texts are changed by exchanging pieces of them, so that
-whatever is not changed stays as it is, byte by byte."""
+"""What a change is, and a place in a file where it may be made. Texts are changed by exchanging pieces of
+them, so that whatever is not changed stays as it is, byte by byte."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def plain(value: Any) -> Any:
 def same(found: Any, value: Any) -> bool:
     """Whether what stands in a file is a value, if need be as text (PyYAML takes 1e-6 for text, a shell all)."""
     value = plain(value)
-    return equal(found, value) or (isinstance(found, str) and (found == str(value) or equal(parsed(found), value)))
+    return equal(found, value) or (
+        isinstance(found, str) and (found == str(value) or equal(parsed(found), value))
+    )
 
 
 def parsed(text: str) -> Any:

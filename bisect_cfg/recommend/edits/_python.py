@@ -1,7 +1,8 @@
 """Changes of Python sources.
 
-libcst says what the sources hold, where in the text it stands, and what a name means where it is used; only the piece
-that gives the value is exchanged. What computes its value is not guessed at: it is said where that happens.
+libcst says what the sources hold, where in the text it stands, and what a name means where it is used; only
+the piece that gives the value is exchanged. What computes its value is not guessed at: it is said where
+that happens.
 """
 
 from __future__ import annotations
@@ -14,9 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import libcst as cst
-from libcst.metadata import Assignment, ByteSpanPositionProvider, ImportAssignment, MetadataWrapper, ScopeProvider
+from libcst.metadata import (
+    Assignment,
+    ByteSpanPositionProvider,
+    ImportAssignment,
+    MetadataWrapper,
+    ScopeProvider,
+)
 
-from bisect_cfg.recommend.edits._place import Change, Place, parsed, plain, same, splice, whole_lines, without_item
+from bisect_cfg.recommend.edits._place import (
+    Change,
+    Place,
+    parsed,
+    plain,
+    same,
+    splice,
+    whole_lines,
+    without_item,
+)
 
 HOLDERS = {"model": ("from_pretrained", "ModelConfig"), "peft": ("LoraConfig",)}
 """Namespace -> the calls that its settings are keywords of; all others are of the training config's."""
@@ -73,14 +89,19 @@ class _Source(cst.CSTVisitor):
         owner = _called(node.func)
         for argument in node.args:
             if argument.keyword is not None:
-                gift = _Gift(argument.keyword.value, argument.value, "keyword", owner, (argument, tuple(node.args)))
+                gift = _Gift(
+                    argument.keyword.value, argument.value, "keyword", owner, (argument, tuple(node.args))
+                )
                 self.gifts.append(gift)
         if owner == "setattr" and len(node.args) == 3 and (name := _string(node.args[1].value)):
             self.gifts.append(_Gift(name, node.args[2].value, "attribute"))
         if owner in ("add_argument", "option"):  # of argparse, of click
             given = {word.keyword.value: word.value for word in node.args if word.keyword is not None}
             flags = [_string(word.value) for word in node.args if word.keyword is None]
-            names = [*filter(None, [_string(given.get("dest"))]), *(flag.lstrip("-").replace("-", "_") for flag in flags)]
+            names = [
+                *filter(None, [_string(given.get("dest"))]),
+                *(flag.lstrip("-").replace("-", "_") for flag in flags),
+            ]
             for name in names:
                 if "default" in given:
                     self.gifts.append(_Gift(name, given["default"], "default", also=tuple(names)))
@@ -167,7 +188,9 @@ def places(
     sources = _sources(texts)
     if assigned:
         return _as_places(
-            sources, [(s, g) for s in sources for g in s.gifts if g.kind == "attribute" and g.name in names], change
+            sources,
+            [(s, g) for s in sources for g in s.gifts if g.kind == "attribute" and g.name in names],
+            change,
         )
     direct = list(_direct(sources, change, config)) if change.key in names else []
     found = _as_places(sources, direct, change)
@@ -198,7 +221,9 @@ def added(texts: Mapping[Path, str], values: Mapping[str, Any], config: str) -> 
     rest = text[end : lines[1]]
     ending = rest[len(rest.rstrip("\r\n")) :]
     comma = "" if rest.lstrip().startswith(",") else ","
-    return _still_python(source.path, splice(text, (end, end, comma), (lines[1], lines[1], f"{indent}{pairs},{ending}")))
+    return _still_python(
+        source.path, splice(text, (end, end, comma), (lines[1], lines[1], f"{indent}{pairs},{ending}"))
+    )
 
 
 def literal(value: Any, old: str = "") -> str:
@@ -267,7 +292,9 @@ def _place(sources: list[_Source], source: _Source, gift: _Gift, change: Change)
     code = target.code(node)
     # A dtype is torch.float16, or its name.
     found = node.attr.value if isinstance(node, cst.Attribute) else parsed(code)
-    matches = not read_from and same(found, change.old) and (isinstance(node, cst.Attribute) or not _is_name(node))
+    matches = (
+        not read_from and same(found, change.old) and (isinstance(node, cst.Attribute) or not _is_name(node))
+    )
     direct = target is source and node is gift.value
 
     def put(new: Any) -> str | None:
@@ -279,10 +306,14 @@ def _place(sources: list[_Source], source: _Source, gift: _Gift, change: Change)
         still = _still_python(target.path, after)
         return None if still is None else still[1]
 
-    shown = source.code(gift.whole[0]) if gift.whole is not None else f"{gift.name} = {source.code(gift.value)}"
+    shown = (
+        source.code(gift.whole[0]) if gift.whole is not None else f"{gift.name} = {source.code(gift.value)}"
+    )
     if matches:
         return Place(target.path, target.line(node), code, True, (), put), node
-    here = Place(source.path, source.line(gift.value), " ".join(shown.split()), False, (*read_from, *gift.also))
+    here = Place(
+        source.path, source.line(gift.value), " ".join(shown.split()), False, (*read_from, *gift.also)
+    )
     return here, gift.value
 
 
@@ -304,7 +335,12 @@ def _follow(
     given = list(scope[node.value]) if scope is not None else []
     if len(given) == 1 and isinstance(given[0], ImportAssignment):
         others = [s for s in sources if s is not source]
-        gifts = [(s, g) for s in others for g in s.gifts if g.name == node.value and g.kind in ("variable", "default")]
+        gifts = [
+            (s, g)
+            for s in others
+            for g in s.gifts
+            if g.name == node.value and g.kind in ("variable", "default")
+        ]
         if len(gifts) == 1:
             return _follow(sources, gifts[0][0], gifts[0][1].value, depth + 1)
     elif len(given) == 1 and isinstance(given[0], Assignment):

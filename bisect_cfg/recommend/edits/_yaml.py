@@ -1,9 +1,9 @@
 """Changes of a YAML file, or of JSON, which is YAML too.
 
-PyYAML says where in the text each key and value stands, and only that piece is exchanged. (A round trip through a
-document that knows its comments, as ruamel.yaml makes it, would set indentation and spaces of other lines anew.) What
-comes out is read back by PyYAML, the reader of TrlParser and transformers, and counts only if nothing but the setting has
-another value.
+PyYAML says where in the text each key and value stands, and only that piece is exchanged. (A round trip
+through a document that knows its comments, as ruamel.yaml makes it, would set indentation and spaces of
+other lines anew.) What comes out is read back by PyYAML, the reader of TrlParser and transformers, and
+counts only if nothing but the setting has another value.
 """
 
 from __future__ import annotations
@@ -103,10 +103,15 @@ def added(path: Path, text: str, values: dict[str, Any], fields: Collection[str]
     if not ranked or not any(entry.name in fields for entry in ranked[-1]):
         return None
     last = ranked[-1][-1]
-    pairs = [f"{json.dumps(name) if _is_json(path) else name}: {_written(path, value)}" for name, value in values.items()]
+    pairs = [
+        f"{json.dumps(name) if _is_json(path) else name}: {_written(path, value)}"
+        for name, value in values.items()
+    ]
     _, end = _span(text, last.key, last.value)
     if last.mapping.flow_style:
-        return _checked(path, text, splice(text, (end, end, "".join(f", {pair}" for pair in pairs))), values, values)
+        return _checked(
+            path, text, splice(text, (end, end, "".join(f", {pair}" for pair in pairs))), values, values
+        )
     stop = text.find("\n", end)
     stop = len(text) if stop < 0 else stop
     ending = "\r\n" if text[:stop].endswith("\r") else "\n"
@@ -148,7 +153,9 @@ def _entries(text: str) -> list[_Entry]:
         elif isinstance(node, yaml.MappingNode):
             in_force = {key.value: key for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
             for key, value in node.value:
-                if isinstance(key, yaml.ScalarNode) and in_force[key.value] is key:  # of two the last one counts
+                if (
+                    isinstance(key, yaml.ScalarNode) and in_force[key.value] is key
+                ):  # of two the last one counts
                     entry = _Entry(key, value, node, parent)
                     yield entry
                     yield from walk(value, entry)
@@ -211,7 +218,12 @@ def _written(path: Path, value: Any, style: str | None = None) -> str:
         return json.dumps(value)
     style = style if isinstance(value, str) and style in ("'", '"') else None
     return yaml.safe_dump(
-        value, default_flow_style=True, default_style=style, width=float("inf"), sort_keys=False, allow_unicode=True
+        value,
+        default_flow_style=True,
+        default_style=style,
+        width=float("inf"),
+        sort_keys=False,
+        allow_unicode=True,
     ).splitlines()[0]
 
 
@@ -223,14 +235,19 @@ def _removed(text: str, entry: _Entry) -> tuple[str, str]:
     """The text without an entry, and its name; a mapping that would be left empty goes with it."""
     while len(entry.mapping.value) == 1 and entry.parent is not None and entry.parent.value is entry.mapping:
         entry = entry.parent
-    spans = [(key.start_mark.index, max(key.end_mark.index, _span(text, key, value)[1])) for key, value in entry.mapping.value]
+    spans = [
+        (key.start_mark.index, max(key.end_mark.index, _span(text, key, value)[1]))
+        for key, value in entry.mapping.value
+    ]
     own = next(span for span in spans if span[0] == entry.key.start_mark.index)
     if entry.mapping.flow_style:
         return without_item(text, spans, own), entry.name
     return splice(text, (*(whole_lines(text, *own, closing=":") or own), "")), entry.name
 
 
-def _checked(path: Path, before: str, after: str, names: Collection[str], wanted: Mapping[str, Any]) -> str | None:
+def _checked(
+    path: Path, before: str, after: str, names: Collection[str], wanted: Mapping[str, Any]
+) -> str | None:
     """The new text, if all that has another value now is what was wanted; None otherwise.
 
     Args:
@@ -242,7 +259,8 @@ def _checked(path: Path, before: str, after: str, names: Collection[str], wanted
     """
     changed = list(_differences(read(path, before) or {}, read(path, after) or {}))
     fine = all(
-        name in names and (value is _GONE if name not in wanted else value is not _GONE and equal(value, wanted[name]))
+        name in names
+        and (value is _GONE if name not in wanted else value is not _GONE and equal(value, wanted[name]))
         for name, value in changed
     )
     return after if changed and fine else None
@@ -259,7 +277,9 @@ def _differences(old: Any, new: Any, name: Any = None) -> Iterator[tuple[Any, An
                 yield key, new[key]
             else:
                 yield from _differences(old[key], new.get(key, _GONE), key)
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and any(map(_has_keys, old)):
+    elif (
+        isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and any(map(_has_keys, old))
+    ):
         for left, right in zip(old, new, strict=True):
             yield from _differences(left, right, name)
     elif type(old) is not type(new) or not equal(old, new):
