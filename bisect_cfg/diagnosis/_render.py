@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from bisect_cfg.diagnosis.explain import Explanation, Line, Match
+from bisect_cfg.reports.text import wrapped
 
 WIDEST = 100
 """Columns of running text; wider lines are hard to read, whatever the terminal."""
@@ -36,7 +36,7 @@ def render(explanation: Explanation) -> str:
         lines = ["It may also be:" if explanation.matches else "The log also mentions, which need not be the cause:"]
         for match in others:
             place = f" ({_at(match.evidence[0])})" if match.evidence else ""
-            lines.append(_wrap(f"{match.entry.title}{place} [{match.entry.id}]", width, "  - ", "    "))
+            lines.append(wrapped(f"{match.entry.title}{place} [{match.entry.id}]", width, "  - ", "    "))
         parts.append("\n".join(lines))
     parts.append(_next(explanation, width))
     return "\n\n".join(part for part in parts if part)
@@ -103,19 +103,19 @@ def _error(explanation: Explanation) -> list[str]:
 def _known(explanation: Explanation, width: int) -> str:
     match = explanation.matches[0]
     entry = match.entry
-    lines = [_wrap(entry.title, width, "", "")]
+    lines = [wrapped(entry.title, width, "", "")]
     error = _error(explanation)
     if error:
         lines += ["", "The error in the log:", *error]
-    lines += ["", _wrap(entry.meaning, width, "", "")]
+    lines += ["", wrapped(entry.meaning, width, "", "")]
     advice = explanation.advice
-    lines += ["", _wrap(f"From the traceback: {advice.says}", width, "", "")] if advice else []
+    lines += ["", wrapped(f"From the traceback: {advice.says}", width, "", "")] if advice else []
     lines += ["", "What to do, in this order:"]
     lines += _numbered((*(advice.steps if advice else ()), *entry.cures), width)
     if entry.not_helping:
-        lines += ["What does not help:"] + [_wrap(one, width, "  - ", "    ") for one in entry.not_helping]
+        lines += ["What does not help:"] + [wrapped(one, width, "  - ", "    ") for one in entry.not_helping]
     lines += ["", f"Why this [{entry.id}]:"]
-    lines += [_wrap(reason, width, "  - ", "    ") for reason in match.why]
+    lines += [wrapped(reason, width, "  - ", "    ") for reason in match.why]
     shown = explanation.error and (explanation.error.file, explanation.error.number)
     lines += [
         f"  {line.number:>8} | {line.text[:LONGEST_EVIDENCE]}" + (f"  ({line.file})" if line.file else "")
@@ -123,11 +123,11 @@ def _known(explanation: Explanation, width: int) -> str:
         if (line.file, line.number) != shown or len(match.evidence) == 1
     ]
     if match.unchecked:
-        lines += [_wrap(f"if {'; '.join(match.unchecked)} (the log does not say)", width, "  - ", "    ")]
+        lines += [wrapped(f"if {'; '.join(match.unchecked)} (the log does not say)", width, "  - ", "    ")]
     if entry.trigger:
-        lines += [_wrap(entry.trigger, width, "Trigger:    ", "            ")]
+        lines += [wrapped(entry.trigger, width, "Trigger:    ", "            ")]
     if entry.root_cause:
-        lines += [_wrap(entry.root_cause, width, "Root cause: ", "            ")]
+        lines += [wrapped(entry.root_cause, width, "Root cause: ", "            ")]
     sources = ["measured with tiny models on a CPU" if one == "measured" else one for one in entry.sources]
     lines += ["", "Known from:"] + [f"  {source}" for source in sources[:SOURCES]]
     return "\n".join(lines)
@@ -136,32 +136,32 @@ def _known(explanation: Explanation, width: int) -> str:
 def _unknown(explanation: Explanation, width: int) -> str:
     if explanation.error is None and explanation.signature is None:
         if not explanation.lines and not explanation.rows:
-            return _wrap("There is nothing in it: not one line.", width, "", "")
+            return wrapped("There is nothing in it: not one line.", width, "", "")
         read = f"{explanation.lines} lines" if explanation.lines else f"{explanation.rows} rows of metrics"
         text = (
             f"No failure was found in these {read}: no error that ended the run, no traceback, no signal, no metrics "
             "that went wrong. If the run died all the same, the end of its output is missing; add 2>&1 to the command "
             "that writes the log."
         )
-        return _wrap(text, width, "", "")
+        return wrapped(text, width, "", "")
     shown = _error(explanation) or [f"  {explanation.signature}"]
     advice = explanation.advice
     if advice is None:
         text = "The log shows a failure that no known issue covers. A cause would be a guess. The failure:"
-        return _wrap(text, width, "", "") + "\n\n" + "\n".join(shown)
+        return wrapped(text, width, "", "") + "\n\n" + "\n".join(shown)
     text = "The log shows a failure that no known issue covers. What follows is read from the log's own lines, not from a known report."
-    lines = [_wrap(text, width, "", ""), "", "The error in the log:", *shown, "", _wrap(advice.says, width, "", "")]
+    lines = [wrapped(text, width, "", ""), "", "The error in the log:", *shown, "", wrapped(advice.says, width, "", "")]
     return "\n".join([*lines, "", "What to do, in this order:", *_numbered(advice.steps, width)])
 
 
 def _numbered(steps: Sequence[str], width: int) -> list[str]:
-    return [_wrap(step, width, f"  {number}. ", "     ") for number, step in enumerate(steps, 1)]
+    return [wrapped(step, width, f"  {number}. ", "     ") for number, step in enumerate(steps, 1)]
 
 
 def _next(explanation: Explanation, width: int) -> str:
     """The next command, where a bisection of settings would tell something."""
     if not explanation.matches and explanation.error is None and explanation.signature is None:
-        return _wrap("To compare a configuration that fails with one that works:", width, "", "") + (
+        return wrapped("To compare a configuration that fails with one that works:", width, "", "") + (
             f"\n\n  {explanation.command}"
         )
     settings = explanation.matches[0].entry.bisect if explanation.matches else ()
@@ -170,10 +170,10 @@ def _next(explanation: Explanation, width: int) -> str:
     if not explanation.matches and explanation.advice is not None and explanation.advice.kind in NOT_OF_SETTINGS:
         return ""
     if not explanation.matches and explanation.error is not None and explanation.error.text.startswith(OF_THE_SCRIPT):
-        return _wrap("That is a slip in the script or its data, so its line number is the place to look.", width, "", "")
+        return wrapped("That is a slip in the script or its data, so its line number is the place to look.", width, "", "")
     text = "To find out which of your settings do it, with short real runs"
     text += f" (suspects: {', '.join(settings)}):" if settings else ":"
-    return _wrap(text, width, "", "") + f"\n\n  {explanation.command}"
+    return wrapped(text, width, "", "") + f"\n\n  {explanation.command}"
 
 
 OF_THE_SCRIPT = ("SyntaxError", "IndentationError", "NameError", "FileNotFoundError", "UnboundLocalError", "KeyboardInterrupt")
@@ -182,10 +182,3 @@ OF_THE_SCRIPT = ("SyntaxError", "IndentationError", "NameError", "FileNotFoundEr
 
 NOT_OF_SETTINGS = ("versions", "own-code", "column", "network", "weights", "message", "setting", "assertion", "file")
 """Advice that bisecting values of settings adds nothing to."""
-
-
-def _wrap(text: str, width: int, first: str, rest: str) -> str:
-    return textwrap.fill(
-        " ".join(text.split()), width, initial_indent=first, subsequent_indent=rest,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import textwrap
 
 import click
 
 from bisect_cfg.diagnosis.environment import describe
 from bisect_cfg.diagnosis.findings import Finding
 from bisect_cfg.doctor import Diagnosis
-from bisect_cfg.reports.text import count, shown_safely
+from bisect_cfg.reports.text import count, shown_safely, wrapped
 
 WIDEST = 100
 """Columns of running text; wider lines are hard to read, whatever the terminal."""
@@ -39,7 +38,7 @@ def render(diagnosis: Diagnosis) -> str:
     if notes:
         parts.append(
             "\n".join(
-                _wrap(f"Note: {one.title}: {one.why}. Do: {one.cure}", width, "", "      ") for one in notes
+                wrapped(f"Note: {one.title}: {one.why}. Do: {one.cure}", width, "", "      ") for one in notes
             )
         )
     parts.append(_verdict(diagnosis, len(serious), width))
@@ -47,7 +46,7 @@ def render(diagnosis: Diagnosis) -> str:
 
 
 def _head(diagnosis: Diagnosis, width: int) -> list[str]:
-    lines = [_wrap(describe(diagnosis.environment), width, "", "  ")]
+    lines = [wrapped(describe(diagnosis.environment), width, "", "  ")]
     if diagnosis.environments:
         hosts = {str(one.get("host")) for one in diagnosis.environments}
         lines.append(
@@ -66,12 +65,12 @@ def _head(diagnosis: Diagnosis, width: int) -> list[str]:
 
 def _finding(finding: Finding, width: int) -> list[str]:
     label = LABELS[finding.level].ljust(len(INDENT))
-    lines = [_wrap(finding.title, width, label, INDENT)]
+    lines = [wrapped(finding.title, width, label, INDENT)]
     lines[0] = click.style(label, fg=COLOURS[finding.level], bold=True) + lines[0][len(label) :]
-    lines.append(_wrap(finding.why, width, INDENT, INDENT))
+    lines.append(wrapped(finding.why, width, INDENT, INDENT))
     if finding.meaning:
-        lines.append(_wrap(finding.meaning, width, INDENT, INDENT))
-    lines.append(_wrap(_capital(finding.cure), width, f"{INDENT}Do: ", f"{INDENT}    "))
+        lines.append(wrapped(finding.meaning, width, INDENT, INDENT))
+    lines.append(wrapped(_capital(finding.cure), width, f"{INDENT}Do: ", f"{INDENT}    "))
     lines.append(INDENT + SOURCES.get(finding.source, finding.source))
     return lines
 
@@ -84,7 +83,7 @@ def _verdict(diagnosis: Diagnosis, serious: int, width: int) -> str:
     else:
         good = sum("signal" not in one and "error" not in one for one in diagnosis.probes)
         said += f" GPU probes: {good} of {len(diagnosis.probes)} passed."
-    return _wrap(said, width, "", "")
+    return wrapped(said, width, "", "")
 
 
 def _capital(text: str) -> str:
@@ -92,10 +91,3 @@ def _capital(text: str) -> str:
     first = text.split(" ", 1)[0]
     plain = first.isalpha() and first not in ("pip", "export", "accelerate", "torchrun", "unset")
     return text[0].upper() + text[1:] if plain else text
-
-
-def _wrap(text: str, width: int, first: str, rest: str) -> str:
-    return textwrap.fill(
-        " ".join(text.split()), width, initial_indent=first, subsequent_indent=rest,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
