@@ -78,7 +78,9 @@ def recommend_again(
     command = _of_right_shape(read_command(study), study)
     command["python"] = _trusted_python(study, command, python, trust)
     known = {field.name for field in fields(Options)}
-    options = {name: value for name, value in command["options"].items() if name in known}
+    before = dict(command["options"])
+    before.setdefault("start", before.get("level"))  # what it was called before
+    options = {name: value for name, value in before.items() if name in known}
     options |= {name: value for name, value in wishes.items() if value is not None}
     for limit in ("max_trials", "max_seconds"):
         options[limit] = wishes.get(limit)

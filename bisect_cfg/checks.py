@@ -42,7 +42,7 @@ _DEVICE = r"\d+|(GPU|MIG)-[\w/-]+"
 CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "strategy": ("adaptive", "one-at-a-time", "ddmin"),
     "prior": ("risk", "flat"),
-    "level": (None, "config", "imports", "cold"),
+    "start": (None, "config", "imports", "cold"),
 }
 
 
@@ -53,10 +53,13 @@ def from_python(options: Mapping[str, Any]) -> Options:
         TypeError: an unknown option.
         InputError: a value that cannot be handed to another process.
     """
-    unknown = sorted(options.keys() - {field.name for field in fields(Options)})
+    given = dict(options)
+    if "level" in given:  # what `start` was called before
+        given.setdefault("start", given["level"])
+        del given["level"]
+    unknown = sorted(given.keys() - {field.name for field in fields(Options)})
     if unknown:
         raise TypeError(f"bisect() has no option {', '.join(unknown)}")
-    given = dict(options)
     for name in ("good", "pins"):
         value = given.get(name)
         if isinstance(value, Mapping):

@@ -96,7 +96,8 @@ def _safe_value_options(command: Any) -> Any:
 @click.option("--prior", type=click.Choice(["risk", "flat"]), default="risk", show_default=True, help="Suspect risky settings first, or all equally.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Trials that run in parallel.")
 @click.option("--devices", default="", metavar="0,1,...", help="CUDA devices, one per job.")
-@click.option("--level", type=click.Choice(["config", "imports", "cold"]), help="Start trials no warmer than this. [the warmest that is sound]")
+@click.option("--start", type=click.Choice(["config", "imports", "cold"]), help="Start trials no warmer than this. [the warmest that is sound]")
+@click.option("--level", type=click.Choice(["config", "imports", "cold"]), hidden=True, help="What --start was called before.")
 @click.option("--max-trials", type=click.IntRange(1), help="Stop after this many trials and report what is known.")
 @click.option("--max-seconds", type=_Number(1, MORE_THAN_ANYONE_WAITS), help="Start no trial after this long.")
 @click.option("--storage", metavar="URL", help="Optuna storage. [SQLite in the study folder]")
@@ -117,7 +118,8 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     from bisect_cfg.script_study import Options
 
     devices = tuple(device.strip() for device in options.pop("devices").split(",") if device.strip())
-    plain, python = options.pop("plain"), options.pop("python")
+    plain, python, level = options.pop("plain"), options.pop("python"), options.pop("level")
+    options["start"] = options["start"] or level
     given = Options(devices=devices, **options)
     answer, _ = run(target, arguments, python, given, _console(), False if plain else None)
     return EXIT_STATUS[answer.status]

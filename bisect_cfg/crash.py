@@ -82,10 +82,10 @@ _DATABASE = (
     ("disk i/o error", "the database's files cannot be read or written", "Make room, or check the disk."),
     ("readonly database", "the study's database cannot be written", "Check who may write there."),
     ("unable to open database", "the study's database cannot be opened", "Check that its folder is there, and who may write in it."),
-    ("malformed", "the study's database is damaged", "Start anew with --restart (the old study is kept beside it)."),
-    ("not a database", "the study's database is damaged", "Start anew with --restart (the old study is kept beside it)."),
-    ("no such table", "the study's database is damaged", "Start anew with --restart (the old study is kept beside it)."),
-    ("no such column", "the study's database is of another version of Optuna", "Start anew with --restart."),
+    ("malformed", "the study's database is damaged", "Start over with --restart (the old study is kept beside it)."),
+    ("not a database", "the study's database is damaged", "Start over with --restart (the old study is kept beside it)."),
+    ("no such table", "the study's database is damaged", "Start over with --restart (the old study is kept beside it)."),
+    ("no such column", "the study's database is of another version of Optuna", "Start over with --restart."),
     ("is locked", "another process holds the study's database", "Wait for it to end."),
 )  # fmt: skip
 

@@ -175,8 +175,8 @@ class Baselines:
         return judge(run.seen, self._runner.known.is_failure, frozenset(run.seen.silent_kinds))[0]
 
     def levels(self) -> tuple[str, ...]:
-        """The start levels still to be considered: none warmer than was settled before, or than the user allows."""
-        wanted = [level for level in (self._state.get("level"), self._options.level) if level]
+        """The starts still to be considered: none warmer than was settled before, or than the user allows."""
+        wanted = [level for level in (self._state.get("level"), self._options.start) if level]
         return LEVELS[max((LEVELS.index(level) for level in wanted), default=0) :]
 
     def bring_up(self, level: str) -> bool:

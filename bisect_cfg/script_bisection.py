@@ -227,7 +227,7 @@ class _Phases:
             status,
             self.folder,
             self.script,
-            level=self.runner.starts.level,
+            start=self.runner.starts.level,
             horizon=self.runner.horizon,
             notes=tuple(self.notes),
             **parts,
@@ -248,7 +248,7 @@ class _Phases:
             run = known
         else:
             self.listener.phase("reproduce", "running your command as it is, to see it fail")
-            if self.options.level != "cold":
+            if self.options.start != "cold":
                 self.runner.starts.prepare()
             timeout = self.options.trial_timeout
             patience = REPRODUCTION_PATIENCE
@@ -384,7 +384,7 @@ class _Phases:
                 max_seconds=None if options.max_seconds is None else max(0.0, self._seconds_left()),
             )
         except StudyMismatch as error:
-            raise InputError(str(error), "Start anew with --restart, or name another folder with --study.") from None
+            raise InputError(str(error), "Start over with --restart, or name another folder with --study.") from None
         except (SQLAlchemyError, ImportError) as error:
             if refused_by_machine(error):
                 raise
@@ -392,7 +392,7 @@ class _Phases:
             raise InputError(
                 f"The storage {where} cannot be opened: {str(error).splitlines()[0]}.",
                 "Check its address and that its database driver is installed." if options.storage else
-                "Start anew with --restart (the old study is kept beside it), or name another folder with --study.",
+                "Start over with --restart (the old study is kept beside it), or name another folder with --study.",
             ) from None
         runner.before_run = None  # from here on the search counts
         bisection.add(settings.bad, runner.judged(bad_run, None), Purpose.BAD_BASELINE)

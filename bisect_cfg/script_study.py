@@ -41,7 +41,7 @@ class Options:
     confirm: int | None = None
     confidence: float = 0.95
     prior: str = "risk"
-    level: str | None = None
+    start: str | None = None
     max_trials: int | None = None
     max_seconds: float | None = None
     storage: str | None = None
@@ -121,7 +121,7 @@ class Answer:
         good_run: the run of the good configuration that counts; None if it did not come to that.
         again: further runs of the bad configuration, where it failed once and never again.
         report: of the bisection proper; None if it did not come to that.
-        level: how trials were started.
+        start: how trials' processes came to be: "config", "imports" or "cold".
         horizon: steps per trial.
         notes: sentences for the user.
         details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
@@ -139,7 +139,7 @@ class Answer:
     good_run: Run | None = None
     again: tuple[Run, ...] = ()
     report: Any = None
-    level: str = "cold"
+    start: str = "cold"
     horizon: int | None = None
     notes: tuple[str, ...] = ()
     details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)

@@ -352,7 +352,7 @@ def _check_unchanged(
         raise InputError(
             f"Since the study in {folder} was begun, {' and '.join(changed)} changed: its trials say nothing about "
             "the new state.",
-            "Start anew with --restart (the old study is kept beside it), or name another folder with --study DIR.",
+            "Start over with --restart (the old study is kept beside it), or name another folder with --study DIR.",
         )
 
 

@@ -168,7 +168,7 @@ def test_the_answer_is_right(tool, level):
     (tool.folder / "train.py").write_text(textwrap.dedent(SCRIPT))
     (tool.folder / "out").mkdir()
     (tool.folder / "out/checkpoint").write_text("the user's own")
-    said = tool("bisect", "train.py", "--study", "s", "--level", level, "--", "call")
+    said = tool("bisect", "train.py", "--study", "s", "--start", level, "--", "call")
     assert said.status == 0, said.all
     result = json.loads((tool.folder / "s/result.json").read_text())
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "learning_rate"]]

@@ -103,7 +103,8 @@ def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
         "known_issue": issue,
         "environment": dict(environment),
         "target": {"script": str(answer.script.path), "arguments": list(answer.script.shown_arguments)},
-        "start_level": answer.level,
+        "start": answer.start,
+        "start_level": answer.start,  # the same, as it was called before
         "horizon": answer.horizon,
         "notes": [*answer.notes, *(report.notes if report is not None else ())],
         "warnings": warnings_of(answer),
@@ -180,7 +181,7 @@ def _rows(answer: Answer) -> list[dict[str, Any]]:
         if "seed" in details:
             kept["seed"] = details["seed"]
         kept["folder"] = f"trials/{details.get('folder', row['number'])}"
-        kept["level"] = details.get("level")
+        kept["start"] = kept["level"] = details.get("level")
         kept["remarks"] = list(details.get("remarks", ()))
         rows.append(kept)
     return rows

@@ -268,7 +268,7 @@ def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> No
         "config": "each forked from your script at its configuration",
         "imports": "each forked after the imports",
         "cold": "each launched cold",
-    }[answer.level]
+    }[answer.start]
     console.print(
         Text(
             f"{trials}, {starts}; {text.duration(answer.seconds)}. "

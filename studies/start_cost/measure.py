@@ -241,7 +241,7 @@ def main() -> None:
         settings = ours.answer.settings
         seconds = per_trial(script, root / "levels", settings, arguments.repeats)
         parts = until_the_first_step(root / "parts", settings, arguments.repeats)
-        theirs = whole(script, root / "by-hand", strategy="one-at-a-time", level="cold", recommend=False, where=False)
+        theirs = whole(script, root / "by-hand", strategy="one-at-a-time", start="cold", recommend=False, where=False)
         lines = tables(seconds, parts, ours, theirs)
         numbers = {
             "trial_seconds": seconds,

@@ -342,7 +342,7 @@ def _surroundings(dice: random.Random, case: Case) -> None:
     if dice.random() < 0.5:
         case.options += ["--plain"]
     if dice.random() < 0.2:
-        case.options += ["--level", dice.choice(("config", "imports", "imports", "cold"))]
+        case.options += ["--start", dice.choice(("config", "imports", "imports", "cold"))]
     if dice.random() < 0.2:
         case.options += ["--confirm", dice.choice(("1", "2", "5"))]
     if dice.random() < 0.1:

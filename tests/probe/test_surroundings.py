@@ -57,7 +57,7 @@ def test_same_as_plain_python(tool, library, tmp_path, level, own_site):
     assert plain["site"] is own_site
     (tmp_path / "seen.json").unlink()
     subprocess.run(["rm", "-rf", home / "out"])
-    said = tool("bisect", "../code/train.py", "--level", level, "--confirm", "1", "--", "--a", "b c")
+    said = tool("bisect", "../code/train.py", "--start", level, "--confirm", "1", "--", "--a", "b c")
     assert said.status == 0, said.all
     watched = json.loads((tmp_path / "seen.json").read_text())  # of the last trial
     modules, as_plain = watched["subprocess"].pop(), plain["subprocess"].pop()
@@ -117,7 +117,7 @@ TWO_STAGES = """
 @pytest.mark.parametrize("level", ["config", "cold"])
 def test_a_stage_before_writes_nowhere_and_is_no_factor(tool, level):
     script(tool.folder, TWO_STAGES)
-    said = tool("bisect", "train.py", "--study", "s", "--level", level)
+    said = tool("bisect", "train.py", "--study", "s", "--start", level)
     assert said.status == 0, said.all
     assert sorted(path.name for path in tool.folder.iterdir()) == ["s", "train.py"]
     result = json.loads((tool.folder / "s/result.json").read_text())
@@ -148,6 +148,6 @@ def test_libraries_see_what_the_script_sets_before_it_imports_them(tool, library
     vendored.mkdir(parents=True)
     own = (library / "torch/__init__.py").read_text()
     (vendored / "__init__.py").write_text(own + '\nimport os\nseen, vendored = os.environ.get("READ_AT_IMPORT"), True\n')
-    said = tool("bisect", "train.py", "--study", "s", "--level", level)
+    said = tool("bisect", "train.py", "--study", "s", "--start", level)
     assert said.status == 0 and "ZeroDivisionError" in said.out, said.all
     assert json.loads((tool.folder / "s/result.json").read_text())["start_level"] == level
