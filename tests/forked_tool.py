@@ -21,11 +21,14 @@ PATIENCE = 240.0
 class ForkedTool(Tool):
     """As `Tool`, forked from this process, which has imported what the command needs."""
 
-    def __call__(self, *arguments: object, prepare: Callable[[], None] | None = None, **streams: str) -> Said:
+    def __call__(
+        self, *arguments: object, seconds: float = PATIENCE, prepare: Callable[[], None] | None = None, **streams: str
+    ) -> Said:
         """Run a command to its end.
 
         Args:
             arguments: of `bisect-cfg`.
+            seconds: until it counts as stuck.
             prepare: called in the child first, to set limits.
             streams: "stdout" or "stderr" -> path to write to in place of what is captured.
         """
@@ -38,7 +41,7 @@ class ForkedTool(Tool):
             pid = os.fork()
             if pid == 0:
                 self._become(list(map(str, arguments)), out.fileno(), err.fileno(), prepare, streams)
-            status = self._wait(pid)
+            status = self._wait(pid, seconds)
             texts = []
             for stream in (out, err):
                 stream.seek(0)
@@ -74,8 +77,8 @@ class ForkedTool(Tool):
         finally:
             os._exit(status)
 
-    def _wait(self, pid: int) -> int:
-        deadline = time.monotonic() + PATIENCE
+    def _wait(self, pid: int, seconds: float) -> int:
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -83,7 +86,7 @@ class ForkedTool(Tool):
             time.sleep(0.01)
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        raise AssertionError(f"no end within {PATIENCE:.0f} s")
+        raise AssertionError(f"no end within {seconds:.0f} s")
 
 
 @pytest.fixture

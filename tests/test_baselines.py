@@ -6,6 +6,14 @@ import json
 
 import pytest
 import toys
+from forked_tool import forked  # noqa: F401
+
+
+@pytest.fixture
+def tool(forked):  # noqa: F811
+    """Without the imports of each command: a process of its own it is all the same."""
+    return forked
+
 
 COSTLY = """
     import time
@@ -33,9 +41,8 @@ def test_only_what_makes_the_good_configuration_costly_is_taken_over(tool):
     result = json.loads((tool.folder / "s" / "result.json").read_text())
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "gradient_accumulation_steps"]]
     assert any("keeps your max_completion_length" in note for note in result["notes"])
-    # It was ended as soon as its pace was known: within three steps of those that could be afforded, not after all.
-    seconds = json.loads((tool.folder / "s/trials/good-config/ending.json").read_text())["seconds"]
-    assert seconds < 24
+    # It was ended as soon as its pace was known: within three steps, not after all six.
+    assert len((tool.folder / "s/trials/good-config/metrics.jsonl").read_text().splitlines()) <= 3
     # At the end the cause was run with the default, too.
     assert any("max_completion_length it fails too" in note for note in result["notes"])
     assert result["complete"]
@@ -71,17 +78,19 @@ def test_a_failure_seen_once_and_never_again_is_inconclusive(tool, jobs):
 
 
 RANDOM = """
-    import random
+    import os, pathlib
     from trl import GRPOConfig, GRPOTrainer
 
     args = GRPOConfig(
         output_dir="out", beta=0.2, weight_decay=0.1, learning_rate=1e-4, warmup_steps=5, adam_beta2=0.9, temperature=0.7
     )
-    luck = random.SystemRandom()
+    runs = pathlib.Path(__file__).with_name("runs")
 
     def step(number):
-        if number == 3 and args.beta and luck.random() < 0.7:
-            raise RuntimeError("boom")
+        if number == 3 and args.beta:
+            (runs / str(os.getpid())).mkdir(parents=True)
+            if 7 * len(list(runs.iterdir())) % 10 < 8:  # 7, 4, 1, 8, 5, 2, 9, 6, 3, 0
+                raise RuntimeError("boom")
 
     GRPOTrainer(args, step=step).train()
 """
@@ -94,13 +103,10 @@ def test_a_random_failure_is_called_random(tool):
         if said.status != 1:
             break
     result = json.loads((tool.folder / "s" / "result.json").read_text())
-    if said.status == 3:  # it never failed again (once in about 500 times), or too rarely
-        assert not result["complete"]
-        return
-    if result["complete"]:
-        assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta"]]
-    if result["reproduction"]["rate"] < 1:
-        assert "The failure is random" in said.out and "of 10 runs" in said.out
+    assert said.status == 0 and result["complete"], said.all
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta"]]
+    assert result["reproduction"]["rate"] < 1
+    assert "The failure is random" in said.out and "of 10 runs" in said.out
     assert result["causes"][0]["step"] == 3
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import re
 import textwrap
 from pathlib import Path
 
+import optuna
 import pytest
+from forked_tool import forked  # noqa: F401
+
+from bisect_cfg.checks import from_python
 
 PREFIX = """
     import os, signal, sys
@@ -23,6 +28,12 @@ FAILS = """
     GRPOTrainer(args, step).train()
     open("done.txt", "w").write("the script went on after training")
 """
+
+
+@pytest.fixture
+def tool(forked):  # noqa: F811
+    """Without the imports of each command: a process of its own it is all the same."""
+    return forked
 
 
 def script(folder: Path, text: str = FAILS, name: str = "train.py") -> Path:
@@ -75,19 +86,28 @@ def test_a_finished_study_answers_again_without_trials(tool):
 
 def test_jobs(tool):
     script(tool.folder)
-    said = tool("bisect", "train.py", "--jobs", "3")
+    said = tool("bisect", "train.py", "--study", "s", "--jobs", "3")
     assert said.status == 0 and "Cause  bf16 = True" in said.out
     tool.assert_nothing_left()
+    storage = f"sqlite:///{tool.folder / 's/study.db'}"
+    (name,) = optuna.get_all_study_names(storage)
+    trials = sorted(optuna.load_study(study_name=name, storage=storage).trials, key=lambda one: one.datetime_start)
+    assert any(later.datetime_start < one.datetime_complete for one, later in itertools.pairwise(trials))
 
 
-@pytest.mark.parametrize("level", ["imports", "cold"])
-def test_every_level_gives_the_same_answer(tool, level):
+@pytest.mark.parametrize("option, start", [("--start", "imports"), ("--level", "cold")])  # --level: as it was called
+def test_every_start_gives_the_same_answer(tool, option, start):
     script(tool.folder)
-    said = tool("bisect", "train.py", "--study", "s", "--level", level)
+    said = tool("bisect", "train.py", "--study", "s", option, start)
     assert said.status == 0, said.all
     result = json.loads((tool.folder / "s/result.json").read_text())
-    assert result["start_level"] == level
+    assert result["start"] == result["start_level"] == start
+    assert {row["start"] for row in result["trials"]} == {row["level"] for row in result["trials"]} <= {start, "cold"}
     assert list(result["causes"][0]["parameters"]) == ["bf16"]
+
+
+def test_start_goes_by_its_former_name_too():
+    assert from_python({"level": "cold"}) == from_python({"start": "cold"})
 
 
 def test_commands_by_hand_repeat_the_runs(tool):

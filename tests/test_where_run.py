@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from forked_tool import forked  # noqa: F401
 from test_cli import script
 
 SIGFPE = """
@@ -35,6 +36,12 @@ HANGS = """
             time.sleep(60)
     GRPOTrainer(args, step).train()
 """
+
+
+@pytest.fixture
+def tool(forked):  # noqa: F811
+    """Without the imports of each command: a process of its own it is all the same."""
+    return forked
 
 
 def result(folder: Path) -> dict:
@@ -93,7 +100,7 @@ def test_a_hang_is_not_waited_for_again(tool):
 @pytest.mark.parametrize("level", ["imports", "cold"])
 def test_every_level(tool, level):
     script(tool.folder, RAISES)
-    assert tool("bisect", "train.py", "--study", "s", "--confirm", "1", "--level", level).status == 0
+    assert tool("bisect", "train.py", "--study", "s", "--confirm", "1", "--start", level).status == 0
     assert result(tool.folder)["where"]["same_failure"]
 
 

@@ -6,7 +6,7 @@ import random
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.factors import Outcome
@@ -143,10 +143,10 @@ def test_decisions_are_fast_enough() -> None:
         records: list[Record] = []
         slowest = 0.0
         while True:
-            start = time.perf_counter()
+            start = time.process_time()
             question = next_question(problem, records)
             if len(records) > 3:
-                slowest = max(slowest, time.perf_counter() - start)
+                slowest = max(slowest, time.process_time() - start)
             if not isinstance(question, Ask):
                 break
             records.append(
@@ -202,8 +202,7 @@ def test_without_monotony_the_answer_still_fails_and_is_one_minimal(seed: int) -
     oracle = draw(rng, 8)
     hidden = tuple((1 << rng.randrange(8), rng.choice(oracle.causes)) for _ in range(rng.randint(1, 2)))
     oracle.masked = tuple((m, c) for m, c in hidden if not m & c)
-    if not oracle.fails(0xFF):
-        return
+    assume(oracle.fails(0xFF))
     conclusion, _, _ = solve(oracle)
     for cause in conclusion.causes:
         assert one_minimal(oracle, cause.parameters), (oracle, conclusion)

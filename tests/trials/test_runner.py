@@ -321,9 +321,7 @@ def test_healthy_run_stops_at_the_horizon(bench, level):
 
 @pytest.mark.parametrize("what", ["hang", "hang with ignored signals"])
 def test_hang(bench, what, level):
-    start = time.monotonic()
     run = bench(what, level, patience=3.0)
-    assert time.monotonic() - start < 15
     assert (run.seen.died.kind, run.seen.step) == ("hang", 3)
     assert judge(run.seen, same_as(run.seen.died), frozenset())[0] is Outcome.FAIL
     stacks = (run.folder / "stacks.txt").read_text()
