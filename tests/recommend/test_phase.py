@@ -12,15 +12,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from forked_tool import forked  # noqa: F401
 import yaml
-
-
-@pytest.fixture
-def tool(forked):  # noqa: F811
-    """Without the imports of each command: a process of its own it is all the same."""
-    return forked
-
 
 SCRIPT = """
     import os, signal, time
