@@ -128,7 +128,7 @@ AFTER = [
     Report("vllm-project/vllm#18580", ended("RuntimeError: Triton Error [CUDA]: device kernel image is invalid", VLLM), ("triton-image-invalid",)),
     Report("pytorch/pytorch#122602", ended("TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. Please use float32 instead."), ("mps-float64",)),
     Report("hiyouga/LlamaFactory#1794", ended("ValueError: FP16 Mixed precision training with AMP or APEX (`--fp16`) and FP16 half precision evaluation (`--fp16_full_eval`) can only be used on CUDA or NPU devices or certain XPU devices (with IPEX).", HF), ("half-precision-without-cuda",), ("mac-mixed-precision",)),
-    Report("vllm-project/vllm#23238", ended("RuntimeError: Expected there to be 1 prompt updates corresponding to 1 image items, but instead found 0 prompt updates!", VLLM), ("image-placeholders",)),
+    Report("vllm-project/vllm#23238", ended("RuntimeError: Expected there to be 1 prompt updates corresponding to 1 image items, but instead found 0 prompt updates!", VLLM), ("image-marks",)),
 ]  # fmt: skip
 
 _SURVIVED = FRAMES + "ValueError: could not convert string to float: 'seven'\n"
