@@ -654,6 +654,17 @@ def _attribute(lacking: re.Match[str], read: _Read) -> Advice | None:
             f"environment has no such setting."
         )
         return Advice("setting", says, (*_pair_steps(caller, whose if whose != caller else ""),), place)
+    if owner.endswith("Trainer") and not whose and caller != "transformers":
+        who = called(caller) if caller else "the script"
+        says = (
+            f"The trainer {owner} lacks {name}: it is derived from a trainer of TRL (or transformers) that had it, "
+            f"and the one installed does not."
+        )
+        steps = (
+            f"install the TRL and transformers that {who} names (its requirements, or the date of its last commit)",
+            f"or a newer {who}, made for the TRL installed; pip show trl transformers says which one that is",
+        )
+        return Advice("versions", says, steps, place)
     if not caller:
         says = f"Your own file asks an object of class {owner} for {name}, which it does not have."
         steps = (

@@ -59,6 +59,11 @@ CASES = {
         [("/x/llamafactory/model/loader.py", 5, "load", "a"), (f"{SITE}/peft/peft_model.py", 5, "forward", "cache.seen")],
         "versions", ["PEFT asks an object of class DynamicCache", "PEFT and transformers fit"],
     ),
+    "a trainer derived from another TRL": (
+        "AttributeError: 'VLGRPOTrainer' object has no attribute '_last_loaded_step'",
+        [("/w/R1-V/src/open_r1/trainer/vl_trainer.py", 410, "compute_loss", "if step != self._last_loaded_step:")],
+        "versions", ["derived from a trainer of TRL", "TRL and transformers that open-r1 names"],
+    ),
     "an option without parser": (
         "AttributeError: 'Namespace' object has no attribute 'vllm_enable_sleep'",
         [(f"{SITE}/openrlhf/trainer/ppo_trainer.py", 226, "fit", "if self.strategy.args.vllm_enable_sleep:")],
