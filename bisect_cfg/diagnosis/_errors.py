@@ -189,7 +189,7 @@ class Errors:
             self._known.add(number)
         shown = plain(raw[:LONGEST].decode("utf-8", "replace"))
         who, when, said = split_all(shown)
-        indented = bool(when) and said.startswith("  ")  # a frame of a traceback that a logger prints, or its source
+        indented = bool(when) and said.startswith("  ")  # of a traceback that a logger prints
         said = unframed(said.strip())
         if said.startswith("--- Logging error") or said.startswith("Exception ignored in"):
             self._ignored[who] = number + 200

@@ -29,7 +29,7 @@ QUADS = 1 << 20
 
 
 STOPS, WORD = 1, 2
-"""Bits of the tables: what begins with that pair is a pattern, or a word that the block only has to be known to have."""
+"""Bits of the tables: with that pair begins a pattern, or a word that a block only has to be known to have."""
 
 
 class Stop(NamedTuple):
@@ -71,7 +71,8 @@ class PairScanner:
         self._wanted = numpy.zeros(1 << 16, dtype=numpy.uint8)
         self._followed = numpy.zeros(QUADS, dtype=numpy.uint8)
         self._runs: dict[bytes, tuple[tuple[int, bytes], ...]] = {}
-        for kind, runs in [*((STOPS, [run.encode() for run in runs]) for runs in patterns), *((WORD, [word]) for word in words)]:
+        wanted = [(STOPS, [run.encode() for run in runs]) for runs in patterns]
+        for kind, runs in [*wanted, *((WORD, [word]) for word in words)]:
             run, at = min(((run, at) for run in runs for at in range(len(run) - SHORTEST + 1)), key=cost)
             begin = run[at : at + SHORTEST]
             starts.add(begin[:2])
@@ -80,7 +81,7 @@ class PairScanner:
             known = self._runs.get(begin, ())
             if kind == STOPS and (at, run) not in known:
                 self._runs[begin] = (*known, (at, run))
-        self._begins = self._wanted > 0  # of truth values the places are found several times as fast as of numbers
+        self._begins = self._wanted > 0  # the places of truth values are found faster than those of numbers
         self._block = b""
         self._places: list[int] = []
         self._word = False
@@ -109,8 +110,9 @@ class PairScanner:
         self._places = numpy.sort(numpy.concatenate((2 * even, 2 * odd + 1))).tolist()
 
     def _begun(self, pairs: numpy.ndarray) -> tuple[numpy.ndarray, bool]:
-        """The indices of the pairs that begin a pattern, as far as two pairs in a row tell; and whether any begins a word."""
-        at = numpy.flatnonzero(self._begins.take(pairs[:-1], mode="clip"))  # "clip" is the mode that checks no index
+        """The indices of the pairs that begin a pattern, as far as two in a row tell; and whether any begins a word."""
+        # "clip" is the mode that checks no index, which a pair cannot exceed
+        at = numpy.flatnonzero(self._begins.take(pairs[:-1], mode="clip"))
         first = pairs[at]
         kinds = self._wanted[first] & self._followed[_quad(first.astype(numpy.uint32), pairs[at + 1])]
         return at[(kinds & STOPS) > 0], bool((kinds & WORD).any())

@@ -24,7 +24,8 @@ _WHO = re.compile(
     r"|\[\d+,\d+\]<std(?:out|err)>: ?"  # Open MPI
     r"|\d{1,4}: (?=\S| {2})"
 )
-# When and where the logging call was: Python logging, loguru, Docker and Kubernetes, vLLM and glog (torch's and Ray's C++).
+# When and where the logging call was: Python logging, loguru, Docker and Kubernetes, vLLM and glog (the C++ side
+# of torch and Ray).
 _WHEN = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ [IWEFC] \d+ \d+\] ?"
     r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: ?[-|:]| )? ?"

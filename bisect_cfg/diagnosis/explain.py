@@ -36,11 +36,12 @@ HITS = 300
 
 SAMPLE_BLOCKS = 8
 SAMPLE = 1 << 15
-"""The scan is fitted to the log's first block, and after so many blocks (2 MB) anew, by so many bytes of each."""
+"""The scan is fitted to the log's first block, and anew after so many (2 MB), by so many bytes of each."""
 
 AFTERMATH, GENERAL, SPECIFIC, FOR_ALL, FOR_HINT, FOR_CONDITION = -20, 4, 10, 3, 2, 2
 """What a match is worth. A specific entry beats a general one unless four hints speak for the general one,
-and an entry that needs a second clue beats one that does not. One that says that the cause is elsewhere beats nothing."""
+and an entry that needs a second clue beats one that does not. One that says that the cause is elsewhere beats
+nothing."""
 
 FOR_CAUSE, FOR_ERROR = 5, 2
 """... and what it is worth that the clue stands in the error that says most about the cause, or in another one that
@@ -277,7 +278,7 @@ def _advice_beside(matches: Sequence[Match], cause: _errors.Error | None) -> _ad
 
 @functools.lru_cache(maxsize=4)
 def _prepared(entries: tuple[Entry, ...]) -> tuple[dict[str, tuple[str, ...]], dict[str, list[str]]]:
-    """The lines' patterns with their plain runs, and for four characters the patterns all of whose matches have them."""
+    """The lines' patterns with their plain runs, and for four characters the patterns that cannot match without."""
     clues = {clue for entry in entries for clue in entry.clues}
     patterns = {clue.value: literals(clue.value) for clue in clues if clue.kind == "line"}
     keys: dict[str, list[str]] = {}
@@ -538,7 +539,8 @@ def _match(
     score += FOR_ALL * len(entry.all) + FOR_HINT * len(hints) + FOR_CONDITION * len(holding)
     why = [_reason(clue, found[clue]) for clue in [*present, *entry.all, *hints]]
     why += [f"{verdict.found} ({verdict.asks})" for verdict in holding]
-    lines = {replace(line, text=scrub(line.text)) for clue in [*present, *entry.all, *hints] for line in found[clue][:EVIDENCE]}
+    shown = [line for clue in [*present, *entry.all, *hints] for line in found[clue][:EVIDENCE]]
+    lines = {replace(line, text=scrub(line.text)) for line in shown}
     unchecked = tuple(verdict.asks for verdict in verdicts if verdict.holds is None)
     evidence = tuple(sorted(lines, key=lambda line: (line.file, line.number)))
     # A clue that is needed besides counts as well: of two exceptions the entry may have the other one in mind.
