@@ -94,8 +94,11 @@ class Inputs:
             written = set(self._state.get("written", ()))
             news = {row["path"] for row in _opened(traces, "w")} - written
             written |= news
-            own = [path for path in (traces.event("train_begin") or {}).get("own_files", ()) if path not in written]
+            imported = {row["path"]: row["stamp"] for row in _opened(traces, "m")}
+            own = dict.fromkeys([*(traces.event("train_begin") or {}).get("own_files", ()), *imported])
+            own = [path for path in own if path not in written]
             changed = [path for path in own if first and self._sources.get(path, stamp_of(path)) != stamp_of(path)]
+            changed += [path for path in own if path in imported and tuple(imported[path]) != stamp_of(path)]
             later: dict[str, str] = {}
             if not changed:
                 known = {os.path.abspath(path) for path in files_of(self._script, self._state)}

@@ -99,6 +99,8 @@ READS = """
     )
     def step(number):
         time.sleep(0.03)
+        if number == 2:
+            import late, package.deep, far
         if args.bf16 and args.beta and number == 3:
             os.kill(os.getpid(), signal.SIGFPE)
     GRPOTrainer(args, step).train()
@@ -112,7 +114,12 @@ def reading(tool, library):
     for name, version in (("trl", "9.1"), ("transformers", "9.1")):
         (tool.folder / f"library/{name}-{version}.dist-info").mkdir()
         (tool.folder / f"library/{name}-{version}.dist-info/METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
-    tool.environment["PYTHONPATH"] = str(tool.folder / "library")
+    tool.environment["PYTHONPATH"] = os.pathsep.join(str(tool.folder / name) for name in ("library", "elsewhere/beyond"))
+    tool.environment["TMPDIR"] = str(tool.folder / "tmp")
+    (tool.folder / "tmp").mkdir()
+    for name in ("late.py", "package/deep.py", "elsewhere/beyond/far.py"):
+        (tool.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (tool.folder / name).write_text("limit = 1\n")
     script(tool.folder, READS)
     (tool.folder / "helper.py").write_text("limit = 1\n")
     (tool.folder / "settings.json").write_text("{}")
@@ -177,6 +184,10 @@ def changed_at(tool, moment: Callable[[Path], bool], name: str):
         (baselines, "recipe.yaml", "recipe.yaml"),
         (search, "train.py", "train.py"),
         (search, "helper.py", "helper.py"),
+        (search, "late.py", "late.py"),
+        (search, "package/deep.py", "deep.py"),
+        (search, "elsewhere/beyond/far.py", "far.py"),
+        (baselines, "late.py", "late.py"),
         (search, "settings.json", "settings.json"),
         (search, "version", "trl (9.1 -> 9.2)"),
         (safe_values, "recipe.yaml", "recipe.yaml"),

@@ -1,7 +1,8 @@
-"""Which files of the user's a trial opens: data and configurations that it reads are inputs, what it writes is none.
+"""Which files of the user's a trial opens: data, configurations and modules that it reads are inputs, what it writes is none.
 
-The tool compares the inputs before each trial. It names the folders that count (the script's, and the one it is started
-in) and single files (of its command line). Only this process is heard, not its children, nor libraries that open files
+The tool compares the inputs before each trial. It names the folders whose data counts (the script's, and the one it is
+started in) and single files (of its command line). A module counts wherever it lies, unless it is Python's own or an
+installed package's: also one that is first imported in the middle of the training, or found by PYTHONPATH. Only this process is heard, not its children, nor libraries that open files
 without Python's help.
 """
 
@@ -13,6 +14,13 @@ from .held import os
 # A script that opens more than this walks through a data set; its files are then not told apart.
 _AT_MOST = 500
 
+# Modules are told apart from data: a library that is being developed beside the script has hundreds.
+_MODULES_AT_MOST = 2000
+
+_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+_CACHE = os.sep + "__pycache__" + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -20,6 +28,7 @@ class _State:
     folders = ()
     files = frozenset()
     known = None  # {(path, mode)} once the hook stands, which cannot be taken away again
+    modules = 0
     process = None  # a forked helper of the script's inherits the hook; what it opens is left out
 
 
@@ -37,7 +46,7 @@ def begin(wanted):
     state.files = frozenset(wanted["files"])
     if state.known is None:
         sys.addaudithook(_hook)
-    state.known, state.process = set(), os.getpid()
+    state.known, state.modules, state.process = set(), 0, os.getpid()
 
 
 def _hook(event, arguments):
@@ -51,17 +60,52 @@ def _hook(event, arguments):
 
 def _note(path, mode):
     try:
-        if len(state.known) >= _AT_MOST or not isinstance(path, (str, bytes)) or state.process != os.getpid():
+        if not isinstance(path, (str, bytes)) or state.process != os.getpid():
             return
         path = os.path.abspath(os.fsdecode(path))
-        if (path, mode) in state.known or not (path in state.files or _counts(path)):
+        if path.endswith((".py", ".pyc")):
+            _note_module(path, mode)
             return
-        state.known.add((path, mode))
-        known = os.stat(path) if mode == "r" else None
-        stamp = None if known is None else [known.st_mtime_ns, known.st_size, known.st_ino]
-        record.event("opened", path=path, mode=mode, stamp=stamp)
+        if len(state.known) - state.modules >= _AT_MOST or (path, mode) in state.known:
+            return
+        if path in state.files or _counts(path):
+            state.known.add((path, mode))
+            _tell(path, mode, mode == "r")
     except Exception:  # raised here it would be the script's open that fails
         return
+
+
+def _note_module(path, mode):
+    """A module is read from its source or, if that was compiled before, from a cache beside it. One that is written is code
+    that the run makes for itself."""
+    if path.endswith(".pyc"):
+        folder, found, name = path.rpartition(_CACHE)
+        if not found or mode == "w":
+            return
+        path = os.path.join(folder, name.partition(".")[0] + ".py")
+    mode = "m" if mode == "r" else mode
+    if (path, mode) in state.known or state.modules >= _MODULES_AT_MOST or not _is_own_module(path):
+        return
+    state.modules += 1
+    state.known.add((path, mode))
+    _tell(path, mode, mode == "m")
+
+
+def _is_own_module(path):
+    if path in state.files:
+        return True
+    if path.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep, _OURS)) or any(part in path for part in _INSTALLED):
+        return False
+    if path.startswith(state.folders):
+        return True
+    made = os.path.join(os.environ.get("TMPDIR") or "/tmp", "")  # torch's compiler keeps what it generates there
+    return not path.startswith(made) and os.sep + "." not in path
+
+
+def _tell(path, mode, exists):
+    known = os.stat(path) if exists else None
+    stamp = None if known is None else [known.st_mtime_ns, known.st_size, known.st_ino]
+    record.event("opened", path=path, mode=mode, stamp=stamp)
 
 
 def _counts(path):
