@@ -414,6 +414,8 @@ def test_broken_study_json(tool, text):
 def test_broken_study_db(tool):
     script(tool.folder)
     assert tool("bisect", "train.py", "--study", "s").status == 0
+    for rest in (tool.folder / "s").glob("study.db-*"):  # what SQLite would restore it from
+        rest.unlink()
     (tool.folder / "s/study.db").write_text("this is no database, it only looks like a file of one")
     assert_clear(tool("bisect", "train.py", "--study", "s"), "study.db")
 

@@ -20,6 +20,13 @@ AGAIN = 6
 """So often the bad configuration is run again to see it fail a second time. A failure that shows in three runs of ten
 does so with 88 %; what shows more rarely would take hundreds of runs to isolate."""
 
+QUIET = 20
+"""After so many passes in a row, without a failure among them, the bad configuration must fail once more: what made it
+fail at first may be gone."""
+
+GONE = 10
+"""So often it is run then. A failure that shows in three runs of ten does so with 97 %."""
+
 STREAK = 5
 """So many runs in a row that end in one and the same other failure, and the good configuration is run again."""
 
@@ -93,7 +100,7 @@ def _ends(problem: Problem, tally: Tally) -> Question | None:
             note = "The good configuration did not run to its end; nothing can be compared with it."
             return Done(Conclusion("inconclusive", notes=(note,)))
         return Ask(0, 0, Purpose.GOOD_BASELINE, "Does the good configuration pass?")
-    return _again(problem, tally) or _all_the_same(problem, tally)
+    return _again(problem, tally) or _gone(problem, tally) or _all_the_same(problem, tally)
 
 
 def _again(problem: Problem, tally: Tally) -> Question | None:
@@ -110,6 +117,30 @@ def _again(problem: Problem, tally: Tally) -> Question | None:
     if bad.running:
         return None  # whoever else has time goes on: it nearly always fails again
     return Ask(problem.full, 0, Purpose.BAD_BASELINE, "Does the bad configuration fail again?")
+
+
+def _gone(problem: Problem, tally: Tally) -> Question | None:
+    """Run after run passes: because the search has come that far, or because the failure does not show any more?"""
+    if problem.confirm is not None:
+        return None
+    passed: list[Record] = []
+    for record in tally.records:
+        if record.outcome is Outcome.FAIL:
+            passed = []
+        elif record.outcome is Outcome.PASS:
+            passed.append(record)
+    if len(passed) < QUIET or tally.of(problem.full).running:
+        return None
+    again = sum(record.subset == problem.full for record in passed)
+    if again < GONE:
+        reason = f"Does the bad configuration still fail? The last {len(passed)} runs passed."
+        return Ask(problem.full, 0, Purpose.BAD_BASELINE, reason)
+    bad = tally.of(problem.full)
+    note = (
+        f"The bad configuration failed in {bad.fails} of {bad.runs} runs, and in none of the last {again}: something other "
+        "than the settings has changed since, or it fails too rarely to tell which setting makes it fail."
+    )
+    return Done(Conclusion("inconclusive", reproduction=(bad.fails, bad.runs), notes=(note,)))
 
 
 def _all_the_same(problem: Problem, tally: Tally) -> Question | None:

@@ -102,3 +102,24 @@ def test_nothing_is_proven_by_runs_that_neither_passed_nor_failed(seed: int) -> 
     passed = {0}
     for cause in conclusion.causes:  # a cause needs a run without one of its parameters that passed
         assert any(claim.subset in passed and claim.seen for claim in cause.without.values())
+
+
+@pytest.mark.parametrize("at_first", [3, 4])
+def test_a_failure_that_shows_at_first_and_never_again_is_not_isolated(at_first: int) -> None:
+    """It fails at first whatever the settings are (a full disk, somebody else's job on the device), then never."""
+    runs: list[int] = []
+
+    def trial(configuration: dict) -> bool:
+        runs.append(1)
+        return len(runs) > at_first or not any(configuration.values())
+
+    report = Bisection(GOOD, BAD, trial, isolation="none").run()
+    assert report.status == "inconclusive" and not report.complete
+    assert "in none of the last" in " ".join(report.notes) and len(runs) < 60
+
+
+def test_many_passes_of_a_failure_that_is_still_there_end_nothing() -> None:
+    """Five causes of one setting each: more than twenty passes, and then it fails again."""
+    oracle = Oracle(SIZE, tuple(1 << i for i in range(0, SIZE, 4)))
+    right, complete, _ = answer(oracle, None)
+    assert right and complete
