@@ -3,7 +3,7 @@
 import atexit
 import sys
 
-from . import capture, heartbeat, imports, inspection, instruments, lineage, quiet, record, serve, watch
+from . import capture, heartbeat, imports, inspection, instruments, lineage, quiet, record, secrets, serve, watch
 from .held import faulthandler, gc, json, open, os, signal
 
 # A real-time signal that nobody uses: asks a silent process for the Python stacks of all its threads.
@@ -25,6 +25,7 @@ def start(path):
     """
     with open(path, encoding="utf-8") as stream:
         orders = json.load(stream)
+    secrets.know_environment(os.environ)
     lineage.answer()
     if orders["level"] == "inspect":
         lineage.hand_down(path)
@@ -92,6 +93,7 @@ def join():
     Only when it builds a training config it counts as part of the run, and only when it trains the trial is about it.
     Most do neither: workers of data loaders, compilers, engines.
     """
+    secrets.know_environment(os.environ)
     lineage.answer()
     folder = lineage.state.folder
     try:

@@ -4,8 +4,9 @@ The same holds for the first reproduction. None of this touches what is computed
 upload draws no random number.
 """
 
+import sys
 
-from . import record
+from . import elsewhere, record
 from .held import os
 from .imports import when_imported
 
@@ -20,8 +21,14 @@ _TRACKERS_OFF = {
     "HF_HUB_DISABLE_TELEMETRY": "1",  # a trial is not a use of the libraries that anyone should count
 }
 
-# Uploads of huggingface_hub that a script may call before it trains.
-_HUB_WRITES = ("create_commit", "upload_file", "upload_folder", "upload_large_folder", "create_branch", "create_tag")
+# Uploads of huggingface_hub that a script may call before it trains or from a callback, and what else changes a
+# repository. The first three give an answer that scripts look at: the commit.
+_HUB_COMMITS = ("create_commit", "upload_file", "upload_folder")
+_HUB_WRITES = (
+    *_HUB_COMMITS, "upload_large_folder", "create_branch", "create_tag", "delete_repo", "delete_file", "delete_files",
+    "delete_folder", "delete_branch", "delete_tag", "move_repo", "super_squash_history", "update_repo_settings",
+    "update_repo_visibility",
+)  # fmt: skip
 
 # Settings that would write, report or upload. They are pinned in every trial and are never factors.
 PINNED = {
@@ -48,6 +55,7 @@ def install():
     """Switch trackers and uploads off for this process and its children."""
     os.environ.update(_TRACKERS_OFF)
     when_imported("huggingface_hub.hf_api", _wrap_hub)
+    elsewhere.install()
 
 
 def redirects(name):
@@ -69,15 +77,21 @@ def silence(arguments):
 
 def _wrap_hub(module):
     def skipped(name):
-        def nothing(*args, **kwargs):
+        def nothing(*args, run_as_future=False, **kwargs):
             record.event("skipped", call=name)
+            answer = _commit(module, kwargs) if name in _HUB_COMMITS else None
+            if not run_as_future:
+                return answer
+            future = sys.modules["concurrent.futures"].Future()  # hf_api has imported it
+            future.set_result(answer)
+            return future
 
         return nothing
 
     def create_repo(*args, **kwargs):
         record.event("skipped", call="create_repo")
-        name = kwargs.get("repo_id") or next((arg for arg in args if isinstance(arg, str)), "user/name")
-        return module.RepoUrl("https://huggingface.co/" + name)
+        name = kwargs.get("repo_id") or next((arg for arg in args if isinstance(arg, str)), "name")
+        return _repository(module, name, kwargs.get("repo_type"))
 
     replacements = {name: skipped(name) for name in _HUB_WRITES if hasattr(module.HfApi, name)}
     replacements["create_repo"] = create_repo
@@ -85,3 +99,25 @@ def _wrap_hub(module):
         setattr(module.HfApi, name, function)
         if hasattr(module, name):  # the module exports bound methods of one instance under the same names
             setattr(module, name, function)
+
+
+def _repository(module, name, kind):
+    """The address of a repository as the hub would give it: always with a namespace, which the real hub fills in."""
+    kinds = {"dataset": "datasets/", "space": "spaces/"}
+    name = "/".join(["user", *str(name).strip("/").split("/")][-2:])
+    return module.RepoUrl("https://huggingface.co/%s%s" % (kinds.get(kind, ""), name))
+
+
+def _commit(module, given):
+    """What an upload would have answered; None where this version of the library makes it otherwise."""
+    try:
+        repository = _repository(module, given.get("repo_id") or "name", given.get("repo_type"))
+        commit = "0" * 40
+        return module.CommitInfo(
+            commit_url="%s/commit/%s" % (repository, commit),
+            commit_message=given.get("commit_message") or "",
+            commit_description=given.get("commit_description") or "",
+            oid=commit,
+        )
+    except Exception:
+        return None

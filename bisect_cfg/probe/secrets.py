@@ -7,7 +7,7 @@ none. Used on both sides of the process border: the probe encodes a secret as ``
 the tool writes and prints texts through `scrub`.
 """
 
-from .held import re
+from .held import os, re
 
 HIDDEN = "***"
 
@@ -45,7 +45,7 @@ _PARAMETER = re.compile(r"([?&;])([\w.-]+)=([^&;#\s'\"]+)")
 
 # name = value, "name": value, --name value, as logs, YAML, JSON, Python and command lines have it.
 _ASSIGNED = re.compile(
-    r"""(?P<name>(?P<key>["']?)[\w.-]*(?:(?i:token|api_?-?key|secret|passw(?:or)?d|passphrase|credential)|_key)[\w-]*(?P=key))"""
+    r"""(?<![\w.-])(?P<name>(?P<key>["']?)[\w.-]*(?:(?i:token|api_?-?key|secret|passw(?:or)?d|passphrase|credential)|_key)[\w-]*(?P=key))"""
     r"""(?P<between>\s*[=:]\s*|(?<=\w)[ ](?=[^\s=:]))"""
     r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;'"()\[\]{}&]+)(?P<after>[\[(]?)"""
 )
@@ -53,6 +53,11 @@ _NO_VALUE = ("none", "null", "true", "false", "str", "bool", "int", "optional", 
 
 _known = set()
 _SHORTEST_KNOWN = 6  # shorter values would also be hidden where they are ordinary words
+_SHORTEST_OF_ENVIRONMENT = 8  # the same for values that are no settings of the training
+
+# What a line of a log has in it where `scrub` could find something that neither its form nor its value gives away.
+_TELLING = re.compile(r"(?i)token|api_?-?key|secret|passw|passphrase|credential|_key|bearer|authorization|://")
+_PIECE = 4096  # characters; a longer line (a progress bar, a dump) is looked at in pieces
 
 
 def is_secret_name(name, value=None):
@@ -78,6 +83,64 @@ def know(value):
     """Remember a value that was seen to be a secret, so that `scrub` finds it in texts."""
     if isinstance(value, str) and len(value) >= _SHORTEST_KNOWN:
         _known.add(value)
+
+
+def know_environment(environment):
+    """Remember the values of environment variables whose names say that they are secrets (``WANDB_API_KEY``).
+
+    A path is no secret: it says where one is. Hiding short ones would hide ordinary words.
+    """
+    for name, value in environment.items():
+        if len(value) >= _SHORTEST_OF_ENVIRONMENT and hides(name, value) and not os.path.exists(value):
+            know(value)
+
+
+def know_text(text, code=False):
+    """Remember the secrets that a text gives by name, such as a script or the file that configures it.
+
+    Args:
+        text: of the file.
+        code: whether it is a program, in which only what is quoted is a value.
+    """
+    for match in _ASSIGNED.finditer(text):
+        value = match.group("value")
+        bare = value.strip("\"'")
+        quoted = value != bare
+        if len(bare) < _SHORTEST_OF_ENVIRONMENT or (code and not quoted):
+            continue
+        if _assigned(match) != match.group() and not os.path.exists(bare):
+            know(bare)
+
+
+def holds_known(text):
+    """Whether a text has in it a secret that is known, or that its form gives away."""
+    return any(value in text for value in _known) or _SHAPES.search(text) is not None
+
+
+def scrub_log(text):
+    """A piece of a log, of any length, without the secrets in it: as `scrub`, in time that grows with its length.
+
+    What is told by its name is looked for in lines that have such a name, in pieces of a few thousand characters: the
+    pattern begins anew at each character of a word.
+    """
+    for value in sorted(_known, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    text = _SHAPES.sub(HIDDEN, text)
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if _TELLING.search(line):
+            lines[number] = "".join(map(scrub, _pieces(line)))
+    return "\n".join(lines)
+
+
+def _pieces(line):
+    start = 0
+    while len(line) - start > _PIECE:
+        end = line.rfind("\r", start, start + _PIECE) + 1
+        end = end or line.rfind(" ", start, start + _PIECE) + 1 or start + _PIECE
+        yield line[start:end]
+        start = end
+    yield line[start:]
 
 
 def scrub_value(text):

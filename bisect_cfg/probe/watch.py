@@ -7,7 +7,7 @@ happens: the process ends where training ends.
 
 import sys
 
-from . import capture, heartbeat, instruments, lineage, record, secrets, values
+from . import capture, elsewhere, heartbeat, instruments, lineage, record, secrets, values
 from .held import _getframe, os, threading, traceback
 from .imports import when_imported
 
@@ -114,6 +114,7 @@ def _wrap_trainer(module):
             record.claim()
             if record.ours():
                 heartbeat.open_file(record.folder())
+        elsewhere.begin()
         self.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
         args, kwargs = _checkpoint_of_the_user(args, kwargs)
         self.add_callback(_callback_class(module)(self))

@@ -26,6 +26,7 @@ from bisect_cfg.jsonfile import make_folder, write_json, write_text
 from bisect_cfg.targets.script import Script
 from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials import health
+from bisect_cfg.trials.clean import Cleaner
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.keeper import shorten
 from bisect_cfg.trials.patience import (
@@ -135,6 +136,7 @@ class ScriptRunner:
         self.before_run: Callable[[], None] | None = None
         self._inputs, self._timeout, self._jobs = inputs, timeout, jobs
         self._on_progress = on_progress
+        self._cleaner = Cleaner(script)
         self._keeper = Keeper()
         self._sweep = Sweep(self._keeper)
         self._seen = Pauses.of(folder)
@@ -336,6 +338,7 @@ class ScriptRunner:
         traces.read()
         traces.adopt()
         shorten(folder / "log.txt")
+        self._cleaner.clean(folder)
         if self._inputs is not None:  # it may have changed before the script was read: then this is no evidence
             self._inputs.after_run(traces)
             self._inputs.check()

@@ -57,8 +57,7 @@ def files_with(folder: Path, *secrets: str) -> list[str]:
     for path in folder.rglob("*"):
         if path.is_file():
             content = path.read_bytes()
-            # What the script itself prints into its log is the script's.
-            found += [f"{path.relative_to(folder)}: {s}" for s in secrets if s.encode() in content and path.name != "log.txt"]
+            found += [f"{path.relative_to(folder)}: {s}" for s in secrets if s.encode() in content]
     return found
 
 
@@ -83,6 +82,55 @@ def test_a_study_holds_no_secret(tool):
     assert again.status == 0 and "Cause  bf16" in again.out, again.all
     refused = tool("recommend", "s")
     assert refused.status == 2 and "--token" in refused.err and "recommend" in refused.err, refused.all
+
+
+PRINTS = """
+    import os, sys
+    from trl import GRPOConfig, GRPOTrainer
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True)
+    given = sys.argv[2]
+    print("given", given, "and", os.environ["WANDB_API_KEY"], "and", "hf_" + "A1b2C3d4" * 4)
+    print("a long line", "x" * 100000, "token=Zx9" + "q7" * 8, flush=True)
+    print("https://me:pa55" + "word@host/simple -", "DB_PASSWORD='swordf" + "ish'", "eos_token=<eos>", file=sys.stderr)
+    def step(number):
+        if args.bf16 and number == 3:
+            raise RuntimeError("refused: " + given + " / " + os.environ["WANDB_API_KEY"])
+    GRPOTrainer(args, step).train()
+"""
+
+
+@pytest.mark.parametrize("level", ["config", "cold"])
+def test_what_a_script_prints_is_kept_without_secrets(tool, level):
+    write_script(tool, PRINTS)
+    key = "0f" * 20
+    tool.environment["WANDB_API_KEY"] = key
+    tool.environment["SECRETS_FOLDER_KEY"] = str(tool.folder)  # a path is no secret
+    said = tool("bisect", "train.py", "--study", "s", "--start", level, "--no-recommend", "--", "--token", FLAG)
+    assert said.status == 0, said.all
+    secrets = (FLAG, key, "A1b2C3d4", "q7q7q7", "pa55word", "swordfish")
+    assert files_with(tool.folder / "s", *secrets) == []
+    assert not [secret for secret in secrets if secret in said.all]
+    log = (tool.folder / "s/trials/0/log.txt").read_text()
+    assert f"given {HIDDEN} and {HIDDEN} and {HIDDEN}" in log and f"refused: {HIDDEN} / {HIDDEN}" in log
+    assert "x" * 100000 in log and f"https://me:{HIDDEN}@host/simple - DB_PASSWORD='{HIDDEN}' eos_token=<eos>" in log
+    assert str(tool.folder) in log
+
+
+def test_a_log_of_any_size_is_cleaned_in_place(tmp_path):
+    from bisect_cfg.probe.secrets import scrub_log
+    from bisect_cfg.trials.clean import BLOCK, _rewrite
+
+    log, line = tmp_path / "log.txt", b"step \xff 12 of 40 " + b"." * 80 + b"\n"
+    log.write_bytes(line * (BLOCK // len(line) - 1) + b"a " * 300 + b"hf_" + b"A1b2C3d4" * 4 + b"\n" + line * 9)
+    _rewrite(log, scrub_log)
+    content = log.read_bytes()
+    assert b"A1b2" not in content and content.count(line) == BLOCK // len(line) - 1 + 9 and b"a *" in content
+    assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
+    other = tmp_path / "other"
+    other.symlink_to(log)
+    log.write_bytes(b"password: opensesame\n")
+    _rewrite(other, scrub_log)
+    assert log.read_bytes() == b"password: opensesame\n"  # a link is not followed
 
 
 def test_recommend_takes_secrets_from_its_own_command_line(tool):

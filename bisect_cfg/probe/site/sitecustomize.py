@@ -7,7 +7,9 @@ it when one of the libraries is looked for: most have nothing to do with them, a
 import os
 import sys
 
-_LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "huggingface_hub", "vllm", "datasets")
+_LIBRARIES = (
+    "torch", "transformers", "trl", "peft", "accelerate", "huggingface_hub", "vllm", "datasets", "safetensors",
+)  # fmt: skip
 
 
 def _start():
@@ -56,6 +58,9 @@ def _start():
             if cls.armed and name in _LIBRARIES:
                 cls.armed = False
                 load().join()
+                first = sys.meta_path[0]
+                if first is not cls:  # put there just now, and passed over by the search that is going on
+                    return first.find_spec(name, path, target)
             return None
 
     if started:

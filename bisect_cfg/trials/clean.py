@@ -1,0 +1,128 @@
+"""Once a run is over, its folder is made fit to be kept: no secrets in what was written, no models that nobody needs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from bisect_cfg.jsonfile import private
+from bisect_cfg.probe import secrets
+from bisect_cfg.probe.elsewhere import FOLDER as ELSEWHERE
+from bisect_cfg.targets.script import Script
+
+BLOCK = 4 << 20
+"""Bytes of a text that are held at once."""
+
+SCRIPT_BYTES = 1 << 20
+"""Scripts and configurations are read so far for the secrets in them; longer ones are data."""
+
+CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".env", ".sh")
+"""Files named on a command line that configure a run, and so may have its secrets."""
+
+KEPT_BYTES = 256 << 20
+"""What a trial's callbacks saved is kept up to this size, for whoever wants to look; models of each trial would fill
+the disk."""
+
+
+class Cleaner:
+    """Knows the secrets that the runs of one script were given, and takes them out of what was written.
+
+    Args:
+        script: its file, its arguments and the files these name are read for secrets, and so is this environment.
+    """
+
+    def __init__(self, script: Script) -> None:
+        secrets.know_environment(os.environ)
+        secrets.mask_arguments(script.arguments)
+        paths = [Path(value) for argument in script.arguments for value in (argument, argument.partition("=")[2])]
+        _learn(Path(script.path), code=True)
+        for path in paths:
+            if path.suffix in CONFIGURATIONS:
+                _learn(path, code=False)
+
+    def clean(self, folder: Path) -> None:
+        """Take secrets out of the log and the traces of the run in `folder`, and models out of its output.
+
+        Nothing is raised: on a full disk a text that cannot be written anew is emptied instead.
+        """
+        for name in ("log.txt", "stacks.txt"):
+            _rewrite(folder / name, secrets.scrub_log)
+        for path in (folder / "events.jsonl", *sorted(folder.glob("children/*.jsonl"))):
+            _rewrite(path, _scrub_rows)
+        with contextlib.suppress(OSError):
+            if _size(folder / ELSEWHERE) > KEPT_BYTES:
+                shutil.rmtree(folder / ELSEWHERE, ignore_errors=True)
+
+
+def _learn(path: Path, code: bool) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        if path.is_file():
+            with path.open("rb") as stream:
+                text = stream.read(SCRIPT_BYTES).decode("utf-8", "replace")
+            for line in text.split("\n"):
+                for start in range(0, min(len(line), 65536), 4096):  # the pattern is slow on long words
+                    secrets.know_text(line[start : start + 4096], code)
+
+
+def _scrub_rows(text: str) -> str:
+    """Lines of JSON without the secrets in their texts; they stay JSON."""
+    return "\n".join(_scrub_row(line) if secrets.holds_known(line) else line for line in text.split("\n"))
+
+
+def _scrub_row(line: str) -> str:
+    try:
+        return json.dumps(_scrubbed(json.loads(line)))
+    except (ValueError, RecursionError):
+        return secrets.scrub_value(line)
+
+
+def _scrubbed(value: object) -> object:
+    if isinstance(value, dict):
+        return {secrets.scrub_value(key): _scrubbed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_scrubbed(item) for item in value]
+    return secrets.scrub_value(value) if isinstance(value, str) else value
+
+
+def _rewrite(path: Path, change: Callable[[str], str]) -> None:
+    """Write a text anew in its place if `change` changes it; a link is not followed."""
+    temporary = path.with_name(path.name + ".new")
+    if path.is_symlink() or not path.is_file():
+        return
+    try:
+        with open(path, "rb", opener=private) as old, open(temporary, "wb", opener=private) as new:
+            changed = False
+            for block in _blocks(old):
+                text = block.decode("utf-8", "surrogateescape")
+                result = change(text)
+                changed = changed or result != text
+                new.write(result.encode("utf-8", "surrogateescape"))
+        if changed:
+            temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # what cannot be made clean is not kept
+            os.truncate(path, 0)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """The bytes of a file in blocks that end with a line, where lines are shorter than a block."""
+    rest = b""
+    while data := stream.read(BLOCK):
+        data = rest + data
+        end = data.rfind(b"\n") + 1 or len(data)
+        rest = data[end:]
+        yield data[:end]
+    if rest:
+        yield rest
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
