@@ -196,7 +196,7 @@ def _wrap_functions(module):
         for name, path in table.get(module.__name__, {}).items():
             owner, _, last = name.rpartition(".")
             owner = getattr(module, owner, None) if owner else module
-            original = vars(owner).get(last) if owner is not None else None
+            original = getattr(owner, "__dict__", {}).get(last)
             if isinstance(original, classmethod):
                 setattr(owner, last, classmethod(wrapper(original.__func__, *path)))
             elif callable(original):
@@ -242,11 +242,11 @@ def _wrap_files():
 
     def moving(original):
         @functools.wraps(original)
-        def move(source, target, *args, **kwargs):
-            place = None if args or kwargs else kept(source)
+        def move(src, dst, **kwargs):
+            place = None if kwargs else kept(src)
             if place is not None:
-                return original(place, saved(target, os.path.isdir(place)))
-            return original(source, target, *args, **kwargs)
+                return original(place, saved(dst, os.path.isdir(place)))
+            return original(src, dst, **kwargs)
 
         return move
 
@@ -258,12 +258,16 @@ def _wrap_files():
 
         return remove
 
-    for module, names, wrapper in (
+    for owner, names, wrapper in (
         ("os", ("rename", "replace"), moving),
         ("os", ("remove", "unlink"), removing),
         ("shutil", ("rmtree",), removing),
     ):
-        module = sys.modules.get(module)
+        module = sys.modules.get(owner)
         for name in names:
-            if hasattr(module, name):
-                setattr(module, name, wrapper(getattr(module, name)))
+            original = getattr(module, name, None)
+            if original is not None:
+                wrapped = wrapper(original)
+                setattr(module, name, wrapped)
+                if original in os.supports_dir_fd:  # the set that scripts ask is the same object as ours
+                    os.supports_dir_fd.add(wrapped)
