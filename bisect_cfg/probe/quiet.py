@@ -7,7 +7,7 @@ upload draws no random number.
 import sys
 
 from . import elsewhere, record
-from .held import os
+from .held import functools, os
 from .imports import when_imported
 
 # Experiment trackers a script may start itself, past `report_to`; each variable is the tracker's own off switch.
@@ -55,6 +55,7 @@ def install():
     """Switch trackers and uploads off for this process and its children."""
     os.environ.update(_TRACKERS_OFF)
     when_imported("huggingface_hub.hf_api", _wrap_hub)
+    when_imported("transformers.utils.hub", _wrap_push)
     elsewhere.install()
 
 
@@ -99,6 +100,22 @@ def _wrap_hub(module):
         setattr(module.HfApi, name, function)
         if hasattr(module, name):  # the module exports bound methods of one instance under the same names
             setattr(module, name, function)
+
+
+def _wrap_push(module):
+    # Before it uploads it reads the repository's card: without a network that takes minutes, in silence.
+    mixin = getattr(module, "PushToHubMixin", None)
+    original = getattr(mixin, "__dict__", {}).get("push_to_hub")
+    if not callable(original):
+        return
+
+    @functools.wraps(original)
+    def push_to_hub(self, *args, **kwargs):
+        record.event("skipped", call="push_to_hub")
+        hub = sys.modules.get("huggingface_hub.hf_api")
+        return _commit(hub, {**({"repo_id": args[0]} if args else {}), **kwargs})
+
+    mixin.push_to_hub = push_to_hub
 
 
 def _repository(module, name, kind):
