@@ -117,6 +117,15 @@ def holds_known(text):
     return any(value in text for value in _known) or _SHAPES.search(text) is not None
 
 
+def scrub_texts(value):
+    """A copy of plain data (JSON) with each text in it as `scrub_value` has it; names say nothing."""
+    if isinstance(value, dict):
+        return {scrub_value(key): scrub_texts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [scrub_texts(item) for item in value]
+    return scrub_value(value) if isinstance(value, str) else value
+
+
 def scrub_log(text):
     """A piece of a log, of any length, without the secrets in it: as `scrub`, in time that grows with its length.
 

@@ -76,17 +76,9 @@ def _scrub_rows(text: str) -> str:
 
 def _scrub_row(line: str) -> str:
     try:
-        return json.dumps(_scrubbed(json.loads(line)))
+        return json.dumps(secrets.scrub_texts(json.loads(line)))
     except (ValueError, RecursionError):
         return secrets.scrub_value(line)
-
-
-def _scrubbed(value: object) -> object:
-    if isinstance(value, dict):
-        return {secrets.scrub_value(key): _scrubbed(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_scrubbed(item) for item in value]
-    return secrets.scrub_value(value) if isinstance(value, str) else value
 
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from bisect_cfg.diagnosis._text import plain
 from bisect_cfg.diagnosis.stacks import stack_frames
 from bisect_cfg.jsonfile import private
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.probe.secrets import holds_known, scrub, scrub_texts
 
 Row = dict[str, Any]
 
@@ -83,6 +83,8 @@ class Tail:
             # Cut short by a full disk, or written by somebody else: the other lines still count.
             with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
+                if holds_known(line.decode("utf-8", "replace")):  # of an argument, say: the probe does not know them
+                    row = scrub_texts(row)
                 if self.is_row(row):
                     self.rows.append(row)
         return bool(new)
