@@ -23,10 +23,10 @@ from threadpoolctl import ThreadpoolController
 
 from bisect_cfg.events import CauseFound, Concluded, Event, Progress, Resumed, TrialFinished, TrialStarted
 from bisect_cfg.factors import UNSET, Outcome, configuration_of, difference, equal
+from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report, wilson
 from bisect_cfg.search import Ask, Conclusion, Done, FoundCause, Problem, State, look
 from bisect_cfg.search import Claim as SearchClaim
-from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.search.problem import bits
 from bisect_cfg.stored import result_of
 from bisect_cfg.study import BEAT_SECONDS, Ledger

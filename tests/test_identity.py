@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from test_cli import FAILS, PREFIX, assert_clear, script
+from test_cli import FAILS, assert_clear, script
 
 # --------------------------------------------------------------------------------------------- two studies, one storage
 

@@ -546,8 +546,8 @@ def _import_name(imported: re.Match[str], frame: Frame | None) -> Advice:
             f"of that name stands in its way, or a checkout that is older."
         )
         steps = (
-            f"rename it, or start from another directory; a checkout that is meant is updated "
-            f"(git pull, pip install -e .)", *_pair_steps(caller, package))
+            "rename it, or start from another directory; a checkout that is meant is updated "
+            "(git pull, pip install -e .)", *_pair_steps(caller, package))
         return Advice("versions", says, steps, _where(frame))
     who = _whose(frame)
     says = (
@@ -703,8 +703,8 @@ def _setting(read: _Read) -> Advice | None:
         steps = (
             f"another entry script of the same project may define --{name} (--help lists the "
             f"options); this one does not know it",
-            f"update the project (script and package must be of one version: pip install -e . "
-            f"again after git pull)" if frame and frame.package else
+            "update the project (script and package must be of one version: pip install -e . "
+            "again after git pull)" if frame and frame.package else
                 "add the option to your parser, or read it with getattr(args, ..., default)",
         )
         return Advice("setting", says, steps, place)
@@ -1115,8 +1115,8 @@ def _file(read: _Read) -> Advice | None:
         says = f"{name} does not exist on this machine" + (
             f"; {_whose(read.caller)} wants to read it ({place})." if place else ".")
         relative = "" if name.startswith(("/", "~")) or not path else (
-            f"it is relative to the directory the run was started in (for Ray, to that of the "
-            f"worker): give the whole path"
+            "it is relative to the directory the run was started in (for Ray, to that of the "
+            "worker): give the whole path"
         )
         steps = (relative or
             "every machine and container of the run must see that path (mounts, a download or "

@@ -249,7 +249,7 @@ class Rows:
     def facts(self) -> dict[str, list[Row]]:
         """What the rows show: fact -> the rows that show it."""
         series = [row for row in self.series() if not any(name.startswith("eval_") for name in row.values)]
-        series = [row for row in series if KNOWN & set(row.values) and not _FINISHED.decode() in row.text]
+        series = [row for row in series if KNOWN & set(row.values) and _FINISHED.decode() not in row.text]
         return _facts(_of_one_rank(series), self._broken, self._finished)
 
     def _finish(self, block: bytes, number: int) -> None:

@@ -15,11 +15,10 @@ A process that was started says so in `BISECT_CFG_PROBE`: ``child:ROOT:FOLDER``,
 process and the folder of the trial; ``alone:...`` where no tool follows it (a trial that is repeated by hand).
 """
 
+import _signal
 import os as _os  # in which we change what a script uses
 import sys
 import time
-
-import _signal
 
 os = type(sys)("os")  # and what we use ourselves: as it was before the script, see `held`
 vars(os).update(vars(_os))

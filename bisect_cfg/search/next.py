@@ -15,7 +15,6 @@ from bisect_cfg.search.duality import isolate
 from bisect_cfg.search.problem import Ask, Conclusion, Done, Problem, Question, Record, State, Wait
 from bisect_cfg.search.tally import Tally
 
-
 AGAIN = 6
 """So often the bad configuration is run again to see it fail a second time. A failure that shows in three runs of ten
 does so with 88 %; what shows more rarely would take hundreds of runs to isolate."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from bisect_cfg.factors import Outcome, Purpose
 
-
 CAREFUL = 0.95
 """With an explicit `Problem.confirm`, the confidence above which it must hold for random failures too."""
 

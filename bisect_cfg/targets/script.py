@@ -16,7 +16,6 @@ from typing import Any
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments
 
-
 READ_WHOLE = 1 << 28
 """Files up to this size (256 MiB, a fifth of a second) are hashed whole."""
 

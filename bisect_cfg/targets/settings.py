@@ -22,7 +22,16 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.factors import equal
 from bisect_cfg.parameters import every, parameter
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
-from bisect_cfg.targets.captured import Built, Capture, Row, fields_of, has_tag, plain, set_by_user, takes_dict
+from bisect_cfg.targets.captured import (
+    Built,
+    Capture,
+    Row,
+    fields_of,
+    has_tag,
+    plain,
+    set_by_user,
+    takes_dict,
+)
 from bisect_cfg.targets.names import check_name, convert
 
 DEFAULT = {"$default": True}

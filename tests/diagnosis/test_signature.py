@@ -34,7 +34,7 @@ def traceback(
 ) -> str:
     lines = [
         "Traceback (most recent call last):",
-        f'  File "/home/a/train.py", line 31, in <module>',
+        '  File "/home/a/train.py", line 31, in <module>',
         "    trainer.train()",
         f'  File "{library}/trl/trainer/grpo_trainer.py", line 912, in _prepare_inputs',
         "    return self._generate(inputs)",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.search.measure import flaky_of
-from tests.search.oracles import Oracle, solve
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.search import Ask, Problem, Record, next_question
 from bisect_cfg.trials.result import TrialResult
+from tests.search.measure import flaky_of
+from tests.search.oracles import Oracle, solve
 
 SIZE = 19
 NAMES = tuple(f"x{i}" for i in range(8))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
