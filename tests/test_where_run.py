@@ -83,7 +83,7 @@ def test_a_failure_that_hides_from_the_instruments(tool):
     assert said.status == 0 and "Cause  bf16 = True" in said.out
     place = result(tool.folder)["where"]
     assert not place["same_failure"] and place["line"] == ""
-    assert "With the instruments on the run passes" in said.out
+    assert "With the instruments on, the run passes" in said.out
 
 
 def test_a_hang_is_not_waited_for_again(tool):
