@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import copy
+import io
 import math
 import tempfile
+import tokenize
 from pathlib import Path
 
 import yaml
@@ -40,6 +42,10 @@ def documents(draw: st.DrawFn, old: object) -> str:
         )
         return text.splitlines()[0]
 
+    def flow_inside(value: object) -> str:
+        """As `flow`, where commas and brackets have a meaning."""
+        return flow([value])[1:-1]
+
     def entry(key: str, value: object, indent: str) -> list[str]:
         gap, comment = draw(st.sampled_from([" ", "   "])), draw(comments)
         tail = f"  {comment}" if comment else draw(st.sampled_from(["", " "]))
@@ -55,7 +61,7 @@ def documents(draw: st.DrawFn, old: object) -> str:
             deeper = depth < 3 and draw(st.booleans())
             if deeper and draw(st.booleans()):
                 own = [
-                    f"{indent}Holder: {{a: 1,  {NAME}: {flow(old)} , b: [x]}}{draw(st.sampled_from(['', '  # flow']))}"
+                    f"{indent}Holder: {{a: 1,  {NAME}: {flow_inside(old)} , b: [x]}}{draw(st.sampled_from(['', '  # flow']))}"
                 ]
             elif deeper:
                 inner = mapping(indent + draw(st.sampled_from(["  ", "    ", " "])), True, depth + 1)
@@ -113,7 +119,7 @@ def height(value: object, text: str, place: int) -> int:
     return 1 + (count if is_block else 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_yaml(data: st.DataObject) -> None:
     old = data.draw(values, "old")
@@ -138,7 +144,7 @@ def test_yaml(data: st.DataObject) -> None:
     assert others(text, height(old, text, place), place) == others(edited, height(new, edited, place), place)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.data())
 def test_yaml_without_the_setting(data: st.DataObject) -> None:
     old = data.draw(values, "old")
@@ -218,7 +224,12 @@ def scripts(draw: st.DrawFn, old: object) -> str:
     return ending.join([*lines, "train(args)", ""])
 
 
-@settings(max_examples=300, deadline=None)
+def comments_of(text: str) -> list[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [token.string for token in tokens if token.type == tokenize.COMMENT]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_python(data: st.DataObject) -> None:
     old = data.draw(values, "old")
@@ -226,8 +237,8 @@ def test_python(data: st.DataObject) -> None:
     text = data.draw(scripts(old), "script")
     edited = after("train.py", text, Change(NAME, old, new))
     changed = [(a, b) for a, b in zip(text.split("\n"), edited.split("\n"), strict=True) if a != b]
-    ((left, right),) = changed  # one line, and as many as before
-    assert left.partition("#")[2] == right.partition("#")[2] or "#" in f"{old}{new}"
+    assert len(changed) == 1  # one line, and as many as before
+    assert comments_of(text) == comments_of(edited)
     parts = _different(ast.parse(text), ast.parse(edited))
     assert [(ast.literal_eval(a), ast.literal_eval(b)) for a, b in parts] == [(old, new)]
 

@@ -206,25 +206,33 @@ def _put(path: Path, text: str, entry: _Entry, names: Collection[str], new: Any)
         written = between.join(f"- {_written(path, item)}" for item in new)
     else:
         style = old.style if isinstance(old, yaml.ScalarNode) else None
-        written = _written(path, new, style)
+        written = _written(path, new, style, bool(entry.mapping.flow_style))
         if text[start - 1] == ":":  # a key without a value
             written = f" {written}"
     return _checked(path, text, splice(text, (start, end, written)), names, dict.fromkeys(names, new))
 
 
-def _written(path: Path, value: Any, style: str | None = None) -> str:
-    """A value in one line. PyYAML writes 1.0e-06, which every reader takes for a number."""
+def _written(path: Path, value: Any, style: str | None = None, in_flow: bool = False) -> str:
+    """A value in one line. PyYAML writes 1.0e-06, which every reader takes for a number.
+
+    Args:
+        path: of the file.
+        value: the value.
+        style: the quotes of the text that it replaces.
+        in_flow: whether it stands in braces, where more text needs quotes.
+    """
     if _is_json(path):
         return json.dumps(value)
     style = style if isinstance(value, str) and style in ("'", '"') else None
-    return yaml.safe_dump(
-        value,
+    line = yaml.safe_dump(
+        [value] if in_flow else value,
         default_flow_style=True,
         default_style=style,
         width=float("inf"),
         sort_keys=False,
         allow_unicode=True,
     ).splitlines()[0]
+    return line[1:-1] if in_flow else line
 
 
 def _is_json(path: Path) -> bool:
