@@ -198,7 +198,9 @@ def judge(case: Case, result: dict[str, Any] | None, status: int, causes: list[l
             else ("wrong", f"exit status {status}, no result.json")
         )
     said = result["status"]
-    if STATUSES.get(said) != status:
+    # Files that change once the causes are known: the answer stands, without what is missing, and the status is 3.
+    cut_short = case.kind == "edited" and said == "isolated" and status == 3
+    if STATUSES.get(said) != status and not cut_short:
         return "wrong", f"{said} with exit status {status}"
     planted = case.planted(causes)
     if said == "inconclusive":
