@@ -113,6 +113,6 @@ def _counts(path):
         if path.startswith(folder):
             rest = path[len(folder) :]
             hidden = rest.startswith(".") or os.sep + "." in rest
-            code = rest.endswith((".py", ".pyc", ".so")) or "site-packages" in rest
+            code = rest.endswith(".so") or "site-packages" in rest  # modules are told before
             return not (hidden or code or path.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep)))
     return False
