@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bisect_cfg.api import bisect
     from bisect_cfg.bisection import Bisection
-    from bisect_cfg.factors import Outcome
+    from bisect_cfg.configuration import Outcome
 
 __all__ = ["Bisection", "Outcome", "bisect"]
 
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
 
         return bisect
     if name == "Outcome":
-        from bisect_cfg.factors import Outcome
+        from bisect_cfg.configuration import Outcome
 
         return Outcome
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

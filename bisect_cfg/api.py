@@ -11,6 +11,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bisect_cfg.capture.script import find_script, interpreter
 from bisect_cfg.checks import checked, from_python
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.errors import InputError
@@ -20,7 +21,6 @@ from bisect_cfg.reports.report import Report
 from bisect_cfg.script_bisection import bisect_script
 from bisect_cfg.script_study import Answer, Options
 from bisect_cfg.study_folder import read_command, write_command, written_here
-from bisect_cfg.targets.script import find_script, interpreter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,9 +173,7 @@ def shown(command: Mapping[str, Any]) -> str:
     return f"cd {shlex.quote(command['folder'])} && {shlex.join(words)}"
 
 
-def bisect(
-    target: str | Path, arguments: Sequence[str] = (), *, python: str | None = None, **options: Any
-) -> Report:
+def bisect(target: str | Path, arguments: Sequence[str] = (), *, python: str | None = None, **options: Any) -> Report:
     """Find which settings of a training script make it fail, with progress printed as it goes.
 
     Example:
@@ -204,6 +202,4 @@ def bisect(
     answer, result = run(str(target), tuple(map(str, arguments)), python, from_python(options), console(), live=False)
     if answer.report is not None:
         return replace(answer.report, recommendation=result["recommendation"])
-    return Report(
-        answer.status, notes=tuple(result["notes"]), rows=tuple(result["trials"]), seconds=answer.seconds
-    )
+    return Report(answer.status, notes=tuple(result["notes"]), rows=tuple(result["trials"]), seconds=answer.seconds)

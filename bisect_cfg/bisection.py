@@ -21,8 +21,8 @@ import optuna
 from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
+from bisect_cfg.configuration import UNSET, Outcome, configuration_of, difference, equal
 from bisect_cfg.events import CauseFound, Concluded, Event, Progress, Resumed, TrialFinished, TrialStarted
-from bisect_cfg.factors import UNSET, Outcome, configuration_of, difference, equal
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report, wilson
 from bisect_cfg.search import Ask, Conclusion, Done, FoundCause, Problem, State, look
@@ -125,9 +125,7 @@ class Bisection:
         )
         runs = _is_runner(trial)
         if not (runs or callable(trial)):
-            raise TypeError(
-                f"trial must be a function that takes a configuration, or a Runner, not {_shown(trial)}"
-            )
+            raise TypeError(f"trial must be a function that takes a configuration, or a Runner, not {_shown(trial)}")
         if not (storage is None or isinstance(storage, (str, optuna.storages.BaseStorage))):
             raise TypeError(
                 f"storage must be an Optuna storage or its address ('sqlite:///study.db'), not {_shown(storage)}"
@@ -429,9 +427,7 @@ class Bisection:
         return Report(
             conclusion.status,
             tuple(self._cause(found) for found in conclusion.causes),
-            tuple(
-                Correction(self._names(mask), self._claim(claim)) for mask, claim in conclusion.corrections
-            ),
+            tuple(Correction(self._names(mask), self._claim(claim)) for mask, claim in conclusion.corrections),
             conclusion.complete,
             safe,
             reference.signature if reference else None,
@@ -469,9 +465,7 @@ def _is_runner(trial: Any) -> bool:
     return all(callable(getattr(trial, name, None)) for name in ("run", "is_valid")) and not isinstance(trial, type)
 
 
-def _check_kinds(
-    configurations: Mapping[str, Any], tables: Mapping[str, Any], functions: Mapping[str, Any]
-) -> None:
+def _check_kinds(configurations: Mapping[str, Any], tables: Mapping[str, Any], functions: Mapping[str, Any]) -> None:
     """Raises a TypeError that names the argument which is not what it should be."""
     for name, value in configurations.items():
         if not isinstance(value, Mapping):

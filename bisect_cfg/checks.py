@@ -8,15 +8,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.capture.fields import known_names, mentioned
+from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
+from bisect_cfg.capture.script import Script
 from bisect_cfg.cli import MORE_THAN_ANYONE_WAITS
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.probe.values import encode
 from bisect_cfg.script_study import Options
-from bisect_cfg.targets.fields import known_names, mentioned
-from bisect_cfg.targets.names import check_name, finite_number, parse_pins, read_good
-from bisect_cfg.targets.script import Script
 from bisect_cfg.trials.verdict import widened
 
 NUMBERS: Mapping[str, tuple[float, float, bool]] = {
@@ -116,7 +116,8 @@ def checked(options: Options, script: Script) -> Options:
     both = sorted(set(_bare(options.only)) & set(_bare(options.excluded)))
     if both:
         raise InputError(
-            f"--only and --except both name {', '.join(both)}.", "A setting is either varied or left as the script has it."
+            f"--only and --except both name {', '.join(both)}.",
+            "A setting is either varied or left as the script has it.",
         )
     _check_names(options, pins, script)
     if options.storage:

@@ -28,7 +28,7 @@ class _Number(click.ParamType):
         self._bounds = (least, most, above)
 
     def convert(self, value: Any, param: Any, context: Any) -> float:
-        from bisect_cfg.targets.names import finite_number
+        from bisect_cfg.capture.names import finite_number
 
         try:
             return float(finite_number(value, *self._bounds))
@@ -82,30 +82,87 @@ def _safe_value_options(command: Any) -> Any:
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
 @click.option("--study", type=click.Path(path_type=Path), help="Study folder. [bisect-cfg-studies/NAME]")
-@click.option("--good", multiple=True, metavar="FILE|NAME=VALUE", help="Change the good configuration. [the library's defaults]")
+@click.option(
+    "--good", multiple=True, metavar="FILE|NAME=VALUE", help="Change the good configuration. [the library's defaults]"
+)
 @click.option("--only", multiple=True, metavar="NAME", help="Vary only these settings.")
-@click.option("--except", "excluded", multiple=True, metavar="NAME", help="Leave these settings as the script has them.")
+@click.option(
+    "--except", "excluded", multiple=True, metavar="NAME", help="Leave these settings as the script has them."
+)
 @click.option("--pin", "pins", multiple=True, metavar="NAME=VALUE", help="Fix a setting in every trial.")
-@click.option("--steps", type=click.IntRange(1), help="Optimizer steps of a trial. [derived from the step at which yours fails]")
-@click.option("--trial-timeout", type=_Number(0.1, MORE_THAN_ANYONE_WAITS), metavar="SECONDS", help="A run without a step for this long counts as hung. [ten times its own longest silence, at least 20]")
-@click.option("--failure", metavar="any|signal|non-finite|REGEX", help="Which failures count. [only the one that your configuration shows]")
+@click.option(
+    "--steps", type=click.IntRange(1), help="Optimizer steps of a trial. [derived from the step at which yours fails]"
+)
+@click.option(
+    "--trial-timeout",
+    type=_Number(0.1, MORE_THAN_ANYONE_WAITS),
+    metavar="SECONDS",
+    help="A run without a step for this long counts as hung. [ten times its own longest silence, at least 20]",
+)
+@click.option(
+    "--failure",
+    metavar="any|signal|non-finite|REGEX",
+    help="Which failures count. [only the one that your configuration shows]",
+)
 @click.option("--first", is_flag=True, help="Stop at the first proven cause.")
-@click.option("--confirm", type=click.IntRange(1), help="How often to run each claim of the answer. [until the failure rate leaves no doubt]")
-@click.option("--confidence", type=_Number(0.5, 0.9999), default=0.95, show_default=True, help="How sure the answer must be if the failure is random.")
-@click.option("--strategy", type=click.Choice(["adaptive", "one-at-a-time", "ddmin"]), default="adaptive", show_default=True, help="The search algorithm.")
-@click.option("--prior", type=click.Choice(["risk", "flat"]), default="risk", show_default=True, help="Suspect risky settings first, or all equally.")
+@click.option(
+    "--confirm",
+    type=click.IntRange(1),
+    help="How often to run each claim of the answer. [until the failure rate leaves no doubt]",
+)
+@click.option(
+    "--confidence",
+    type=_Number(0.5, 0.9999),
+    default=0.95,
+    show_default=True,
+    help="How sure the answer must be if the failure is random.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(["adaptive", "one-at-a-time", "ddmin"]),
+    default="adaptive",
+    show_default=True,
+    help="The search algorithm.",
+)
+@click.option(
+    "--prior",
+    type=click.Choice(["risk", "flat"]),
+    default="risk",
+    show_default=True,
+    help="Suspect risky settings first, or all equally.",
+)
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Trials that run in parallel.")
 @click.option("--devices", default="", metavar="0,1,...", help="CUDA devices, one per job.")
-@click.option("--start", type=click.Choice(["config", "imports", "cold"]), help="Start trials no warmer than this. [the warmest that is sound]")
-@click.option("--level", type=click.Choice(["config", "imports", "cold"]), hidden=True, help="What --start was called before.")
+@click.option(
+    "--start",
+    type=click.Choice(["config", "imports", "cold"]),
+    help="Start trials no warmer than this. [the warmest that is sound]",
+)
+@click.option(
+    "--level", type=click.Choice(["config", "imports", "cold"]), hidden=True, help="What --start was called before."
+)
 @click.option("--max-trials", type=click.IntRange(1), help="Stop after this many trials and report what is known.")
 @click.option("--max-seconds", type=_Number(1, MORE_THAN_ANYONE_WAITS), help="Start no trial after this many seconds.")
 @click.option("--storage", metavar="URL", help="Optuna storage. [SQLite in the study folder]")
 @click.option("--python", metavar="PATH", help="Interpreter that runs the script. [this one]")
-@click.option("--no-recommend", "recommend", is_flag=True, default=True, flag_value=False, help="Stop when the cause is known; do not look for safe values.")
+@click.option(
+    "--no-recommend",
+    "recommend",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="Stop when the cause is known; do not look for safe values.",
+)
 @_safe_value_options
 @click.option("--restart", is_flag=True, help="Begin a new study; the old one is kept beside it.")
-@click.option("--no-where", "where", is_flag=True, default=True, flag_value=False, help="Skip the last run, which looks for the place where it fails.")
+@click.option(
+    "--no-where",
+    "where",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="Skip the last run, which looks for the place where it fails.",
+)
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     """Isolate the settings that make TARGET fail: a training script, or a folder with train.py and good.yaml.
@@ -132,12 +189,18 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
 @click.argument("study", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
 @_safe_value_options
-@click.option("--storage", metavar="URL", help="Where the study was recorded. Needed only if that address has a password.")
+@click.option(
+    "--storage", metavar="URL", help="Where the study was recorded. Needed only if that address has a password."
+)
 @click.option("--jobs", type=click.IntRange(1), help="Runs in parallel. [as in the bisection]")
 @click.option("--max-trials", type=click.IntRange(1), help="Stop when the study has this many trials in total.")
 @click.option("--max-seconds", type=_Number(1, MORE_THAN_ANYONE_WAITS), help="Start no run after this many seconds.")
 @click.option("--python", metavar="PATH", help="Interpreter that runs the script. [this one]")
-@click.option("--trust", is_flag=True, help="Run what the folder says, even if it was made elsewhere or names another interpreter.")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Run what the folder says, even if it was made elsewhere or names another interpreter.",
+)
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 def recommend(
     study: Path, arguments: tuple[str, ...], plain: bool, python: str | None, trust: bool, **options: Any
@@ -171,11 +234,15 @@ def explain(logs: tuple[str, ...], as_json: bool) -> int:
     return explain_command(*logs, as_json=as_json)
 
 
-@cli.command(
-    epilog="Exit status: 0 no findings (notes do not count); 1 findings; 2 wrong usage or input."
-)
+@cli.command(epilog="Exit status: 0 no findings (notes do not count); 1 findings; 2 wrong usage or input.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TARGET] [-- ARGUMENTS | -- LAUNCHER COMMAND]")
-@click.option("--fingerprint", "recorded", multiple=True, metavar="FILE", help="Judge the environment that doctor --json (or a study's result.json) recorded on another machine; give several to compare them.")
+@click.option(
+    "--fingerprint",
+    "recorded",
+    multiple=True,
+    metavar="FILE",
+    help="Judge the environment that doctor --json (or a study's result.json) recorded on another machine; give several to compare them.",
+)
 @click.option("--python", metavar="PATH", help="Interpreter that trains. [this one]")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None, as_json: bool) -> int:

@@ -63,12 +63,24 @@ _SYSTEM = {
     errno.EFBIG: ("a file grew larger than is allowed here", "Raise the limit of file sizes (ulimit -f)."),
     errno.EROFS: ("the file system is read-only", "Name a study folder elsewhere with --study."),
     errno.EACCES: ("permission denied", "Check who may write there, or name another study folder with --study."),
-    errno.EPERM: ("the operation is not permitted", "Check who may write there, or name another study folder with --study."),
-    errno.EMFILE: ("too many files are open", "Raise the limit (ulimit -n 1024), or run fewer trials at once with --jobs."),
+    errno.EPERM: (
+        "the operation is not permitted",
+        "Check who may write there, or name another study folder with --study.",
+    ),
+    errno.EMFILE: (
+        "too many files are open",
+        "Raise the limit (ulimit -n 1024), or run fewer trials at once with --jobs.",
+    ),
     errno.ENFILE: ("too many files are open on this machine", "End what holds them, or run fewer trials with --jobs."),
-    errno.EAGAIN: ("no further process can be started", "Raise the limit (ulimit -u), or run fewer trials with --jobs."),
+    errno.EAGAIN: (
+        "no further process can be started",
+        "Raise the limit (ulimit -u), or run fewer trials with --jobs.",
+    ),
     errno.ENOMEM: ("there is not enough memory", "Run fewer trials at once with --jobs."),
-    errno.ENAMETOOLONG: ("a name is longer than the file system allows", "Name a study folder with a shorter path with --study."),
+    errno.ENAMETOOLONG: (
+        "a name is longer than the file system allows",
+        "Name a study folder with a shorter path with --study.",
+    ),
     errno.EIO: ("the device reports an error", "See the kernel's log."),
     errno.ESTALE: ("a network file system has lost the file", "Mount it again."),
     errno.ENOTCONN: ("a network file system is not connected", "Mount it again."),
@@ -108,7 +120,11 @@ def explained(error: BaseException) -> Ended | None:
             text = str(one).lower()
             for words, what, advice in _DATABASE:
                 if words in text:
-                    return Ended(USAGE, f"{what[0].upper()}{what[1:]}.", f"{advice} {GOES_ON}" if "--restart" not in advice else advice)
+                    return Ended(
+                        USAGE,
+                        f"{what[0].upper()}{what[1:]}.",
+                        f"{advice} {GOES_ON}" if "--restart" not in advice else advice,
+                    )
     if isinstance(error, MemoryError):
         return Ended(USAGE, "There is not enough memory.", GOES_ON)
     return None

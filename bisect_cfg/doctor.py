@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.capture.captured import Capture
+from bisect_cfg.capture.names import outdated_in
+from bisect_cfg.capture.script import find_script
 from bisect_cfg.diagnosis import gpu, ranks
 from bisect_cfg.diagnosis._logs import signal_name
 from bisect_cfg.diagnosis.environment import fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.diagnosis.findings import Finding, check, worst_first
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import mask_arguments
-from bisect_cfg.targets.captured import Capture
-from bisect_cfg.targets.names import outdated_in
-from bisect_cfg.targets.script import find_script
 from bisect_cfg.trials.inspection import Inspection, Rank, inspect
 
 SCHEMA = 1
@@ -185,17 +185,13 @@ def _here(python: str | None) -> dict[str, Any]:
     python = None if python == sys.executable else python
     environment = fingerprint(python)
     if "error" in environment:
-        raise InputError(
-            f"{environment['error']}.", "--python takes the path of the interpreter that trains."
-        )
+        raise InputError(f"{environment['error']}.", "--python takes the path of the interpreter that trains.")
     # Importing torch takes seconds; without a GPU nobody will call what it loads.
     asked = environment.get("cuda") and environment.get("gpus")
     return with_loaded_cublas(environment, loaded_cublas(python) if asked else None)
 
 
-def _probes(
-    python: str | None, environment: Mapping[str, Any]
-) -> tuple[tuple[dict[str, Any], ...] | None, str]:
+def _probes(python: str | None, environment: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...] | None, str]:
     if not environment.get("gpus"):
         return None, "there is no GPU here"
     if not environment.get("cuda"):
@@ -247,9 +243,7 @@ def settings_of(rank: Rank) -> dict[str, Any]:
     settings = {f"args.{name}": value for name, value in args.items()}
     for kind, namespace in (("modelcfg", "model"), ("load", "model"), ("peft", "peft")):
         if kind in capture.others:
-            settings.update(
-                {f"{namespace}.{name}": value for name, value in capture.others[kind].raw.items()}
-            )
+            settings.update({f"{namespace}.{name}": value for name, value in capture.others[kind].raw.items()})
     loading = args.get("model_init_kwargs")
     dtype = loading.get("dtype", loading.get("torch_dtype")) if isinstance(loading, dict) else None
     if isinstance(dtype, dict):
@@ -272,9 +266,7 @@ def _with_launcher(environments: Sequence[dict[str, Any]], launcher: str) -> lis
 # ------------------------------------------------------------------------------------------------------ the findings
 
 
-def _judged(
-    environments: Sequence[Mapping[str, Any]], configuration: Mapping[str, Any] | None
-) -> list[Finding]:
+def _judged(environments: Sequence[Mapping[str, Any]], configuration: Mapping[str, Any] | None) -> list[Finding]:
     """Conditions and rules for every environment; what holds for several is said once."""
     found: dict[tuple[str, str, str], Finding] = {}
     for environment in environments:
@@ -299,9 +291,7 @@ def _of_the_run(inspection: Inspection) -> list[Finding]:
             found.append(_said("The script dies before it trains", rank.exception, "script-dies"))
     if not found and not _arrived(inspection):
         how = "had to be ended" if inspection.exit_code is None else _ended(inspection.exit_code)
-        found.append(
-            _said("The command never comes to its training", f"It {how}", "script-dies", inspection.log)
-        )
+        found.append(_said("The command never comes to its training", f"It {how}", "script-dies", inspection.log))
     return found
 
 

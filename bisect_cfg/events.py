@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.reports.report import Cause, Report
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 

@@ -2,8 +2,8 @@
 
 A trial of a script that was edited meanwhile is no evidence about the one that was reproduced. So before and after each
 trial all that the study rests on is compared: the script, what its command line names, the modules and data beside it
-that its first run has read, the library's files, and the versions of the packages. A look costs a `stat` a file; a file is
-read again only when its time, size or number has changed. What a run writes itself is no input.
+that its first run has read, the library's files, and the versions of the packages. A look costs a `stat` a file; a file
+is read again only when its time, size or number has changed. What a run writes itself is no input.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bisect_cfg.capture.script import Script, hash_of, interpreter
 from bisect_cfg.diagnosis.environment import PATIENCE, packages_of
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.jsonfile import write_json
-from bisect_cfg.targets.script import Script, hash_of, interpreter
 from bisect_cfg.trials.files import Traces
 
 SOURCES_SEEN = 2000
@@ -78,7 +78,9 @@ class Inputs:
             InputsChanged: something has; it says what.
         """
         with self._lock:
-            changed = [path for path, digest in files_of(self._script, self._state).items() if self._differs(path, digest)]
+            changed = [
+                path for path, digest in files_of(self._script, self._state).items() if self._differs(path, digest)
+            ]
             changed += self._other_versions()
         if changed:
             _stop(changed)

@@ -2,7 +2,8 @@
 
 Python raises KeyboardInterrupt wherever the main thread happens to be. Inside SQLAlchemy that means a traceback in its
 log and a connection in an unknown state; inside a weakref callback or a `__del__` it is printed and forgotten, and the
-run goes on. So the signal waits until SQLAlchemy has returned, and where it was swallowed all the same it is sent again.
+run goes on. So the signal waits until SQLAlchemy has returned, and where it was swallowed all the same it is sent
+again.
 """
 
 from __future__ import annotations

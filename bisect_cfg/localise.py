@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.configuration import configuration_of
 from bisect_cfg.diagnosis.signature import Signature, is_sampling_error
 from bisect_cfg.diagnosis.stacks import fatal_signal
 from bisect_cfg.diagnosis.where import RERUN, SENT_FROM_OUTSIDE, Where, locate
 from bisect_cfg.errors import InputError, InputsChanged
-from bisect_cfg.factors import configuration_of
-from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runs import Run, load_run

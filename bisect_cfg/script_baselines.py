@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.factors import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.parameters import parameter
 from bisect_cfg.parameters.odds import names_it
 from bisect_cfg.reports.text import duration
@@ -23,16 +23,16 @@ from bisect_cfg.trials.starts import LEVELS
 from bisect_cfg.trials.verdict import judge
 
 WARM_TRIES = 2
-"""How often the bad configuration may pass at a warm start level before that level is given up: a failure can be random,
-but a level that hides it is of no use."""
+"""How often the bad configuration may pass at a warm start level before that level is given up: a failure can be
+random, but a level that hides it is of no use."""
 
 COLD_TRIES = 3
 """The same for a cold start, which is the user's own command again: what does not fail a second time in so many runs
 (and those at the warmer levels) is too rare to be isolated."""
 
 BLAMED_AFTER = 3
-"""Where the failure did not show at a warmer level, so many failures in a row at the next one put that down to the level;
-otherwise to chance, and the passes count in how often it fails."""
+"""Where the failure did not show at a warmer level, so many failures in a row at the next one put that down to the
+level; otherwise to chance, and the passes count in how often it fails."""
 
 COSTLY_FACTOR = 3.0
 COSTLY_SECONDS = 5.0
@@ -43,8 +43,8 @@ NEEDED = "the good configuration ends in another failure without it"
 """Why a setting is not varied that the script cannot do without."""
 
 NEEDED_TRIES = 8
-"""So many runs, at most, look for the setting of the user's that the good configuration cannot do without: halving finds
-one of 128."""
+"""So many runs, at most, look for the setting of the user's that the good configuration cannot do without: halving
+finds one of 128."""
 
 PACE_STEPS = 3
 """After so many steps the pace of the good configuration is known. (Or before, where it has used up their time.)"""
@@ -75,7 +75,6 @@ class Baselines:
         self._folder, self._state, self._runner = folder, state, runner
         self._unsound: dict[str, str] = {}  # level -> why trials cannot start there
         self._passed: list[Run] = []  # runs of the bad configuration that passed at a level that was given up
-
 
     def find(self, bad_run: Run) -> tuple[list[Run], Run | None]:
         """Find the fastest way to start trials at which both configurations behave as they should.
@@ -116,9 +115,7 @@ class Baselines:
         self._listener.run_finished(Purpose.GOOD_BASELINE, good_run, outcome)
         return warm_runs, good_run
 
-    def _with_what_it_needs(
-        self, bad_run: Run, ended: list[tuple[str, list[Run], Run]]
-    ) -> tuple[str, list[Run], Run]:
+    def _with_what_it_needs(self, bad_run: Run, ended: list[tuple[str, list[Run], Run]]) -> tuple[str, list[Run], Run]:
         """The script cannot do without something of the user's (`max_steps` for data of unknown length): find that one
         setting and leave it as it is.
 
@@ -148,8 +145,8 @@ class Baselines:
         return level, warm_runs, self._good_baseline(bad_run, level)
 
     def _needed(self, good_run: Run, level: str, costly: Callable[[Traces, float], bool]) -> str | None:
-        """The setting with whose user's value the good configuration passes, by halving; those that the failure names come
-        first. None if there is no such one."""
+        """The setting with whose user's value the good configuration passes, by halving; those that the failure names
+        come first. None if there is no such one."""
         settings = self._runner.settings
         names = sorted(settings.good, key=lambda name: not names_it(good_run.seen.message, name))
         named = sum(names_it(good_run.seen.message, name) for name in names)
@@ -213,9 +210,7 @@ class Baselines:
         shown = runs[-1].seen.failure
         ending = "passes" if shown is None else f"ends with {shown}"
         if level != "cold":
-            self._note(
-                f"With start {level!r} the bad configuration {ending}; trying a colder start."
-            )
+            self._note(f"With start {level!r} the bad configuration {ending}; trying a colder start.")
         return None
 
     def _fails(self, runs: list[Run]) -> int:

@@ -18,12 +18,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.names import check_name, outdated_in, parse_pins, read_good
+from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.settings import Settings, build_settings
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError, InputsChanged
-from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.inputs import Inputs
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.localise import Place, localise
@@ -33,10 +37,6 @@ from bisect_cfg.recommend.phase import Safe, SafeValues
 from bisect_cfg.script_baselines import NEEDED, Baselines
 from bisect_cfg.script_study import Answer, Listener, Options
 from bisect_cfg.study_folder import identity_of, open_study
-from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.names import check_name, outdated_in, parse_pins, read_good
-from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import Settings, build_settings
 from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
@@ -47,6 +47,7 @@ from bisect_cfg.trials.verdict import FailureTest, same_as, widened
 
 LIBRARIES = tuple(name for name in _packages.NAMES if name != "optuna")
 """Another version of one of these, or one more or less, and the trials of before say nothing any more."""
+
 
 def bisect_script(script: Script, options: Options, listener: Listener) -> Answer:
     """Find which settings of a script make it fail.
@@ -80,7 +81,8 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
 
 TRIED_SECONDS = 30.0
 TRIED_SHARE = 0.5
-"""What the one run with costly defaults may take at the end: so many seconds, or this share of what the isolation took."""
+"""What the one run with costly defaults may take at the end: so many seconds, or this share of what the isolation
+took."""
 
 FRAMES_READ = 3
 """So many of the innermost frames of a traceback have their lines read for names of settings."""
@@ -203,9 +205,7 @@ class _Phases:
         runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))
         return self._isolate(bad_run, warm_runs, good_run)
 
-    def _without_risky_defaults(
-        self, bad_run: Run, good: Mapping[str, Any], pins: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _without_risky_defaults(self, bad_run: Run, good: Mapping[str, Any], pins: Mapping[str, Any]) -> dict[str, Any]:
         """Values in place of defaults that are known to be at fault now and then, where the run has those defaults."""
         args = read_capture(bad_run.traces.events.rows).args
         said = {name.removeprefix("args.") for name in (*good, *pins)}
@@ -391,8 +391,9 @@ class _Phases:
             where = options.storage or self.folder / "study.db"
             raise InputError(
                 f"The storage {where} cannot be opened: {str(error).splitlines()[0]}.",
-                "Check its address and that its database driver is installed." if options.storage else
-                "Start over with --restart (the old study is kept beside it), or name another folder with --study.",
+                "Check its address and that its database driver is installed."
+                if options.storage
+                else "Start over with --restart (the old study is kept beside it), or name another folder with --study.",
             ) from None
         runner.before_run = None  # from here on the search counts
         bisection.add(settings.bad, runner.judged(bad_run, None), Purpose.BAD_BASELINE)

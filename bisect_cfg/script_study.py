@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.capture.names import Assignment, as_given
+from bisect_cfg.capture.script import Script, hash_of
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputsChanged
-from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.localise import Place
 from bisect_cfg.recommend.case import Judgement
 from bisect_cfg.recommend.phase import Safe
 from bisect_cfg.recommend.plan import MARGIN
 from bisect_cfg.recommend.runs import Question
 from bisect_cfg.recommend.scale import DEFAULT_RATIO
-from bisect_cfg.targets.names import Assignment, as_given
-from bisect_cfg.targets.script import Script, hash_of
-from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
 

@@ -16,7 +16,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from bisect_cfg.factors import UNSET, Factor, Outcome
+from bisect_cfg.configuration import UNSET, Factor, Outcome
 from bisect_cfg.probe.secrets import mask, scrub
 from bisect_cfg.trials.result import TrialResult
 
@@ -36,9 +36,7 @@ def distribution_of(factor: Factor) -> BaseDistribution:
         low, high = min(good, bad), max(good, bad)
         log = low > 0 and high / low >= LOG_RATIO
         if isinstance(good, int) and isinstance(bad, int):
-            return (
-                IntDistribution(low, high, log=log) if abs(low) < 2**53 > abs(high) else _choices(good, bad)
-            )
+            return IntDistribution(low, high, log=log) if abs(low) < 2**53 > abs(high) else _choices(good, bad)
         return FloatDistribution(float(low), float(high), log=log)
     return _choices(good, bad)
 

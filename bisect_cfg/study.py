@@ -31,7 +31,7 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from bisect_cfg.factors import Factor, Outcome, Purpose, Subset
+from bisect_cfg.configuration import Factor, Outcome, Purpose, Subset
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.search import Ask, Problem, Question, Record, next_question
 from bisect_cfg.search.problem import bits
@@ -78,9 +78,7 @@ class BisectionSampler(optuna.samplers.BaseSampler):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return dict(self._ledger.distributions)
 
     def sample_relative(
@@ -317,9 +315,7 @@ class Ledger:
     def close_stale(self) -> int:
         """Close the running trials of dead processes; returns how many."""
         closed = 0
-        for trial in self._storage.get_all_trials(
-            self._study_id, deepcopy=False, states=(TrialState.RUNNING,)
-        ):
+        for trial in self._storage.get_all_trials(self._study_id, deepcopy=False, states=(TrialState.RUNNING,)):
             if "subset" in trial.user_attrs and self._is_dead(trial):
                 self.void(trial, "lost")
                 closed += 1

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
 from bisect_cfg.inputs import changed_files, changed_versions, learn_written
 from bisect_cfg.jsonfile import OWNER_ONLY, digest, make_folder, write_json
-from bisect_cfg.targets.script import Script
 
 GOOD_FILE = "the good file"
 
@@ -66,8 +66,10 @@ def _check_types(state: Mapping[str, Any]) -> None:
     right = right and {"script_hash", "good_file_hash"} <= target.keys()
     for table in (target.get("files", {}), *(state.get(name, {}) for name in tables)):
         right = right and isinstance(table, dict) and all(isinstance(one, (str, type(None))) for one in table.values())
-    right = right and isinstance(state.get("moved", []), list) and all(
-        isinstance(state.get(name), (str, type(None))) for name in ("level", "needed")
+    right = (
+        right
+        and isinstance(state.get("moved", []), list)
+        and all(isinstance(state.get(name), (str, type(None))) for name in ("level", "needed"))
     )
     if not right:
         raise ValueError("it does not describe a study")
@@ -239,7 +241,11 @@ def identity_of(state: Mapping[str, Any], failure: str, factors: Mapping[str, An
     """
     target = state["target"]
     beside = os.path.dirname(target["script"])
-    files = {os.path.relpath(path, beside): value for key in ("modules", "read") for path, value in state.get(key, {}).items()}
+    files = {
+        os.path.relpath(path, beside): value
+        for key in ("modules", "read")
+        for path, value in state.get(key, {}).items()
+    }
     return {
         "script": target["script"],
         "script_hash": target["script_hash"],
@@ -294,9 +300,7 @@ def read_command(folder: Path) -> dict[str, Any]:
         pass
     if _read_state(folder) is None:
         raise InputError(f"{folder} holds no study.", "Name the folder that `bisect-cfg bisect` has written.")
-    raise InputError(
-        f"The study in {folder} has no answer yet.", "Finish it with `bisect-cfg bisect` first."
-    )
+    raise InputError(f"The study in {folder} has no answer yet.", "Finish it with `bisect-cfg bisect` first.")
 
 
 def _check_target(folder: Path, script: Script) -> None:

@@ -18,10 +18,10 @@ import psutil
 import pytest
 import toys
 
-from bisect_cfg.targets.captured import Capture, read_capture
-from bisect_cfg.targets.settings import Settings, build_settings
+from bisect_cfg.capture.captured import Capture, read_capture
+from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.process import Keeper, Patience, follow
+from bisect_cfg.trials.process import Patience, Reaper, follow
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.server import TrialServer, probe_environment
 from bisect_cfg.trials.verdict import observe
@@ -125,13 +125,13 @@ class WarmTRL:
         self.folder = folder
         launcher = folder / "launcher.py"
         launcher.write_text(LAUNCHER)
-        self.keeper = Keeper()
+        self.reaper = Reaper()
         orders = folder / "orders.json"
         environment, restore = probe_environment(os.environ, orders)
         modules = ["torch", "transformers", "peft", "datasets", "trl", "trl.trainer.grpo_trainer"]
         self.server = TrialServer(
             [sys.executable, str(launcher)], environment, {"level": "imports", "restore": restore, "modules": modules},
-            orders, "log.txt", self.keeper,
+            orders, "log.txt", self.reaper,
         )  # fmt: skip
         assert self.server.wait_until_ready(300, threading.Event()) is None
         self.count = 0
@@ -168,7 +168,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTRL]:
     made = WarmTRL(tmp_path_factory.mktemp("warm"))
     yield made
     made.server.close()
-    made.keeper.close()
+    made.reaper.close()
 
 
 @pytest.fixture

@@ -134,10 +134,14 @@ def test_what_the_script_cannot_do_without_stays(tool, says):
     said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
     assert said.status == 0, said.all
     result = json.loads((tool.folder / "s" / "result.json").read_text())
-    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "temperature"]] and result["complete"]
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "temperature"]] and result[
+        "complete"
+    ]
     assert "keeps your max_grad_norm=0.5" in said.all and result["not_varied"]["max_grad_norm"]
     again = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
-    assert again.status == 0 and json.loads((tool.folder / "s" / "result.json").read_text())["causes"] == result["causes"]
+    assert (
+        again.status == 0 and json.loads((tool.folder / "s" / "result.json").read_text())["causes"] == result["causes"]
+    )
 
 
 def test_two_that_it_cannot_do_without_are_left_to_the_user(tool):

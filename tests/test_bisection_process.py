@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from bisect_cfg import Bisection, Outcome
+from bisect_cfg.configuration import Purpose
 from bisect_cfg.diagnosis.signature import from_log
-from bisect_cfg.factors import Purpose
 from bisect_cfg.trials.function import FunctionRunner, result_of_exception
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 
@@ -138,13 +138,20 @@ def alive(pid: int) -> bool:
 
 def test_exceptions_have_the_signatures_that_a_log_would_give() -> None:
     """One normalisation behind both doors."""
-    for text in ("CUDA error at 0xdeadbeef line 12", "loss is nan, lr=1e-06", "no file /tmp/a/b.txt, bf16 on cuda:1", "x\ny"):
+    for text in (
+        "CUDA error at 0xdeadbeef line 12",
+        "loss is nan, lr=1e-06",
+        "no file /tmp/a/b.txt, bf16 on cuda:1",
+        "x\ny",
+    ):
         error = RuntimeError(text)
-        log = f"Traceback (most recent call last):\n  File \"train.py\", line 1, in <module>\nRuntimeError: {text}\n"
+        log = f'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nRuntimeError: {text}\n'
         found = from_log(io.BytesIO(log.encode()))
         assert result_of_exception(error).signature == str(replace(found, where=""))
     memory = result_of_exception(RuntimeError("CUDA out of memory. Tried to allocate 2.50 GiB"))
-    assert memory.signature == result_of_exception(RuntimeError("CUDA out of memory. Tried to allocate 7 GiB")).signature
+    assert (
+        memory.signature == result_of_exception(RuntimeError("CUDA out of memory. Tried to allocate 7 GiB")).signature
+    )
 
 
 def test_exception_whose_text_cannot_be_had() -> None:
@@ -203,16 +210,12 @@ def test_killed_at_random_moments_it_goes_on_where_it_was(tmp_path: Path, jobs: 
     killed = 5 * int(jobs)  # a run may have ended, and its result not been written, when the tool died
     assert trials <= len(runs) <= trials + killed
     time.sleep(0.2)
-    assert not [
-        p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())
-    ]
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
 
 
 def test_two_tools_share_one_study(tmp_path: Path) -> None:
     command = [*script(tmp_path), "1"]
-    tools = [
-        subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    tools = [subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) for _ in range(2)]
     answers = [tool.communicate(timeout=60)[0] for tool in tools]
     assert all("[('x2', 'x7')] True" in answer for answer in answers), answers
     trials = max(int(answer.split()[-1]) for answer in answers)
@@ -229,9 +232,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     tool.send_signal(signal.SIGINT)
     tool.communicate(timeout=10)
     assert tool.returncode != 0
-    assert not [
-        p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())
-    ]
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
     last = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
     assert "[('x2', 'x7')] True" in last.stdout
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.script import Script
+from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.script import Script
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runs import Run
@@ -149,7 +149,10 @@ def test_training_in_another_process(folder, way):
 
     run = train(folder, way, "passes", **{"args.bf16": False})
     assert run.seen.failure is None and run.seen.steps == 5, run.seen
-    if way not in ("shell", "pool"):  # when a signal ends the training they go on at once; the tool ends them 20 ms later
+    if way not in (
+        "shell",
+        "pool",
+    ):  # when a signal ends the training they go on at once; the tool ends them 20 ms later
         assert not (folder / "after.txt").exists()
 
 
@@ -183,7 +186,9 @@ def test_the_answer_is_right(tool, level):
 def test_repeated_by_hand(folder, way):
     run = train(folder, way, "fails")
     done = subprocess.run(["sh", run.folder / "command.sh"], capture_output=True, text=True)
-    assert done.returncode in (-signal.SIGFPE, -signal.SIGKILL, 128 + signal.SIGFPE), done.stderr  # ended with its training
+    assert done.returncode in (-signal.SIGFPE, -signal.SIGKILL, 128 + signal.SIGFPE), (
+        done.stderr
+    )  # ended with its training
     assert not (folder / "after.txt").exists()
     assert (run.folder / "by-hand/output/checkpoint").read_text() == "overwritten"
     again = subprocess.run(["sh", run.folder / "command.sh"], capture_output=True, text=True)

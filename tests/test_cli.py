@@ -70,7 +70,11 @@ def test_the_answer(tool):
     assert len(result["trials"]) == len({row["number"] for row in result["trials"]})
     for row in result["trials"]:
         assert (tool.folder / "s" / row["folder"] / "log.txt").exists()
-    assert (result["failure"]["kind"], result["failure"]["signal"], result["failure"]["step"]) == ("signal", "SIGFPE", 3)
+    assert (result["failure"]["kind"], result["failure"]["signal"], result["failure"]["step"]) == (
+        "signal",
+        "SIGFPE",
+        3,
+    )
     assert not (tool.folder / "out").exists() and not (tool.folder / "done.txt").exists()
     assert sorted(path.name for path in tool.folder.iterdir()) == ["s", "train.py"]
     tool.assert_nothing_left()
@@ -213,7 +217,8 @@ def test_no_setting_differs(tool):
     assert_clear(said, "No setting differs", status=1)
 
 
-# ------------------------------------------------------------------------------------------------ the good configuration
+# ------------------------------------------------------------------------------------------------ the good
+# configuration
 
 
 @pytest.mark.parametrize(
@@ -277,7 +282,9 @@ def test_good_yaml_that_is_a_list(tool):
 
 def test_good_configuration_that_cannot_be_built(tool):
     script(tool.folder)
-    assert_clear(tool("bisect", "train.py", "--good", "num_generations=1"), "num_generations must be at least 2", "--good")
+    assert_clear(
+        tool("bisect", "train.py", "--good", "num_generations=1"), "num_generations must be at least 2", "--good"
+    )
 
 
 def test_good_file_that_is_missing(tool):
@@ -358,7 +365,10 @@ def test_folder_with_other_things_in_it(tool):
     (tool.folder / "s").mkdir()
     (tool.folder / "s/thesis.tex").write_text("")
     assert_clear(tool("bisect", "train.py", "--study", "s"), "holds no study")
-    assert sorted(path.name for path in (tool.folder / "s").iterdir() if path.is_file()) in (["lock", "thesis.tex"], ["thesis.tex"])
+    assert sorted(path.name for path in (tool.folder / "s").iterdir() if path.is_file()) in (
+        ["lock", "thesis.tex"],
+        ["thesis.tex"],
+    )
 
 
 def test_study_of_another_script(tool):

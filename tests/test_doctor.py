@@ -129,11 +129,7 @@ def test_environments_of_the_reports(tool, path):
     for finding in answer(said)["findings"]:
         assert finding["title"] and finding["why"] and finding["cure"] and finding["source"]
     text = tool("doctor", "--fingerprint", str(path)).out
-    assert (
-        "Do: " in text
-        and "https://" in text
-        and "GPU probes skipped: the environment is another machine's" in text
-    )
+    assert "Do: " in text and "https://" in text and "GPU probes skipped: the environment is another machine's" in text
 
 
 def test_there_are_five_of_them():
@@ -175,9 +171,7 @@ def test_rules_see_what_the_script_sets(tool):
     script(tool.folder, "dict(max_grad_norm=0.0, num_generations=3)")
     said = tool("doctor", "train.py")
     assert said.status == 1
-    assert said.out.index("PROBLEM  The generation batch") < said.out.index(
-        "WARNING  Gradient clipping is off"
-    )
+    assert said.out.index("PROBLEM  The generation batch") < said.out.index("WARNING  Gradient clipping is off")
     assert said.out.rstrip().startswith("Python") and "2 findings" in said.out
 
 

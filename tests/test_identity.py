@@ -113,7 +113,9 @@ def reading(tool, library):
     for name, version in (("trl", "9.1"), ("transformers", "9.1")):
         (tool.folder / f"library/{name}-{version}.dist-info").mkdir()
         (tool.folder / f"library/{name}-{version}.dist-info/METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
-    tool.environment["PYTHONPATH"] = os.pathsep.join(str(tool.folder / name) for name in ("library", "elsewhere/beyond"))
+    tool.environment["PYTHONPATH"] = os.pathsep.join(
+        str(tool.folder / name) for name in ("library", "elsewhere/beyond")
+    )
     tool.environment["TMPDIR"] = str(tool.folder / "tmp")
     (tool.folder / "tmp").mkdir()
     for name in ("late.py", "package/deep.py", "elsewhere/beyond/far.py"):
@@ -319,7 +321,11 @@ def test_pipes_and_links_in_a_study_folder(tool):
     assert tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where").status == 0
     (tool.folder / "precious").write_text("do not touch")
     aside = tool.folder / "aside"
-    commands = [("bisect", "train.py", "--study", "s"), ("recommend", "s"), ("bisect", "train.py", "--study", "s", "--restart")]
+    commands = [
+        ("bisect", "train.py", "--study", "s"),
+        ("recommend", "s"),
+        ("bisect", "train.py", "--study", "s", "--restart"),
+    ]
     for number, name in enumerate(READ_OR_WRITTEN):
         place = tool.folder / "s" / name
         if place.exists():

@@ -1,6 +1,6 @@
 """Variables of a launcher with one process in the environment (as in a shell inside of torchrun): every training config
-opens a process group on MASTER_PORT. No process of ours may hold that port, and trials that follow each other, or run at
-once, must not meet there."""
+opens a process group on MASTER_PORT. No process of ours may hold that port, and trials that follow each other, or run
+at once, must not meet there."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ STAND_IN = """
             os.kill(os.getpid(), signal.SIGFPE)
     GRPOTrainer(args, step).train()
 """
+
 
 def free_port() -> int:
     with socket.socket() as probe:

@@ -42,7 +42,9 @@ def finished(request, bisected):
 
 
 def read(folder: Path) -> dict:
-    return json.loads((folder / "result.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    return json.loads(
+        (folder / "result.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON")
+    )
 
 
 def test_they_are_all_there():
@@ -79,7 +81,11 @@ def test_one_remedy_has_one_name(bisected):
     """The weights are saved in float32, so the default dtype is float32."""
     _, folder, _ = bisected("fp16_adam")
     found = read(folder)["recommendation"]
-    values = [way["changes"]["model.dtype"]["to"] for way in (found, *found["alternatives"]) if "model.dtype" in way["changes"]]
+    values = [
+        way["changes"]["model.dtype"]["to"]
+        for way in (found, *found["alternatives"])
+        if "model.dtype" in way["changes"]
+    ]
     assert len({None, "float32"} & set(values)) == 1 and "bfloat16" in values
 
 
@@ -198,7 +204,17 @@ def test_the_recommended_learning_rate_trains_on(bisected):
     known = result["recommendation"]["ranges"]["learning_rate"]
     assert known["settled"] and known["not_from"] <= 1.5 * known["healthy_up_to"]
     steps = 10 * result["horizon"]
-    command = [sys.executable, "-m", "bisect_cfg", "recommend", str(folder), "--verify-steps", str(steps), "--verify-seeds", "5"]
+    command = [
+        sys.executable,
+        "-m",
+        "bisect_cfg",
+        "recommend",
+        str(folder),
+        "--verify-steps",
+        str(steps),
+        "--verify-seeds",
+        "5",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     longer = read(folder)["recommendation"]

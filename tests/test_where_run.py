@@ -91,9 +91,7 @@ def test_a_hang_is_not_waited_for_again(tool):
     said = tool("bisect", "train.py", "--study", "s", "--confirm", "1", "--trial-timeout", "1")
     assert said.status == 0, said.all
     place = result(tool.folder)["where"]
-    assert (
-        place["folder"] == "0" and place["line"].startswith("train.py:") and place["line"].endswith("in step")
-    )
+    assert place["folder"] == "0" and place["line"].startswith("train.py:") and place["line"].endswith("in step")
     assert not (tool.folder / "s/trials/where").exists()
 
 

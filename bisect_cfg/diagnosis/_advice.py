@@ -86,14 +86,16 @@ CLASSES = {
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 _NOTEBOOK = re.compile(
     r"^(?:File )?(?P<file>(?:[~/.<]|[A-Za-z]:\\)[^\s:]*\.?[\w>-]*)(?::(?P<line>\d+))?,? in "
-    r"(?P<function>[\w.<>]+)\(")
+    r"(?P<function>[\w.<>]+)\("
+)
 _BOX = re.compile(r"^\s*(?P<file>(?:/|[A-Za-z]:\\)\S+\.pyx?):(?P<line>\d+) in (?P<function>[\w<>.]+)\s*$")
 _POINTED = re.compile(r"^\s*(?:-+> ?|❱ ?)\d+[\s│|]*(?P<source>.*)$")
 _CELL = re.compile(r"^(?:Cell In|Input In) ?\[\d+\], line (?P<line>\d+)|^/tmp/ipykernel_\S+ in <")
 
 _SYMBOLS = re.compile(
     r"`{1,2}([\w.-]+)(?:=[^`]*)?`|'((?:--)?[\w.-]+)'|\"((?:--)?[\w.-]+)\""
-    r"|(?<![\w`'\"/.])(--?[a-z][\w-]*[_-][\w-]+|[a-z]\w*(?:\.\w+)*_[\w.]*\w)")
+    r"|(?<![\w`'\"/.])(--?[a-z][\w-]*[_-][\w-]+|[a-z]\w*(?:\.\w+)*_[\w.]*\w)"
+)
 _SAYS_THE_CURE = re.compile(
     r"\b[Pp]lease (?!see|refer|report|open an|check the stack|note)\w+|\b(?:must|should|has to"
     r"|have to|needs? to|ought to)(?: \w+)? (?:be|have|equal|match|contain|specify|use|set"
@@ -130,17 +132,19 @@ _IN_DATA = re.compile(
 )
 _IN_LOADING = re.compile(
     r"load_state_dict|from_pretrained|load_checkpoint|_load_pretrained|load_model"
-    r"|set_peft_model_state|resume|checkpoint_engine|load_sharded")
-_IN_REWARD = re.compile(
-    r"reward|compute_score|judge|verifier|grader|scor(?:e|er|ing)\b|rubric|accuracy", re.IGNORECASE)
+    r"|set_peft_model_state|resume|checkpoint_engine|load_sharded"
+)
+_IN_REWARD = re.compile(r"reward|compute_score|judge|verifier|grader|scor(?:e|er|ing)\b|rubric|accuracy", re.IGNORECASE)
 _PLACES = (
     ("while weights are handed to the inference engine", _IN_SYNC),
     ("while weights are loaded", _IN_LOADING),
     ("while rewards are computed", _IN_REWARD),
     ("in rotary position embedding", re.compile(r"rotary|rope|position_ids|mrope")),
     ("in attention", re.compile(r"attention|attn|sdpa|flash")),
-    ("in the vision tower or where images are put into the prompt", re.compile(
-        r"visual|vision|image|pixel|vit\b|video")),
+    (
+        "in the vision tower or where images are put into the prompt",
+        re.compile(r"visual|vision|image|pixel|vit\b|video"),
+    ),
     ("while log-probabilities are computed", re.compile(r"logp|log_prob|logits|entropy")),
     ("in the loss", re.compile(r"loss|kl_pen|advantage|masked_mean|agg_")),
     ("while answers are generated", re.compile(r"generate|rollout|sampl|engine|llm\.py|inference")),
@@ -148,14 +152,32 @@ _PLACES = (
     ("in an adapter (LoRA)", re.compile(r"lora|peft|tuners")),
     ("in a product of matrices", re.compile(r"linear\.py|matmul|fused_dense")),
     ("while the optimizer steps", re.compile(r"optim|step\b|grad_norm|clip_grad")),
-    ("while processes exchange tensors", re.compile(
-        r"all_gather|all_reduce|broadcast|scatter|gather|distributed_c10d")),
+    (
+        "while processes exchange tensors",
+        re.compile(r"all_gather|all_reduce|broadcast|scatter|gather|distributed_c10d"),
+    ),
 )
 _SETTING = re.compile(
     r"\b(?:args|config|cfg|hf_config|training_args|script_args|model_args|finetuning_args"
     r"|data_args|\w+_config|\w+_args|self\.config|self\.args)\.([A-Za-z_][\w.]*)(?!\w*\()"
-    r"|\[(['\"])(\w+)\2\]")
-_NOT_A_SETTING = {"get", "keys", "items", "update", "pop", "copy", "to", "size", "shape", "append", "format", "split", "__class__", "__name__"}
+    r"|\[(['\"])(\w+)\2\]"
+)
+_NOT_A_SETTING = {
+    "get",
+    "keys",
+    "items",
+    "update",
+    "pop",
+    "copy",
+    "to",
+    "size",
+    "shape",
+    "append",
+    "format",
+    "split",
+    "__class__",
+    "__name__",
+}
 
 
 @dataclass(frozen=True)
@@ -167,7 +189,8 @@ class Frame:
         line: in that file; 0 if the traceback does not say.
         function: its name.
         source: the line of source that was printed with it, "" if none was.
-        package: the import name of the package it belongs to; "" for the user's own file, "python" for Python's library.
+        package: the import name of the package it belongs to; "" for the user's own file, "python" for Python's
+            library.
     """
 
     file: str
@@ -224,7 +247,8 @@ class _Read:
 
     @property
     def own(self) -> Frame | None:
-        """The user's function that failed: the innermost frame, apart from the libraries that it calls for small things."""
+        """The user's function that failed: the innermost frame, apart from the libraries that it calls for small
+        things."""
         inside = False
         for frame in reversed(self.frames):
             if not frame.package:
@@ -236,7 +260,9 @@ class _Read:
     def place(self) -> str:
         """Where in a run it happened, by the innermost frame whose name tells it; "" if none does."""
         for frame in [frame for frame in reversed(self.frames) if frame.package != "python"][:INNER]:
-            text = f"{str(frame) if frame.package else frame.function} {frame.source}".replace("tr_loss", "").replace("torch/optim", "")
+            text = f"{str(frame) if frame.package else frame.function} {frame.source}".replace("tr_loss", "").replace(
+                "torch/optim", ""
+            )
             for name, pattern in _PLACES:
                 if pattern.search(text):
                     return name
@@ -271,7 +297,9 @@ def frames_before(error: _errors.Error) -> tuple[Frame, ...]:
         match = _FRAME.match(lines[at]) or _BOX.match(lines[at]) or _NOTEBOOK.match(lines[at])
         if cell or match:
             source, line = _source(lines, at + 1)
-            groups = match.groupdict() if match else {"file": "the notebook", "line": cell["line"], "function": "<cell>"}
+            groups = (
+                match.groupdict() if match else {"file": "the notebook", "line": cell["line"], "function": "<cell>"}
+            )
             file = groups["file"]
             found.append(Frame(file, int(groups["line"] or line or 0), groups["function"], source, package_of(file)))
     return tuple(found)
@@ -299,7 +327,11 @@ def package_of(file: str) -> str:
             return after[0].removesuffix(".py") if after else ""
     if "unsloth_compiled_cache" in parts:
         return "unsloth"
-    if file.startswith("<frozen ") or re.search(r"[/\\]lib[/\\]python3\.\d+[/\\]", file) or re.search(r"[/\\]Lib[/\\]\w+\.py$", file):
+    if (
+        file.startswith("<frozen ")
+        or re.search(r"[/\\]lib[/\\]python3\.\d+[/\\]", file)
+        or re.search(r"[/\\]Lib[/\\]\w+\.py$", file)
+    ):
         return "python"
     if parts[-1].startswith("ipython-input") or file.startswith("<"):
         return ""
@@ -307,7 +339,11 @@ def package_of(file: str) -> str:
     for at in range(home, len(parts) - 1):
         # a checkout: the package's folder with its modules below it, and no script in somebody's folder of that name
         below = parts[at + 1 :]
-        if parts[at] in PACKAGES and not _NOT_PACKAGED & set(below) and (len(below) > 1 or parts[at - 1].lower() == parts[at] or below[0] in _ENTRIES):
+        if (
+            parts[at] in PACKAGES
+            and not _NOT_PACKAGED & set(below)
+            and (len(below) > 1 or parts[at - 1].lower() == parts[at] or below[0] in _ENTRIES)
+        ):
             return parts[at]
     return ""
 
@@ -335,7 +371,9 @@ def _split(error: _errors.Error) -> tuple[str, str]:
     """The innermost exception's type and message; a wrapper's message may hold another's."""
     text = error.paragraphs()[0]
     kind = error.type_name.rpartition(".")[2]
-    message = re.sub(r"^(?:[\w.]+: ?)?", "", text, count=1) if kind and text.startswith((error.type_name, kind)) else text
+    message = (
+        re.sub(r"^(?:[\w.]+: ?)?", "", text, count=1) if kind and text.startswith((error.type_name, kind)) else text
+    )
     inner = re.match(r"Worker failed with error '(?P<inner>.*)', please check", message)
     return kind, inner["inner"] if inner else message
 
@@ -350,7 +388,8 @@ def _with_the_message(advice: Advice, read: _Read) -> Advice:
 
 _OF_TORCH = re.compile(
     r"size of tensor a|Sizes of tensors must|all tensors to be on the same device|expanded size"
-    r"|mat1 and mat2|must have the same dtype|same reduction dim|_AssertionError")
+    r"|mat1 and mat2|must have the same dtype|same reduction dim|_AssertionError"
+)
 """Messages of torch that say "must" without saying what to do."""
 
 
@@ -363,8 +402,13 @@ def cure_in(message: str) -> str | None:
         return None
     at = sentences.index(found[0])
     # what "it" and "instead" refer to stands before
-    first = [sentences[at - 1]] if at and re.match(
-        r"(?:It|This|That|They|Please|You|Try|Use|Set)\b", found[0]) and len(sentences[at - 1]) < LONGEST_QUOTE / 2 else []
+    first = (
+        [sentences[at - 1]]
+        if at
+        and re.match(r"(?:It|This|That|They|Please|You|Try|Use|Set)\b", found[0])
+        and len(sentences[at - 1]) < LONGEST_QUOTE / 2
+        else []
+    )
     quoted = " ".join([*first, *found[:2]])
     return quoted if len(quoted) <= LONGEST_QUOTE else quoted[:LONGEST_QUOTE].rsplit(" ", 1)[0] + " ..."
 
@@ -375,7 +419,11 @@ def settings_in(text: str) -> tuple[str, ...]:
     for found in _SYMBOLS.finditer(_ADDRESS_ONLY.sub("", text)):
         name = next(one for one in found.groups() if one)
         plain_name = name.strip(".-")
-        if len(plain_name) > 2 and not re.fullmatch(r"[\d.]+", plain_name) and not plain_name.endswith((".py", ".json", ".txt")):
+        if (
+            len(plain_name) > 2
+            and not re.fullmatch(r"[\d.]+", plain_name)
+            and not plain_name.endswith((".py", ".json", ".txt"))
+        ):
             names.setdefault(name.strip("."), None)
     return tuple(names)[:NAMED]
 
@@ -411,8 +459,10 @@ def pip_name(package: str) -> str:
 
 def _install(package: str) -> str:
     """How a newer one is got."""
-    return "git pull in its folder, with its requirements" if package in NOT_ON_PYPI else (
-        f"pip install -U {pip_name(package)}"
+    return (
+        "git pull in its folder, with its requirements"
+        if package in NOT_ON_PYPI
+        else (f"pip install -U {pip_name(package)}")
     )
 
 
@@ -427,12 +477,10 @@ def _declared(package: str, other: str) -> str:
         return ""
     for line in wanted:
         found = re.match(
-            rf"{re.escape(pip_name(other))}(?:\[[^\]]*\])?\s*\(?(?P<specifier>[<>=!~][^;)]*)", line, re.IGNORECASE)
+            rf"{re.escape(pip_name(other))}(?:\[[^\]]*\])?\s*\(?(?P<specifier>[<>=!~][^;)]*)", line, re.IGNORECASE
+        )
         if found and "extra ==" not in line:
-            return (
-                f" ({called(package)} {version}, as installed here, asks for "
-                f"{other}{found['specifier'].strip()})"
-            )
+            return f" ({called(package)} {version}, as installed here, asks for {other}{found['specifier'].strip()})"
     return ""
 
 
@@ -447,8 +495,7 @@ def _pair_steps(caller: str, callee: str) -> tuple[str, ...]:
         )
     if not callee or callee == caller:
         return (
-            f"update {called(caller)} ({_install(caller)}), with the versions of its neighbours "
-            f"that it asks for",
+            f"update {called(caller)} ({_install(caller)}), with the versions of its neighbours that it asks for",
             f"pip show {pip_name(caller)} lists what it requires; pip check names what does not fit",
         )
     return (
@@ -475,7 +522,9 @@ def _versions(read: _Read) -> Advice | None:
     message = read.message
     imported = re.search(
         r"cannot import name '(?P<name>\w+)' from (?P<partly>partially initialized module "
-        r")?'(?P<module>[\w.]+)'(?: \((?P<path>[^)]*)\))?", message)
+        r")?'(?P<module>[\w.]+)'(?: \((?P<path>[^)]*)\))?",
+        message,
+    )
     if imported:
         return _import_name(imported, frame)
     submodule = re.search(r"No module named '(?P<module>(\w+)(?:\.\w+)+)'", message)
@@ -491,9 +540,10 @@ def _versions(read: _Read) -> Advice | None:
         package = module[2]
         steps = _pair_steps(caller if caller != package else "", package)
         if not caller:
-            steps = (*steps,
-                f"no file or folder called {package} may lie next to the script: it would be "
-                f"imported in its place")
+            steps = (
+                *steps,
+                f"no file or folder called {package} may lie next to the script: it would be imported in its place",
+            )
         says = (
             f"{_whose(frame)} uses {module['module']}.{module['name']}, which the "
             f"{called(package)} installed does not have."
@@ -503,13 +553,33 @@ def _versions(read: _Read) -> Advice | None:
         return _argument(read)
     lacking = re.search(
         r"'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'|type object '(?P<type>\w+)' "
-        r"has no attribute '(?P<member>\w+)'", message)
-    if lacking and read.type == "AttributeError" and (lacking["owner"] or "") not in _PLAIN_TYPES | {"NoneType", "Namespace", "DictConfig"}:
+        r"has no attribute '(?P<member>\w+)'",
+        message,
+    )
+    if (
+        lacking
+        and read.type == "AttributeError"
+        and (lacking["owner"] or "") not in _PLAIN_TYPES | {"NoneType", "Namespace", "DictConfig"}
+    ):
         return _attribute(lacking, read)
     return None
 
 
-_PLAIN_TYPES = {"list", "dict", "str", "int", "float", "tuple", "bool", "set", "function", "method", "bytes", "generator", "builtin_function_or_method"}
+_PLAIN_TYPES = {
+    "list",
+    "dict",
+    "str",
+    "int",
+    "float",
+    "tuple",
+    "bool",
+    "set",
+    "function",
+    "method",
+    "bytes",
+    "generator",
+    "builtin_function_or_method",
+}
 
 
 def _import_name(imported: re.Match[str], frame: Frame | None) -> Advice:
@@ -522,8 +592,8 @@ def _import_name(imported: re.Match[str], frame: Frame | None) -> Advice:
             f"imports, often because a file has the name of a package."
         )
         steps = (
-            f"no file of yours may be called {package}.py or have the name of another package" + (
-                f"; the one that was found is {path}" if path else ""),
+            f"no file of yours may be called {package}.py or have the name of another package"
+            + (f"; the one that was found is {path}" if path else ""),
             "otherwise a fault of the installed version: " + _pair_steps(caller, package)[0],
         )
         return Advice("versions", says, steps, _where(frame))
@@ -536,8 +606,7 @@ def _import_name(imported: re.Match[str], frame: Frame | None) -> Advice:
             f"rename the folder {package}/ next to the script or in the working directory, or "
             f"start from another directory",
             f'python -c "import {package}; print({package}.__path__)" shows which one is taken',
-            f"pip uninstall {pip_name(package)}, delete what is left of it in site-packages, and "
-            f"install it again",
+            f"pip uninstall {pip_name(package)}, delete what is left of it in site-packages, and install it again",
         )
         return Advice("versions", says, steps, _where(frame))
     if path and package_of(path) == "" and "packages" not in path and package in PACKAGES:
@@ -547,7 +616,9 @@ def _import_name(imported: re.Match[str], frame: Frame | None) -> Advice:
         )
         steps = (
             "rename it, or start from another directory; a checkout that is meant is updated "
-            "(git pull, pip install -e .)", *_pair_steps(caller, package))
+            "(git pull, pip install -e .)",
+            *_pair_steps(caller, package),
+        )
         return Advice("versions", says, steps, _where(frame))
     who = _whose(frame)
     says = (
@@ -559,9 +630,16 @@ def _import_name(imported: re.Match[str], frame: Frame | None) -> Advice:
             f"{called(package)} does not find {name} in its own {module}: files of two versions "
             f"are mixed, or its parts are not of the same version."
         )
-        return Advice("versions", says, (
-            f"pip uninstall {pip_name(package)}, then install it again (a second copy, a checkout "
-            f"on PYTHONPATH or an overwritten file mixes versions)", *_pair_steps(caller, "")[1:]), _where(frame))
+        return Advice(
+            "versions",
+            says,
+            (
+                f"pip uninstall {pip_name(package)}, then install it again (a second copy, a checkout "
+                f"on PYTHONPATH or an overwritten file mixes versions)",
+                *_pair_steps(caller, "")[1:],
+            ),
+            _where(frame),
+        )
     return Advice("versions", says, _pair_steps(caller, package), _where(frame))
 
 
@@ -575,7 +653,9 @@ def _owner(name: str) -> str:
         return "trl"
     if re.search(
         r"(?:ForCausalLM|ForConditionalGeneration|TokenizerFast|DecoderLayer|ImageProcessor\w*"
-        r"|RMSNorm)$", name):
+        r"|RMSNorm)$",
+        name,
+    ):
         return "transformers"
     return ""
 
@@ -603,9 +683,15 @@ def _argument(read: _Read) -> Advice | None:
             f"{who} does not have the setting {found['argument']}: {_whose(read.caller)} is "
             f"written for another version of it."
         )
-        steps = (f"drop or rename {found['argument']}" + (f" in the call at {place}" if not caller else ""), *_pair_steps(caller, owner or ""))
+        steps = (
+            f"drop or rename {found['argument']}" + (f" in the call at {place}" if not caller else ""),
+            *_pair_steps(caller, owner or ""),
+        )
         return Advice("setting", says, steps, place)
-    own = re.search(r"reward|score|collat|callback|format|accuracy|preprocess|<locals>|formatting", function) and owner == ""
+    own = (
+        re.search(r"reward|score|collat|callback|format|accuracy|preprocess|<locals>|formatting", function)
+        and owner == ""
+    )
     if own and caller:
         says = (
             f"{called(caller)} calls {function}, which "
@@ -613,12 +699,24 @@ def _argument(read: _Read) -> Advice | None:
         )
         steps = (
             f"give {function} the arguments that {called(caller)} hands over (see the call at "
-            f"{place}), and **kwargs for the rest",)
+            f"{place}), and **kwargs for the rest",
+        )
         return Advice("own-code", says, steps, place)
     if not caller:
         says = f"Your own call of {function} does not fit it: it {what}."
-        return Advice("own-code" if not owner else "versions", says, (f"look at the call at {place}", *(_pair_steps("", owner) if owner else ())), place)
-    other = owner if owner and owner != caller else next((one.package for one in reversed(read.frames) if one.package not in ("", "python", caller, *TOOLS)), "")
+        return Advice(
+            "own-code" if not owner else "versions",
+            says,
+            (f"look at the call at {place}", *(_pair_steps("", owner) if owner else ())),
+            place,
+        )
+    other = (
+        owner
+        if owner and owner != caller
+        else next(
+            (one.package for one in reversed(read.frames) if one.package not in ("", "python", caller, *TOOLS)), ""
+        )
+    )
     if caller.startswith("unsloth") or (owner or "").startswith("unsloth"):
         other = "unsloth_zoo" if caller == "unsloth" else "unsloth"
     if parts[0].endswith("Trainer") and len(parts) > 1 and owner == "":
@@ -630,9 +728,12 @@ def _argument(read: _Read) -> Advice | None:
             f"install the {called(caller)} that the project of {parts[0]} names (its requirements "
             f"or README), or update the project"
         )
-        return Advice("versions", says, (declared,
-            f"or let the method of {parts[0]} take what it is given: def {parts[-1]}(self, ..., "
-            f"**kwargs)"), place)
+        return Advice(
+            "versions",
+            says,
+            (declared, f"or let the method of {parts[0]} take what it is given: def {parts[-1]}(self, ..., **kwargs)"),
+            place,
+        )
     target = f"{function} of {called(owner)}" if owner and owner != caller else function
     says = (
         f"{called(caller)} calls {target} in a way it does not know: it {what}. That is a pair of "
@@ -669,8 +770,11 @@ def _attribute(lacking: re.Match[str], read: _Read) -> Advice | None:
         says = f"Your own file asks an object of class {owner} for {name}, which it does not have."
         steps = (
             f"look at {place}: another name, or another "
-            f"{called(whose) or 'version of the library'} than the script was written for",)
-        return Advice("versions" if whose else "own-code", says, (*steps, *(_pair_steps("", whose) if whose else ())), place)
+            f"{called(whose) or 'version of the library'} than the script was written for",
+        )
+        return Advice(
+            "versions" if whose else "own-code", says, (*steps, *(_pair_steps("", whose) if whose else ())), place
+        )
     says = f"{called(caller)} asks an object of class {owner} for {name}, which it does not have."
     if whose and whose != caller:
         says += (
@@ -693,24 +797,25 @@ def _setting(read: _Read) -> Advice | None:
     message = read.message
     found = re.search(
         r"'(?P<kind>Namespace|\w*Arguments|SimpleNamespace|Args|DictConfig|\w*Config)' object has "
-        r"no attribute '(?P<name>\w+)'", message)
+        r"no attribute '(?P<name>\w+)'",
+        message,
+    )
     if found and found["kind"] in ("Namespace", "SimpleNamespace", "Args", "DictConfig"):
         name, who = found["name"], _whose(frame)
-        says = (
-            f"{who} reads the option {name}, and the parser of the script that was started does "
-            f"not define it."
-        )
+        says = f"{who} reads the option {name}, and the parser of the script that was started does not define it."
         steps = (
             f"another entry script of the same project may define --{name} (--help lists the "
             f"options); this one does not know it",
-            "update the project (script and package must be of one version: pip install -e . "
-            "again after git pull)" if frame and frame.package else
-                "add the option to your parser, or read it with getattr(args, ..., default)",
+            "update the project (script and package must be of one version: pip install -e . again after git pull)"
+            if frame and frame.package
+            else "add the option to your parser, or read it with getattr(args, ..., default)",
         )
         return Advice("setting", says, steps, place)
     found = re.search(
         r"Key '(?P<name>[\w.]+)' is not in struct|Could not override '(?P<over>[\w.@/+]+)'|Key "
-        r"'(?P<key>[\w.]+)' not in '(?P<cls>\w+)'|Could not find '(?P<group>[\w./]+)'", message)
+        r"'(?P<key>[\w.]+)' not in '(?P<cls>\w+)'|Could not find '(?P<group>[\w./]+)'",
+        message,
+    )
     if found:
         name = next(one for one in (found["name"], found["over"], found["key"], found["group"]) if one)
         full = re.search(r"full_key: (?P<full>[\w.]+)", message)
@@ -720,8 +825,7 @@ def _setting(read: _Read) -> Advice | None:
             f"another version of the project than the configuration."
         )
         steps = (
-            f"look {name} up in the project's own YAML files of the version installed: names move "
-            f"between releases",
+            f"look {name} up in the project's own YAML files of the version installed: names move between releases",
             f"+{key}=VALUE on the command line adds a key that the configuration lacks (Hydra), "
             f"where the code reads it",
             "configuration, script and package of one version (a recipe from the main branch with "
@@ -730,49 +834,64 @@ def _setting(read: _Read) -> Advice | None:
         return Advice("setting", says, steps, place)
     found = re.search(
         r"Interpolation key '(?P<name>[^']+)' not found|Cannot find primary config "
-        r"'(?P<config>[^']+)'", message)
+        r"'(?P<config>[^']+)'",
+        message,
+    )
     if found:
-        what = f"The configuration refers to {found['name']}, which is not in it" if found["name"] else (
-            f"Hydra does not find the configuration {found['config']}"
+        what = (
+            f"The configuration refers to {found['name']}, which is not in it"
+            if found["name"]
+            else (f"Hydra does not find the configuration {found['config']}")
         )
         steps = (
             "configuration and package of one version; --config-path (an absolute one) and "
             "--config-name as the files are",
-            "the message and hydra.searchpath say where it looked")
+            "the message and hydra.searchpath say where it looked",
+        )
         return Advice("setting", what + ".", steps, place)
     found = re.search(
         r"Value '(?P<value>[^']*)'.{0,40} (?:could not be converted to|is not a valid|is "
-        r"incompatible with type hint) '?(?P<type>\w+)", message)
+        r"incompatible with type hint) '?(?P<type>\w+)",
+        message,
+    )
     if found:
         full = re.search(r"full_key: (?P<full>[\w.]+)", message)
         key = full["full"] if full else "the setting"
-        return Advice("setting", f"{key} is {found['value']!r}, and {found['type']} is expected.", (
-            f"give {key} a value of that type (quotes, brackets and null are read by Hydra)",), place)
+        return Advice(
+            "setting",
+            f"{key} is {found['value']!r}, and {found['type']} is expected.",
+            (f"give {key} a value of that type (quotes, brackets and null are read by Hydra)",),
+            place,
+        )
     missing = re.search(
         r"Missing mandatory value: (?P<name>[\w.]+)|the following arguments are required: "
-        r"(?P<names>.+)", message)
+        r"(?P<names>.+)",
+        message,
+    )
     if missing:
         name = missing["name"] or missing["names"]
-        return Advice("setting", f"The setting {name} has no value and needs one.", (
-            f"give {name} on the command line or in the configuration",), place)
+        return Advice(
+            "setting",
+            f"The setting {name} has no value and needs one.",
+            (f"give {name} on the command line or in the configuration",),
+            place,
+        )
     source = read.last.source if read.last else ""
     if "NoneType" in message and source:
         names = settings_of(source)
         whose = _whose(read.last)
         if names:
-            says = (
-                f"{whose} meets None at “{source[:LONGEST_QUOTE]}”: a setting that is read there "
-                f"has no value."
+            says = f"{whose} meets None at “{source[:LONGEST_QUOTE]}”: a setting that is read there has no value."
+            steps = (
+                f"set {', '.join(names)}, or leave out what makes the code read it",
+                *(_update(read.last.package) if read.last and read.last.package else ()),
             )
-            steps = (f"set {', '.join(names)}, or leave out what makes the code read it", *(_update(read.last.package) if read.last and read.last.package else ()))
             return Advice("setting", says, steps, place)
     return None
 
 
 def _update(package: str) -> tuple[str, ...]:
-    return (
-        f"if that is not it: a newer {called(package)} ({_install(package)}), since it does not "
-        f"say what it lacks",)
+    return (f"if that is not it: a newer {called(package)} ({_install(package)}), since it does not say what it lacks",)
 
 
 def _weights(read: _Read) -> Advice | None:
@@ -783,7 +902,9 @@ def _weights(read: _Read) -> Advice | None:
     weight = name if name and _WEIGHT.search(name) and "." in name else ""
     loading = re.search(r"size mismatch for ([\w.]+)", message) or re.search(
         r"()(?:Missing|Unexpected) key\(s\)|Error\(s\) in loading state_dict|not found in (?:the "
-        r")?(?:state_?dict|checkpoint)|no module or parameter named", message)
+        r")?(?:state_?dict|checkpoint)|no module or parameter named",
+        message,
+    )
     if not weight and not loading:
         return None
     place, frame = _where(read.last), read.caller
@@ -791,7 +912,14 @@ def _weights(read: _Read) -> Advice | None:
     named = weight or (loading[1] if loading else "")
     if sync and (weight or "no module" in message):
         engine = next((one for one in ("sglang", "vllm") if any(item.package == one for item in read.frames)), "vllm")
-        trainer = next((item.package for item in reversed(read.frames) if item.package not in ("", "python", "vllm", "sglang", *TOOLS)), "")
+        trainer = next(
+            (
+                item.package
+                for item in reversed(read.frames)
+                if item.package not in ("", "python", "vllm", "sglang", *TOOLS)
+            ),
+            "",
+        )
         who = called(trainer) if trainer else "the trainer"
         says = (
             f"{who} hands {called(engine)} a weight called {named or 'otherwise'}, which the "
@@ -803,20 +931,21 @@ def _weights(read: _Read) -> Advice | None:
             steps = (
                 "that name is LoRA's (PEFT wraps the layers): merge the adapter before weights "
                 "are sent, or switch LoRA off as a check; a newer trainer renames or merges by "
-                "itself",)
+                "itself",
+            )
         elif re.search(r"visual|language_model|vision", named):
             steps = (
                 "transformers from 4.52 on names the parts of vision models differently: take the "
-                "transformers that this " + called(engine) +
-                " was made for, or update both",)
+                "transformers that this " + called(engine) + " was made for, or update both",
+            )
         elif re.search(r"experts|gate|router", named):
             steps = (
                 "experts (MoE) are fused on one side and single on the other: a newer trainer "
-                "that knows this model, or the versions it names for it",)
+                "that knows this model, or the versions it names for it",
+            )
         declared = _declared(trainer, engine) if trainer else ""
         steps += (
-            f"the versions of {who}, {called(engine)} and transformers that the project pins for "
-            f"this model{declared}",
+            f"the versions of {who}, {called(engine)} and transformers that the project pins for this model{declared}",
             "the engine must have been started with the very model that is trained (same folder, "
             "no quantization, no added tokens)",
         )
@@ -832,8 +961,7 @@ def _weights(read: _Read) -> Advice | None:
             "needs its base model, a sharded checkpoint its merge first",
             "a resized vocabulary, a value head or a prefix (module., _orig_mod., "
             "base_model.model.) makes such a difference",
-            f"{_whose(frame)} of the version that wrote it; otherwise update "
-            f"{called('transformers')} with it",
+            f"{_whose(frame)} of the version that wrote it; otherwise update {called('transformers')} with it",
         )
         return Advice("weights", says, steps, place)
     return None
@@ -859,10 +987,7 @@ def _column(read: _Read) -> Advice | None:
     frame, place = read.last, _where(read.last)
     held = re.search(r'key "(\w+)" not found in (?:TensorDict|DataProto)', message)
     if held:
-        says = (
-            f"The batch has no tensor {held[1]!r}, which {_whose(read.caller)} reads "
-            f"({_where(read.caller)})."
-        )
+        says = f"The batch has no tensor {held[1]!r}, which {_whose(read.caller)} reads ({_where(read.caller)})."
         steps = (
             f"the step that makes {held[1]} did not run, or is of another version: a rollout, a "
             f"tool or a reward that adds it, switched off or taken from another commit",
@@ -871,19 +996,25 @@ def _column(read: _Read) -> Advice | None:
         )
         return Advice("column", says, steps, _where(read.caller))
     inside = frame is not None and frame.package in _WITHOUT_DATA
-    if not name or not (found or (not inside and (read.within(_IN_DATA, 3) or (read.own is not None and read.within(_IN_REWARD, 3))))):
+    if not name or not (
+        found or (not inside and (read.within(_IN_DATA, 3) or (read.own is not None and read.within(_IN_REWARD, 3))))
+    ):
         return None
     whose = _whose(read.caller)
-    says = f"A row of the data has no {name!r}; {whose} asks for it at {place}." if frame else (
-        f"A row of the data has no {name!r}."
+    says = (
+        f"A row of the data has no {name!r}; {whose} asks for it at {place}."
+        if frame
+        else (f"A row of the data has no {name!r}.")
     )
     steps = [
         f"print(dataset.column_names) and one row: is {name} there, spelt like that, in the "
-        f"training and the validation file?"]
+        f"training and the validation file?"
+    ]
     if frame and frame.package and frame.package not in TOOLS:
         steps.append(
             f"write the data as {called(frame.package)} wants it (its own data preparation script "
-            f"or documented format), or give it the name your column has")
+            f"or documented format), or give it the name your column has"
+        )
         if frame.package in ("trl", "transformers", "unsloth"):
             steps.append("remove_unused_columns=False, if the column is there and was dropped")
     else:
@@ -897,16 +1028,22 @@ def _network(read: _Read) -> Advice | None:
         return None  # processes of the run among each other
     if not re.search(
         r"Connect|Timeout|HTTP|SSL|Proxy|Max retries|APIError|RateLimit|Authentication"
-        r"|RemoteDisconnected|Unauthorized|status code", f"{read.type} {read.message}"):
+        r"|RemoteDisconnected|Unauthorized|status code",
+        f"{read.type} {read.message}",
+    ):
         return None
     message = read.message
     found = re.search(
         r"host='?(?P<host>[\w.-]+)'?(?:, port=(?P<port>\d+))?"
         r"|https?://(?P<url>[\w.-]+)(?::(?P<urlport>\d+))?"
-        r"|(?P<ip>\d+\.\d+\.\d+\.\d+):(?P<ipport>\d+)", message)
+        r"|(?P<ip>\d+\.\d+\.\d+\.\d+):(?P<ipport>\d+)",
+        message,
+    )
     status = re.search(
         r"(?:[Ss]tatus|[Cc]ode|HTTP|[Ee]rror|[Ff]ailed|response)\W{0,8}\b(401|403|404|408|429|500"
-        r"|502|503|504)\b|^\W{0,2}(401|403|404|408|429|500|502|503|504) ", message)
+        r"|502|503|504)\b|^\W{0,2}(401|403|404|408|429|500|502|503|504) ",
+        message,
+    )
     if not found and not status:
         return None
     number = next((one for one in status.groups() if one), "") if status else ""
@@ -921,8 +1058,10 @@ def _network(read: _Read) -> Advice | None:
             "nothing answered behind the gateway", "503":
             "it is not ready or overloaded", "504": "it took too long",
     }  # fmt: skip
-    said = f"{address} answered {number}: {meanings[number]}." if number else (
-        f"{address} could not be reached or did not answer in time."
+    said = (
+        f"{address} answered {number}: {meanings[number]}."
+        if number
+        else (f"{address} could not be reached or did not answer in time.")
     )
     own = bool(re.match(r"(?:localhost|0\.0\.0\.0|127\.|10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.)", host))
     place = _where(read.caller)
@@ -932,19 +1071,23 @@ def _network(read: _Read) -> Advice | None:
             f"not; curl http://{address}/ from this machine",
             "http_proxy set in the environment catches local addresses too: "
             "no_proxy=localhost,127.0.0.1 and the host's own address",
-            "fewer requests at once, and a longer time limit in the script")
+            "fewer requests at once, and a longer time limit in the script",
+        )
     elif "huggingface" in host:
         steps = (
-            f"reach {host} from this machine (compute nodes often cannot), or HF_ENDPOINT of a "
-            f"mirror",
-            "download the model before and give its folder; HF_HUB_OFFLINE=1 then asks nobody")
+            f"reach {host} from this machine (compute nodes often cannot), or HF_ENDPOINT of a mirror",
+            "download the model before and give its folder; HF_HUB_OFFLINE=1 then asks nobody",
+        )
     elif "wandb" in host:
-        steps = ("WANDB_MODE=offline, or report_to=none; the run does not need it",
-            f"reach {host} from this machine (proxy, firewall)")
+        steps = (
+            "WANDB_MODE=offline, or report_to=none; the run does not need it",
+            f"reach {host} from this machine (proxy, firewall)",
+        )
     else:
-        steps = (f"does {host} answer from this machine (curl, proxy, key, quota)?",
-            "what calls it during training should survive a failure: retry, a time limit, and a "
-            "reward for the rest")
+        steps = (
+            f"does {host} answer from this machine (curl, proxy, key, quota)?",
+            "what calls it during training should survive a failure: retry, a time limit, and a reward for the rest",
+        )
     who = f" It is called by {_whose(read.caller)} ({place})." if place else ""
     return Advice("network", said + who, steps, place)
 
@@ -954,20 +1097,28 @@ def _own_code(read: _Read) -> Advice | None:
     frame = read.own
     if frame is None or read.type in ("ModuleNotFoundError", "ImportError"):
         return None
-    earlier = [one for one in read.frames[: read.frames.index(frame)] if one.package in PACKAGES and one.package not in TOOLS]
+    earlier = [
+        one for one in read.frames[: read.frames.index(frame)] if one.package in PACKAGES and one.package not in TOOLS
+    ]
     reward = bool(_IN_REWARD.search(frame.function) or _IN_REWARD.search(frame.file.rpartition("/")[2]))
-    what = "reward function" if reward else "function" if frame.function not in ("<module>", "main", "<cell>") else "script"
+    what = (
+        "reward function"
+        if reward
+        else "function"
+        if frame.function not in ("<module>", "main", "<cell>")
+        else "script"
+    )
     by = f", which {called(earlier[-1].package)} calls," if earlier else ""
-    says = f"Your own {what} {frame.function if what != 'script' else ''}".strip() + (
-        f"{by} raised it, at {frame.file}{':' + str(frame.line) if frame.line else ''}"
-    ) + (
-        f": “{frame.source[:LONGEST_QUOTE]}”." if frame.source else ".")
+    says = (
+        f"Your own {what} {frame.function if what != 'script' else ''}".strip()
+        + (f"{by} raised it, at {frame.file}{':' + str(frame.line) if frame.line else ''}")
+        + (f": “{frame.source[:LONGEST_QUOTE]}”." if frame.source else ".")
+    )
     if reward:
         steps = (
             f"make {frame.function} survive what it cannot score: one odd completion is enough to "
             f"end the run (try, and a reward of 0.0)",
-            f"call {frame.function} by hand on a few real completions and rows; print what it "
-            f"gets at that line",
+            f"call {frame.function} by hand on a few real completions and rows; print what it gets at that line",
         )
     elif read.within(_IN_DATA):
         steps = (f"print what {frame.function} gets at that line: a row of another shape than it expects",)
@@ -995,37 +1146,61 @@ _SHAPES = re.compile(
 )
 _DTYPES = re.compile(
     r"dtype|same type|scalar type|expected \w+ (?:type )?but (?:got|found) \w+|Half|BFloat16"
-    r"|bfloat16 != |Float and|FloatTensor")
+    r"|bfloat16 != |Float and|FloatTensor"
+)
 _DEVICES = re.compile(
     r"same device|two devices|device meta|on cpu|device type|cuda:\d|Torch not compiled with CUDA"
-    r"|is on device")
+    r"|is on device"
+)
 _SHARDED = re.compile(r"mixed torch\.Tensor and DTensor|DTensor")
 
 
 def _numbers(read: _Read) -> Advice | None:
     """Shapes, types of numbers or devices that do not match, by where in a run they met."""
-    if read.type not in ("RuntimeError", "ValueError", "AssertionError", "IndexError", "TorchRuntimeError", "TypeError", "InternalTorchDynamoError") or not read.message:
+    if (
+        read.type
+        not in (
+            "RuntimeError",
+            "ValueError",
+            "AssertionError",
+            "IndexError",
+            "TorchRuntimeError",
+            "TypeError",
+            "InternalTorchDynamoError",
+        )
+        or not read.message
+    ):
         return None
     message = read.message
     if _SHARDED.search(message):
         return _sharded(read)
-    kind = next((name for name, pattern in (("devices", _DEVICES), ("dtypes", _DTYPES), ("shapes", _SHAPES)) if pattern.search(message)), "")
+    kind = next(
+        (
+            name
+            for name, pattern in (("devices", _DEVICES), ("dtypes", _DTYPES), ("shapes", _SHAPES))
+            if pattern.search(message)
+        ),
+        "",
+    )
     if not kind or not (read.frames or kind != "shapes"):
         return None
     frame, where = read.caller, read.place()
     whose, place = _whose(frame), _where(frame)
-    noun = {"devices": "Tensors on different devices", "dtypes":
-        "Tensors of different number types", "shapes": "Tensors of different shapes"}[kind]
+    noun = {
+        "devices": "Tensors on different devices",
+        "dtypes": "Tensors of different number types",
+        "shapes": "Tensors of different shapes",
+    }[kind]
     says = f"{noun} met{' ' + where if where else ''}" + (f", in {whose} ({place})." if frame else ".")
     sync = where.startswith("while weights")
     if kind == "dtypes":
         first = (
             "load the trained model in the type the engine has (torch_dtype=bfloat16, or the "
-            "engine's dtype), or cast before weights are sent" if sync
-            else
-                "one type throughout: bf16=True with torch_dtype=bfloat16 (or float32 "
-                "everywhere); a layer that was left in another type (lm_head, adapter, value "
-                "head) is cast to the model's"
+            "engine's dtype), or cast before weights are sent"
+            if sync
+            else "one type throughout: bf16=True with torch_dtype=bfloat16 (or float32 "
+            "everywhere); a layer that was left in another type (lm_head, adapter, value "
+            "head) is cast to the model's"
         )
     elif kind == "devices":
         first = (
@@ -1059,7 +1234,8 @@ def _numbers(read: _Read) -> Advice | None:
         steps.append(
             f"no frame of your own is inside: a newer {called(frame.package)} "
             f"({_install(frame.package)}) with the versions it asks for, if the settings do not "
-            f"explain it")
+            f"explain it"
+        )
     return Advice(kind, says, tuple(steps), place)
 
 
@@ -1067,15 +1243,20 @@ def _sharded(read: _Read) -> Advice:
     """A tensor of FSDP2 or of tensor parallelism met a plain one."""
     frame, where = read.caller, read.place()
     says = (
-        f"A sharded tensor (DTensor, of FSDP2 or tensor parallelism) met a plain "
-        f"one{' ' + where if where else ''}"
-    ) + (
-        f", in {_whose(frame)} ({_where(frame)})." if frame else ".")
-    trainer = next((one.package for one in reversed(read.frames) if one.package not in ("", "python", "vllm", "sglang", *TOOLS)), "")
+        f"A sharded tensor (DTensor, of FSDP2 or tensor parallelism) met a plain one{' ' + where if where else ''}"
+    ) + (f", in {_whose(frame)} ({_where(frame)})." if frame else ".")
+    trainer = next(
+        (one.package for one in reversed(read.frames) if one.package not in ("", "python", "vllm", "sglang", *TOOLS)),
+        "",
+    )
     engine = next((one.package for one in reversed(read.frames) if one.package in ("vllm", "sglang")), "torch")
     steps = (
         "the weights have to be gathered where they are handed over (param.full_tensor()): "
-        + (f"a newer {called(trainer)} does so for its version of torch and {called(engine)}" if trainer else "update the trainer"),
+        + (
+            f"a newer {called(trainer)} does so for its version of torch and {called(engine)}"
+            if trainer
+            else "update the trainer"
+        ),
         f"the versions of torch{' and ' + called(engine) if engine != 'torch' else ''} that "
         f"{called(trainer) if trainer else 'it'} "
         f"names{_declared(trainer, 'torch') if trainer else ''}",
@@ -1089,15 +1270,22 @@ def _lookup(read: _Read) -> Advice | None:
     source, frame = (read.last.source, read.last) if read.last else ("", None)
     found = re.search(
         r"(\w*(?:mapping|map|config|adapters|registry|table|dict|classes|functions|fns|types"
-        r"|templates|factory|models)\w*)\[", source, re.IGNORECASE)
+        r"|templates|factory|models)\w*)\[",
+        source,
+        re.IGNORECASE,
+    )
     name = read.message.strip().strip("'\"")
-    if read.type != "KeyError" or not found or frame is None or not frame.package or frame.package in TOOLS or len(name) > 60:
+    if (
+        read.type != "KeyError"
+        or not found
+        or frame is None
+        or not frame.package
+        or frame.package in TOOLS
+        or len(name) > 60
+    ):
         return None
     who = called(frame.package)
-    says = (
-        f"{who} looks {name!r} up in its {found[1]} and does not find it: this {who} does not "
-        f"know that name."
-    )
+    says = f"{who} looks {name!r} up in its {found[1]} and does not find it: this {who} does not know that name."
     steps = (
         f"is {name!r} spelt as the documentation of {who} has it, and was it made or registered "
         f"before? Names of commands move (help of the version installed)",
@@ -1113,24 +1301,37 @@ def _file(read: _Read) -> Advice | None:
         path = re.search(r"'([^']+)'|\"([^\"]+)\"", read.message)
         name = (path[1] or path[2]) if path else "the file"
         says = f"{name} does not exist on this machine" + (
-            f"; {_whose(read.caller)} wants to read it ({place})." if place else ".")
-        relative = "" if name.startswith(("/", "~")) or not path else (
-            "it is relative to the directory the run was started in (for Ray, to that of the "
-            "worker): give the whole path"
+            f"; {_whose(read.caller)} wants to read it ({place})." if place else "."
         )
-        steps = (relative or
-            "every machine and container of the run must see that path (mounts, a download or "
+        relative = (
+            ""
+            if name.startswith(("/", "~")) or not path
+            else (
+                "it is relative to the directory the run was started in (for Ray, to that of the "
+                "worker): give the whole path"
+            )
+        )
+        steps = (
+            relative
+            or "every machine and container of the run must see that path (mounts, a download or "
             "preparation step that was left out)",
-            "ls it on the machine, under the user, where the process runs")
+            "ls it on the machine, under the user, where the process runs",
+        )
         return Advice("file", says, steps, place)
     if read.type == "JSONDecodeError":
         says = (
             f"What is read as JSON is none{', at ' + place if place else ''}: an empty answer or "
             f"a page of HTML from a server, or a broken line of a file."
         )
-        return Advice("file", says, (
-            "print the first hundred characters of it; a server: its status and log; a file: the "
-            "line that the message names",), place)
+        return Advice(
+            "file",
+            says,
+            (
+                "print the first hundred characters of it; a server: its status and log; a file: the "
+                "line that the message names",
+            ),
+            place,
+        )
     return None
 
 
@@ -1138,32 +1339,31 @@ def _gpu(read: _Read) -> Advice | None:
     """The GPU refused an operation."""
     found = re.search(
         r"(?:(?:CUDA|HIP|NPU|XPU|MUSA)(?: runtime)? error: )?(?P<what>CUBLAS_STATUS_\w+"
-        r"|CUDNN_STATUS_\w+)", read.message)
-    found = found or re.search(
-        r"(?:CUDA|HIP|NPU|XPU|MUSA)(?: runtime)? error: (?P<what>[^.\n]{3,80})", read.message)
+        r"|CUDNN_STATUS_\w+)",
+        read.message,
+    )
+    found = found or re.search(r"(?:CUDA|HIP|NPU|XPU|MUSA)(?: runtime)? error: (?P<what>[^.\n]{3,80})", read.message)
     if not found:
         return None
     frame = read.caller
     where = read.place() if read.frames and read.frames[-1].package == "torch" else ""
     says = (
-        f"The GPU refused an operation "
-        f"({found['what'].split(' CUDA kernel')[0].split(' HIP kernel')[0].strip()})"
-    ) + (f" {where}" if where else "") + (
-        f", or one before {_where(frame)}: kernels run later than they are called." if frame else ".")
+        (f"The GPU refused an operation ({found['what'].split(' CUDA kernel')[0].split(' HIP kernel')[0].strip()})")
+        + (f" {where}" if where else "")
+        + (f", or one before {_where(frame)}: kernels run later than they are called." if frame else ".")
+    )
     steps = (
         "CUDA_LAUNCH_BLOCKING=1 (HIP: AMD_SERIALIZE_KERNEL=3) for one short run: the traceback "
         "then ends at the operation itself",
-        "the same step on the CPU, or with a smaller batch: an index out of range and a full GPU "
-        "both end like this",
+        "the same step on the CPU, or with a smaller batch: an index out of range and a full GPU both end like this",
         "python -m torch.utils.collect_env: the torch build, the driver and the GPU must fit each other",
     )
     return Advice("gpu", says, steps, _where(frame))
 
 
 _CONDITIONS = {
-    "dtype":
-        "it compares number types: one type for all weights (an adapter, a value head or a layer "
-        "left in float32 next to bfloat16 breaks that)",
+    "dtype": "it compares number types: one type for all weights (an adapter, a value head or a layer "
+    "left in float32 next to bfloat16 breaks that)",
     "is_available": "it asks whether something is installed or present on this machine",
     "shape": "it compares shapes: print both sides of it",
     "device": "it compares devices: print where both sides lie",
@@ -1191,8 +1391,9 @@ def _assertion(read: _Read) -> Advice | None:
         steps.append(f"change {', '.join(names)}, which the check reads, so that it holds")
     elif message:
         named = settings_in(message)
-        steps.append(f"see to it that it holds: {message[:LONGEST_QUOTE]}" + (
-            f" (it names {', '.join(named)})" if named else ""))
+        steps.append(
+            f"see to it that it holds: {message[:LONGEST_QUOTE]}" + (f" (it names {', '.join(named)})" if named else "")
+        )
     elif condition:
         steps.append(f"see to it that it holds: {condition['condition'][:LONGEST_QUOTE]}")
     about = next((words for word, words in _CONDITIONS.items() if condition and word in condition["condition"]), "")
@@ -1200,8 +1401,8 @@ def _assertion(read: _Read) -> Advice | None:
         steps.append(about)
     if frame and frame.package:
         steps.append(
-            f"{place} shows the lines around the check; if the settings agree with it, a newer "
-            f"{called(frame.package)}")
+            f"{place} shows the lines around the check; if the settings agree with it, a newer {called(frame.package)}"
+        )
     return Advice("assertion", says, tuple(steps), place)
 
 
@@ -1211,8 +1412,10 @@ def _said_alone(read: _Read) -> Advice | None:
     if said is None:
         return None
     place = _where(read.last)
-    says = f"{_whose(read.caller)} refuses to go on, and says why." if read.frames else (
-        "The message says itself what to change."
+    says = (
+        f"{_whose(read.caller)} refuses to go on, and says why."
+        if read.frames
+        else ("The message says itself what to change.")
     )
     return Advice("message", says, (_quote(said, read),), place)
 
@@ -1224,7 +1427,14 @@ def _library(read: _Read) -> Advice | None:
         return None
     place, source = _where(frame), frame.source
     where = read.place()
-    above = next((one.package for one in reversed(read.frames) if one.package in PACKAGES and one.package not in TOOLS | {frame.package}), "")
+    above = next(
+        (
+            one.package
+            for one in reversed(read.frames)
+            if one.package in PACKAGES and one.package not in TOOLS | {frame.package}
+        ),
+        "",
+    )
     by = f" (which {called(above)} calls)" if above and frame.package not in PACKAGES else ""
     who = called(above) if by else called(frame.package)
     if source.startswith("raise") and read.message:
@@ -1234,39 +1444,48 @@ def _library(read: _Read) -> Advice | None:
         )
         names = settings_in(read.message)
         steps = [f"the message names {', '.join(names)}: is that what you meant to give?"] if names else []
-        steps.append(
-            f"the lines above {place} show what was checked; if all is as it should be, a newer "
-            f"{who}")
+        steps.append(f"the lines above {place} show what was checked; if all is as it should be, a newer {who}")
         return Advice("library", says, tuple(steps), place)
-    says = f"It failed inside of {called(frame.package)}{by}" + (f", {where}" if where else "") + f", at {place}" + (
-        f": “{source[:LONGEST_QUOTE]}”." if source else ".")
+    says = (
+        f"It failed inside of {called(frame.package)}{by}"
+        + (f", {where}" if where else "")
+        + f", at {place}"
+        + (f": “{source[:LONGEST_QUOTE]}”." if source else ".")
+    )
     names = settings_of(source)
     steps = []
     if "NoneType" in read.message:
         steps.append(
             "something on that line is None: what should have made it failed or was left out "
-            "(warnings above), or a setting has no value")
+            "(warnings above), or a setting has no value"
+        )
     if names:
         steps.append(
-            f"the settings read on that line: {', '.join(names)}; are they what "
-            f"{called(frame.package)} expects?")
+            f"the settings read on that line: {', '.join(names)}; are they what {called(frame.package)} expects?"
+        )
     if re.search(
         r"unsupported operand type|must be (?:str|real number|int|float)|not (?:iterable"
-        r"|subscriptable|callable)|object cannot be|has no len\(\)", read.message) and _IN_REWARD.search(source + frame.function):
+        r"|subscriptable|callable)|object cannot be|has no len\(\)",
+        read.message,
+    ) and _IN_REWARD.search(source + frame.function):
         steps.append(
-            "a reward function handed over something else than one number for each answer (a "
-            "dict, a list, None)")
+            "a reward function handed over something else than one number for each answer (a dict, a list, None)"
+        )
     handed = re.search(
         r"'(list|dict|str|int|float|tuple|bool|ndarray|bytes)' object (?:has no attribute|is not"
-        r"|does not|cannot)|(list|string) indices must be integers", read.message)
+        r"|does not|cannot)|(list|string) indices must be integers",
+        read.message,
+    )
     if handed:
         steps.append(
             f"it was handed a value of type {handed[1] or handed[2]} where it expects something "
-            f"else: a row of the data, a reward or a setting of another form (print it)")
+            f"else: a row of the data, a reward or a setting of another form (print it)"
+        )
     steps.append(
         f"no frame of your own is inside: a fault of {who}, or a case it does not handle. A newer "
         f"{who} ({_install(above if by else frame.package)}), and its issues searched for the "
-        f"message")
+        f"message"
+    )
     return Advice("library", says, tuple(steps), place)
 
 

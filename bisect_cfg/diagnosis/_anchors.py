@@ -30,17 +30,17 @@ CHEAP = 8
 
 # Lines that healthy logs are full of. An anchor found here would stop the scan on every one of them.
 _HEALTHY = (
-    "{'loss': 0.0, 'grad_norm': 0.3, 'learning_rate': 1e-06, 'num_tokens': 81.0,"
-    " 'completions/mean_length': 8.0, 'completions/clipped_ratio': 0.1,"
-    " 'rewards/accuracy_reward/mean': 0.5, 'reward_std': 0.1, 'kl': 0.0,"
-    " 'frac_reward_zero_std': 0.0, 'clip_ratio/region_mean': 0.0, 'entropy': 0.4, 'epoch': 0.1}"
-    "step:1 - global_seqlen/mean:9 - actor/pg_loss:0.1 - critic/rewards/max:1.0 - timing_s/step:9.0"
-    "Loading checkpoint shards: 100%|##########| 2/2 [00:01<00:00, 1.2it/s] None True False"
-    " an exception, unable to be, which is not supported for the name ' of a module ' or package ; it does not exist: the"
-    " operator and the divide by zero, a command: not found, argument : error: failed, invalid loading of keys, "
-    " The TypeError: ValueError: is not available; has no attribute ' is not defined 'name ' corrupted 's value' process"
-    " mini_batch_size should be larger than 0 after, for \"reward\", line 12, in site-packages dist-packages File \""
-).encode()
+    b"{'loss': 0.0, 'grad_norm': 0.3, 'learning_rate': 1e-06, 'num_tokens': 81.0,"
+    b" 'completions/mean_length': 8.0, 'completions/clipped_ratio': 0.1,"
+    b" 'rewards/accuracy_reward/mean': 0.5, 'reward_std': 0.1, 'kl': 0.0,"
+    b" 'frac_reward_zero_std': 0.0, 'clip_ratio/region_mean': 0.0, 'entropy': 0.4, 'epoch': 0.1}"
+    b"step:1 - global_seqlen/mean:9 - actor/pg_loss:0.1 - critic/rewards/max:1.0 - timing_s/step:9.0"
+    b"Loading checkpoint shards: 100%|##########| 2/2 [00:01<00:00, 1.2it/s] None True False"
+    b" an exception, unable to be, which is not supported for the name ' of a module ' or package ; it does not exist: the"
+    b" operator and the divide by zero, a command: not found, argument : error: failed, invalid loading of keys, "
+    b" The TypeError: ValueError: is not available; has no attribute ' is not defined 'name ' corrupted 's value' process"
+    b' mini_batch_size should be larger than 0 after, for "reward", line 12, in site-packages dist-packages File "'
+)
 
 
 @functools.cache

@@ -22,7 +22,8 @@ from bisect_cfg.diagnosis._text import plain, split_all
 
 RAISED, NATIVE, SAID, LOGGED, AFTERWARDS, STATUS = range(6)
 """How much an error says about the cause, most first: an exception; a crash of native code; a program's own words; a
-logger's line at level ERROR; an exception that follows from another process's death; a wrapper or a bare exit status."""
+logger's line at level ERROR; an exception that follows from another process's death; a wrapper or a bare exit
+status."""
 
 FIRST, LAST = 64, 64
 """Errors kept from the beginning and from the end of a log. A thousand ranks print a thousand of them."""
@@ -73,7 +74,9 @@ _SAID = re.compile(
     r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^make: \*\*\*|^ninja: |[Ee]rror response from daemon"
     r"|slurmstepd: error|srun: error|fatal error: "
 )
-_LEVEL = re.compile(r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)|^\[?[EF]\d{4} \d\d:\d\d|\[E[ \d]|,\d{3} [EFC] \d+ \d+\]")
+_LEVEL = re.compile(
+    r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)|^\[?[EF]\d{4} \d\d:\d\d|\[E[ \d]|,\d{3} [EFC] \d+ \d+\]"
+)
 _STATUS = re.compile(
     r"exitcode\s*: *-?[1-9]|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)[ :=]*-?(?:[1-9]|0x[cC])|exits with return code = -?[1-9]"
     r"|OOMKilled|OUT_OF_MEMORY|TERM_MEMLIMIT|Exited \(1\d\d\)|non-zero (?:exit|return)|was sent SIGKILL|terminated abruptly"
@@ -203,7 +206,15 @@ class Errors:
         if judged is None or (indented and judged[0] == LOGGED):
             return
         rank, type_name = judged
-        error = Error(number, said.removeprefix("E   ").strip(), who, rank, type_name, traced=raised is not None, stamped=bool(when))
+        error = Error(
+            number,
+            said.removeprefix("E   ").strip(),
+            who,
+            rank,
+            type_name,
+            traced=raised is not None,
+            stamped=bool(when),
+        )
         rest = block[end + 1 : end + 1 + PARAGRAPH_BYTES]
         error.more = list(_continued(rest, error))
         if len(rest) < PARAGRAPH_BYTES:
@@ -290,7 +301,7 @@ def _weight(said: str, rank: int) -> int:
 
 
 def _quoted(text: str, position: int) -> bool:
-    return any(text.count(mark, 0, position) % 2 for mark in "\"`")
+    return any(text.count(mark, 0, position) % 2 for mark in '"`')
 
 
 def unframed(text: str) -> str:

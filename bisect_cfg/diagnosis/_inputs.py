@@ -31,7 +31,9 @@ PEEK = 1 << 13
 
 LOGS = (".log", ".out", ".err", ".txt", ".stdout", ".stderr")
 METRICS = ("trainer_state.json", "trainer_log.jsonl", "log_history.json", "metrics.jsonl", "logging.jsonl")
-NO_LOGS = re.compile(r"requirements|merges\.txt|vocab|license|readme|special_tokens|added_tokens|pip|conda|constraints", re.I)
+NO_LOGS = re.compile(
+    r"requirements|merges\.txt|vocab|license|readme|special_tokens|added_tokens|pip|conda|constraints", re.I
+)
 """Text files of a run's folder that are none of its output."""
 
 
@@ -303,7 +305,9 @@ def _notebook(cells: list[Any]) -> tuple[str, list[Row]]:
 
 def _html(page: str) -> list[Row]:
     """The rows of a table that the Trainer's notebook callback draws."""
-    lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in re.findall(r"<tr.*?>(.*?)</tr>", page, re.S)]
+    lines = [
+        re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in re.findall(r"<tr.*?>(.*?)</tr>", page, re.S)
+    ]
     lines = [[re.sub(r"<[^>]+>", "", cell).strip() for cell in line] for line in lines if line]
     if not lines or "Step" not in lines[0]:
         return []
@@ -314,7 +318,11 @@ def _html(page: str) -> list[Row]:
 def _has_columns(head: bytes) -> bool:
     first = head.split(b"\n", 1)[0].decode("utf-8", "replace")
     names = {canonical(cell.strip("\" '\r")) for cell in re.split(r"[,\t;]", first)}
-    return first.count(",") + first.count("\t") + first.count(";") > 0 and len(names & (KNOWN | {"step"})) > 1 and ":" not in first
+    return (
+        first.count(",") + first.count("\t") + first.count(";") > 0
+        and len(names & (KNOWN | {"step"})) > 1
+        and ":" not in first
+    )
 
 
 def _csv(stream: Any) -> list[Row]:
@@ -325,7 +333,9 @@ def _csv(stream: Any) -> list[Row]:
     # W&B's export calls a column "run name - train/loss", with columns for its minimum and maximum beside it.
     names = ["" if re.search(r"__(?:MIN|MAX|STEP)$", name) else name.rpartition(" - ")[2] for name in names]
     lines = csv.reader(text, delimiter=delimiter)
-    return _rows({name: value or None for name, value in zip(names, line, strict=False) if name and value} for line in lines)
+    return _rows(
+        {name: value or None for name, value in zip(names, line, strict=False) if name and value} for line in lines
+    )
 
 
 def _events(path: str) -> list[Row]:
@@ -375,7 +385,11 @@ def _members(folder: Path) -> list[str]:
 def _walk(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
-        if path.is_file() and not any(part in (".git", "__pycache__", "site-packages", ".venv") for part in parts) and len(parts) < 8:
+        if (
+            path.is_file()
+            and not any(part in (".git", "__pycache__", "site-packages", ".venv") for part in parts)
+            and len(parts) < 8
+        ):
             if path.stat().st_size:
                 yield path
 

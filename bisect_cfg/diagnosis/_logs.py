@@ -98,7 +98,13 @@ _STATUS = re.compile(
     r"|exitcode\s*: *(?P<elastic>\d+)\b|Exited \((?P<docker>\d+)\)"
     r"|(?P<killed>OOMKilled|OUT_OF_MEMORY|TERM_MEMLIMIT|0xC0000005|3221225477)"
 )
-WINDOWS = {0xC0000005: "SIGSEGV", 0xC0000409: "SIGABRT", 0xC000001D: "SIGILL", 0xC0000094: "SIGFPE", 0xC00000FD: "SIGSEGV"}
+WINDOWS = {
+    0xC0000005: "SIGSEGV",
+    0xC0000409: "SIGABRT",
+    0xC000001D: "SIGILL",
+    0xC0000094: "SIGFPE",
+    0xC00000FD: "SIGSEGV",
+}
 """Windows' exception codes, as the signal that Linux would send: access violation, stack buffer overrun, illegal
 instruction, integer division by zero, stack overflow."""
 
@@ -117,9 +123,7 @@ SHELL_WORDS = {
         "|Erreur de segmentation|Violación de segmento|Falha de segmentação|Falta de segmentação"
         "|Errore di segmentazione|Ошибка сегментирования|Помилка адресування|Naruszenie ochrony pamięci"
     ),
-    "SIGBUS": (
-        "Bus error|总线错误|匯流排錯誤|バスエラー|버스 오류|Bus-Zugriffsfehler|Erreur du bus|Ошибка шины"
-    ),
+    "SIGBUS": ("Bus error|总线错误|匯流排錯誤|バスエラー|버스 오류|Bus-Zugriffsfehler|Erreur du bus|Ошибка шины"),
     "SIGABRT": "Aborted|已放弃|已中止|中止|중지됨|Abgebrochen|Abandon|Abortado|Annullato|Аварийный останов",
     "SIGKILL": "Killed|已杀死|強制終了|強制結束|죽었음|Getötet|Processus arrêté|Ucciso|Убито",
 }
@@ -383,7 +387,9 @@ class Reader:
             found = pattern.search(said)
             if found:
                 ((kind, value),) = found.groupdict().items()
-                name = {"name": str, "number": lambda number: signal_name(int(number)), "words": _shell_signal}[kind](value)
+                name = {"name": str, "number": lambda number: signal_name(int(number)), "words": _shell_signal}[kind](
+                    value
+                )
                 self._signal(name, number, said)
         status = _STATUS.search(said)
         if status:

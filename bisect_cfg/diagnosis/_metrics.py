@@ -75,7 +75,9 @@ POINTS = 400
 
 _NAMES = rb"loss|grad_norm|reward|entropy|policy_loss|pg_loss|actor_loss|train/loss|train/grad_norm|train/reward"
 _ROW = re.compile(
-    rb"['\"](?:" + _NAMES + rb")['\"]: |actor/grad_norm['\"]?: ?|actor/pg_loss['\"]?: ?|\| lm loss: | grad norm: |^ *iteration +\d+/",
+    rb"['\"](?:"
+    + _NAMES
+    + rb")['\"]: |actor/grad_norm['\"]?: ?|actor/pg_loss['\"]?: ?|\| lm loss: | grad norm: |^ *iteration +\d+/",
     re.MULTILINE,
 )
 # What every such row contains, as plain words, which are found at memory speed.
@@ -126,7 +128,17 @@ _ALIASES = {
     "training loss": "loss",
     "train_loss": "loss",
 }
-KNOWN = {"loss", "grad_norm", "reward", "reward_std", "entropy", "kl", "frac_reward_zero_std", "clipped_ratio", "learning_rate"}
+KNOWN = {
+    "loss",
+    "grad_norm",
+    "reward",
+    "reward_std",
+    "entropy",
+    "kl",
+    "frac_reward_zero_std",
+    "clipped_ratio",
+    "learning_rate",
+}
 """Names by which a row of a table or a file is told from other numbers."""
 
 
@@ -171,7 +183,11 @@ def row_of(line: int, values: Mapping[str, Any]) -> Row | None:
         return None
     step = numbers.get("step")
     at = f"step {step:g}: " if step is not None and math.isfinite(step) else ""
-    shown = [f"{name}={numbers[name]:.4g}" for name in ("loss", "grad_norm", "reward", "reward_std", "entropy", "kl") if name in numbers]
+    shown = [
+        f"{name}={numbers[name]:.4g}"
+        for name in ("loss", "grad_norm", "reward", "reward_std", "entropy", "kl")
+        if name in numbers
+    ]
     return Row(line, at + ", ".join(shown), numbers)
 
 
@@ -271,7 +287,10 @@ class Rows:
         for offset, line in enumerate(block[begun : begun + (1 << 20)].decode("utf-8", "replace").split("\n")):
             cells = _cells(line)
             if len(cells) == len(self._columns) and re.fullmatch(r"\d+(?:/\d+)?", cells[0]):
-                values = {name: None if cell in ("No log", "None", "") else cell for name, cell in zip(self._columns, cells, strict=True)}
+                values = {
+                    name: None if cell in ("No log", "None", "") else cell
+                    for name, cell in zip(self._columns, cells, strict=True)
+                }
                 row = row_of(number + block.count(b"\n", 0, begun) + offset, {**values, "step": cells[0].split("/")[0]})
                 if row:
                     self.add(row)
@@ -314,7 +333,9 @@ def _a_sample(row: Row) -> bool:
     """Whether it is a completion with its reward, and no row of metrics."""
     if len(KNOWN & set(row.values)) > 1:
         return False
-    return bool(re.search(r"['\"](?:prompt|completion|response|answer|question|content|text|messages)['\"]: ?['\"\[]", row.text))
+    return bool(
+        re.search(r"['\"](?:prompt|completion|response|answer|question|content|text|messages)['\"]: ?['\"\[]", row.text)
+    )
 
 
 def _of_one_rank(rows: list[Row]) -> list[Row]:
@@ -401,7 +422,9 @@ def _signal(facts: dict[str, list[Row]], rows: list[Row], column: Any, rows_with
     # any more, which is no failure.
     solved = len(rewards) >= ENOUGH and fmean(rewards[:FIRST]) < fmean(rewards[-FIRST:]) - 1e-6 and rewards[-1] > 0.9
     if dead and not solved:
-        facts["dead-reward"] = rows_with("reward_std", rows)[-LAST_ROWS:] or rows_with("frac_reward_zero_std", rows)[-LAST_ROWS:]
+        facts["dead-reward"] = (
+            rows_with("reward_std", rows)[-LAST_ROWS:] or rows_with("frac_reward_zero_std", rows)[-LAST_ROWS:]
+        )
     clipped = column("clipped_ratio", rows)
     if len(clipped) >= ENOUGH and _always(clipped, lambda value: value >= 1):
         facts["all-clipped"] = rows_with("clipped_ratio", rows)[-LAST_ROWS:]
@@ -444,7 +467,11 @@ def _last_stretches(points: list[Row]) -> list[int]:
 
     Only a log that is suspected gets here, so that no other one pays for the import of ruptures, and scipy with it.
     """
-    columns = [name for name in ("reward", "entropy", "frac_reward_zero_std", "reward_std") if all(name in row.values for row in points)]
+    columns = [
+        name
+        for name in ("reward", "entropy", "frac_reward_zero_std", "reward_std")
+        if all(name in row.values for row in points)
+    ]
     shortest = 3
     if not columns or len(points) < 4 * shortest:
         return []
@@ -470,5 +497,7 @@ def _points(rows: list[Row]) -> list[Row]:
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
         names = set.intersection(*(set(row.values) for row in part))
-        points.append(Row(part[0].line, part[0].text, {name: fmean(row.values[name] for row in part) for name in names}))
+        points.append(
+            Row(part[0].line, part[0].text, {name: fmean(row.values[name] for row in part) for name in names})
+        )
     return points

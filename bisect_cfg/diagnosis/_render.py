@@ -170,13 +170,22 @@ def _next(explanation: Explanation, width: int) -> str:
     if not explanation.matches and explanation.advice is not None and explanation.advice.kind in NOT_OF_SETTINGS:
         return ""
     if not explanation.matches and explanation.error is not None and explanation.error.text.startswith(OF_THE_SCRIPT):
-        return wrapped("That is a slip in the script or its data, so its line number is the place to look.", width, "", "")
+        return wrapped(
+            "That is a slip in the script or its data, so its line number is the place to look.", width, "", ""
+        )
     text = "To find out which of your settings do it, with short real runs"
     text += f" (suspects: {', '.join(settings)}):" if settings else ":"
     return wrapped(text, width, "", "") + f"\n\n  {explanation.command}"
 
 
-OF_THE_SCRIPT = ("SyntaxError", "IndentationError", "NameError", "FileNotFoundError", "UnboundLocalError", "KeyboardInterrupt")
+OF_THE_SCRIPT = (
+    "SyntaxError",
+    "IndentationError",
+    "NameError",
+    "FileNotFoundError",
+    "UnboundLocalError",
+    "KeyboardInterrupt",
+)
 """Exceptions that no setting of a run brings about."""
 
 

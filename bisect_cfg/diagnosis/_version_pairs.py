@@ -45,7 +45,9 @@ def load(path: Path = TABLE) -> tuple[Pair, ...]:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     rows = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
-    return tuple(Pair(**{**row, **{name: _listed(row[name]) for name in ("message", "cure", "sources")}}) for row in rows)
+    return tuple(
+        Pair(**{**row, **{name: _listed(row[name]) for name in ("message", "cure", "sources")}}) for row in rows
+    )
 
 
 def _listed(value: Any) -> tuple[str, ...]:

@@ -28,7 +28,9 @@ _GPU = re.compile(
     r"\b(?P<name>NVIDIA (?:GeForce )?(?:[A-Z]{1,3} ?)?[A-Z]?\d{2,4}[\w -]{0,24}?(?=[\s,;|)\]]|$)|Tesla [A-Z]\d+\w*"
     r"|(?:GeForce )?(?:RTX|GTX) ?(?:PRO )?\d{4}(?: Ti)?|GH200|H20(?!\d)[\w-]*|H[18]00|A100|A800|V100|L40S?|GB200|B200)\b"
 )
-_DRIVER = re.compile(r"Driver Version: *(?P<driver>\d{3}\.\d+[\d.]*)|[Dd]river(?: version)?[: ]+(?P<other>\d{3}\.\d+[\d.]*)")
+_DRIVER = re.compile(
+    r"Driver Version: *(?P<driver>\d{3}\.\d+[\d.]*)|[Dd]river(?: version)?[: ]+(?P<other>\d{3}\.\d+[\d.]*)"
+)
 
 
 def environment_of(text: str) -> dict[str, Any]:
@@ -42,7 +44,9 @@ def environment_of(text: str) -> dict[str, Any]:
         versions.setdefault("torch" if name == "pytorch" else name, set()).add(found["version"].rstrip("."))
     for found in _HAVE.finditer(text):
         versions["vllm"] = {found["version"].rstrip(".")}
-    packages = {name: next(iter(seen)) for name, seen in versions.items() if len({one.split("+")[0] for one in seen}) == 1}
+    packages = {
+        name: next(iter(seen)) for name, seen in versions.items() if len({one.split("+")[0] for one in seen}) == 1
+    }
     for name, seen in versions.items():  # 2.5.1 and 2.5.1+cu121 are one
         if name in packages:
             packages[name] = max(seen, key=len)

@@ -73,9 +73,7 @@ def with_loaded_cublas(environment: Mapping[str, Any], loaded: Mapping[str, Any]
     result, cublas = dict(environment), dict(environment.get("cublas") or {})
     if loaded:
         cublas["loaded_from"] = loaded["path"]
-        own = "/nvidia/" in loaded["path"] and str(cublas.get("version") or "").startswith(
-            loaded["version"] or "-"
-        )
+        own = "/nvidia/" in loaded["path"] and str(cublas.get("version") or "").startswith(loaded["version"] or "-")
         cublas["loaded_version"] = cublas["version"] if own else loaded["version"]
         result["cublas"] = cublas
     return result
@@ -115,7 +113,5 @@ def _ask(python: str) -> dict[str, Any]:
 def _run(python: str, path: Path, patience: float) -> Any:
     """What a file of ours prints in another interpreter; its source is handed over, nothing is put on its path."""
     source = path.read_text(encoding="utf-8")
-    answer = subprocess.run(
-        [python, "-c", source], capture_output=True, text=True, timeout=patience, check=True
-    )
+    answer = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=patience, check=True)
     return json.loads(answer.stdout.splitlines()[-1])

@@ -223,7 +223,9 @@ def combine(
     cause = _errors.cause(errors)
     told = _told(readings)
     where = {**told, **dict(environment or {})}
-    places = {(by_error[id(error)].name, error.line + extra) for error in errors for extra in range(len(error.more) + 1)}
+    places = {
+        (by_error[id(error)].name, error.line + extra) for error in errors for extra in range(len(error.more) + 1)
+    }
     own = cause and (by_error[id(cause)].name, cause.line, cause.line + len(cause.more))
     of_cause = cause is not None and cause.rank == _errors.RAISED
     matches, aside = [], []
@@ -252,7 +254,9 @@ def combine(
     evidence = readings[0].logs.evidence
     for reading in readings[1:]:
         evidence = evidence if signature.from_evidence(evidence) else reading.logs.evidence
-    survived_all = not errors and (evidence.progress or any(reading.quoting for reading in readings) or not evidence.signals)  # the tracebacks that are there killed nothing
+    survived_all = not errors and (
+        evidence.progress or any(reading.quoting for reading in readings) or not evidence.signals
+    )  # the tracebacks that are there killed nothing
     last = max(errors, key=lambda error: error.line) if len(readings) == 1 and errors else None
     return Explanation(
         tuple(matches),
@@ -477,7 +481,9 @@ def quotes(head: bytes) -> bool:
     commits = sum(bool(re.match(r"commit [0-9a-f]{7,40}\b|[0-9a-f]{7,10} (?:\(|\w)", line)) for line in lines)
     headings = sum(bool(re.match(r"#{1,4} \w|```", line)) for line in lines)
     logged = any(re.match(r"Traceback|\[rank\d|(?:INFO|ERROR|WARNING)\b|\{'", line) for line in lines)
-    return bool(lines) and (commits >= max(2, len(lines) / 4) or (headings >= 2 and lines[0].startswith("# ") and not logged))
+    return bool(lines) and (
+        commits >= max(2, len(lines) / 4) or (headings >= 2 and lines[0].startswith("# ") and not logged)
+    )
 
 
 def _told(readings: Sequence[Reading]) -> dict[str, Any]:
@@ -558,7 +564,8 @@ def _applies(
     environment: Mapping[str, Any] | None,
     configuration: Mapping[str, Any] | None,
 ) -> bool:
-    """Whether something in sight says that this specific entry is meant: one of its `only_if`, or all its conditions."""
+    """Whether something in sight says that this specific entry is meant: one of its `only_if`, or all its
+    conditions."""
     if not entry.only_if or any(clue in found for clue in entry.only_if):
         return True
     verdicts = judge(entry.conditions, environment, configuration)

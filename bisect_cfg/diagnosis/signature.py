@@ -138,9 +138,7 @@ def is_sampling_error(signature: Signature) -> bool:
     )
 
 
-def from_exception(
-    type_name: str, message: str, frames: Sequence[tuple[str, str]], log_text: str = ""
-) -> Signature:
+def from_exception(type_name: str, message: str, frames: Sequence[tuple[str, str]], log_text: str = "") -> Signature:
     """The signature of an exception.
 
     Args:

@@ -42,9 +42,7 @@ _NATIVE = re.compile(r"^#\d+ +(?:0x[0-9a-f]+ in )?(?P<name>.+?)(?: (?:from|at) (
 _HANDLER = "<signal handler called>"
 
 # How a signal was raised, not what was being done.
-_RAISING = re.compile(
-    r"^(?:__)?(?:GI_)?(?:pthread_kill|raise|abort|kill|libc_message|libc_fatal|assert_fail)\w*"
-)
+_RAISING = re.compile(r"^(?:__)?(?:GI_)?(?:pthread_kill|raise|abort|kill|libc_message|libc_fatal|assert_fail)\w*")
 # The machinery around every operation of torch.
 _MACHINERY = re.compile(
     r"^(?:c10::function_ref|c10::impl|c10::Dispatcher|at::TensorIteratorBase|at::_ops|std::|__gnu|void std"
@@ -89,9 +87,7 @@ class Where:
         return asdict(self)
 
 
-def locate(
-    kind: str, events: Sequence[Row], stacks: str = "", native: str = "", place: Row | None = None
-) -> Where:
+def locate(kind: str, events: Sequence[Row], stacks: str = "", native: str = "", place: Row | None = None) -> Where:
     """The place of a failure.
 
     Args:
@@ -130,9 +126,7 @@ def _non_finite(events: Sequence[Row]) -> Where:
     text = f"the first {what} out of finite numbers"
     if infinite is not None and operations.index(infinite) < operations.index(first):
         line = _frames(infinite["frames"])[-1:]
-        text += f"; an infinity before it, {_plain(infinite['operation'])}" + (
-            f" ({line[0]})" if line else ""
-        )
+        text += f"; an infinity before it, {_plain(infinite['operation'])}" + (f" ({line[0]})" if line else "")
     module = first["module"]
     if first["backward"]:
         name = f"{first['backward']}: {name}"
@@ -175,9 +169,7 @@ def _exception(events: Sequence[Row]) -> Where:
     if started:
         step = started[-1]["step"] + (started[-1]["event"] == "update")
     operation = frames[-1].rpartition(" in ")[2] if frames else ""
-    return Where(
-        step, row.get("computing", ""), operation, frames[-1] if frames else "", "", row["type"], frames
-    )
+    return Where(step, row.get("computing", ""), operation, frames[-1] if frames else "", "", row["type"], frames)
 
 
 def _signal(stacks: str, native: str, place: Row) -> Where:
@@ -207,9 +199,7 @@ def _silent(events: Sequence[Row]) -> Where:
     if not updates:
         return Where()
     largest = max(updates, key=lambda row: row["relative"])
-    text = (
-        f"this update moves {largest['parameter']} by {largest['relative']:.0%} of its size, the most of all"
-    )
+    text = f"this update moves {largest['parameter']} by {largest['relative']:.0%} of its size, the most of all"
     return _update(largest, largest["parameter"], text)
 
 
@@ -283,9 +273,7 @@ def _stack(stacks: str) -> tuple[str, ...]:
 
 def _frames(rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:
     return tuple(
-        f"{short(path)}:{line} in {function}"
-        for path, line, function in rows
-        if not _BETWEEN.search(str(path))
+        f"{short(path)}:{line} in {function}" for path, line, function in rows if not _BETWEEN.search(str(path))
     )
 
 

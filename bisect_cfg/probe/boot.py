@@ -19,9 +19,10 @@ _READ_LATER = ("WANDB_", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES")
 def start(path):
     """Read the orders at `path` and prepare this process.
 
-    The orders are a JSON object: ``level`` ("cold", "imports", or "inspect", see `inspection`), ``restore`` (environment variables as the user has
-    them, None for absent), ``targets``, and for a cold start the ``request`` (see `serve.begin`), for a server its
-    ``socket`` (a file descriptor) and the ``modules`` to import. Level "config" is a server that was told to advance.
+    The orders are a JSON object: ``level`` ("cold", "imports", or "inspect", see `inspection`), ``restore``
+    (environment variables as the user has them, None for absent), ``capture``, and for a cold start the ``request``
+    (see `serve.begin`), for a server its ``socket`` (a file descriptor) and the ``modules`` to import. Level "config"
+    is a server that was told to advance.
     """
     with open(path, encoding="utf-8") as stream:
         orders = json.load(stream)
@@ -88,7 +89,8 @@ def start(path):
 
 
 def join():
-    """In a process that a run has started, and that looks for one of the libraries: be ready for its being the training.
+    """In a process that a run has started, and that looks for one of the libraries: be ready for its being the
+    training.
 
     Only when it builds a training config it counts as part of the run, and only when it trains the trial is about it.
     Most do neither: workers of data loaders, compilers, engines.
@@ -169,7 +171,9 @@ def _import(modules):
 
 def _attach(folder):
     """Files and handlers that belong to one trial's process."""
-    stacks = open(os.path.join(folder, "stacks.txt"), "a", opener=record.private)  # kept open: faulthandler writes to its descriptor
+    stacks = open(
+        os.path.join(folder, "stacks.txt"), "a", opener=record.private
+    )  # kept open: faulthandler writes to its descriptor
     faulthandler.enable(file=stacks, all_threads=True)
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
     record.event("started", pid=os.getpid())

@@ -68,9 +68,7 @@ def install():
     when_imported("trl.trainer.model_config", lambda module: _wrap_class(module.ModelConfig, "modelcfg"))
     when_imported("peft.tuners.lora.config", lambda module: _wrap_class(module.LoraConfig, "peft"))
     when_imported("transformers.modeling_utils", lambda module: _wrap_loader(module.PreTrainedModel))
-    when_imported(
-        "transformers.models.auto.auto_factory", lambda module: _wrap_loader(module._BaseAutoModelClass)
-    )
+    when_imported("transformers.models.auto.auto_factory", lambda module: _wrap_loader(module._BaseAutoModelClass))
 
 
 def object_index(kind, thing):

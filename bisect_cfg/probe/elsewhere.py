@@ -1,14 +1,14 @@
 """What a training saves outside the trial's folder lands inside it: nothing of the user's is overwritten.
 
-A callback that keeps the best model (``trainer.save_model("best")``) would put the weights of a short run, under settings
-that are not the user's, in the place of their own. So, from the beginning of the training under study on, the functions
-with which models, optimizers and states are saved write into ``output/elsewhere`` of the trial, under the path that they
-were given; whatever loads such a path afterwards, in whichever process of the run, gets what was written. Saving that
-would fail at its own place (no such folder, not allowed) is left to fail there.
+A callback that keeps the best model (``trainer.save_model("best")``) would put the weights of a short run, under
+settings that are not the user's, in the place of their own. So, from the beginning of the training under study on, the
+functions with which models, optimizers and states are saved write into ``output/elsewhere`` of the trial, under the
+path that they were given; whatever loads such a path afterwards, in whichever process of the run, gets what was
+written. Saving that would fail at its own place (no such folder, not allowed) is left to fail there.
 
 Before that training the script's files are its own: a model that it saves for others to load (another process, a plain
-`open`) has to be where it says, and is what the user's own run would write there. So are folders and files of `tempfile`
-at any time, devices, and what is written with a plain `open`.
+`open`) has to be where it says, and is what the user's own run would write there. So are folders and files of
+`tempfile` at any time, devices, and what is written with a plain `open`.
 """
 
 import sys
@@ -35,7 +35,8 @@ _PRETRAINED = (
     "peft.auto", "huggingface_hub.hub_mixin",
 )  # fmt: skip
 
-# Of functions and methods: which argument is the path, by name and by position (with `self`), and whether it is a folder.
+# Of functions and methods: which argument is the path, by name and by position (with `self`), and whether it is a
+# folder.
 _SAVES = {
     "transformers.trainer": {"Trainer.save_model": ("output_dir", 1, True)},
     "transformers.trainer_callback": {"TrainerState.save_to_json": ("json_path", 1, False)},
@@ -234,7 +235,8 @@ def _wrap_tempfile(module):
 
 
 def _wrap_files():
-    """Renaming and removing what this run has saved elsewhere concerns what it saved, not what lies there of the user's."""
+    """Renaming and removing what this run has saved elsewhere concerns what it saved, not what lies there of the
+    user's."""
 
     def kept(path):
         place = _mirror(path) if _is_path(path) else None

@@ -11,8 +11,8 @@ one of them goes on its name stands in the file, and the tool gives it a limit o
 The file ``heartbeat`` of a trial's folder, 64 bytes: the count (8 bytes, the machine's order), 8 bytes unused, then
 the name in ASCII, padded with zeros to 32 bytes.
 
-None of this touches what is computed: the hook looks at nothing and returns nothing. torch's compiler would trace it, so
-it is taken away before the first compilation, and forward passes are no longer counted from there on.
+None of this touches what is computed: the hook looks at nothing and returns nothing. torch's compiler would trace it,
+so it is taken away before the first compilation, and forward passes are no longer counted from there on.
 """
 
 import sys

@@ -34,7 +34,19 @@ SAMPLE = 4096
 _PR_SET_PTRACER = 0x59616D61
 
 # Operations whose infinities are meant (masks), and those that hand out memory as it was.
-_MEANT = ("masked_fill", "full", "fill_", "where", "scalar_tensor", "empty", "set_", "resize", "new_", "detach", "alias")
+_MEANT = (
+    "masked_fill",
+    "full",
+    "fill_",
+    "where",
+    "scalar_tensor",
+    "empty",
+    "set_",
+    "resize",
+    "new_",
+    "detach",
+    "alias",
+)
 
 # Frames between the line that matters and us.
 _BETWEEN = (
@@ -280,7 +292,8 @@ def _part(weight):
 
 
 def _moves(torch, names):
-    """A dispatch mode for the length of an optimizer step: the operation that moves each weight furthest, and its lines.
+    """A dispatch mode for the length of an optimizer step: the operation that moves each weight furthest, and its
+    lines.
 
     `names` are those of the weights by the address of their data: an optimizer may hold other objects for them.
     """

@@ -1,6 +1,7 @@
 """The probe stays with the processes that a script starts, while the script sees its own environment.
 
-Loaded first of all, by `site/sitecustomize.py`, in every Python process of a run, and for most of them it is all that is
+Loaded first of all, by `site/sitecustomize.py`, in every Python process of a run, and for most of them it is all that
+is
 loaded: it imports nothing that the interpreter has not imported yet. From then on
 
 - whatever is started from here (``subprocess``, ``multiprocessing``, ``os.exec*``, ``os.posix_spawn``, ``os.system``, a
@@ -48,7 +49,8 @@ _putenv, _unsetenv = os.putenv, os.unsetenv
 
 
 def begin(folder):
-    """In the first process of a run, or of a trial forked from a server: what is started from here belongs to `folder`."""
+    """In the first process of a run, or of a trial forked from a server: what is started from here belongs to
+    `folder`."""
     state.root, state.folder = os.getpid(), folder
     state.followed = "BISECT_CFG_STUDY" in os.environ
     hand_down("%s%d:%s" % (STARTED[0 if state.followed else 1], state.root, folder))
@@ -256,7 +258,8 @@ def _noticed(pid, status):
 
 
 def over(code):
-    """The training has ended with `code`: say so and wait here for the end of the run; nothing else happens any more."""
+    """The training has ended with `code`: say so and wait here for the end of the run; nothing else happens any
+    more."""
     line = '{"event": "over", "code": %d}\n' % code
     handle = os.open(
         os.path.join(state.folder, "events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600

@@ -75,9 +75,7 @@ def backtrace(pid, gdb):
         text = done.stdout
         _, _, under_the_fault = text.rpartition("<signal handler called>")
         frames = under_the_fault.strip().splitlines()[:INNERMOST]
-        passed = {
-            path.rpartition("/")[2] for path in re.findall(r" from (\S+)$", "\n".join(frames), re.MULTILINE)
-        }
+        passed = {path.rpartition("/")[2] for path in re.findall(r" from (\S+)$", "\n".join(frames), re.MULTILINE)}
         if passed <= known:
             break
         known |= passed

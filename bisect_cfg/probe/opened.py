@@ -1,9 +1,10 @@
-"""Which files of the user's a trial opens: data, configurations and modules that it reads are inputs, what it writes is none.
+"""Which files of the user's a trial opens: data, configurations and modules that it reads are inputs, what it writes is
+none.
 
 The tool compares the inputs before each trial. It names the folders whose data counts (the script's, and the one it is
 started in) and single files (of its command line). A module counts wherever it lies, unless it is Python's own or an
-installed package's: also one that is first imported in the middle of the training, or found by PYTHONPATH. Only this process is heard, not its children, nor libraries that open files
-without Python's help.
+installed package's: also one that is first imported in the middle of the training, or found by PYTHONPATH. Only this
+process is heard, not its children, nor libraries that open files without Python's help.
 """
 
 import sys
@@ -76,8 +77,8 @@ def _note(path, mode):
 
 
 def _note_module(path, mode):
-    """A module is read from its source or, if that was compiled before, from a cache beside it. One that is written is code
-    that the run makes for itself."""
+    """A module is read from its source or, if that was compiled before, from a cache beside it. One that is written is
+    code that the run makes for itself."""
     if path.endswith(".pyc"):
         folder, found, name = path.rpartition(_CACHE)
         if not found or mode == "w":
@@ -94,7 +95,9 @@ def _note_module(path, mode):
 def _is_own_module(path):
     if path in state.files:
         return True
-    if path.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep, _OURS)) or any(part in path for part in _INSTALLED):
+    if path.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep, _OURS)) or any(
+        part in path for part in _INSTALLED
+    ):
         return False
     if path.startswith(state.folders):
         return True

@@ -9,7 +9,6 @@ begins to train (`claim`). The others, forked or started anew, write into files 
 their process id.
 """
 
-
 from . import lineage
 from .held import json, open, os, time
 

@@ -39,7 +39,9 @@ _SHAPES = re.compile(
 _BEARER = re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}")
 
 # What stands before the @ of an address: a user's name may stay, a password or a lone token may not.
-_USERINFO = re.compile(r"(?P<scheme>\b[a-zA-Z][\w+.-]*://)(?P<user>[^\s/:@'\"]*)(?P<password>:[^\s/@'\"]*(?:@(?=[^\s/'\"]*@)[^\s/@'\"]*)*)?@")
+_USERINFO = re.compile(
+    r"(?P<scheme>\b[a-zA-Z][\w+.-]*://)(?P<user>[^\s/:@'\"]*)(?P<password>:[^\s/@'\"]*(?:@(?=[^\s/'\"]*@)[^\s/@'\"]*)*)?@"
+)
 
 _PARAMETER = re.compile(r"([?&;])([\w.-]+)=([^&;#\s'\"]+)")
 

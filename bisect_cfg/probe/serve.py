@@ -4,7 +4,8 @@ The tool talks to a waiting server over a Unix socket, one JSON object a line:
 
 - ``{"op": "trial", "id": 3, "request": {...}}`` -> ``{"id": 3, "pid": 4711}`` at once and
   ``{"id": 3, "exit": -8}`` when the child has ended (a negative number is the signal that killed it);
-- ``{"op": "resolve", "id": 4, "items": [...], "seconds": 120}`` -> ``{"id": 4, "results": [...]}``: builds configuration
+- ``{"op": "resolve", "id": 4, "items": [...], "seconds": 120}`` -> ``{"id": 4, "results": [...]}``: builds
+configuration
   objects in a child of its own and says what they resolve to, or why they are invalid; each may take so many seconds;
 - ``{"op": "advance", "fork_at": {...}}``: a server that waits after the imports runs the script up to that point
   and waits there;

@@ -111,8 +111,8 @@ def decode_part(value, takes_dict=False):
 
 
 def parsed_dict(value):
-    """A setting that holds a dictionary as a new dict; parsers pass such settings as JSON text, scripts also as an object
-    that has a dictionary's form (accelerate's `AcceleratorConfig`)."""
+    """A setting that holds a dictionary as a new dict; parsers pass such settings as JSON text, scripts also as an
+    object that has a dictionary's form (accelerate's `AcceleratorConfig`)."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = json.loads(value)

@@ -48,8 +48,8 @@ def install():
 def nothing_left():
     """Whether, in an exception's hook, nothing of the script is left to run in the main thread.
 
-    Then the interpreter has called the hook, and only hooks are on the stack; scripts also call it themselves to print an
-    exception, and go on.
+    Then the interpreter has called the hook, and only hooks are on the stack; scripts also call it themselves to print
+    an exception, and go on.
     """
     if threading.current_thread() is not threading.main_thread() or _training["active"] == os.getpid():
         return False  # a training in a thread goes on without the main one

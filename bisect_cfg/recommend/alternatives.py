@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.factors import equal
+from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import NAMESPACES, canonical, spelled
 from bisect_cfg.recommend import facts
 from bisect_cfg.recommend.facts import DataError
@@ -84,15 +84,10 @@ def alternatives_for(
     found: list[Alternative] = []
     for entry in sorted(fitting, key=lambda entry: -len(entry.cause)):
         for alternative in entry.alternatives:
-            changes = {
-                name: value for name, value in alternative.settings.items() if not _same(name, value, bad)
-            }
+            changes = {name: value for name, value in alternative.settings.items() if not _same(name, value, bad)}
             if not changes:
                 continue
-            settings = {
-                spelled(name, present): _written(value, bad.get(name))
-                for name, value in changes.items()
-            }
+            settings = {spelled(name, present): _written(value, bad.get(name)) for name, value in changes.items()}
             offered = known is None or all(_is_known(name, known) for name in settings)
             if offered and all(settings != dict(other.settings) for other in found):
                 found.append(Alternative(settings, alternative.why, alternative.source))
@@ -100,9 +95,9 @@ def alternatives_for(
 
 
 def _fits(entry: Entry, inside: set[str], bad: Mapping[str, Any]) -> bool:
-    return all(
-        name in inside and facts.agrees(value, bad[name]) for name, value in entry.cause.items()
-    ) and all(name not in bad or facts.agrees(value, bad[name]) for name, value in entry.where.items())
+    return all(name in inside and facts.agrees(value, bad[name]) for name, value in entry.cause.items()) and all(
+        name not in bad or facts.agrees(value, bad[name]) for name, value in entry.where.items()
+    )
 
 
 def _same(name: str, value: Any, bad: Mapping[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """One isolated script as a case for this phase: where its ways out begin, what a run of it says.
 
-What `recommend.plan` decides from is put together here, from the study, the captured settings and the installed library:
-the axes with their valid values, the alternatives that this script can be given, what the search has shown already; and
-here a run is judged.
+What `recommend.plan` decides from is put together here, from the study, the captured settings and the installed
+library: the axes with their valid values, the alternatives that this script can be given, what the search has shown
+already; and here a run is judged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bisect_cfg.factors import equal
+from bisect_cfg.capture.captured import fields_of
+from bisect_cfg.capture.settings import DEFAULT, build_item
+from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.recommend import facts, healthy, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
@@ -23,8 +25,6 @@ from bisect_cfg.recommend.scale import DEFAULT_RATIO, Axis, axis_of
 from bisect_cfg.recommend.schedule import Prefix, prefix_for, total_steps
 from bisect_cfg.recommend.ways import starting_points
 from bisect_cfg.reports import text
-from bisect_cfg.targets.captured import fields_of
-from bisect_cfg.targets.settings import DEFAULT, build_item
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run, load_run
@@ -173,8 +173,8 @@ class Case:
         return begun.get("dtype") or None
 
     def budget(self) -> Budget:
-        """What the remedies after the first may cost: as long again as isolating the cause took. The first run of all is
-        left out, which is cold and waits for imports."""
+        """What the remedies after the first may cost: as long again as isolating the cause took. The first run of all
+        is left out, which is cold and waits for imports."""
         rows = [row for row in self._report.rows if row["purpose"] != "bad baseline"]
         seen = self._good_run.seen
         return Budget(
@@ -276,5 +276,7 @@ class Case:
         ended = run.traces.event("train_end") or {}
         cut_off = ended.get("stopped") == "horizon"
         if cut_off and healthy.reached_full_rate(rows, values.get("learning_rate")) is False:
-            return Judgement(False, "its warmup was not over when it ended", None, "not healthy: warmup", too_short=True)
+            return Judgement(
+                False, "its warmup was not over when it ended", None, "not healthy: warmup", too_short=True
+            )
         return Judgement(True)

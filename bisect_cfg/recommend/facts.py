@@ -48,9 +48,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     for number, entry in enumerate(table, 1):
         for text in _texts(entry):
             if _NUMBER.fullmatch(text):
-                raise DataError(
-                    f"{path.name}, entry {number}: {text} is text to YAML 1.1; write it with a dot, 1.0e-6"
-                )
+                raise DataError(f"{path.name}, entry {number}: {text} is text to YAML 1.1; write it with a dot, 1.0e-6")
     return table
 
 
@@ -73,9 +71,7 @@ def source(text: Any, place: str) -> str:
         return f"https://github.com/{found['repository']}/issues/{found['number']}"
     if text == "measured" or str(text).startswith("https://"):
         return str(text)
-    raise DataError(
-        f"{place}: source {text!r} is no owner/repository#number, no https address and not 'measured'"
-    )
+    raise DataError(f"{place}: source {text!r} is no owner/repository#number, no https address and not 'measured'")
 
 
 def plain(value: Any) -> Any:
@@ -101,9 +97,7 @@ def agrees(wanted: Any, actual: Any) -> bool:
     comparison = _COMPARISON.fullmatch(wanted) if isinstance(wanted, str) else None
     if comparison:
         try:
-            return not isinstance(actual, bool) and _OPERATORS[comparison[1]](
-                float(actual), float(comparison[2])
-            )
+            return not isinstance(actual, bool) and _OPERATORS[comparison[1]](float(actual), float(comparison[2]))
         except (TypeError, ValueError):
             return False
     if isinstance(wanted, bool) or isinstance(actual, bool) or wanted is None or actual is None:

@@ -150,9 +150,7 @@ def next_pair(
     tried = [dict(point.values) for point in points]
     for _ in range(REPEATS_ALLOWED):
         trial = study.ask()
-        values = {
-            axis.name: axis.values[trial.suggest_int(axis.name, 0, len(axis.values) - 1)] for axis in axes
-        }
+        values = {axis.name: axis.values[trial.suggest_int(axis.name, 0, len(axis.values) - 1)] for axis in axes}
         if values not in tried:
             break
         _tell(study, trial, points[tried.index(values)], axes)
@@ -249,14 +247,10 @@ class FrontierSampler(BaseSampler):
         raise ValueError(f"{param_name} is not one of the two settings of this search.")
 
 
-def _most_telling(
-    low: np.ndarray, high: np.ndarray, size: int, silent: Sequence[tuple[int, int]]
-) -> tuple[int, int]:
+def _most_telling(low: np.ndarray, high: np.ndarray, size: int, silent: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """The open pair that decides most, whichever way it goes; one that said nothing before only if no other is left."""
     undecided = _undecided(low, high, size)
-    nearer = undecided.cumsum(0).cumsum(
-        1
-    )  # decided with a pair that is healthy: itself and all nearer to good
+    nearer = undecided.cumsum(0).cumsum(1)  # decided with a pair that is healthy: itself and all nearer to good
     farther = undecided[::-1, ::-1].cumsum(0).cumsum(1)[::-1, ::-1]
     gain = np.minimum(nearer, farther) + (nearer + farther) / (4 * undecided.size)  # the sum only breaks ties
     gain = np.where(undecided, gain, 0.0)
@@ -274,9 +268,7 @@ def _study(axes: tuple[Axis, Axis], points: Sequence[Point], sampler: BaseSample
     finally:
         optuna.logging.set_verbosity(verbosity)
     for point in points:
-        indices = {
-            axis.name: _index(axis, point.values[axis.name], round_up=point.healthy is False) for axis in axes
-        }
+        indices = {axis.name: _index(axis, point.values[axis.name], round_up=point.healthy is False) for axis in axes}
         told: dict[str, Any] = {"state": TrialState.FAIL}
         if point.healthy is not None:
             told = {

@@ -1,8 +1,8 @@
 """Which way out next, and when there are enough: pure, from the recorded runs.
 
-The way that gives up least is followed until it is verified; if it has to step back so far that another one gives up less,
-that one takes its place. Then the others, in the same order: as many as were asked for, or for as long as looking for safe
-values has not taken longer than isolating the cause did. What is left is known and not tried.
+The way that gives up least is followed until it is verified; if it has to step back so far that another one gives up
+less, that one takes its place. Then the others, in the same order: as many as were asked for, or for as long as looking
+for safe values has not taken longer than isolating the cause did. What is left is known and not tried.
 
 A verification that has met one unhealthy run is decided; what else of it is running is ended.
 """
@@ -13,14 +13,14 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.factors import equal
+from bisect_cfg.configuration import equal
 from bisect_cfg.recommend.plan import Problem, Start, WayOut, follow
 from bisect_cfg.recommend.runs import Question, Ran
 from bisect_cfg.recommend.ways import loss
 
 MOST_REMEDIES = 4
-"""So many verified ways are enough to choose from, unless more are asked for: each is a few long runs. Fewer were too few
-where several values of one setting come first (fp16 weights: fp32, bf16, and only then a larger epsilon)."""
+"""So many verified ways are enough to choose from, unless more are asked for: each is a few long runs. Fewer were too
+few where several values of one setting come first (fp16 weights: fp32, bf16, and only then a larger epsilon)."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import optuna
 
-from bisect_cfg.factors import Outcome, difference
+from bisect_cfg.configuration import Outcome, difference
 from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.case import Case, Judgement, Wishes
 from bisect_cfg.recommend.frontier import Frontier
@@ -166,7 +166,12 @@ class SafeValues:
         running = dict(self._running)  # before what has run: a run that ends meanwhile is in both, never in neither
         runs = [*known, *self.runs.ran()]
         ways, questions, open_ones = look(
-            problem, starts, runs, self._budget, self._wishes.keep, [q for q in running.values() if q.part != joint.PART]
+            problem,
+            starts,
+            runs,
+            self._budget,
+            self._wishes.keep,
+            [q for q in running.values() if q.part != joint.PART],
         )
         still = {question.key for question in open_ones}
         self._not_needed |= {n for n, q in running.items() if q.part == "verify" and q.key not in still}

@@ -28,8 +28,8 @@ MARGIN = 0.5
 short, and what a rate does in 20 steps a lower one does in 200."""
 
 FARTHEST_MARGIN = 10.0
-"""... but on a logarithmic scale never more than a factor of ten: where good and bad lie many decades apart, half of the
-way would give up far more than a longer training costs (full fine-tuning recipes lie within a factor of ten of each
+"""... but on a logarithmic scale never more than a factor of ten: where good and bad lie many decades apart, half of
+the way would give up far more than a longer training costs (full fine-tuning recipes lie within a factor of ten of each
 other, 3e-7 to 5e-6)."""
 
 MOST_ASKED = 64
@@ -215,9 +215,7 @@ class _Walk:
 
     def question(self, configuration: dict[str, Any], seed: int, part: str, reason: str) -> Question:
         wanted = self.problem.verify_steps if part == "verify" else self.problem.horizon
-        return Question(
-            configuration, seed, self.problem.steps_for(configuration, wanted), part, reason
-        )
+        return Question(configuration, seed, self.problem.steps_for(configuration, wanted), part, reason)
 
     # ------------------------------------------------------------------------------------------- the three parts
 
@@ -255,16 +253,12 @@ class _Walk:
         self.bracketed.add(axis.name)
         self.changes[axis.name] = self._valid(axis, axis.back(done.healthy, self.problem.margin, FARTHEST_MARGIN))
 
-    def _range_of(
-        self, axis: Axis, found: Bracket, seen: Mapping[int, Sequence[Ran]], settled: bool
-    ) -> Range:
+    def _range_of(self, axis: Axis, found: Bracket, seen: Mapping[int, Sequence[Ran]], settled: bool) -> Range:
         beyond = sorted(index for index, runs in seen.items() if any(not ran.healthy for ran in runs))
         shown = next((ran.text for index in beyond[:1] for ran in seen[index] if not ran.healthy), "")
         numbers = tuple(sorted({ran.number for runs in seen.values() for ran in runs}))
         low, high = axis.values[found.low], axis.values[found.high]
-        return Range(
-            axis.name, axis.good, axis.bad, low, high, found.probability, settled, numbers, shown
-        )
+        return Range(axis.name, axis.good, axis.bad, low, high, found.probability, settled, numbers, shown)
 
     def _valid(self, axis: Axis, value: float) -> float:
         """The value, or the next valid one toward good."""
@@ -340,7 +334,7 @@ def _unsettled(part: str, walk: _Walk) -> tuple[str, ...]:
         return (f"whether it stays healthy with {', '.join(walk.start.changes)} reset",)
     if part == "range":
         done = {found.name for found in walk.ranges if found.settled}
-        return tuple(
-            f"how far {axis.name} can go" for axis in walk.start.ranges if axis.name not in done
-        ) + ("whether it trains over a longer horizon",)
+        return tuple(f"how far {axis.name} can go" for axis in walk.start.ranges if axis.name not in done) + (
+            "whether it trains over a longer horizon",
+        )
     return ("whether it trains over a longer horizon and with other seeds",)

@@ -74,12 +74,7 @@ def published_for(name: str, configuration: Mapping[str, Any]) -> list[Published
     wanted = canonical(name)
     tuning = "lora" if any(other.startswith("peft.") for other in configuration) else "full"
     size = _size_of(configuration)
-    using = [
-        (recipe, setting)
-        for recipe in load()
-        for setting in recipe.settings
-        if canonical(setting) == wanted
-    ]
+    using = [(recipe, setting) for recipe in load() for setting in recipe.settings if canonical(setting) == wanted]
 
     def distance(pair: tuple[Recipe, str]) -> tuple[bool, bool, float]:
         recipe = pair[0]

@@ -203,9 +203,7 @@ def _is_step(kind: str, before: float, after: float, upwards: bool, ratio: float
     return abs(_coordinate(kind, after) - _coordinate(kind, before)) <= math.log(ratio) * (1 + 1e-9)
 
 
-def _counts(
-    kind: str, good: float, bad: float, ratio: float, is_valid: Callable[[float], bool]
-) -> list[float]:
+def _counts(kind: str, good: float, bad: float, ratio: float, is_valid: Callable[[float], bool]) -> list[float]:
     """Whole numbers between the levels; where one is not valid, the nearest that is."""
     low, high = int(min(good, bad)), int(max(good, bad))
     if high - low - 1 <= MOST_COUNTS:

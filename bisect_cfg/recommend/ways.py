@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bisect_cfg.factors import equal
+from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.plan import Start, WayOut
@@ -26,8 +26,8 @@ MERIT = 0.02
 """... and a little more for each better one that the list names before it."""
 
 OUTSIDE = 0.1
-"""... and for each setting it changes that is not at issue otherwise: of two ways that serve as well, the one that leaves
-the rest alone is nearer to what the user wanted."""
+"""... and for each setting it changes that is not at issue otherwise: of two ways that serve as well, the one that
+leaves the rest alone is nearer to what the user wanted."""
 
 Mover = Callable[[str, Mapping[str, Any]], Axis | None]
 """(setting, rest of the changes) -> the values worth trying between good and bad, None if it is no range."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.factors import Purpose
+from bisect_cfg.configuration import Purpose
 from bisect_cfg.jsonfile import write_json, write_text
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.reports.recommendation import (
@@ -225,9 +225,7 @@ def known_issue(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any
     # Some clues are settings that a log may have printed; here they are known.
     settings = "".join(f"{name}={value}\n" for name, value in configuration.items())
     log = io.BytesIO(settings.encode("utf-8", "replace") + (run.folder / "log.txt").read_bytes())
-    found = explain(
-        log, environment=environment, configuration=configuration, failure=run.seen.failure
-    ).matches
+    found = explain(log, environment=environment, configuration=configuration, failure=run.seen.failure).matches
     guilty = {name for cause in (answer.report.causes if answer.report else ()) for name in cause.parameters}
     for match in found:
         accused = match.entry.conditions.get("parameters")

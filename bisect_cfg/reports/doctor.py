@@ -37,9 +37,7 @@ def render(diagnosis: Diagnosis) -> str:
     notes = [finding for finding in diagnosis.findings if finding.level == "note"]
     if notes:
         parts.append(
-            "\n".join(
-                wrapped(f"Note: {one.title}: {one.why}. Do: {one.cure}", width, "", "      ") for one in notes
-            )
+            "\n".join(wrapped(f"Note: {one.title}: {one.why}. Do: {one.cure}", width, "", "      ") for one in notes)
         )
     parts.append(_verdict(diagnosis, len(serious), width))
     return "\n\n".join(parts)
@@ -49,16 +47,10 @@ def _head(diagnosis: Diagnosis, width: int) -> list[str]:
     lines = [wrapped(describe(diagnosis.environment), width, "", "  ")]
     if diagnosis.environments:
         hosts = {str(one.get("host")) for one in diagnosis.environments}
-        lines.append(
-            f"{count(len(diagnosis.environments), 'environment')} compared, {count(len(hosts), 'host')}"
-        )
+        lines.append(f"{count(len(diagnosis.environments), 'environment')} compared, {count(len(hosts), 'host')}")
     if diagnosis.target:
         known = diagnosis.configuration
-        said = (
-            f"{len(known)} settings captured, nothing was trained"
-            if known
-            else "no configuration was captured"
-        )
+        said = f"{len(known)} settings captured, nothing was trained" if known else "no configuration was captured"
         lines.append(f"{diagnosis.target}: {said}")
     return lines
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bisect_cfg.factors import configuration_of, equal
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.configuration import configuration_of, equal
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.edits import Change, Edit, Edits, find_edits
 from bisect_cfg.recommend.plan import Range, WayOut
@@ -15,7 +16,6 @@ from bisect_cfg.recommend.published import published_for
 from bisect_cfg.reports.frontiers import as_data
 from bisect_cfg.reports.safe_config import TITLE, safe_yaml
 from bisect_cfg.reports.text import show
-from bisect_cfg.targets.settings import Settings
 
 if TYPE_CHECKING:
     from bisect_cfg.script_study import Answer
@@ -80,7 +80,9 @@ def _of_a_correction(answer: Answer) -> dict[str, Any] | None:
     if report.safe_configuration is None:
         return None
     safe, passes = report.safe_configuration, None
-    tested = [c.passes for c in report.corrections if c.passes.subset is not None and c.passes.seen == c.passes.runs > 0]
+    tested = [
+        c.passes for c in report.corrections if c.passes.subset is not None and c.passes.seen == c.passes.runs > 0
+    ]
     if tested:
         passes = max(tested, key=lambda claim: claim.runs)
         safe = configuration_of(passes.subset, settings.good, settings.bad)
@@ -190,9 +192,7 @@ def edits_of(answer: Answer, changes: Mapping[str, Mapping[str, Any]]) -> Edits:
     """Where changes (name -> from, to) are to be made in the user's command and files."""
     args, traces = answer.settings.capture.args, answer.bad_run.traces
     own = (traces.event("train_begin") or {}).get("own_files", ())
-    assigned = {
-        row["name"] for row in traces.events.rows if row["event"] == "assigned" and row["index"] == args.index
-    }
+    assigned = {row["name"] for row in traces.events.rows if row["event"] == "assigned" and row["index"] == args.index}
     return find_edits(
         wanted_changes(answer, changes),
         answer.script.arguments,

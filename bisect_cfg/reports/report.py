@@ -122,10 +122,7 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.status}: {len(self.causes)} cause(s) in {len(self.rows)} trials"]
         for cause in self.causes:
-            parts = [
-                f"{n}={cause.values[n]['bad']!r} (good: {cause.values[n]['good']!r})"
-                for n in cause.parameters
-            ]
+            parts = [f"{n}={cause.values[n]['bad']!r} (good: {cause.values[n]['good']!r})" for n in cause.parameters]
             lines.append(f"  {' with '.join(parts)}")
             lines.append(f"    fails {cause.evidence.fails} with {cause.signature}")
             lines += [f"    without {name}: passes {claim}" for name, claim in cause.evidence.without.items()]
@@ -158,9 +155,7 @@ class Report:
                 parts.append(f"<p>Valid only together with {e(', '.join(cause.companions))}.</p>")
             if cause.inseparable:
                 names = e(", ".join(cause.inseparable))
-                parts.append(
-                    f"<p>{names} cannot be told apart: no valid configuration changes only one of them.</p>"
-                )
+                parts.append(f"<p>{names} cannot be told apart: no valid configuration changes only one of them.</p>")
         for correction in self.corrections:
             names = e(", ".join(correction.parameters))
             parts.append(f"<p>Passes with {names} reset to good: {e(_evidence(correction.passes))}</p>")
@@ -190,9 +185,7 @@ def _evidence(claim: Claim | None) -> str:
     """A claim with the numbers of its trials."""
     if claim is None:
         return ""
-    numbers = (
-        f" (trial {', '.join(map(str, claim.trials))})" if claim.trials and claim.subset is not None else ""
-    )
+    numbers = f" (trial {', '.join(map(str, claim.trials))})" if claim.trials and claim.subset is not None else ""
     return f"{claim}{numbers}"
 
 

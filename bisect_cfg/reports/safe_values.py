@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from bisect_cfg.factors import equal
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.configuration import equal
 from bisect_cfg.recommend.plan import failure_bound
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.frontiers import in_lines, span
 from bisect_cfg.reports.recommendation import in_words
-from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.verdict import SILENT_KINDS
 
 OTHERS_SHOWN = 4
@@ -49,7 +49,10 @@ def run_line(number: int, asked: str, question: Any, judgement: Any, seconds: fl
     steps = text.count(question.steps, "step")
     said = steps if judgement.healthy else judgement.text
     return Text.assemble(
-        (f"{number:>4}  ", "dim"), (f"{word:<{OUTCOME_WIDTH}}", style), f" {asked}", (f"  ({said}, {text.duration(seconds)})", "dim")
+        (f"{number:>4}  ", "dim"),
+        (f"{word:<{OUTCOME_WIDTH}}", style),
+        f" {asked}",
+        (f"  ({said}, {text.duration(seconds)})", "dim"),
     )
 
 
@@ -66,13 +69,17 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
     if found["verified"]:
         console.print(
             Text.assemble(
-                ("Use instead  ", "bold"), (changes, "bold green"), "   everything else as you have it  (safe_config.yaml)"
+                ("Use instead  ", "bold"),
+                (changes, "bold green"),
+                "   everything else as you have it  (safe_config.yaml)",
             )
         )
         _print_lines(console, _evidence(found, result["horizon"]))
     else:
         console.print(
-            Text.assemble(("Not verified  ", "bold yellow"), (changes, "bold"), f"   {_passes(found)}  (safe_config.yaml)")
+            Text.assemble(
+                ("Not verified  ", "bold yellow"), (changes, "bold"), f"   {_passes(found)}  (safe_config.yaml)"
+            )
         )
         _print_lines(console, _ranges(found))
     for name in found.get("not_kept", ()):
@@ -147,9 +154,7 @@ def _ranges(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"{name} was healthy {up} and unhealthy at {beyond} ({runs}{about}){why}.")
     if found.get("stepped_back"):
         times = text.count(found["stepped_back"], "time")
-        lines.append(
-            f"Moved back {times} from there: what was tried first did not stay healthy over the longer runs."
-        )
+        lines.append(f"Moved back {times} from there: what was tried first did not stay healthy over the longer runs.")
     return lines
 
 

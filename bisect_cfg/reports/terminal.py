@@ -12,14 +12,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.events import CauseFound, Event, TrialFinished, TrialStarted
-from bisect_cfg.factors import Outcome, Purpose
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Cleaned
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
 from bisect_cfg.script_study import Answer, Listener
-from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
 
@@ -91,12 +91,8 @@ class View(Listener):
     def run_finished(self, purpose: Purpose, run: Run, outcome: Outcome | None) -> None:
         if purpose == Purpose.BAD_BASELINE and outcome is Outcome.FAIL:
             seen = run.seen
-            said = text.failure(
-                seen.failure.kind, seen.failure.name, seen.message or _symptom(seen), seen.step
-            )
-            self._line(
-                Text.assemble(("Your configuration ", ""), (said, "red"), f"  ({text.duration(seen.seconds)})")
-            )
+            said = text.failure(seen.failure.kind, seen.failure.name, seen.message or _symptom(seen), seen.step)
+            self._line(Text.assemble(("Your configuration ", ""), (said, "red"), f"  ({text.duration(seen.seconds)})"))
         elif purpose == Purpose.WARM_START and outcome is Outcome.FAIL:
             self._line(f"It fails the same way from a warm start ({text.duration(run.seen.seconds)} a trial).")
         elif purpose == Purpose.GOOD_BASELINE and outcome is Outcome.PASS:
@@ -342,7 +338,11 @@ def _print_cause(console: Console, title: str, cause: Any, failure: dict[str, An
     together = "them" if len(cause.parameters) > 1 else "it"
     claims = [f"fails {cause.evidence.fails} with only {together} changed from the good configuration"]
     for name, claim in cause.evidence.without.items():
-        claims.append(f"passes {claim} without {name}{_with(claim.note)}" if claim.subset is not None else f"without {name}: {claim.note}")
+        claims.append(
+            f"passes {claim} without {name}{_with(claim.note)}"
+            if claim.subset is not None
+            else f"without {name}: {claim.note}"
+        )
     lines = [f"With {together} the run {said}.", ", ".join(claims) + "."]
     if cause.companions:
         left_out = "it" if len(cause.companions) == 1 else "them"

@@ -32,7 +32,8 @@ RANDOM_RATES = _SHARES / _SHARES.sum()
 """Prior of each p on the grid if the failure is random."""
 
 DETERMINISTIC_IF_CAREFUL = 0.5
-"""Prior probability of p = 1 where the answer must hold for a random failure too (`Problem.careful`): an even chance."""
+"""Prior probability of p = 1 where the answer must hold for a random failure too (`Problem.careful`): an even
+chance."""
 
 
 def prior_of_rates(problem: Problem) -> np.ndarray:

@@ -20,7 +20,7 @@ from math import exp
 
 import numpy as np
 
-from bisect_cfg.factors import Purpose
+from bisect_cfg.configuration import Purpose
 from bisect_cfg.search.belief import FALSE_FAIL, Belief, Local
 from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.problem import Ask, Problem, bits
@@ -48,7 +48,8 @@ MADE_CHEAPER = 12
 
 PROOF_SHARE = 0.9
 """What a run that a proof needs is worth beside a bit of information, of which one run gives at most one.
-Measured: at 1 or more, runs that prove are asked too early when there are several causes; below, the last few cost more."""
+Measured: at 1 or more, runs that prove are asked too early when there are several causes; below, the last few cost
+more."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +185,7 @@ def choose(
         if not _askable(problem, tally, known, mask):
             continue
         if validity.ok(mask):
-            best = Option(
-                asks.get(mask) or _search_ask(problem, local, mask, 0), value * validity.chance(mask)
-            )
+            best = Option(asks.get(mask) or _search_ask(problem, local, mask, 0), value * validity.chance(mask))
             continue
         for changed, companions in validity.repairs(mask, local.region):
             if changed == local.region or not _askable(problem, tally, known, changed):
@@ -268,16 +267,14 @@ def _cheaper(values: Values, local: Local, found: dict[int, float]) -> dict[int,
     cheap = values.prices.cheap & free
     best = sorted(found, key=lambda m: (-found[m], m))[:MADE_CHEAPER]
     changed = dict.fromkeys(mask & ~free | cheap for mask in best)
-    return {mask: values.of(mask) for mask in changed if mask not in found and mask & local.region not in (0, local.region)}
+    return {
+        mask: values.of(mask) for mask in changed if mask not in found and mask & local.region not in (0, local.region)
+    }
 
 
-def _climb(
-    values: Values, members: list[int], region: int, mask: int, worth: float
-) -> Iterable[tuple[int, float]]:
+def _climb(values: Values, members: list[int], region: int, mask: int, worth: float) -> Iterable[tuple[int, float]]:
     for _ in range(4):
-        moves = [
-            (values.of(mask ^ 1 << i), mask ^ 1 << i) for i in members if mask ^ 1 << i not in (0, region)
-        ]
+        moves = [(values.of(mask ^ 1 << i), mask ^ 1 << i) for i in members if mask ^ 1 << i not in (0, region)]
         top = max(moves, key=lambda move: (move[0], -move[1]), default=(0.0, 0))
         if top[0] <= worth + 1e-6:
             break

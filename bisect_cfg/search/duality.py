@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import log
 
-from bisect_cfg.factors import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search.belief import Belief, prior_of_rates
 from bisect_cfg.search.choose import choose
 from bisect_cfg.search.doubt import Doubt
@@ -164,9 +164,7 @@ class Isolation:
                     lambda cause: self._cures([*known, cause]),
                     self.prices,
                 )
-                suspected = sum(
-                    1 << i for i in set(local.causes.index.ravel().tolist()) if i < self.problem.size
-                )
+                suspected = sum(1 << i for i in set(local.causes.index.ravel().tolist()) if i < self.problem.size)
                 if ask is not None:
                     return self._ask(ask, suspected)
                 if self.tally.running:
@@ -229,8 +227,7 @@ class Isolation:
             if not variants:
                 complete = False
                 self.notes.append(
-                    f"Whether it is enough to reset {self.problem.show(correction)} could not be run in any "
-                    "valid way."
+                    f"Whether it is enough to reset {self.problem.show(correction)} could not be run in any valid way."
                 )
             if self._hopeless(correction, variants):
                 complete = False
@@ -313,7 +310,9 @@ class Isolation:
         for cause in self.causes:
             for index, claim in cause.without.items():
                 if claim.subset and claim.note != IMPLIED:
-                    reason = f"Does {self.problem.show(cause.parameters)} pass again without {self.problem.names[index]}?"
+                    reason = (
+                        f"Does {self.problem.show(cause.parameters)} pass again without {self.problem.names[index]}?"
+                    )
                     ask = Ask(claim.subset, claim.subset & ~cause.parameters, Purpose.CAUSE_MINUS_ONE, reason)
                     asks.setdefault(claim.subset, ask)
         doubt = Doubt(self.problem, self.tally, self.causes, asks)

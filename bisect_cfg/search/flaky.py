@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import exp
 
-from bisect_cfg.factors import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search.models import Models, hypotheses_of
 from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.problem import Ask, FoundCause, Problem, Wait
@@ -105,10 +105,7 @@ def _decide(
         chances = hypotheses_of(models.models)
         cause = max(chances, key=lambda c: (round(chances[c], 9), -c))
         causes, sure = (cause,), min(chances[cause], 1.0)
-    proofs = [
-        prove(problem, tally, validity, c, problem.full, 1, tuple(o for o in causes if o != c))
-        for c in causes
-    ]
+    proofs = [prove(problem, tally, validity, c, problem.full, 1, tuple(o for o in causes if o != c)) for c in causes]
     missing: dict[int, Ask] = {}
     for proof in proofs:
         if proof is not None:
@@ -157,7 +154,9 @@ def _most_telling(
     masks = list(dict.fromkeys([*models.questions(), *missing]))
     information, chance = models.information(masks)
     worth = [
-        (float(bits_) + PROOF_SHARE * sure * (mask in missing)) / (float(c) * prices.fail + 1 - float(c)) / prices.of_mask(mask)
+        (float(bits_) + PROOF_SHARE * sure * (mask in missing))
+        / (float(c) * prices.fail + 1 - float(c))
+        / prices.of_mask(mask)
         for mask, bits_, c in zip(masks, information, chance, strict=True)
     ]
     best: tuple[float, Ask] | None = None
@@ -194,7 +193,9 @@ def _ask(problem: Problem, models: Models, missing: dict[int, Ask], mask: int, c
     else:
         shown = f"with only {problem.show(mask)}"
     if inside:
-        return Ask(mask, companions, Purpose.SEARCH, f"Does it fail {shown}? Failures are random, so one run is not enough.")
+        return Ask(
+            mask, companions, Purpose.SEARCH, f"Does it fail {shown}? Failures are random, so one run is not enough."
+        )
     return Ask(mask, companions, Purpose.SEARCH, f"Does it pass {shown}? Failures are random, one pass may be luck.")
 
 
@@ -202,4 +203,3 @@ def correction_ask(problem: Problem, mask: int) -> Ask:
     """The run that shows a correction to cure."""
     shown = problem.show(problem.full & ~mask)
     return Ask(mask, 0, Purpose.CORRECTION, f"Does the bad configuration pass without {shown}?")
-

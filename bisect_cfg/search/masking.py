@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bisect_cfg.factors import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search.problem import Ask, FoundCause, Problem, Record, bits, mask_of
 from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.validity import Validity
@@ -59,9 +59,7 @@ def look_for_masking(
             hiding = min(larger, key=lambda mask: (mask.bit_count(), mask))
             for mask, count in ((hiding, tally.of(hiding).passes), (witness, tally.of(witness).fails)):
                 if count < REPEATS:
-                    reason = (
-                        f"Is the failure of {problem.show(cause.parameters)} random, or hidden by a setting?"
-                    )
+                    reason = f"Is the failure of {problem.show(cause.parameters)} random, or hidden by a setting?"
                     return Ask(mask, mask & ~cause.parameters & cause.companions, Purpose.MASKING, reason)
             step = _narrow(problem, tally, validity, cause, witness, hiding & ~witness)
             if isinstance(step, Ask):

@@ -243,4 +243,3 @@ def hypotheses_of(models: Iterable[Model]) -> dict[int, float]:
         for cause in model.causes:
             found[cause] = found.get(cause, 0.0) + model.weight
     return found
-

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bisect_cfg.factors import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search.duality import isolate
 from bisect_cfg.search.problem import Ask, Conclusion, Done, Problem, Question, Record, State, Wait
 from bisect_cfg.search.tally import Tally

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.search.hypotheses import switches
 from bisect_cfg.search.problem import Problem
 from bisect_cfg.search.tally import Tally

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from bisect_cfg.factors import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose
 
 CAREFUL = 0.95
 """With an explicit `Problem.confirm`, the confidence above which it must hold for random failures too."""
@@ -188,8 +188,8 @@ class Problem:
         valid: subset -> whether the configuration can be built; free, but called often: cached by the caller.
         odds: prior odds of each factor to take part in a cause, 1 = ordinary.
         loss: what resetting each factor costs the user, for ordering the corrections.
-        work: the logarithm of what each factor's bad level is expected to multiply a run's duration by; empty: nothing is
-            known.
+        work: the logarithm of what each factor's bad level is expected to multiply a run's duration by; empty: nothing
+            is known.
         strategy: "adaptive", "one-at-a-time" or "ddmin".
         first: stop at the first proven cause.
         confidence: probability that the answer must reach when failures are flaky.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log
 
-from bisect_cfg.factors import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.problem import Ask, Claim, FoundCause, Problem, bits
 from bisect_cfg.search.tally import Tally
@@ -93,9 +93,7 @@ def prove(
     witness = cause | companions
     stuck = sum(1 << i for i in bits(cause) if _without(validity, witness, 1 << i, known) is None)
     stuck = sum(1 << i for i in bits(stuck) if not _group(validity, witness, 1 << i, known))
-    if (
-        stuck and stuck != cause
-    ):  # they leave only together with a parameter: companions, whoever proposed them
+    if stuck and stuck != cause:  # they leave only together with a parameter: companions, whoever proposed them
         smaller_claim = prove(problem, tally, validity, cause & ~stuck, pool, times, known)
         if smaller_claim is not None and not smaller_claim.refuted:
             return smaller_claim
@@ -154,9 +152,7 @@ def prove(
     for index in bits(grouped):
         seen_only = validity.only_seen(witness & ~(1 << index), 1 << index, known)
         claims[index] = Claim(None, Outcome.PASS, note=UNSEEN if seen_only else CANNOT)
-    found = FoundCause(
-        cause | grouped, companions & ~grouped, tally.claim(witness, Outcome.FAIL), claims, inseparable
-    )
+    found = FoundCause(cause | grouped, companions & ~grouped, tally.claim(witness, Outcome.FAIL), claims, inseparable)
     return Proof(found=found)
 
 

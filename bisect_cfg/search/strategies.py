@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bisect_cfg.factors import Purpose
+from bisect_cfg.configuration import Purpose
 from bisect_cfg.search.problem import Ask, Problem, bits, mask_of
 from bisect_cfg.search.tally import Tally
 from bisect_cfg.search.validity import Validity

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.search.problem import Claim, Record
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""Once a run is over, its folder is made fit to be kept: no secrets in what was written, no models that nobody needs."""
+"""Once a run is over, its folder is made fit to be kept: no secrets in what was written, no models that nobody
+needs."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from bisect_cfg.capture.script import Script
 from bisect_cfg.jsonfile import private
 from bisect_cfg.probe import secrets
 from bisect_cfg.probe.elsewhere import FOLDER as ELSEWHERE
-from bisect_cfg.targets.script import Script
 
 BLOCK = 4 << 20
 """Bytes of a text that are held at once."""

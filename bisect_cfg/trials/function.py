@@ -33,11 +33,11 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import from_exception
-from bisect_cfg.factors import Outcome
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
-from bisect_cfg.trials import keeper
+from bisect_cfg.trials import reaper
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 
 _HEADER = struct.Struct("!Q")
@@ -78,13 +78,9 @@ class FunctionRunner:
         if isolation not in ("process", "none"):
             raise ValueError(f"isolation must be 'process' or 'none', not {isolation!r}")
         if isolation == "none" and timeout is not None:
-            raise ValueError(
-                "a timeout needs isolation='process': a function running in place cannot be stopped"
-            )
+            raise ValueError("a timeout needs isolation='process': a function running in place cannot be stopped")
         if isolation == "process" and not hasattr(os, "fork"):
-            raise ValueError(
-                "isolation='process' needs os.fork, which this system lacks; use isolation='none'"
-            )
+            raise ValueError("isolation='process' needs os.fork, which this system lacks; use isolation='none'")
         self._trial, self._is_valid, self._isolation, self._timeout = trial, is_valid, isolation, timeout
         self._children: set[int] = set()
         self._lock = threading.Lock()
@@ -180,11 +176,7 @@ def result_of_answer(answer: Any) -> TrialResult:
     if answer is None:
         return TrialResult(Outcome.UNRESOLVED, "unresolved", "the trial returned None")
     if isinstance(answer, bool) or type(answer).__name__ in ("bool_", "bool"):  # numpy's bool as well
-        return (
-            TrialResult(Outcome.PASS)
-            if answer
-            else TrialResult(Outcome.FAIL, "fail", "the trial returned False")
-        )
+        return TrialResult(Outcome.PASS) if answer else TrialResult(Outcome.FAIL, "fail", "the trial returned False")
     text = (
         f"trial(configuration) returned {_short(answer)} ({type(answer).__name__}); it must return an Outcome, True (pass), "
         "False (fail), None (neither) or a TrialResult, or raise an exception to fail"
@@ -233,9 +225,7 @@ def _result_of_status(status: int) -> TrialResult:
 
 
 def _replace_seconds(result: TrialResult, seconds: float) -> TrialResult:
-    return TrialResult(
-        result.outcome, result.signature, result.message, seconds, result.step, result.attributes
-    )
+    return TrialResult(result.outcome, result.signature, result.message, seconds, result.step, result.attributes)
 
 
 # --------------------------------------------------------------------------------- the child's side
@@ -337,7 +327,7 @@ def _guarded(main: Callable[[int], None], reader: int, writer: int, parent: int)
         signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        keeper.become_subreaper()
+        reaper.become_subreaper()
         ours = os.getpid()
         trial = os.fork()
         if not trial:
@@ -349,7 +339,7 @@ def _guarded(main: Callable[[int], None], reader: int, writer: int, parent: int)
         os.close(reader)
         os.close(writer)
         status = _wait(trial, wakes, stopped, parent)
-        keeper.end_descendants(ours)
+        reaper.end_descendants(ours)
     finally:
         if status < 0:
             number = signal.Signals(-status)
@@ -361,7 +351,8 @@ def _guarded(main: Callable[[int], None], reader: int, writer: int, parent: int)
 
 
 def _wait(trial: int, wakes: int, stopped: list[int], parent: int) -> int:
-    """How the trial ended, by itself or because we were asked to end it (`stopped` is filled then) or have lost the parent.
+    """How the trial ended, by itself or because we were asked to end it (`stopped` is filled then) or have lost the
+    parent.
 
     Returns:
         As `os.waitstatus_to_exitcode` gives it.

@@ -54,7 +54,8 @@ FALLEN = 0.5
 """The reward is gone when it has lost at least this share of the best it had ..."""
 
 FALLEN_DEVIATIONS = 5.0
-"""... and so many standard errors of a window; the best of many windows is two or three above the mean by luck alone."""
+"""... and so many standard errors of a window; the best of many windows is two or three above the mean by luck
+alone."""
 
 FALLEN_BACK = 0.1
 """... and is back where it began, to within this share of what had been gained."""
@@ -67,8 +68,8 @@ GONE, GONE_STEPS = 0.15, 16
 """No more than this share of the best reward left in so many steps is a collapse, whatever the other metrics say."""
 
 SLOWLY = 8
-"""Steps. Entropy that took as long to vanish, from a third of what it began with, while the reward rose is a task that has
-been learnt; measured collapses take one or two."""
+"""Steps. Entropy that took as long to vanish, from a third of what it began with, while the reward rose is a task that
+has been learnt; measured collapses take one or two."""
 
 RECENT = 40
 """Steps before a silent time that say how common silent steps are: a sparse reward may become sparser."""
@@ -286,10 +287,17 @@ def lost(rows: Sequence[Row], past: _Past) -> str:
         if all(vanished) and not any(one is False for one in dead):
             return f"{fell}, rewards all equal"
         if len(rows) >= COLLAPSE_WINDOW:
-            if _most(rows, lambda row: _dead_groups(row) is True) and _most(rows, lambda row: _below(row, start, LOW_SHARE)):
+            if _most(rows, lambda row: _dead_groups(row) is True) and _most(
+                rows, lambda row: _below(row, start, LOW_SHARE)
+            ):
                 return f"{fell}, rewards all equal in {dead.count(True)} of {len(rows)} steps"
             began = past.began[:COLLAPSE_STREAK]
-            if began and rewards and fmean(rewards) < fmean(began) and _most(rows, lambda row: _below(row, start, COLLAPSE_SHARE)):
+            if (
+                began
+                and rewards
+                and fmean(rewards) < fmean(began)
+                and _most(rows, lambda row: _below(row, start, COLLAPSE_SHARE))
+            ):
                 return f"{fell}, and the reward fell"
     if len(rows) < COLLAPSE_WINDOW or not past.fallen(rewards):
         return ""

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.diagnosis import _machine, _packages
 from bisect_cfg.diagnosis.environment import with_loaded_cublas
 from bisect_cfg.jsonfile import write_json
-from bisect_cfg.targets.captured import Capture, read_capture
 from bisect_cfg.trials.files import Traces, tail_of_log
-from bisect_cfg.trials.process import LAST_SECONDS, POLL_SECONDS, Keeper, kill_group, launch
+from bisect_cfg.trials.process import LAST_SECONDS, POLL_SECONDS, Reaper, kill_group, launch
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.training import check_watched
 
@@ -83,7 +83,7 @@ def inspect(
     """
     base = os.getcwd() if shared and os.access(".", os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix=".bisect-cfg-doctor-", dir=base))
-    keeper = Keeper()
+    reaper = Reaper()
     started = time.monotonic()
     try:
         orders_path = folder / "orders.json"
@@ -91,7 +91,7 @@ def inspect(
         collectors = [_packages.__file__, _machine.__file__]
         orders = {"level": "inspect", "folder": str(folder), "restore": restore, "collectors": collectors}
         write_json(orders_path, {**orders, "launched": launched})
-        process = launch(command, environment, folder, "log.txt", keeper)
+        process = launch(command, environment, folder, "log.txt", reaper)
         try:
             code = _wait(process, folder, started, patience)
         finally:
@@ -103,7 +103,7 @@ def inspect(
         log = tail_of_log(folder / "log.txt", LOG_LINES)
         return Inspection(tuple(ranks), tuple(log), code, time.monotonic() - started)
     finally:
-        keeper.close()
+        reaper.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 

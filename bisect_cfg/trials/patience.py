@@ -85,9 +85,7 @@ class Silence:
         self.phases: dict[str, float] = {}
         """Name of a phase -> the longest silence in it that has ended."""
 
-    def look(
-        self, now: float, written: Hashable, beat: tuple[int, str], training: bool, steps: int
-    ) -> str | None:
+    def look(self, now: float, written: Hashable, beat: tuple[int, str], training: bool, steps: int) -> str | None:
         """Take in what is to be seen of the trial now.
 
         Args:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bisect_cfg.targets.settings import Settings
+from bisect_cfg.capture.settings import Settings
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import Patience
 from bisect_cfg.trials.verdict import FailureTest

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import private
-from bisect_cfg.trials import keeper as keeper_module
+from bisect_cfg.trials import reaper as reaper_module
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import Patience, Pulse, Silence
 
@@ -48,8 +48,8 @@ STACK_SIGNAL = signal.SIGRTMIN + 9
 """Must equal `bisect_cfg.probe.boot.STACK_SIGNAL`; the probe imports nothing of ours, and we nothing of it."""
 
 
-class Keeper:
-    """Our end of the keeper process (see `bisect_cfg.trials.keeper`). Thread-safe; close it when done."""
+class Reaper:
+    """Our end of the reaper process (see `bisect_cfg.trials.reaper`). Thread-safe; close it when done."""
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
@@ -60,14 +60,14 @@ class Keeper:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-E", keeper_module.__file__, str(theirs.fileno()), f"{MARK}={self.mark}"],
+                [sys.executable, "-S", "-E", reaper_module.__file__, str(theirs.fileno()), f"{MARK}={self.mark}"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
                 pass_fds=[theirs.fileno()],
             )
-        threading.Thread(target=self._read, name="keeper-reader", daemon=True).start()
+        threading.Thread(target=self._read, name="reaper-reader", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -93,13 +93,15 @@ class Keeper:
 
         Raises:
             OSError: the command cannot be started.
-            InputError: the keeper process was ended by somebody.
+            InputError: the reaper process was ended by somebody.
         """
         answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         message = {
             "op": "start",
             "command": [_text_of(word) for word in command],
-            "environment": [[_text_of(name), _text_of(text)] for name, text in {**environment, MARK: self.mark}.items()],
+            "environment": [
+                [_text_of(name), _text_of(text)] for name, text in {**environment, MARK: self.mark}.items()
+            ],
             "cwd": _text_of(os.getcwd()),
             "folder": str(folder.resolve()),
             "numbers": list(pass_fds),
@@ -108,10 +110,10 @@ class Keeper:
             number = next(self._numbers)
             self._waiting[number] = answers
         if not self._send({**message, "id": number}, [output, *pass_fds]):
-            raise _keeper_gone()
+            raise _reaper_gone()
         answer = answers.get()
         if "gone" in answer:
-            raise _keeper_gone()
+            raise _reaper_gone()
         if "error" in answer:
             raise OSError(answer["error"], os.strerror(answer["error"]), command[0])
         return LaunchedChild(answer["pid"], answers)
@@ -125,7 +127,7 @@ class Keeper:
         self._send({"op": "remove", "pid": pid})
 
     def close(self) -> None:
-        """Let the keeper clean up and end; returns when nothing of the study runs any more."""
+        """Let the reaper clean up and end; returns when nothing of the study runs any more."""
         with self._lock, contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
         self._process.wait()
@@ -159,11 +161,11 @@ class Keeper:
 
 
 def _text_of(text: str) -> str:
-    """What the operating system gets for `text`, one character a byte: the keeper may know another encoding."""
+    """What the operating system gets for `text`, one character a byte: the reaper may know another encoding."""
     return os.fsencode(text).decode("latin-1")
 
 
-def _keeper_gone() -> InputError:
+def _reaper_gone() -> InputError:
     return InputError(
         "The process from which bisect-cfg starts its runs was ended from outside.",
         "Run the same command again to continue.",
@@ -171,7 +173,7 @@ def _keeper_gone() -> InputError:
 
 
 class LaunchedChild:
-    """A process that the keeper has started for us."""
+    """A process that the reaper has started for us."""
 
     def __init__(self, pid: int, answers: queue.SimpleQueue[dict[str, Any]]) -> None:
         self.pid = pid
@@ -184,7 +186,7 @@ class LaunchedChild:
         """Exit code as `subprocess` gives it, None while it runs.
 
         Raises:
-            InputError: the keeper was ended by somebody, so that nobody knows.
+            InputError: the reaper was ended by somebody, so that nobody knows.
         """
         return self._take(block=False)
 
@@ -202,22 +204,22 @@ class LaunchedChild:
                 self._code = answer.get("exit")
                 self._gone = self._code is None
             if self._gone:
-                raise _keeper_gone()
+                raise _reaper_gone()
             return self._code
 
 
 class Sweep:
     """Ends what trials leave behind outside of their process groups: daemons, helpers in sessions of their own.
 
-    Such a process descends from the keeper. It is a trial's if it was not there before the trial; while several trials
+    Such a process descends from the reaper. It is a trial's if it was not there before the trial; while several trials
     run at once nobody can tell whose it is, and it is ended with the last of them.
 
     Args:
-        keeper: of the study.
+        reaper: of the study.
     """
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, reaper: Reaper) -> None:
+        self._reaper = reaper
         self._lock = threading.Lock()
         self._running = 0
         self._known: set[int] = set()
@@ -231,7 +233,7 @@ class Sweep:
         """
         with self._lock:
             if self._running == 0:
-                self._known = set(keeper_module.descendants(self._keeper.pid))
+                self._known = set(reaper_module.descendants(self._reaper.pid))
             self._running += 1
         try:
             yield
@@ -244,7 +246,7 @@ class Sweep:
     def _end(self, spared: int | None) -> None:
         deadline = time.monotonic() + KILL_SECONDS
         while time.monotonic() < deadline:
-            there = keeper_module.descendants(self._keeper.pid)
+            there = reaper_module.descendants(self._reaper.pid)
             left = [pid for pid in there if pid not in self._known and _group(pid) != spared]
             if not left:
                 return
@@ -284,12 +286,12 @@ def launch(
     environment: Mapping[str, str],
     folder: Path,
     log: str,
-    keeper: Keeper,
+    reaper: Reaper,
     pass_fds: Sequence[int] = (),
 ) -> LaunchedChild:
-    """Start a command in a session of its own, its output in ``folder/log``; see `Keeper.start`."""
+    """Start a command in a session of its own, its output in ``folder/log``; see `Reaper.start`."""
     with open(folder / log, "ab", opener=private) as stream:
-        return keeper.start(command, environment, folder, stream.fileno(), pass_fds)
+        return reaper.start(command, environment, folder, stream.fileno(), pass_fds)
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.factors import Outcome
 from bisect_cfg.inputs import Inputs
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
-from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials import health
 from bisect_cfg.trials.clean import Cleaner
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.keeper import shorten
 from bisect_cfg.trials.patience import (
     FIRST_STEP_SECONDS,
     HANG_SECONDS,
@@ -37,7 +36,8 @@ from bisect_cfg.trials.patience import (
     Patience,
 )
 from bisect_cfg.trials.plan import Known, Plan
-from bisect_cfg.trials.process import Child, Ending, Keeper, Sweep, follow, launch
+from bisect_cfg.trials.process import Child, Ending, Reaper, Sweep, follow, launch
+from bisect_cfg.trials.reaper import shorten
 from bisect_cfg.trials.result import TrialRequest, TrialResult
 from bisect_cfg.trials.runs import Pauses, Run, what_ended
 from bisect_cfg.trials.server import probe_environment
@@ -77,9 +77,9 @@ _ports_given: set[int] = set()
 
 
 def own_port(environment: Mapping[str, str]) -> dict[str, str]:
-    """Where the environment makes a training config open a process group of one (as torchrun leaves it), a free port for
-    it; nothing otherwise. Trials that run at once must not meet, and one that is being ended may hold its port a moment
-    longer."""
+    """Where the environment makes a training config open a process group of one (as torchrun leaves it), a free port
+    for it; nothing otherwise. Trials that run at once must not meet, and one that is being ended may hold its port a
+    moment longer."""
     alone = environment.get("WORLD_SIZE", "1") == "1"
     if not alone or "MASTER_PORT" not in environment:
         return {}
@@ -137,11 +137,11 @@ class ScriptRunner:
         self._inputs, self._timeout, self._jobs = inputs, timeout, jobs
         self._on_progress = on_progress
         self._cleaner = Cleaner(script)
-        self._keeper = Keeper()
-        self._sweep = Sweep(self._keeper)
+        self._reaper = Reaper()
+        self._sweep = Sweep(self._reaper)
         self._seen = Pauses.of(folder)
         self._interrupted = threading.Event()
-        self.starts = Starts(script, folder, self._keeper, self._interrupted)
+        self.starts = Starts(script, folder, self._reaper, self._interrupted)
         self.checks = ConfigChecks(folder / "validity.json", self.starts.resolve)
         self._also_cold: set[str | None] = set()  # signatures of other failures that a cold start shows as well
         self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -156,7 +156,7 @@ class ScriptRunner:
         self._interrupted.set()  # whatever is still waiting for a trial does not start it again
         self.checks.save()
         self.starts.close()
-        self._keeper.close()
+        self._reaper.close()
 
     def interrupt(self) -> None:
         """End the running trials: on Ctrl-C, or because their results are not needed. None starts before `go_on`."""
@@ -205,9 +205,9 @@ class ScriptRunner:
         return checked
 
     def recall(self, results: Iterable[TrialResult]) -> None:
-        """Take up what earlier results have shown of how trials must be run, in their order: that a cold start shows the
-        same as a warm one, or does not, and that the failure can come later than was thought. A study that is resumed
-        goes on as it would have."""
+        """Take up what earlier results have shown of how trials must be run, in their order: that a cold start shows
+        the same as a warm one, or does not, and that the failure can come later than was thought. A study that is
+        resumed goes on as it would have."""
         for result in results:
             check, horizon = result.attributes.get(COLD_CHECK), result.attributes.get("horizon")
             if check == "same":
@@ -304,16 +304,14 @@ class ScriptRunner:
             "threads": max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
         }
 
-    def _follow(
-        self, plan: Plan, level: str, folder: Path, traces: Traces, request: dict[str, Any]
-    ) -> Ending | None:
+    def _follow(self, plan: Plan, level: str, folder: Path, traces: Traces, request: dict[str, Any]) -> Ending | None:
         """Start a run and stay with it to its end; None if its server went away, so that it says nothing."""
         write_json(folder / "configuration.json", dict(plan.configuration))
         environment, orders_path = self._write_cold_orders(folder, request)
         with self._sweep.around(self.starts.pid):
             child: Child | None
             if level == "cold":
-                child = launch(self.script.command, environment, folder, "log.txt", self._keeper)
+                child = launch(self.script.command, environment, folder, "log.txt", self._reaper)
             else:
                 child = self.starts.fork(request)
             if child is None:
@@ -327,7 +325,7 @@ class ScriptRunner:
                 interrupted=self._interrupted,
                 costly=plan.costly,
             )
-        self._keeper.remove(child.pid)
+        self._reaper.remove(child.pid)
         lost = ending.exit_code is not None and getattr(child, "lost", False)
         return None if lost else ending
 
@@ -378,9 +376,7 @@ class ScriptRunner:
         folder = self.folder / "trials" / str(number)
         if folder.exists():  # a trial that was interrupted: its traces are kept beside the new ones
             aside = next(
-                path
-                for i in range(1, 1000)
-                if not (path := folder.with_name(f"{number}.interrupted-{i}")).exists()
+                path for i in range(1, 1000) if not (path := folder.with_name(f"{number}.interrupted-{i}")).exists()
             )
             folder.rename(aside)
         make_folder(folder)
@@ -390,7 +386,9 @@ class ScriptRunner:
         """Orders for a cold start, and the command that repeats the trial by hand."""
         orders_path = folder / "orders.json"
         environment, restore = probe_environment(os.environ, orders_path)
-        write_json(orders_path, {"level": "cold", "restore": restore, "request": request, "targets": request["targets"]})
+        write_json(
+            orders_path, {"level": "cold", "restore": restore, "request": request, "targets": request["targets"]}
+        )
         # By hand the run goes to a folder of its own, so that the evidence stays as it is.
         by_hand = {**request, "folder": str(folder / "by-hand")}
         write_json(
@@ -415,6 +413,4 @@ class ScriptRunner:
 def _until(enough: Callable[[Traces], bool], seconds: float | None) -> Callable[[Traces], bool]:
     if seconds is None:
         return enough
-    return lambda traces: enough(traces) or (
-        bool(traces.metrics.rows) and traces.metrics.rows[-1]["time"] > seconds
-    )
+    return lambda traces: enough(traces) or (bool(traces.metrics.rows) and traces.metrics.rows[-1]["time"] > seconds)

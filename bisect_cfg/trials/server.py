@@ -21,7 +21,7 @@ from typing import Any
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_json
-from bisect_cfg.trials.process import Keeper, kill_group, launch
+from bisect_cfg.trials.process import Reaper, kill_group, launch
 
 BUILD_SECONDS = 120.0
 """How long building one configuration may take. It takes milliseconds; the first may import what was not imported yet,
@@ -69,7 +69,7 @@ class TrialServer:
         orders: level, fork point and the rest (see `bisect_cfg.probe.boot.start`), without the socket.
         orders_path: the file its orders are written to; its folder holds the log.
         log: name of the log.
-        keeper: clears up behind us.
+        reaper: clears up behind us.
     """
 
     def __init__(
@@ -79,14 +79,12 @@ class TrialServer:
         orders: Mapping[str, Any],
         orders_path: Path,
         log: str,
-        keeper: Keeper,
+        reaper: Reaper,
     ) -> None:
-        self._keeper = keeper
+        self._reaper = reaper
         self._ours, theirs = socket.socketpair()
         write_json(orders_path, {**orders, "socket": theirs.fileno()})
-        self._process = launch(
-            command, environment, orders_path.parent, log, keeper, pass_fds=[theirs.fileno()]
-        )
+        self._process = launch(command, environment, orders_path.parent, log, reaper, pass_fds=[theirs.fileno()])
         theirs.close()
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -136,7 +134,7 @@ class TrialServer:
         first = _answer(answers, ANSWER_SECONDS)
         if "pid" not in first:
             raise ServerGone
-        self._keeper.add(first["pid"], Path(request["folder"]))
+        self._reaper.add(first["pid"], Path(request["folder"]))
         return ForkedChild(first["pid"], answers)
 
     def resolve(self, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -158,9 +156,9 @@ class TrialServer:
         except OSError:
             pass
         kill_group(self._process.pid)
-        with contextlib.suppress(InputError):  # the keeper is gone; whoever starts the next process is told
+        with contextlib.suppress(InputError):  # the reaper is gone; whoever starts the next process is told
             self._process.wait()
-        self._keeper.remove(self._process.pid)
+        self._reaper.remove(self._process.pid)
 
     def _ask(self, message: dict[str, Any]) -> queue.SimpleQueue[dict[str, Any]]:
         answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -222,7 +220,9 @@ def _answer(answers: queue.SimpleQueue[dict[str, Any]], seconds: float) -> dict[
         raise ServerGone from None
 
 
-def probe_environment(environment: Mapping[str, str], orders_path: Path) -> tuple[dict[str, str], dict[str, str | None]]:
+def probe_environment(
+    environment: Mapping[str, str], orders_path: Path
+) -> tuple[dict[str, str], dict[str, str | None]]:
     """The user's environment with the probe's two variables, and what the probe has to restore."""
     site = str(Path(__file__).resolve().parent.parent / "probe" / "site")
     own = environment.get("PYTHONPATH")

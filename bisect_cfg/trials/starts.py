@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.capture.captured import Capture, fork_point
+from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder
-from bisect_cfg.targets.captured import Capture, fork_point
-from bisect_cfg.targets.script import Script
 from bisect_cfg.trials.patience import PHASE_SECONDS
-from bisect_cfg.trials.process import Keeper
+from bisect_cfg.trials.process import Reaper
 from bisect_cfg.trials.server import ForkedChild, ServerGone, TrialServer, probe_environment
 
 LEVELS = ("config", "imports", "cold")
@@ -59,7 +59,7 @@ class Starts:
     Args:
         script: what is run.
         folder: the study folder.
-        keeper: starts the server.
+        reaper: starts the server.
         interrupted: whether waiting for the server is to be given up.
 
     Attributes:
@@ -68,11 +68,11 @@ class Starts:
         seconds: that the first run took to get to its training; 0 before.
     """
 
-    def __init__(self, script: Script, folder: Path, keeper: Keeper, interrupted: threading.Event) -> None:
+    def __init__(self, script: Script, folder: Path, reaper: Reaper, interrupted: threading.Event) -> None:
         self.level = "cold"
         self.capture: Capture | None = None
         self.seconds = 0.0
-        self._script, self._folder, self._keeper, self._interrupted = script, folder, keeper, interrupted
+        self._script, self._folder, self._reaper, self._interrupted = script, folder, reaper, interrupted
         self._server: TrialServer | None = None
         self._stands_at = ""  # the level that the server is of, or PREPARING
         self._lock = threading.RLock()
@@ -190,4 +190,4 @@ class Starts:
         command = self._script.command
         if self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
             command = [self.capture.environment.get("executable") or command[0], *command[1:]]
-        return TrialServer(command, environment, orders, orders_path, "log.txt", self._keeper)
+        return TrialServer(command, environment, orders, orders_path, "log.txt", self._reaper)

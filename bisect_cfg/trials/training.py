@@ -19,7 +19,8 @@ from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import KILL_SECONDS, POLL_SECONDS, Child, kill_group
 
 WORD_SECONDS = 1.0
-"""A Python process that has waited for the training says at once how it ended; no longer than this is waited for that."""
+"""A Python process that has waited for the training says at once how it ended; no longer than this is waited for
+that."""
 
 
 def check_watched(traces: Traces) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis import signature as signatures
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.factors import Outcome
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Row, Traces, innermost_frame
 
@@ -26,7 +26,8 @@ _LOG_BYTES = 4 << 20
 
 
 UNWATCHED = "unwatched"
-"""Kind of a run that we ended because a process in it had loaded torch and no probe; it says nothing about a failure."""
+"""Kind of a run that we ended because a process in it had loaded torch and no probe; it says nothing about a
+failure."""
 
 SILENT_KINDS = ("collapse", "no-gradient", "dead-reward")
 """Symptoms of a run that neither dies nor computes anything non-finite, and learns nothing."""

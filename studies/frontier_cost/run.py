@@ -71,10 +71,7 @@ def search(name, truth, budget, seed, rate):
     if name != "grid":
         return find_frontier(healthy, AXES, budget, points=known, sampler=SAMPLERS[name](seed))
     count = math.isqrt(budget)
-    lines = [
-        [axis.values[round((i + 0.5) / count * (len(axis.values) - 1))] for i in range(count)]
-        for axis in AXES
-    ]
+    lines = [[axis.values[round((i + 0.5) / count * (len(axis.values) - 1))] for i in range(count)] for axis in AXES]
     return frontier_of(AXES, [*known, *tried([(x, y) for x in lines[0] for y in lines[1]])])
 
 
@@ -82,9 +79,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("samplers", nargs="*", default=["FrontierSampler", "tpe", "grid", "random"])
     parser.add_argument("--curves", type=int, default=200)
-    parser.add_argument(
-        "--rate", type=float, default=1.0, help="How often an unhealthy pair shows that it is."
-    )
+    parser.add_argument("--rate", type=float, default=1.0, help="How often an unhealthy pair shows that it is.")
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")

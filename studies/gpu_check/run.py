@@ -47,7 +47,9 @@ def main() -> int:
     arguments = parser.parse_args()
     status = 0
     if not arguments.tiny:
-        status = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "gpu", str(HERE.parents[1] / "tests" / "gpu")]).returncode
+        status = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-m", "gpu", str(HERE.parents[1] / "tests" / "gpu")]
+        ).returncode
     measure = measure_module()
     script = measure.find_script(str(HERE / "train.py"), ["--tiny"] if arguments.tiny else [])
     with tempfile.TemporaryDirectory() as temporary:

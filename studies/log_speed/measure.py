@@ -27,7 +27,9 @@ BLOCK = 1 << 20
 def chunks() -> dict[str, bytes]:
     """A few megabytes of each kind of log."""
     dice = random.Random(0)
-    row = "{'loss': 0.0, 'grad_norm': 0.%d, 'learning_rate': 1e-06, 'reward': 0.4, 'reward_std': 0.2, 'entropy': 1.%d}\n"
+    row = (
+        "{'loss': 0.0, 'grad_norm': 0.%d, 'learning_rate': 1e-06, 'reward': 0.4, 'reward_std': 0.2, 'entropy': 1.%d}\n"
+    )
     bar = "\r %d%%|####      | %d/999 [00:01<00:09, 9.55s/it]"
     flood = "../Indexing.cu:1289: indexSelectLargeIndex: block: [%d,0,0], thread: [%d,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
     prose = "\n".join(pydoc_data.topics.topics.values())

@@ -213,9 +213,7 @@ def from_prior(odds: Sequence[float]) -> Callable[[random.Random], tuple[int, ..
 
 def trl_valid(mask: int) -> bool:
     """TRL's rule: batch times accumulation is a multiple of the number of generations."""
-    batch, steps, generations = (
-        (TRL_BAD if mask >> OPTIONS.index(name) & 1 else TRL_GOOD)[name] for name in TRL_GOOD
-    )
+    batch, steps, generations = ((TRL_BAD if mask >> OPTIONS.index(name) & 1 else TRL_GOOD)[name] for name in TRL_GOOD)
     return batch * steps % generations == 0
 
 
@@ -238,9 +236,7 @@ def cases() -> list[Case]:
         for rate in (0.9, 0.7, 0.5):
             kind, aim = f"n=19, k={count}", aims.get((count, rate), "-")
             draw = subsets(19, count)
-            rows.append(
-                Case(f"p={rate:g}, {kind}", kind, plain(19), draw, aim, rate=rate, confirms=(0, 1, 2))
-            )
+            rows.append(Case(f"p={rate:g}, {kind}", kind, plain(19), draw, aim, rate=rate, confirms=(0, 1, 2)))
     kind = "two overlapping pairs, n=19"
     rows.append(Case(f"p=0.7, {kind}", kind, plain(19), pairs(19, True), rate=0.7, confirms=(1, 2)))
     for rate in (1.0, 0.7):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from oracles import LIMIT, Answer, Case, Exhausted, Oracle
 
 from bisect_cfg import Bisection
-from bisect_cfg.factors import Outcome
-from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, next_question
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.parameters.odds import odds_of
+from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, next_question
 from bisect_cfg.trials.result import TrialResult
 
 

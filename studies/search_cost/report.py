@@ -126,8 +126,8 @@ TOO_MANY = 120
 def plot(folder: Path) -> None:
     """Draw `table.svg` from `table.json`; without matplotlib a line says so.
 
-    On the left the trials of every tool where the failure is certain, hatched where it does not find all the causes. On the
-    right trials against the share of exact answers where it is not.
+    On the left the trials of every tool where the failure is certain, hatched where it does not find all the causes. On
+    the right trials against the share of exact answers where it is not.
     """
     try:
         from matplotlib.figure import Figure
@@ -143,9 +143,7 @@ def plot(folder: Path) -> None:
     width = 0.85 / max(len(tools), 1)
     for place, case in enumerate(COMPARED):
         for number, tool in enumerate(tools):
-            row = next(
-                (r for r in rows if r.case == case and r.tool == tool and "confirm=0" not in r.setting), None
-            )
+            row = next((r for r in rows if r.case == case and r.tool == tool and "confirm=0" not in r.setting), None)
             if row is None:
                 continue
             x = place + (number - len(tools) / 2) * width
@@ -154,9 +152,7 @@ def plot(folder: Path) -> None:
             bars.bar(x, height, width, color=colour[tool], hatch=hatch, edgecolor="white", linewidth=0)
             if row.trials > TOO_MANY:
                 bars.text(x, TOO_MANY, f"{row.trials:.0f}", ha="center", va="bottom", fontsize=6)
-    bars.set_xticks(
-        range(len(COMPARED)), [case.replace(", n=19", "").replace("two ", "") for case in COMPARED]
-    )
+    bars.set_xticks(range(len(COMPARED)), [case.replace(", n=19", "").replace("two ", "") for case in COMPARED])
     bars.set(ylabel="trials (mean)", title="The failure shows every time (hatched: not all causes found)")
     for tool in tools:
         bars.bar(0, 0, color=colour[tool], label=tool)

@@ -1,12 +1,13 @@
-"""What the answer costs in time, where settings make a run costlier or cheaper: the search that sees the times against the
-same search that does not.
+"""What the answer costs in time, where settings make a run costlier or cheaper: the search that sees the times against
+the same search that does not.
 
     python studies/search_cost/seconds.py --instances 200 --out studies/search_cost
 
 Every setting (or, in the rows "two", two of them drawn at random) multiplies the duration of a run by a factor of its
-own, log-uniform, upwards or downwards, scaled so that the costliest configuration takes 20 times as long as the cheapest.
-In the rows "known" the search is told the factors beforehand, as those of batch size and completion length are. A passing run of the good configuration takes ten
-seconds, a failing one half as long as a passing one. Every launch counts, the two baselines included.
+own, log-uniform, upwards or downwards, scaled so that the costliest configuration takes 20 times as long as the
+cheapest. In the rows "known" the search is told the factors beforehand, as those of batch size and completion length
+are. A passing run of the good configuration takes ten seconds, a failing one half as long as a passing one. Every
+launch counts, the two baselines included.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.search import Ask, Conclusion, Problem, Record, next_question
 
 RANGE = 20.0
@@ -72,9 +73,7 @@ def solve(case: Case, aware: bool, known: bool) -> tuple[Conclusion, int, float]
         total += seconds
         outcome = Outcome.FAIL if case.fails(question.subset) else Outcome.PASS
         shown = seconds if aware else 0.0
-        records.append(
-            Record(question.subset, outcome, question.purpose, len(records), shown, question.companions)
-        )
+        records.append(Record(question.subset, outcome, question.purpose, len(records), shown, question.companions))
     return question.conclusion, len(records), total
 
 

@@ -22,11 +22,11 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
+from bisect_cfg.capture.script import Script, find_script
+from bisect_cfg.capture.settings import Settings
 from bisect_cfg.events import TrialFinished
 from bisect_cfg.script_bisection import bisect_script
 from bisect_cfg.script_study import Answer, Listener, Options
-from bisect_cfg.targets.script import Script, find_script
-from bisect_cfg.targets.settings import Settings
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.script import ScriptRunner
@@ -118,8 +118,8 @@ class Whole:
         return self.clock.trials
 
     def trial_seconds(self, safe: bool) -> float:
-        """Seconds of trials as the study recorded them: for the safe values, or for the isolation, baselines but the cold
-        reproduction included."""
+        """Seconds of trials as the study recorded them: for the safe values, or for the isolation, baselines but the
+        cold reproduction included."""
         rows = self.answer.report.rows
         return sum(
             row["seconds"] for row in rows
@@ -250,7 +250,10 @@ def main() -> None:
             "own_processor_seconds": ours.clock.own_processor,
             "phases": {"one-at-a-time, cold": theirs.clock.phases, "bisect-cfg": ours.clock.phases},
             "trials": {"one-at-a-time, cold": theirs.trials, "bisect-cfg": ours.trials},
-            "recorded_seconds": {"isolation": ours.trial_seconds(safe=False), "safe values": ours.trial_seconds(safe=True)},
+            "recorded_seconds": {
+                "isolation": ours.trial_seconds(safe=False),
+                "safe values": ours.trial_seconds(safe=True),
+            },
         }
     print("\n".join(lines))
     if arguments.readme:

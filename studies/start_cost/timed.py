@@ -1,7 +1,7 @@
 """Runs a training script and says where the time until its first step goes: ``python timed.py train.py``.
 
-The clock starts with the process, and anew in a process that is forked from it. When the first optimizer step is over, one
-line `PARTS {...}` is printed: seconds by part, each without the parts inside it.
+The clock starts with the process, and anew in a process that is forked from it. When the first optimizer step is over,
+one line `PARTS {...}` is printed: seconds by part, each without the parts inside it.
 """
 
 from __future__ import annotations

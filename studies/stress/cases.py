@@ -225,7 +225,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     ),
     "recursion": ("train", "sys.setrecursionlimit(200)"),
 }
-"""Habits of scripts: where the line stands (before the configuration, before the training, in each step), and the line."""
+"""Habits of scripts: where the line stands (before the configuration, before the training, in each step), and the
+line."""
 
 COSTLY = ("hangs at exit", "thread that stays")
 
@@ -281,9 +282,7 @@ def _kind(dice: random.Random, case: Case, pool: list[str]) -> None:
     elif case.kind == "started":
         case.start = dice.choice(STARTS)
     elif case.kind == "hostile":
-        case.hostile = dice.sample(
-            [name for name in HOSTILE if name not in COSTLY], dice.choice((1, 1, 2, 3))
-        )
+        case.hostile = dice.sample([name for name in HOSTILE if name not in COSTLY], dice.choice((1, 1, 2, 3)))
         if dice.random() < 0.1:
             case.hostile.append(dice.choice(COSTLY))
     elif case.kind == "source":
@@ -376,9 +375,7 @@ def _surroundings(dice: random.Random, case: Case) -> None:
     if case.kind == "killed" or dice.random() < 0.2:
         for _ in range(dice.choice((1, 1, 2, 3))):
             name = dice.choice(("SIGKILL", "SIGKILL", "SIGINT", "SIGTERM"))
-            case.kills.append(
-                [round(dice.uniform(0.8, 4.5), 2), name, name == "SIGINT" and dice.random() < 0.5]
-            )
+            case.kills.append([round(dice.uniform(0.8, 4.5), 2), name, name == "SIGINT" and dice.random() < 0.5])
 
 
 # ---------------------------------------------------------------------------------------------------- the script

@@ -135,9 +135,7 @@ def busy() -> float:
 
 def patience(case: Case) -> float:
     """Seconds after which a run of the tool on this case is called stuck, on an idle machine."""
-    waits = case.mode in ("hang", "nan, then hang") or {"hangs at exit", "thread that stays"} & {
-        *case.hostile
-    }
+    waits = case.mode in ("hang", "nan, then hang") or {"hangs at exit", "thread that stays"} & {*case.hostile}
     return PATIENCE_WAITING if waits else PATIENCE
 
 
@@ -168,9 +166,7 @@ def run(
             (os.killpg if kill[2] else os.kill)(process.pid, getattr(signal, kill[1]))
             end = min(end, now + INTERRUPTED * busy())
         if now >= end:
-            verdict.note(
-                "stuck", f"run {number}: no end after {now - start:.0f} s" + (f" ({kill[1]})" if kill else "")
-            )
+            verdict.note("stuck", f"run {number}: no end after {now - start:.0f} s" + (f" ({kill[1]})" if kill else ""))
             process.kill()
             process.wait()
         time.sleep(0.02)
@@ -192,11 +188,7 @@ def judge(case: Case, result: dict[str, Any] | None, status: int, causes: list[l
     if status == 2:
         return "refused", ""
     if result is None:
-        return (
-            ("inconclusive", "no result.json")
-            if status == 3
-            else ("wrong", f"exit status {status}, no result.json")
-        )
+        return ("inconclusive", "no result.json") if status == 3 else ("wrong", f"exit status {status}, no result.json")
     said = result["status"]
     # Files that change once the causes are known: the answer stands, without what is missing, and the status is 3.
     cut_short = case.kind == "edited" and said == "isolated" and status == 3
@@ -229,9 +221,7 @@ def judge(case: Case, result: dict[str, Any] | None, status: int, causes: list[l
         use = {name for name, value in advice["configuration"].items() if case.bad.get(name, advice) == value}
         if case.truth(use, causes) == FAILS:
             return "wrong", f"recommends as verified what fails: {sorted(use)}"
-    return (
-        ("right", "") if result["complete"] or "--first" in case.options else ("inconclusive", "not complete")
-    )
+    return ("right", "") if result["complete"] or "--first" in case.options else ("inconclusive", "not complete")
 
 
 def uncertain(case: Case, verdict: tuple[str, str], result: dict[str, Any] | None) -> tuple[str, str]:
@@ -240,11 +230,7 @@ def uncertain(case: Case, verdict: tuple[str, str], result: dict[str, Any] | Non
     status = (result or {}).get("status")
     if case.once:
         return ("wrong", "isolates what was seen once") if status == "isolated" else ("inconclusive", "")
-    if (
-        case.probability < 1
-        and answer == "wrong"
-        and (status == "no_failure" or not (result or {}).get("complete"))
-    ):
+    if case.probability < 1 and answer == "wrong" and (status == "no_failure" or not (result or {}).get("complete")):
         return "inconclusive", why
     return answer, why
 
@@ -277,16 +263,12 @@ def examine(case: Case, root: Path, library: Path) -> Verdict:
         options = ["--storage", f"sqlite:///{root / 'shared.db'}"]
     studies.append(Study(case, root, "a", environment, options))
     if case.partner:
-        other = replace(
-            case, causes=case.partner["causes"], mode=case.partner["mode"], kills=[], default_study=False
-        )
+        other = replace(case, causes=case.partner["causes"], mode=case.partner["mode"], kills=[], default_study=False)
         studies.append(Study(other, root, "b", environment, options))
     verdict.command = f"cd {shlex.quote(str(studies[0].work))} && {shlex.join(studies[0].words)}"
     watched = [root]
     leave_out = [path for study in studies for path in [*study.leave_out, study.state]]
-    leave_out += [
-        root / name for name in ("shared.db", "shared.db-wal", "shared.db-shm", "shared.db-journal")
-    ]
+    leave_out += [root / name for name in ("shared.db", "shared.db-wal", "shared.db-shm", "shared.db-journal")]
     leave_out += [root / f"output-{number}.txt" for number in range(20)]
     leave_out += [study.script / name for study in studies if case.edit for name in script(case, once="")]
     before = world.snapshot(watched, leave_out)
@@ -389,9 +371,7 @@ def main() -> None:
             flush=True,
         )
         if bad:
-            again = f"--seed {given.seed} --index {number}" + (
-                f" --only '{given.only}'" if given.only else ""
-            )
+            again = f"--seed {given.seed} --index {number}" + (f" --only '{given.only}'" if given.only else "")
             (verdict.folder / "repeat.sh").write_text(
                 f"# {bad}\n{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).resolve()))} {again}\n"
                 f"# in the kept folder:\n# {verdict.command}\n"

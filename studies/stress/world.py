@@ -55,9 +55,7 @@ def differences(before: Snapshot, after: Snapshot) -> list[str]:
     """What appeared, went away or changed."""
     lines = [f"appeared: {path}" for path in sorted(after.keys() - before.keys())]
     lines += [f"went away: {path}" for path in sorted(before.keys() - after.keys())]
-    lines += [
-        f"changed: {path}" for path in sorted(before.keys() & after.keys()) if before[path] != after[path]
-    ]
+    lines += [f"changed: {path}" for path in sorted(before.keys() & after.keys()) if before[path] != after[path]]
     return lines
 
 
@@ -87,11 +85,7 @@ def marked(marker: str) -> dict[int, str]:
             continue
         parents[pid] = int(fields[1])
         line = _read(f"{where}/cmdline")
-        if (
-            needle in line
-            or needle in _read(f"{where}/environ")
-            or any(marker in path for path in _open(where))
-        ):
+        if needle in line or needle in _read(f"{where}/environ") or any(marker in path for path in _open(where)):
             found[pid] = line.replace(b"\0", b" ").decode(errors="replace")[:200]
     while more := [pid for pid, parent in parents.items() if parent in found and pid not in found]:
         found.update((pid, "a child of the one before") for pid in more)

@@ -14,7 +14,6 @@ import signal
 import torch
 from torch import nn
 
-
 SIMULATED_FAULT = "bf16 matrix products raise SIGFPE, as cuBLAS 12.1 did on an H20 (huggingface/trl#2906)"
 """bisect-cfg looks for this name and says so in its result."""
 

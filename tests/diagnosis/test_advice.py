@@ -12,12 +12,29 @@ from bisect_cfg.diagnosis.knowledge import check
 from tests.diagnosis.collected import BEFORE, HEALTHY
 
 SITE = "/opt/conda/lib/python3.10/site-packages"
-NOTHING = (check({"id": "none", "title": "t", "any": ["words of no log"], "meaning": "m", "cures": ["c"], "sources": ["measured"], "sample": "x"}, ""),)
+NOTHING = (
+    check(
+        {
+            "id": "none",
+            "title": "t",
+            "any": ["words of no log"],
+            "meaning": "m",
+            "cures": ["c"],
+            "sources": ["measured"],
+            "sample": "x",
+        },
+        "",
+    ),
+)
 
 
 def raised(error: str, *frames: tuple[str, int, str, str]) -> Explanation:
     """The explanation of a traceback, by somebody who knows no failure at all."""
-    lines = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 9, in <module>', "    trainer.train()"]
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/home/me/train.py", line 9, in <module>',
+        "    trainer.train()",
+    ]
     for file, line, function, source in frames:
         lines += [f'  File "{file}", line {line}, in {function}', *([f"    {source}"] if source else [])]
     return explain_text("\n".join([*lines, error, ""]), entries=NOTHING)
@@ -162,23 +179,32 @@ def test_nothing_is_made_up() -> None:
     assert explain_text("KeyError: 'x'\n", entries=NOTHING).advice is None  # no traceback, no word of what to do
     assert all(explain_text(log, entries=NOTHING).advice is None for log in HEALTHY.values())
     wrapper = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
-    assert raised(wrapper, (f"{SITE}/torch/distributed/launcher/api.py", 269, "launch_agent", "raise ChildFailedError(")).advice is None
+    assert (
+        raised(
+            wrapper, (f"{SITE}/torch/distributed/launcher/api.py", 269, "launch_agent", "raise ChildFailedError(")
+        ).advice
+        is None
+    )
 
 
 def test_a_known_failure_needs_none_and_a_general_one_is_made_definite() -> None:
     known = explain_text(BEFORE[0].log)
     assert known.matches and not known.matches[0].entry.general and known.advice is None
-    text = f'Traceback (most recent call last):\n  File "{TRL}", line 5, in train\n    x.foo()\nAttributeError: \'DynamicCache\' object has no attribute \'foo\'\n'
+    text = f"Traceback (most recent call last):\n  File \"{TRL}\", line 5, in train\n    x.foo()\nAttributeError: 'DynamicCache' object has no attribute 'foo'\n"
     general = explain_text(text)
     assert general.matches[0].entry.general and general.status == 0
     assert "From the traceback: TRL asks an object of class DynamicCache for foo" in " ".join(str(general).split())
 
 
 def test_what_a_general_entry_knows_better_is_not_pushed_aside() -> None:
-    missing = explain_text('Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nModuleNotFoundError: No module named \'x\'\n')
+    missing = explain_text(
+        "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\nModuleNotFoundError: No module named 'x'\n"
+    )
     assert missing.matches[0].entry.general and missing.advice is None
     frames = f'Traceback (most recent call last):\n  File "{TRL}", line 5, in train\n    x()\n'
-    nccl = explain_text(frames + "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n")
+    nccl = explain_text(
+        frames + "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
+    )
     assert nccl.matches[0].entry.general and nccl.advice is None
 
 

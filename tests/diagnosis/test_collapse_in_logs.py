@@ -22,7 +22,15 @@ def around(dice: random.Random, mean: float, spread: float, low: float = 0.0, hi
     return min(max(dice.gauss(mean, spread), low), high)
 
 
-def row(dice: random.Random, reward: float, spread: float, entropy: float, norm: float = 0.3, dead: float = 0.2, cut: float = 0.1) -> dict[str, Any]:
+def row(
+    dice: random.Random,
+    reward: float,
+    spread: float,
+    entropy: float,
+    norm: float = 0.3,
+    dead: float = 0.2,
+    cut: float = 0.1,
+) -> dict[str, Any]:
     return {
         "loss": dice.gauss(0, 0.01), "grad_norm": abs(dice.gauss(norm, norm / 3)), "reward": reward, "reward_std": spread,
         "entropy": entropy, "frac_reward_zero_std": dead, "completions/clipped_ratio": cut,
@@ -94,7 +102,9 @@ def test_a_healthy_run_is_not_accused(name: str, count: int, seed: int) -> None:
     assert [match.entry.id for match in explain_text(log(run(HEALTHY[name], count, seed))).matches] == []
 
 
-@pytest.mark.parametrize("make", [*COLLAPSED.values(), *HEALTHY.values()], ids=[*COLLAPSED, *(f"healthy: {name}" for name in HEALTHY)])
+@pytest.mark.parametrize(
+    "make", [*COLLAPSED.values(), *HEALTHY.values()], ids=[*COLLAPSED, *(f"healthy: {name}" for name in HEALTHY)]
+)
 def test_trials_and_logs_agree_on_the_same_rows(make: Make) -> None:
     """The rule that ends running trials, and the change points over the whole series."""
     for seed in range(3):

@@ -55,12 +55,19 @@ def test_the_same_answer_in_any_wrapping(report: Report, tmp_path: Path) -> None
     wrapped = {
         "progress": (PROGRESS * 2 + report.log + PROGRESS * 2).encode(),
         "ranks": "".join(
-            f"[rank{rank}]: {line}\n" for line in report.log.splitlines() for rank in range(8) if not line.startswith("[rank")
+            f"[rank{rank}]: {line}\n"
+            for line in report.log.splitlines()
+            for rank in range(8)
+            if not line.startswith("[rank")
         ).encode()
         or report.log.encode(),
         "UTF-16": report.log.encode("utf-16"),
         "gzip": gzip.compress(report.log.encode()),
-        "box": "".join(f"│ {line[at : at + 76]:<76} │\n" for line in report.log.splitlines() for at in range(0, max(len(line), 1), 76)).encode(),
+        "box": "".join(
+            f"│ {line[at : at + 76]:<76} │\n"
+            for line in report.log.splitlines()
+            for at in range(0, max(len(line), 1), 76)
+        ).encode(),
     }
     for name, content in wrapped.items():
         if name == "ranks" and "[rank" in report.log:

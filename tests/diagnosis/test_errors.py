@@ -7,7 +7,8 @@ import pytest
 from bisect_cfg.diagnosis.explain import KNOWN, NO_FAILURE, UNKNOWN, explain_text
 
 ROWS = "".join(
-    f"{{'loss': 0.0, 'grad_norm': 0.3, 'learning_rate': 1e-06, 'reward': 0.4, 'reward_std': 0.2, 'epoch': 0.{i:02}}}\n" for i in range(10)
+    f"{{'loss': 0.0, 'grad_norm': 0.3, 'learning_rate': 1e-06, 'reward': 0.4, 'reward_std': 0.2, 'epoch': 0.{i:02}}}\n"
+    for i in range(10)
 )
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3, in main\n    f()\n'
 
@@ -68,7 +69,10 @@ def test_the_error_is_shown_with_its_line(log: str, line: int, part: str, before
         ("Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)\n", "segmentation-fault"),
         ("Process finished with exit code -1073741819 (0xC0000005)\n", "segmentation-fault"),
         ("Exited with exit code 137.\n", "host-out-of-memory"),
-        ("E0303 10:11:12.1 4711 api.py:869] failed (exitcode: -9) local_rank: 0 (pid: 4) of binary: python\n", "host-out-of-memory"),
+        (
+            "E0303 10:11:12.1 4711 api.py:869] failed (exitcode: -9) local_rank: 0 (pid: 4) of binary: python\n",
+            "host-out-of-memory",
+        ),
         ("  exitcode  : -11 (pid: 4711)\n", "segmentation-fault"),
         (ROWS + "^CFloating point exception (core dumped)\n", "integer-division"),
         ("Getötet\n", "host-out-of-memory"),
@@ -125,7 +129,9 @@ def test_what_a_launcher_prints_next_is_no_part_of_an_error() -> None:
 
 
 def test_the_first_line_counts_and_not_what_follows_from_it() -> None:
-    found = explain_text(ROWS + "CUDA Error: out of memory at /w/cumem_allocator.cpp:56\nFatal Python error: Segmentation fault\n")
+    found = explain_text(
+        ROWS + "CUDA Error: out of memory at /w/cumem_allocator.cpp:56\nFatal Python error: Segmentation fault\n"
+    )
     assert found.error is not None and "out of memory" in found.error.text
 
 
@@ -136,10 +142,23 @@ def test_words_of_a_launcher_alone_are_a_failure_that_is_not_known() -> None:
 
 def test_a_later_error_of_the_same_process_counts() -> None:
     """A process dies once: what it printed before was caught."""
-    log = TRACEBACK + "ImportError: no flash attention\n" + "falling back\n" + TRACEBACK + "ZeroDivisionError: division by zero\n"
+    log = (
+        TRACEBACK
+        + "ImportError: no flash attention\n"
+        + "falling back\n"
+        + TRACEBACK
+        + "ZeroDivisionError: division by zero\n"
+    )
     found = explain_text(log)
     assert found.error is not None and "ZeroDivisionError" in found.error.text
-    ranks = "".join(f"[rank{rank}]: {line}\n" for line in (TRACEBACK + "KeyError: 'first'").splitlines() for rank in (1,))
-    later = "".join(f"[rank0]: {line}\n" for line in (TRACEBACK + "torch.distributed.DistBackendError: NCCL error, remote process exited").splitlines())
+    ranks = "".join(
+        f"[rank{rank}]: {line}\n" for line in (TRACEBACK + "KeyError: 'first'").splitlines() for rank in (1,)
+    )
+    later = "".join(
+        f"[rank0]: {line}\n"
+        for line in (TRACEBACK + "torch.distributed.DistBackendError: NCCL error, remote process exited").splitlines()
+    )
     found = explain_text(ranks + later)
-    assert found.error is not None and "first" in found.error.text and found.last is not None and "NCCL" in found.last.text
+    assert (
+        found.error is not None and "first" in found.error.text and found.last is not None and "NCCL" in found.last.text
+    )

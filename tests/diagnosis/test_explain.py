@@ -251,7 +251,9 @@ def test_secrets_in_the_lines_that_are_quoted_are_masked() -> None:
         f"subprocess.CalledProcessError: Command '['python', 'train.py', '--hub_token', '{token}', '--lr', '1']' returned non-zero exit status 1\n",
     )
     for line in lines:
-        explanation = explain_text("Traceback (most recent call last):\n  File \"a.py\", line 3, in main\n    f()\n" + line)
+        explanation = explain_text(
+            'Traceback (most recent call last):\n  File "a.py", line 3, in main\n    f()\n' + line
+        )
         for shown in (str(explanation), as_json(explanation)):
             assert token not in shown and key not in shown and "***" in shown
 

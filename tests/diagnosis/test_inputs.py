@@ -16,7 +16,7 @@ ALIVE = {"loss": 0.0, "grad_norm": 0.3, "reward": 0.3, "reward_std": 0.2, "entro
 DEAD = {"loss": 0.0, "grad_norm": 0.0, "reward": 0.0, "reward_std": 0.0, "entropy": 0.001, "frac_reward_zero_std": 1.0}
 COLLAPSED = [{"step": i, **(ALIVE if i < 20 else DEAD)} for i in range(60)]
 SOUND = [{"step": i, **ALIVE, "reward": 0.3 + i / 100} for i in range(60)]
-ERROR = 'Traceback (most recent call last):\n  File "a.py", line 3, in x\nRuntimeError: \'weight\' must be 2-D\n'
+ERROR = "Traceback (most recent call last):\n  File \"a.py\", line 3, in x\nRuntimeError: 'weight' must be 2-D\n"
 
 
 def csv(rows: list[dict[str, Any]], separator: str = ",", prefix: str = "train/") -> str:
@@ -36,7 +36,9 @@ FORMATS = {
     "state.json": lambda rows: json.dumps({"log_history": rows}),
     "history.json": lambda rows: json.dumps(rows),
     "columns.json": lambda rows: json.dumps({name: [row[name] for row in rows] for name in rows[0]}),
-    "metrics.jsonl": lambda rows: "".join(json.dumps({f"train/{name}": value for name, value in row.items()}) + "\n" for row in rows),
+    "metrics.jsonl": lambda rows: "".join(
+        json.dumps({f"train/{name}": value for name, value in row.items()}) + "\n" for row in rows
+    ),
     "metrics.csv": csv,
     "metrics.tsv": lambda rows: csv(rows, "\t"),
     "output.log": lambda rows: "".join(f"{row}\n" for row in rows),
@@ -58,7 +60,10 @@ def test_metrics_in_every_shape(name: str, tmp_path: Path) -> None:
 
 def test_a_notebook_with_an_error(tmp_path: Path) -> None:
     path = tmp_path / "run.ipynb"
-    lines = ["\x1b[0;31mKeyError\x1b[0m                  Traceback (most recent call last)", "\x1b[0;31mKeyError\x1b[0m: 'prompt'"]
+    lines = [
+        "\x1b[0;31mKeyError\x1b[0m                  Traceback (most recent call last)",
+        "\x1b[0;31mKeyError\x1b[0m: 'prompt'",
+    ]
     path.write_text(json.dumps({"cells": [{"outputs": [{"output_type": "error", "traceback": lines}]}]}))
     explanation, _ = explain_paths([str(path)])
     assert explanation.matches[0].entry.id == "missing-prompt-column"
@@ -100,7 +105,9 @@ def test_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("log.zst", b"\x28\xb5\x2f\xfd" + b"\xff" * 50),
     ],
 )
-def test_what_cannot_be_read_is_not_fine(name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_read_is_not_fine(
+    name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     assert explain_command(str(path)) == UNREADABLE

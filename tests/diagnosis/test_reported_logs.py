@@ -48,12 +48,15 @@ FSDP = """Traceback (most recent call last):
         ("GRPOConfig(max_grad_norm=0.1, bf16=True)\n" + NAN, "sampling-non-finite-weights"),
         ("GRPOConfig(max_grad_norm=0.0, bf16=True)\n" + NAN, "unclipped-reward"),
         (
-            "".join(f"step:{i} - actor/grad_norm:np.float64(nan) - critic/score/mean:np.float64(0.2)\n" for i in range(9)),
+            "".join(
+                f"step:{i} - actor/grad_norm:np.float64(nan) - critic/score/mean:np.float64(0.2)\n" for i in range(9)
+            ),
             "non-finite-gradient",
         ),
         (
             "".join(
-                f"{{'loss': '0', 'grad_norm': '0', 'reward': '0.4', 'reward_std': '0.2', 'step': '{i}'}}\n" for i in range(6)
+                f"{{'loss': '0', 'grad_norm': '0', 'reward': '0.4', 'reward_std': '0.2', 'step': '{i}'}}\n"
+                for i in range(6)
             ),
             "no-gradient",
         ),
@@ -61,7 +64,10 @@ FSDP = """Traceback (most recent call last):
             "Some specified arguments are not used by the HfArgumentParser: ['--max_prompt_length', '512']\n",
             "removed-argument",
         ),
-        ("*** JOB 881231 ON n CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\nsrun: error: n: task 1: Killed\n", "slurm-limit"),
+        (
+            "*** JOB 881231 ON n CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\nsrun: error: n: task 1: Killed\n",
+            "slurm-limit",
+        ),
     ],
 )
 def test_explained_by(log: str, entry: str) -> None:
@@ -73,7 +79,8 @@ def test_explained_by(log: str, entry: str) -> None:
     "log",
     [
         HEALTHY,
-        "/env/torch/distributed/fsdp/fully_sharded_data_parallel.py:690: FutureWarning: FSDP.state_dict_type()\n" + HEALTHY,
+        "/env/torch/distributed/fsdp/fully_sharded_data_parallel.py:690: FutureWarning: FSDP.state_dict_type()\n"
+        + HEALTHY,
         "GRPOConfig(use_liger_kernel=True, beta=0.0, use_vllm=True)\n" + HEALTHY,
         "bash: line 1: 4411 Killed                  timeout 5 python3 sol.py\n" + HEALTHY,
         "TypeError: '>' not supported between instances of 'float' and 'str'\n",
@@ -101,7 +108,9 @@ def test_logs_from_powershell(tmp_path: Path, encoding: str) -> None:
     log = tmp_path / "train.log"
     log.write_text("启动\r\n" + LAUNCHER, encoding=encoding)
     command = [sys.executable, "-m", "bisect_cfg", "explain", str(log)]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"}
+    )
     assert done.returncode == 0 and "divided an integer by zero" in done.stdout, done.stderr
 
 

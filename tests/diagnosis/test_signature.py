@@ -29,9 +29,7 @@ INDEX = (
 DEVICE_ASSERT = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously"
 
 
-def traceback(
-    error: str, prefix: str = "", library: str = "/opt/lib/python3.11/site-packages"
-) -> str:
+def traceback(error: str, prefix: str = "", library: str = "/opt/lib/python3.11/site-packages") -> str:
     lines = [
         "Traceback (most recent call last):",
         '  File "/home/a/train.py", line 31, in <module>',
@@ -83,7 +81,7 @@ def test_normal_form_keeps_what_matters(one: str, other: str) -> None:
         (136, "train.sh: line 3: 77 Floating point exception(core dumped) python train.py\n"),
         (1, "subprocess.CalledProcessError: Command '['python', 'a.py']' died with <Signals.SIGFPE: 8>.\n"),
         (1, "  exitcode  : -8 (pid: 4711)\n  traceback : Signal 8 (SIGFPE) received by PID 4711\n"),
-        (1, "[host:1] Caught signal 8 (Floating point exception: integer divide by zero)\n".encode()),
+        (1, b"[host:1] Caught signal 8 (Floating point exception: integer divide by zero)\n"),
         (1, "Gleitkomma-Ausnahme (Speicherabzug geschrieben)\n"),
         (-8, traceback("ValueError: caught long ago")),
     ],

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from bisect_cfg.diagnosis import _logs
 
-WHO = st.sampled_from(
-    ["", "[rank0]: ", "[rank1]: ", "(pid=7) ", "2026-11-21 10:00:00,123 ", "\x1b[31m", "\ufeff"]
-)
+WHO = st.sampled_from(["", "[rank0]: ", "[rank1]: ", "(pid=7) ", "2026-11-21 10:00:00,123 ", "\x1b[31m", "\ufeff"])
 SAID = st.sampled_from(
     [
         "Traceback (most recent call last):",
@@ -85,9 +83,7 @@ def test_the_end_is_found_between_the_lines_of_another_rank() -> None:
         "ValueError: 3",
     ]
     other = [line.replace("3", "4") for line in lines]
-    evidence = read(
-        "".join(f"[rank0]: {one}\n[rank1]: {two}\n" for one, two in zip(lines, other, strict=True))
-    )
+    evidence = read("".join(f"[rank0]: {one}\n[rank1]: {two}\n" for one, two in zip(lines, other, strict=True)))
     assert [(one.type_name, one.message, one.line) for one in evidence.tracebacks] == [
         ("ValueError", "3", 7),
         ("ValueError", "4", 8),

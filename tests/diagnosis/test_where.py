@@ -102,10 +102,7 @@ def test_the_backward_pass_is_led_back_to_its_forward_line() -> None:
         "    ratio = torch.exp(x)",
     ]
     found = locate("non-finite", [operation("mul", "nan", backward="ExpBackward0", forward=forward)])
-    assert (
-        found.operation == "ExpBackward0: mul"
-        and found.line == "trl/trainer/grpo_trainer.py:2670 in _compute_loss"
-    )
+    assert found.operation == "ExpBackward0: mul" and found.line == "trl/trainer/grpo_trainer.py:2670 in _compute_loss"
 
 
 def test_a_module_whose_output_overflows() -> None:

@@ -47,7 +47,13 @@ def assert_told(said, *words: str, status: int | tuple[int, ...] = 2) -> None:
 def shell(tool: Tool, command: str, **options: object):
     command = command.replace("BISECT", f"{sys.executable} -m bisect_cfg")
     done = subprocess.run(
-        ["bash", "-c", command], cwd=tool.folder, env=tool.environment, capture_output=True, text=True, timeout=240, **options
+        ["bash", "-c", command],
+        cwd=tool.folder,
+        env=tool.environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        **options,
     )
     return Said(done.returncode, done.stdout, done.stderr)
 
@@ -106,7 +112,10 @@ def test_names_with_and_without_args(forked):
     (["--only", "model_init_kwargs.a", "--except", "model_init_kwargs"], "--only and --except leave nothing to vary"),
 ])  # fmt: skip
 def test_options_that_leave_nothing_to_vary(forked, options, words):
-    write(forked.folder, SCRIPT if "bf16" in options else SCRIPT.replace("bf16=True", "bf16=True, model_init_kwargs={'a': 1}"))
+    write(
+        forked.folder,
+        SCRIPT if "bf16" in options else SCRIPT.replace("bf16=True", "bf16=True, model_init_kwargs={'a': 1}"),
+    )
     assert_told(forked("bisect", "train.py", *options, *QUICK), words)
 
 
@@ -185,7 +194,9 @@ def test_bytes_that_are_no_text_in_a_file_name(tool):
 # --------------------------------------------------------------------------------------------- what the machine refuses
 
 
-@pytest.mark.parametrize("arguments", [["doctor"], ["--help"], ["explain", "log"], ["bisect", "train.py", "--study", "s"]])
+@pytest.mark.parametrize(
+    "arguments", [["doctor"], ["--help"], ["explain", "log"], ["bisect", "train.py", "--study", "s"]]
+)
 def test_output_to_a_full_device(forked, arguments):
     write(forked.folder)
     (forked.folder / "log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n" * 400)
@@ -216,7 +227,9 @@ def test_disk_that_is_full(forked, kilobytes):
         # 1: the trials of both sides died of it, and that was said.
         assert_told(said, status=(1, 2) if kilobytes == 4 else 2)
         # In 4 KiB not even the target's own traceback fits.
-        assert kilobytes == 4 or any(word in said.all for word in ("too large", "larger", "cannot be read or written")), said.all
+        assert kilobytes == 4 or any(
+            word in said.all for word in ("too large", "larger", "cannot be read or written")
+        ), said.all
     else:
         assert said.status == 2, said.all
     assert "--restart" not in said.all
@@ -386,14 +399,16 @@ def test_the_folder_is_deleted_under_it(tool):
 def test_values_from_python_are_taken_as_they_are(tool):
     """None, True, a number and a text that looks like one are different settings."""
     write(tool.folder)
-    (tool.folder / "notebook.py").write_text(textwrap.dedent("""
+    (tool.folder / "notebook.py").write_text(
+        textwrap.dedent("""
         import json, bisect_cfg
         report = bisect_cfg.bisect(
             "train.py", study="s", good={"bf16": None, "lr_scheduler_type": "1e-3", "temperature": 1.5},
             pins={"model_init_kwargs": {"a": None, "b": "None"}}, confirm=1, recommend=False, where=False,
         )
         print(json.dumps(dict(report.rows[-1]), default=repr))
-    """))
+    """)
+    )
     said = shell(tool, f"{sys.executable} notebook.py")
     assert said.status == 0, said.all
     rows = json.loads((tool.folder / "s/result.json").read_text())["trials"]

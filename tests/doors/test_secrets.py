@@ -15,7 +15,12 @@ import pytest
 from bisect_cfg.probe import values
 from bisect_cfg.probe.secrets import HIDDEN, hides, is_secret_name, mask, mask_arguments, scrub
 
-HUB, LOAD, FLAG, ENVIRONMENT = "opensesame-hub", "correct-horse-load", "battery-staple-flag", "hf_EnvironmentOnly0123456789"
+HUB, LOAD, FLAG, ENVIRONMENT = (
+    "opensesame-hub",
+    "correct-horse-load",
+    "battery-staple-flag",
+    "hf_EnvironmentOnly0123456789",
+)
 IN_MESSAGE = "hf_TokenOfAMessage012345"
 
 SCRIPT = """
@@ -43,7 +48,9 @@ def library_with_hub(tool) -> None:
     path = Path(tool.environment["PYTHONPATH"]) / "transformers/training_args.py"
     text = path.read_text()
     if "hub_token" not in text:
-        text = text.replace("    push_to_hub: bool = False\n", "    push_to_hub: bool = False\n    hub_token: str | None = None\n")
+        text = text.replace(
+            "    push_to_hub: bool = False\n", "    push_to_hub: bool = False\n    hub_token: str | None = None\n"
+        )
         path.write_text(text)
 
 
@@ -229,7 +236,9 @@ def test_names_over_every_installed_config_class():
             except Exception:  # needs a package that is not installed
                 continue
             if dataclasses.is_dataclass(cls):
-                found |= {field.name for field in dataclasses.fields(cls) if is_secret_name(field.name, "0123456789abcdef")}
+                found |= {
+                    field.name for field in dataclasses.fields(cls) if is_secret_name(field.name, "0123456789abcdef")
+                }
     assert "hub_token" in found
     assert found <= {"hub_token", "push_to_hub_token"}, found
 
@@ -273,7 +282,18 @@ def test_texts_that_stay(text):
 
 
 def test_arguments():
-    given = ["--lr", "1", "--token", "abc", "--hub-token=xyz", "hub.token=k", "--token", "--y", '{"token": "abc", "a": 1}', "x.yaml"]
+    given = [
+        "--lr",
+        "1",
+        "--token",
+        "abc",
+        "--hub-token=xyz",
+        "hub.token=k",
+        "--token",
+        "--y",
+        '{"token": "abc", "a": 1}',
+        "x.yaml",
+    ]
     assert mask_arguments(given) == [
         "--lr", "1", "--token", HIDDEN, f"--hub-token={HIDDEN}", f"hub.token={HIDDEN}", "--token", "--y",
         '{"token": "***", "a": 1}', "x.yaml",

@@ -18,6 +18,8 @@ from peft import LoraConfig
 from trl import DPOConfig, GRPOConfig, ModelConfig, SFTConfig
 
 from bisect_cfg import parameters
+from bisect_cfg.capture.names import check_name, parse_pins
+from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.diagnosis.findings import check
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import canonical, every, parameter, spelled, successors, table
@@ -26,8 +28,6 @@ from bisect_cfg.probe import quiet
 from bisect_cfg.recommend.facts import source
 from bisect_cfg.recommend.scale import axis_of
 from bisect_cfg.recommend.ways import weight
-from bisect_cfg.targets.names import check_name, parse_pins
-from bisect_cfg.targets.settings import build_settings
 
 GROUPS = yaml.safe_load(parameters.FILE.read_text())["groups"]
 ROWS = [pytest.param(row, id=row["name"][0]) for row in table().rows]
@@ -46,10 +46,7 @@ KNOWN = {"": TRAINING | fields(ModelConfig), "model": fields(ModelConfig), "peft
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_is_about_settings_that_exist_or_says_what_became_of_them(row: dict) -> None:
-    there = [
-        SpecifierSet(versions).contains(version(package))
-        for package, versions in row.get("removed", {}).items()
-    ]
+    there = [SpecifierSet(versions).contains(version(package)) for package, versions in row.get("removed", {}).items()]
     for name in row["name"]:
         namespace, _, last = name.rpartition(".")
         if name.endswith("*"):
@@ -57,9 +54,7 @@ def test_a_row_is_about_settings_that_exist_or_says_what_became_of_them(row: dic
             assert any(field.startswith(last[:-1]) for field in known), name
         elif namespace in KNOWN:
             settable = last in KNOWN[namespace]
-            assert settable or all(there) and (there or "gone" in row), (
-                f"{name}: no class has it, and no row says why"
-            )
+            assert settable or all(there) and (there or "gone" in row), f"{name}: no class has it, and no row says why"
             assert not (settable and any(there)), f"{name} is there, and said to be removed"
 
 
@@ -86,13 +81,9 @@ def test_what_the_probe_sets_is_redirected_and_pinned() -> None:
 
 def test_the_closer_name_wins_and_the_rest_adds_up() -> None:
     assert (
-        parameter("logging_steps").weight < 1
-        and parameter("logging_steps").risk == parameter("logging_dir").risk < 1
+        parameter("logging_steps").weight < 1 and parameter("logging_steps").risk == parameter("logging_dir").risk < 1
     )
-    assert (
-        parameter("peft.r").risk == parameter("peft.lora_alpha").risk > 1
-        and parameter("peft.revision").pinned
-    )
+    assert parameter("peft.r").risk == parameter("peft.lora_alpha").risk > 1 and parameter("peft.revision").pinned
     assert parameter("model.dtype") is not parameter("unheard_of")
     assert parameter("args.learning_rate") == parameter("learning_rate") != parameter("unheard_of")
     assert parameter("model_init_kwargs.torch_dtype") == parameter("model.dtype")
@@ -101,15 +92,11 @@ def test_the_closer_name_wins_and_the_rest_adds_up() -> None:
 def test_names_lead_to_one() -> None:
     assert canonical("model_init_kwargs.dtype") == canonical("model.torch_dtype") == "model.dtype"
     assert (
-        canonical("activation_checkpointing_kwargs.use_reentrant")
-        == "args.gradient_checkpointing_kwargs.use_reentrant"
+        canonical("activation_checkpointing_kwargs.use_reentrant") == "args.gradient_checkpointing_kwargs.use_reentrant"
     )
     assert canonical("lr_scheduler_kwargs.num_cycles") == "args.lr_scheduler_kwargs.num_cycles"
     assert canonical("logging_dir") == "args.logging_dir" and canonical("unheard_of") == "args.unheard_of"
-    assert (
-        spelled("args.gradient_checkpointing", ["activation_checkpointing"])
-        == "args.activation_checkpointing"
-    )
+    assert spelled("args.gradient_checkpointing", ["activation_checkpointing"]) == "args.activation_checkpointing"
     assert all(canonical(canonical(name)) == canonical(name) for name in every())
 
 
@@ -118,16 +105,14 @@ def test_it_is_read_when_it_is_asked_for_and_stands_alone() -> None:
     code = "import json, sys; old = set(sys.modules); import {}; print(json.dumps([*{{*sys.modules}} - old]))"
 
     def loaded(module: str) -> list[str]:
-        done = subprocess.run(
-            [sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True)
         return json.loads(done.stdout)
 
     ours = [name for name in loaded("bisect_cfg.parameters.odds") if name.startswith("bisect_cfg")]
     assert set(ours) == {"bisect_cfg", "bisect_cfg.parameters", "bisect_cfg.parameters.odds"}
     assert "yaml" not in loaded("bisect_cfg.parameters.odds")
     rooms = {name.split(".")[1] for name in loaded("bisect_cfg.search") if name.startswith("bisect_cfg.")}
-    assert rooms <= {"search", "factors"}
+    assert rooms <= {"search", "configuration"}
 
 
 # -------------------------------------------------------------------------------------------------- a new row
@@ -177,15 +162,11 @@ def test_a_new_option_is_one_row(add: Callable[[str], None], capture_of: Callabl
 """)
     assert risk_of("reward_horizon") == 7.0 and risk_of("reward_horizon", "out-of-memory") == 70.0
     assert weight("reward_horizon") == 2.0 and parameter("reward_horizon").resource == ("time",)
-    assert (
-        axis_of("reward_horizon", 0, 5) is None and axis_of("reward_horizon", 0.9, 0.999).kind == "complement"
-    )
+    assert axis_of("reward_horizon", 0, 5) is None and axis_of("reward_horizon", 0.9, 0.999).kind == "complement"
     with pytest.raises(InputError) as error:
         check_name("old_horizon", {"reward_horizon": ""}, "--only")
     assert error.value.advice == "It was removed in TRL 9: use reward_horizon."
-    gone = [
-        one for one in check({"packages": {"trl": "1.0"}}, {"old_horizon": 3}) if "old_horizon" in one.title
-    ]
+    gone = [one for one in check({"packages": {"trl": "1.0"}}, {"old_horizon": 3}) if "old_horizon" in one.title]
     assert [one.cure for one in gone] == ["use reward_horizon"]
 
     settings = capture_of(
@@ -198,18 +179,14 @@ def test_a_new_option_is_one_row(add: Callable[[str], None], capture_of: Callabl
 @pytest.fixture
 def capture_of() -> Callable[..., object]:
     """The factors of a training config that exists only here."""
-    from bisect_cfg.targets.captured import Built, Capture
+    from bisect_cfg.capture.captured import Built, Capture
 
     def made(defaults: dict, raw: dict) -> object:
-        built = Built(
-            "args", 0, "GRPOConfig", "trl", raw, defaults, dict.fromkeys(defaults, ""), {**defaults, **raw}
-        )
+        built = Built("args", 0, "GRPOConfig", "trl", raw, defaults, dict.fromkeys(defaults, ""), {**defaults, **raw})
         capture = Capture(built, {}, (("args", 0),), (), {})
 
         def resolve(request: dict) -> dict:
-            changed = {
-                k: defaults[k] if v == {"$default": True} else v for k, v in request["overrides"].items()
-            }
+            changed = {k: defaults[k] if v == {"$default": True} else v for k, v in request["overrides"].items()}
             return {"values": {**raw, **changed}}
 
         return build_settings(capture, resolve)

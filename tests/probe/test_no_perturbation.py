@@ -10,9 +10,9 @@ import sys
 import pytest
 import toys
 
-from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import build_settings
+from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.trials.patience import Patience, Pulse
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.script import ScriptRunner

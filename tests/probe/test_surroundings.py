@@ -39,7 +39,9 @@ LOOK = """
 """
 
 
-@pytest.mark.parametrize(("level", "own_site"), [("config", True), ("imports", True), ("cold", True), ("config", False)])
+@pytest.mark.parametrize(
+    ("level", "own_site"), [("config", True), ("imports", True), ("cold", True), ("config", False)]
+)
 def test_same_as_plain_python(tool, library, tmp_path, level, own_site):
     home = tmp_path / "home"
     path = script(tmp_path, LOOK, "code/train.py")
@@ -147,7 +149,9 @@ def test_libraries_see_what_the_script_sets_before_it_imports_them(tool, library
     vendored = tool.folder / "vendored/torch"
     vendored.mkdir(parents=True)
     own = (library / "torch/__init__.py").read_text()
-    (vendored / "__init__.py").write_text(own + '\nimport os\nseen, vendored = os.environ.get("READ_AT_IMPORT"), True\n')
+    (vendored / "__init__.py").write_text(
+        own + '\nimport os\nseen, vendored = os.environ.get("READ_AT_IMPORT"), True\n'
+    )
     said = tool("bisect", "train.py", "--study", "s", "--start", level)
     assert said.status == 0 and "ZeroDivisionError" in said.out, said.all
     assert json.loads((tool.folder / "s/result.json").read_text())["start_level"] == level

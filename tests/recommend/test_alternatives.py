@@ -52,9 +52,9 @@ def test_an_entry_speaks_of_settings_and_values_that_exist(entry: alternatives.E
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
 def test_an_entry_changes_what_it_is_about_and_says_why(entry: alternatives.Entry) -> None:
     for one in entry.alternatives:
-        assert not all(
-            name in entry.cause and entry.cause[name] == value for name, value in one.settings.items()
-        ), "proposes what failed"
+        assert not all(name in entry.cause and entry.cause[name] == value for name, value in one.settings.items()), (
+            "proposes what failed"
+        )
         assert 20 < len(one.why) < 250 or one.why.startswith("TRL's default"), one.why
         assert one.why.endswith(".") and one.source
 
@@ -169,9 +169,7 @@ def test_nothing_is_known_of_an_unheard_name() -> None:
 @given(
     st.dictionaries(
         st.sampled_from(sorted({name for entry in ENTRIES for name in entry.cause})),
-        st.sampled_from(
-            [True, False, "float16", "bfloat16", "adamw_torch", "sdpa", "dapo", "group", 0.0, 2, -1, None]
-        ),
+        st.sampled_from([True, False, "float16", "bfloat16", "adamw_torch", "sdpa", "dapo", "group", 0.0, 2, -1, None]),
         min_size=1,
         max_size=4,
     )

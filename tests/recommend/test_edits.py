@@ -70,9 +70,7 @@ def test_what_is_not_the_value_is_left_alone(tmp_path, text):
 
 def test_dtypes_and_removal(tmp_path):
     text = "m = M.from_pretrained(folder, dtype=torch.float16)\n"
-    assert edited(tmp_path, text, Change("model.dtype", "float16", "float32"))[0].endswith(
-        "dtype=torch.float32)\n"
-    )
+    assert edited(tmp_path, text, Change("model.dtype", "float16", "float32"))[0].endswith("dtype=torch.float32)\n")
     gone, left = edited(tmp_path, text, Change("model.dtype", "float16", None))
     assert (gone, left) == ("m = M.from_pretrained(folder)\n", [])
     lines = "GRPOConfig(\n    optim='adamw_torch',\n    beta=0.1,\n)\n"
@@ -82,10 +80,7 @@ def test_dtypes_and_removal(tmp_path):
 
 def test_two_changes_in_one_line(tmp_path):
     text = "GRPOConfig(learning_rate=0.02, beta=0.5)\n"
-    assert (
-        edited(tmp_path, text, LR, Change("beta", 0.5, 0.04))[0]
-        == "GRPOConfig(learning_rate=1.7e-05, beta=0.04)\n"
-    )
+    assert edited(tmp_path, text, LR, Change("beta", 0.5, 0.04))[0] == "GRPOConfig(learning_rate=1.7e-05, beta=0.04)\n"
 
 
 @pytest.mark.parametrize(
@@ -99,9 +94,7 @@ def test_two_changes_in_one_line(tmp_path):
     ],
 )
 def test_a_setting_that_the_script_does_not_mention_is_added(tmp_path, text):
-    after, left = edited(
-        tmp_path, text, Change("adam_epsilon", 1e-8, 1e-6, added=True), Change("beta", 0.5, 0.04)
-    )
+    after, left = edited(tmp_path, text, Change("adam_epsilon", 1e-8, 1e-6, added=True), Change("beta", 0.5, 0.04))
     seen = {}
     exec(after, {"GRPOConfig": lambda **settings: seen.update(settings)})
     assert left == [] and seen["adam_epsilon"] == 1e-6 and seen["beta"] == 0.04

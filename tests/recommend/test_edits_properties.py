@@ -37,9 +37,7 @@ def documents(draw: st.DrawFn, old: object) -> str:
 
     def flow(value: object) -> str:
         style = draw(st.sampled_from([None, "'", '"'])) if isinstance(value, str) else None
-        text = yaml.safe_dump(
-            value, default_flow_style=True, default_style=style, width=math.inf, allow_unicode=True
-        )
+        text = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=math.inf, allow_unicode=True)
         return text.splitlines()[0]
 
     def flow_inside(value: object) -> str:
@@ -81,9 +79,7 @@ def documents(draw: st.DrawFn, old: object) -> str:
 
     start = draw(st.sampled_from([[], ["---"], ["# top", ""]]))
     ending = draw(st.sampled_from(["\n", "\n", "\r\n"]))
-    return ending.join([*start, *mapping("", True, 0)]) + draw(
-        st.sampled_from(["", ending, ending + "# end" + ending])
-    )
+    return ending.join([*start, *mapping("", True, 0)]) + draw(st.sampled_from(["", ending, ending + "# end" + ending]))
 
 
 def found_in(data: object) -> dict | None:
@@ -111,9 +107,9 @@ def others(text: str, lines: int, place: int) -> tuple[list[str], list[str]]:
 
 def height(value: object, text: str, place: int) -> int:
     """How many lines the setting takes."""
-    is_block = isinstance(value, list) and text.split("\n")[place].partition(f"{NAME}:")[
-        2
-    ].strip().startswith(("#", ""))
+    is_block = isinstance(value, list) and text.split("\n")[place].partition(f"{NAME}:")[2].strip().startswith(
+        ("#", "")
+    )
     below = [line.lstrip() for line in text.split("\n")[place + 1 :]]
     count = next((k for k, line in enumerate(below) if not line.startswith("-")), len(below))
     return 1 + (count if is_block else 0)
@@ -123,12 +119,8 @@ def height(value: object, text: str, place: int) -> int:
 @given(st.data())
 def test_yaml(data: st.DataObject) -> None:
     old = data.draw(values, "old")
-    kind = {bool: st.booleans(), str: words, list: st.lists(scalars, min_size=1, max_size=3)}.get(
-        type(old), numbers
-    )
-    new = data.draw(
-        kind.filter(lambda value: (type(value), value) != (type(old), old) and value != old), "new"
-    )
+    kind = {bool: st.booleans(), str: words, list: st.lists(scalars, min_size=1, max_size=3)}.get(type(old), numbers)
+    new = data.draw(kind.filter(lambda value: (type(value), value) != (type(old), old) and value != old), "new")
     text = data.draw(documents(old), "document")
     before = yaml.safe_load(text)
     edited = after("config.yaml", text, Change(NAME, old, new))
@@ -180,9 +172,7 @@ def scripts(draw: st.DrawFn, old: object) -> str:
         st.lists(st.tuples(keys.filter(str.isidentifier), values), max_size=3, unique_by=lambda pair: pair[0])
     )
     besides = [(f"{name}_", value) for name, value in besides]
-    way = draw(
-        st.sampled_from(["keyword", "constant", "dictionary", "default", "option", "attribute", "parameter"])
-    )
+    way = draw(st.sampled_from(["keyword", "constant", "dictionary", "default", "option", "attribute", "parameter"]))
     lines = [
         "import os",
         "",

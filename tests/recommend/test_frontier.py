@@ -1,4 +1,5 @@
-"""The frontier between two settings, on simulated ones: how near it comes, and that it is never said what was not seen."""
+"""The frontier between two settings, on simulated ones: how near it comes, and that it is never said what was not
+seen."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def test_the_bounds_say_only_what_was_seen(truth: Truth, budget: int, seed: int)
 
 
 def test_sixteen_trials_are_worth_more_than_a_grid_or_chance() -> None:
-    """Measured on 200 curves: 3 % of the pairs on the wrong side, a grid 9 %, random pairs 10 % (studies/frontier_cost)."""
+    """Measured on 200 curves: 3 % of the pairs on the wrong side, a grid 9 %, random pairs 10 %
+    (studies/frontier_cost)."""
     chance = random.Random(0)
     truths = [curve(math.exp(chance.uniform(-1, 1.4)), chance.uniform(0.5, 1.0)) for _ in range(30)]
     ours = [misplaced(find_frontier(truth, AXES, 16), truth) for truth in truths]

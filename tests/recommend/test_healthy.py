@@ -13,7 +13,14 @@ from bisect_cfg.recommend.healthy import deviations, reached_full_rate
 
 def rows(steps=30, **metrics):
     """A run whose metrics are constants, lists, or functions of the step."""
-    usual = {"loss": 0.0, "grad_norm": 1.0, "entropy": 2.0, "reward": 0.5, "reward_std": 0.3, "frac_reward_zero_std": 0.1}
+    usual = {
+        "loss": 0.0,
+        "grad_norm": 1.0,
+        "entropy": 2.0,
+        "reward": 0.5,
+        "reward_std": 0.3,
+        "frac_reward_zero_std": 0.1,
+    }
     found = []
     for step in range(1, steps + 1):
         row = {"step": step}
@@ -97,5 +104,7 @@ def test_the_full_rate():
 
 @given(st.integers(4, 60), st.floats(0.01, 100), st.floats(0.9, 1.1))
 def test_steady_runs_of_any_level_are_healthy(steps, level, wobble):
-    run = rows(steps, grad_norm=lambda step: level * wobble ** (step % 3), entropy=lambda step: level * wobble ** (step % 2))
+    run = rows(
+        steps, grad_norm=lambda step: level * wobble ** (step % 3), entropy=lambda step: level * wobble ** (step % 2)
+    )
     assert names(run) == []

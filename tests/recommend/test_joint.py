@@ -47,8 +47,7 @@ def test_runs_count_that_differ_from_the_users_configuration_in_the_two_settings
         ran({"learning_rate": 5e-3, "model.dtype": "float32"}, True),
     ]
     assert [
-        (p.values["learning_rate"], p.values["temperature"], p.healthy)
-        for p in known_points(PROBLEM, PAIR, runs)
+        (p.values["learning_rate"], p.values["temperature"], p.healthy) for p in known_points(PROBLEM, PAIR, runs)
     ] == [
         (1e-3, 0.2, True),
         (0.03, 0.5, False),

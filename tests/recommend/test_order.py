@@ -42,7 +42,15 @@ class World:
         fine = self.healthy(question.configuration)
         steps = question.steps if fine else 3
         self.runs.append(
-            Ran(question.key, question.steps, fine, len(self.runs), None if fine else 3, "" if fine else "collapsed", SECOND * steps)
+            Ran(
+                question.key,
+                question.steps,
+                fine,
+                len(self.runs),
+                None if fine else 3,
+                "" if fine else "collapsed",
+                SECOND * steps,
+            )
         )
 
     @property
@@ -82,7 +90,11 @@ def test_the_others_follow_in_order_while_the_budget_lasts():
 def test_asked_for_they_are_verified_whatever_it_costs():
     world = World()
     ways = world.finish(Budget(0.0, SECOND, remedies=3))
-    assert [way.status for way in ways].count("verified") == 3 and world.changed() == ["optim", "epsilon", "learning_rate"]
+    assert [way.status for way in ways].count("verified") == 3 and world.changed() == [
+        "optim",
+        "epsilon",
+        "learning_rate",
+    ]
     assert [way.status for way in World().finish(Budget(0.0, SECOND, remedies=9))] == ["verified"] * 4
 
 
@@ -101,11 +113,16 @@ def test_a_way_that_is_not_healthy_costs_one_run_and_the_next_takes_its_place():
 
 def test_a_way_that_steps_back_behind_another_has_to_wait():
     # lr trains in short runs up to 1e-3; longer ones need 1e-6. Stepped back, it gives up more than the other way.
-    starts = [Start({"learning_rate": 1e-6}, (LR,), "", "", ("learning_rate",)), Start({"model.dtype": "fp32"}, (), "", "", ("model.dtype",))]
+    starts = [
+        Start({"learning_rate": 1e-6}, (LR,), "", "", ("learning_rate",)),
+        Start({"model.dtype": "fp32"}, (), "", "", ("model.dtype",)),
+    ]
 
     class Late(World):
         def train(self, question: Question) -> None:
-            self.healthy = lambda c: c["model.dtype"] == "fp32" or c["learning_rate"] <= (1e-3 if question.steps < 40 else 1.1e-6)
+            self.healthy = lambda c: (
+                c["model.dtype"] == "fp32" or c["learning_rate"] <= (1e-3 if question.steps < 40 else 1.1e-6)
+            )
             super().train(question)
 
     world = Late()

@@ -40,7 +40,9 @@ SCRIPT = """
 """
 
 
-def script(folder: Path, threshold: str = "1e-3", entropy: str = "2.0", pause: str = "pass", more: str = "pass") -> Path:
+def script(
+    folder: Path, threshold: str = "1e-3", entropy: str = "2.0", pause: str = "pass", more: str = "pass"
+) -> Path:
     path = folder / "train.py"
     text = textwrap.dedent(SCRIPT).lstrip()
     path.write_text(text.format(threshold=threshold, entropy=entropy, pause=pause, more=more))
@@ -57,7 +59,11 @@ def safe_trials(study: Path) -> dict[int, tuple]:
         return {}
     storage = optuna.storages.RDBStorage(f"sqlite:///{study / 'study.db'}")
     return {
-        trial.number: (json.dumps(trial.user_attrs["recommend"]), trial.user_attrs.get("outcome"), trial.datetime_complete)
+        trial.number: (
+            json.dumps(trial.user_attrs["recommend"]),
+            trial.user_attrs.get("outcome"),
+            trial.datetime_complete,
+        )
         for found in storage.get_all_studies()
         for trial in storage.get_all_trials(found._study_id)
         if "recommend" in trial.user_attrs and trial.state.is_finished()
@@ -83,7 +89,9 @@ def test_a_learning_rate_that_trains(tool):
     assert yaml.safe_load((tool.folder / "s/safe_config.yaml").read_text())["learning_rate"] == rate
     assert f"Use instead  learning_rate: {rate:g}" in said.out and "train.py:4" in said.out
     # The diff is one that `patch` takes, and the script then trains.
-    subprocess.run(["patch", "-s", str(path)], input=(tool.folder / "s/safe_config.diff").read_text(), text=True, check=True)
+    subprocess.run(
+        ["patch", "-s", str(path)], input=(tool.folder / "s/safe_config.diff").read_text(), text=True, check=True
+    )
     assert f"LEARNING_RATE = {rate!r}" in path.read_text()
     patched = tool("bisect", "train.py", "--study", "patched", "--steps", "60")
     assert patched.status == 1 and "does not fail" in patched.out

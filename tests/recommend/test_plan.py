@@ -48,7 +48,14 @@ class World:
         elif rate > self.slow and question.steps >= self.late:
             failed_at = self.late
         self.runs.append(
-            Ran(question.key, question.steps, failed_at is None, len(self.runs), failed_at, "collapsed" if failed_at else "")
+            Ran(
+                question.key,
+                question.steps,
+                failed_at is None,
+                len(self.runs),
+                failed_at,
+                "collapsed" if failed_at else "",
+            )
         )
 
 

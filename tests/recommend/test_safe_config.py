@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from bisect_cfg.capture.captured import Built
+from bisect_cfg.capture.script import Script
 from bisect_cfg.reports.answer import _safe_config
 from bisect_cfg.reports.recommendation import configured_by, edits_of
-from bisect_cfg.targets.captured import Built
-from bisect_cfg.targets.script import Script
 
 RECIPE = """\
 # Model
@@ -77,9 +77,7 @@ def test_the_users_own_file_with_the_changed_line(tmp_path: Path, how: str) -> N
 def test_a_flag_that_won_over_the_file_is_written_into_it(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE.replace("learning_rate: 2.0e-02   # bold\n", ""))
-    text = safe(
-        answer(tmp_path, "--config", str(path), "--learning_rate", "2e-2"), learning_rate=(0.02, 1e-6)
-    )
+    text = safe(answer(tmp_path, "--config", str(path), "--learning_rate", "2e-2"), learning_rate=(0.02, 1e-6))
     assert yaml.safe_load(text)["learning_rate"] == 1e-6 and "reward_funcs" in text
     assert "# --learning_rate 2e-2 (leave it out of the command)" in text
 

@@ -71,9 +71,7 @@ def test_touching_zero_the_range_is_divided_evenly():
     assert axis_of("warmup_steps", 0, 80).values[0] == 0
 
 
-@given(
-    st.floats(1e-12, 1e6), st.floats(1.001, 1e9), st.booleans(), st.sampled_from([1.2, 1.5, 2.0]), st.floats(0, 1)
-)
+@given(st.floats(1e-12, 1e6), st.floats(1.001, 1e9), st.booleans(), st.sampled_from([1.2, 1.5, 2.0]), st.floats(0, 1))
 def test_neighbours_are_within_the_ratio_and_nothing_lies_outside(good, factor, downwards, ratio, share):
     good, bad = (good * factor, good) if downwards else (good, good * factor)
     axis = axis_of("learning_rate", good, bad, ratio=ratio)

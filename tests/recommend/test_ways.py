@@ -65,7 +65,12 @@ def test_an_alternative_for_one_cause_comes_with_the_correction_of_the_other():
 
 def test_switched_off_is_the_same_as_not_switched_on():
     found = starting_points(
-        {"bf16": None}, {"bf16": True}, [["bf16"]], [["bf16"]], lambda *_: None, [[Alternative({"bf16": False}, "w", "s")]]
+        {"bf16": None},
+        {"bf16": True},
+        [["bf16"]],
+        [["bf16"]],
+        lambda *_: None,
+        [[Alternative({"bf16": False}, "w", "s")]],
     )
     assert [dict(start.changes) for start in found] == [{"bf16": None}]
 

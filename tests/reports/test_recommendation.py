@@ -64,7 +64,9 @@ def test_verified_ones_say_what_that_excludes():
 def test_unverified_ones_are_never_printed_as_verified():
     text = printed(found(verified=False, status="healthy", unsettled=["Stopped.", "bf16: whether it trains on"]))
     assert "Use instead" not in text and "Not verified" in text and "Not settled: bf16" in text
-    rejected = found(verified=False, status="rejected", rejected="grad_norm is inf", changes={"lr": {"from": 1, "to": 2}})
+    rejected = found(
+        verified=False, status="rejected", rejected="grad_norm is inf", changes={"lr": {"from": 1, "to": 2}}
+    )
     text = printed(found(alternatives=[rejected]))
     assert "Or  " not in text and "Not recommended  lr: 2   grad_norm is inf" in text
 

@@ -18,7 +18,10 @@ def known(good: float, bad: float, healthy: float, unhealthy: float) -> dict[str
 def test_a_range_is_told_from_good_to_bad() -> None:
     found = {"ranges": {"learning_rate": known(1e-6, 0.03, 6e-3, 9e-3), "temperature": known(1.0, 0.2, 0.67, 0.45)}}
     rate, heat = safe_values._ranges(found)
-    assert rate == "learning_rate was healthy up to 0.006 and unhealthy at 0.009 (3 short runs): entropy fell from 2 to 0.1."
+    assert (
+        rate
+        == "learning_rate was healthy up to 0.006 and unhealthy at 0.009 (3 short runs): entropy fell from 2 to 0.1."
+    )
     assert heat.startswith("temperature was healthy down to 0.67 and unhealthy at 0.45 (3 short runs)")
     (*_, stepped) = safe_values._ranges({**found, "stepped_back": 1})
     assert stepped.startswith("Moved back 1 time from there")

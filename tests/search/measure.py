@@ -3,8 +3,8 @@
     python -m tests.search.measure oracles --instances 20000 --sizes 4,5,6,7
     python -m tests.search.measure flaky --instances 200 --rates 0.9,0.7,0.5 --confidence 0.8,0.95,0.99
 
-`oracles` draws monotone oracles with rules, half of them with rules that only a run reveals, and checks every answer against
-every runnable subset. `flaky` counts exact answers. Both say the seed of what is wrong.
+`oracles` draws monotone oracles with rules, half of them with rules that only a run reveals, and checks every answer
+against every runnable subset. `flaky` counts exact answers. Both say the seed of what is wrong.
 """
 
 from __future__ import annotations

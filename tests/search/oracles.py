@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, Wait, next_question
 from bisect_cfg.search.problem import Question
 
@@ -47,9 +47,7 @@ class Oracle:
 
     def valid(self, mask: int) -> bool:
         """Whether the configuration can be built."""
-        return holds(self.invalid, mask) and all(
-            not mask >> x & 1 or mask & others for x, others in self.either
-        )
+        return holds(self.invalid, mask) and all(not mask >> x & 1 or mask & others for x, others in self.either)
 
     def fails(self, mask: int) -> bool:
         """The truth."""

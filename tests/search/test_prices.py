@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bisect_cfg.factors import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search import Problem, Record
 from bisect_cfg.search.prices import Prices
 from bisect_cfg.search.tally import Tally

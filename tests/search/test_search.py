@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.factors import Outcome
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.search import Ask, Problem, Record, look, next_question
 from bisect_cfg.search.transversal import minimal_hitting_sets
 from tests.search.oracles import Oracle, complaint, draw, holds, solve
@@ -90,9 +90,7 @@ def test_first_stops_at_a_proven_cause() -> None:
     assert len(records) < len(solve(oracle)[1])
 
 
-@pytest.mark.parametrize(
-    ("size", "causes", "limit"), [(19, 1, 9.0), (19, 2, 15.0), (19, 3, 20.0), (64, 2, 19.0)]
-)
+@pytest.mark.parametrize(("size", "causes", "limit"), [(19, 1, 9.0), (19, 2, 15.0), (19, 3, 20.0), (64, 2, 19.0)])
 def test_trials_stay_few(size: int, causes: int, limit: float) -> None:
     rng = random.Random(3)
     total = 0
@@ -114,9 +112,7 @@ def test_random_failures_are_isolated_within_the_confidence(rate: float) -> None
     rng = random.Random(4)
     right = 0
     for number in range(30):
-        oracle = Oracle(
-            12, (sum(1 << i for i in rng.sample(range(12), 2)),), rate=rate, rng=random.Random(number)
-        )
+        oracle = Oracle(12, (sum(1 << i for i in rng.sample(range(12), 2)),), rate=rate, rng=random.Random(number))
         right += complaint_of_large(oracle, solve(oracle)[0]) is None
     assert right >= 25  # .95 of 30 is 28.5; fewer than 25 would happen once in 300 by chance
 
@@ -149,9 +145,7 @@ def test_decisions_are_fast_enough() -> None:
                 slowest = max(slowest, time.process_time() - start)
             if not isinstance(question, Ask):
                 break
-            records.append(
-                Record(question.subset, oracle.run(question.subset), question.purpose, len(records))
-            )
+            records.append(Record(question.subset, oracle.run(question.subset), question.purpose, len(records)))
         assert slowest < limit
 
 

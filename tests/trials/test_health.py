@@ -13,7 +13,14 @@ NAN, INF = math.nan, math.inf
 
 def rows(count=20, **columns):
     """Healthy rows; a column is a value, or a list (its last value goes on)."""
-    base = {"loss": 0.01, "grad_norm": 1.0, "reward": 0.3, "reward_std": 0.2, "frac_reward_zero_std": 0.0, "entropy": 2.0}
+    base = {
+        "loss": 0.01,
+        "grad_norm": 1.0,
+        "reward": 0.3,
+        "reward_std": 0.2,
+        "frac_reward_zero_std": 0.0,
+        "entropy": 2.0,
+    }
     base.update(columns)
     result = []
     for i in range(count):

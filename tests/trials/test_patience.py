@@ -24,7 +24,7 @@ from bisect_cfg.trials.patience import (
     Pulse,
     Silence,
 )
-from bisect_cfg.trials.process import Ending, Keeper, follow, launch
+from bisect_cfg.trials.process import Ending, Reaper, follow, launch
 from bisect_cfg.trials.runs import Pauses
 from bisect_cfg.trials.script import REPRODUCTION_PATIENCE
 from bisect_cfg.trials.server import probe_environment
@@ -258,14 +258,14 @@ class Bench:
         environment, restore = probe_environment({"PYTHONPATH": str(self.library)}, orders)
         request = {"folder": str(folder), "steps": 5}
         orders.write_text(json.dumps({"level": "cold", "restore": restore, "request": request}))
-        keeper = Keeper()
+        reaper = Reaper()
         traces = Traces.of(folder)
         try:
             command = [sys.executable, str(self.folder / "train.py"), what, str(unit)]
-            child = launch(command, environment, folder, "log.txt", keeper)
+            child = launch(command, environment, folder, "log.txt", reaper)
             ending = follow(child, traces, REPRODUCTION_PATIENCE)
         finally:
-            keeper.close()
+            reaper.close()
         return ending, traces, (folder / "log.txt").read_text()
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bisect_cfg.factors import Outcome
-from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import build_settings
+from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.settings import build_settings
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runs import Run
@@ -168,22 +168,24 @@ class Bench:
 
     def __call__(self, what: str, level: str = "config", patience: float = 20.0, steps: int | None = 5) -> Run:
         self.count += 1
-        return self.runner.train(Plan(
-            self.count,
-            self.runner.settings.bad,
-            steps,
-            level=level,
-            patience=Patience(patience, patience, patience),
-            overrides={"args.loss_type": what},
-        ))
+        return self.runner.train(
+            Plan(
+                self.count,
+                self.runner.settings.bad,
+                steps,
+                level=level,
+                patience=Patience(patience, patience, patience),
+                overrides={"args.loss_type": what},
+            )
+        )
 
     def processes(self) -> set[psutil.Process]:
-        """Everything that carries the study's mark or descends from its keeper."""
+        """Everything that carries the study's mark or descends from its reaper."""
         found = set()
         for process in psutil.process_iter():
             try:
-                mine = process.environ().get("BISECT_CFG_STUDY") == self.runner._keeper.mark
-                mine = mine or self.runner._keeper.pid in [parent.pid for parent in process.parents()]
+                mine = process.environ().get("BISECT_CFG_STUDY") == self.runner._reaper.mark
+                mine = mine or self.runner._reaper.pid in [parent.pid for parent in process.parents()]
                 if mine and process.status() != psutil.STATUS_ZOMBIE:
                     found.add(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):

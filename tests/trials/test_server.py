@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.settings import build_settings
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.factors import Outcome, Purpose
-from bisect_cfg.targets.captured import read_capture
-from bisect_cfg.targets.script import Script
-from bisect_cfg.targets.settings import build_settings
 from bisect_cfg.trials import server as server_module
 from bisect_cfg.trials.patience import Patience
 from bisect_cfg.trials.plan import Plan

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.factors import Outcome
 from bisect_cfg.trials.files import Tail, Traces, tail_of_log
 from bisect_cfg.trials.verdict import judge, observe, same_as, widened
 
@@ -18,11 +18,25 @@ SAMPLING = "probability tensor contains either `inf`, `nan` or element < 0"
 
 
 def row(step, **values):
-    return {"time": 1.0 + step / 10, "step": step, "loss": 0.1, "grad_norm": 1.0, "entropy": 2.0, "reward_std": 0.2, **values}
+    return {
+        "time": 1.0 + step / 10,
+        "step": step,
+        "loss": 0.1,
+        "grad_norm": 1.0,
+        "entropy": 2.0,
+        "reward_std": 0.2,
+        **values,
+    }
 
 
 def exception(kind="RuntimeError", message="boom", where="step"):
-    return {"event": "exception", "phase": "training", "type": kind, "message": message, "frames": [["/x/train.py", 3, where]]}
+    return {
+        "event": "exception",
+        "phase": "training",
+        "type": kind,
+        "message": message,
+        "frames": [["/x/train.py", 3, where]],
+    }
 
 
 @pytest.fixture
@@ -168,7 +182,7 @@ def test_tail_reads_only_complete_lines(tmp_path):
     assert tail.read() is True and tail.rows == [{"a": 1}]
     assert tail.read() is False
     with path.open("a") as stream:
-        stream.write(': 2}\n')
+        stream.write(": 2}\n")
     assert tail.read() is True and tail.rows == [{"a": 1}, {"a": 2}]
 
 

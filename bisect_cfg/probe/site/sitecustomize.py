@@ -39,7 +39,12 @@ def _start():
             "_bisect_cfg_probe", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
         )
         package = type(sys)(spec.name)
-        package.__spec__, package.__file__, package.__path__, package.__loader__ = spec, spec.origin, [folder], spec.loader
+        package.__spec__, package.__file__, package.__path__, package.__loader__ = (
+            spec,
+            spec.origin,
+            [folder],
+            spec.loader,
+        )
         package.__package__ = spec.name
         sys.modules[spec.name] = package
         sys.modules[lineage.__name__] = package.lineage = lineage

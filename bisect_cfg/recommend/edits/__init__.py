@@ -87,9 +87,7 @@ class Edits:
         parts: list[str] = []
         for path, after in self.after.items():
             parts += difflib.unified_diff(_lines(self.before[path]), _lines(after), str(path), str(path))
-        return "".join(
-            part if part.endswith("\n") else f"{part}\n\\ No newline at end of file\n" for part in parts
-        )
+        return "".join(part if part.endswith("\n") else f"{part}\n\\ No newline at end of file\n" for part in parts)
 
 
 def find_edits(
@@ -240,19 +238,11 @@ class _Files:
         if len(seen) == 1 and seen[0].matches:
             return Unplaced(change.name, f"{where} cannot be changed alone", f"set {change.name} to {value}")
         if any(place.matches for place in seen):
-            return Unplaced(
-                change.name, f"it is given at {where}", f"set {change.name} to {value} where it is meant"
-            )
+            return Unplaced(change.name, f"it is given at {where}", f"set {change.name} to {value} where it is meant")
         if seen:
             return Unplaced(change.name, f"{where} computes it: {seen[0].shown}", f"write {wanted} there")
-        call = (
-            _python.config_call(self.python, self.config) if self.python and "." not in change.name else None
-        )
-        add = (
-            f"add {wanted} to {self.config}(...) at {call[0]}:{call[1]}"
-            if call
-            else f"set {change.name} to {value}"
-        )
+        call = _python.config_call(self.python, self.config) if self.python and "." not in change.name else None
+        add = f"add {wanted} to {self.config}(...) at {call[0]}:{call[1]}" if call else f"set {change.name} to {value}"
         return Unplaced(change.name, "it is not a plain value in your files", add)
 
     def _flag(self, change: Change, names: Collection[str]) -> bool:
@@ -284,9 +274,7 @@ class _Files:
         (self.yamls if path in self.yamls else self.python)[path] = text
 
 
-def _hunks(
-    path: Path, before: str, after: str, alone: Sequence[tuple[tuple[str, ...], _Files]]
-) -> list[Edit]:
+def _hunks(path: Path, before: str, after: str, alone: Sequence[tuple[tuple[str, ...], _Files]]) -> list[Edit]:
     """What changes in one file, a line or a block at a time.
 
     Args:
@@ -321,9 +309,7 @@ def _blocks(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int,
         heads = [(what, 0, len(left), 0, len(right))] if same_count else _matched(*map(_heads, (left, right)))
         for inner, s, e, b, t in heads:
             if same_count or inner == "equal":
-                found += [
-                    (start + s + k, start + s + k + 1, begin + b + k, begin + b + k + 1) for k in range(e - s)
-                ]
+                found += [(start + s + k, start + s + k + 1, begin + b + k, begin + b + k + 1) for k in range(e - s)]
             else:
                 found.append((start + s, start + e, begin + b, begin + t))
     return found

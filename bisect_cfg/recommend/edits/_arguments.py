@@ -9,12 +9,10 @@ import shlex
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from bisect_cfg.factors import equal
+from bisect_cfg.configuration import equal
 from bisect_cfg.recommend.edits._place import Change, parsed, plain, same
 
-_FLAG = re.compile(
-    r"(?P<flag>-{1,2}[A-Za-z][\w.-]*|[+~]{0,2}[A-Za-z_][\w.@/]*(?==))(?P<value>=.*)?", re.DOTALL
-)
+_FLAG = re.compile(r"(?P<flag>-{1,2}[A-Za-z][\w.-]*|[+~]{0,2}[A-Za-z_][\w.@/]*(?==))(?P<value>=.*)?", re.DOTALL)
 
 
 def change_in(
@@ -38,9 +36,7 @@ def change_in(
         name = match["flag"].lstrip("-+~").replace("-", "_").rpartition(".")[2]
         if name not in names and not (change.field and name == change.field):
             continue
-        words = (
-            [match["value"][1:]] if match["value"] else _values(arguments[position + 1 :], name in switches)
-        )
+        words = [match["value"][1:]] if match["value"] else _values(arguments[position + 1 :], name in switches)
         new = _new(change, name in names, words, name in switches)
         if new is not None:
             value, count = new
@@ -65,9 +61,7 @@ def names_in(arguments: Sequence[str]) -> set[str]:
 
 def _values(rest: Sequence[str], switch: bool) -> list[str]:
     """What follows a flag, up to the next one; a negative number is none."""
-    end = next(
-        (k for k, word in enumerate(rest) if _FLAG.fullmatch(word) and word.startswith("-")), len(rest)
-    )
+    end = next((k for k, word in enumerate(rest) if _FLAG.fullmatch(word) and word.startswith("-")), len(rest))
     return [] if switch else list(rest[:end])
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.factors import equal
+from bisect_cfg.configuration import equal
 
 OTHER_NAMES = {"dtype": ("dtype", "torch_dtype")}
 """Settings that scripts spell in more than one way."""
@@ -118,9 +118,7 @@ def plain(value: Any) -> Any:
 def same(found: Any, value: Any) -> bool:
     """Whether what stands in a file is a value, if need be as text (PyYAML takes 1e-6 for text, a shell all)."""
     value = plain(value)
-    return equal(found, value) or (
-        isinstance(found, str) and (found == str(value) or equal(parsed(found), value))
-    )
+    return equal(found, value) or (isinstance(found, str) and (found == str(value) or equal(parsed(found), value)))
 
 
 def parsed(text: str) -> Any:

@@ -89,9 +89,7 @@ class _Source(cst.CSTVisitor):
         owner = _called(node.func)
         for argument in node.args:
             if argument.keyword is not None:
-                gift = _Gift(
-                    argument.keyword.value, argument.value, "keyword", owner, (argument, tuple(node.args))
-                )
+                gift = _Gift(argument.keyword.value, argument.value, "keyword", owner, (argument, tuple(node.args)))
                 self.gifts.append(gift)
         if owner == "setattr" and len(node.args) == 3 and (name := _string(node.args[1].value)):
             self.gifts.append(_Gift(name, node.args[2].value, "attribute"))
@@ -292,9 +290,7 @@ def _place(sources: list[_Source], source: _Source, gift: _Gift, change: Change)
     code = target.code(node)
     # A dtype is torch.float16, or its name.
     found = node.attr.value if isinstance(node, cst.Attribute) else parsed(code)
-    matches = (
-        not read_from and same(found, change.old) and (isinstance(node, cst.Attribute) or not _is_name(node))
-    )
+    matches = not read_from and same(found, change.old) and (isinstance(node, cst.Attribute) or not _is_name(node))
     direct = target is source and node is gift.value
 
     def put(new: Any) -> str | None:
@@ -306,14 +302,10 @@ def _place(sources: list[_Source], source: _Source, gift: _Gift, change: Change)
         still = _still_python(target.path, after)
         return None if still is None else still[1]
 
-    shown = (
-        source.code(gift.whole[0]) if gift.whole is not None else f"{gift.name} = {source.code(gift.value)}"
-    )
+    shown = source.code(gift.whole[0]) if gift.whole is not None else f"{gift.name} = {source.code(gift.value)}"
     if matches:
         return Place(target.path, target.line(node), code, True, (), put), node
-    here = Place(
-        source.path, source.line(gift.value), " ".join(shown.split()), False, (*read_from, *gift.also)
-    )
+    here = Place(source.path, source.line(gift.value), " ".join(shown.split()), False, (*read_from, *gift.also))
     return here, gift.value
 
 
@@ -335,12 +327,7 @@ def _follow(
     given = list(scope[node.value]) if scope is not None else []
     if len(given) == 1 and isinstance(given[0], ImportAssignment):
         others = [s for s in sources if s is not source]
-        gifts = [
-            (s, g)
-            for s in others
-            for g in s.gifts
-            if g.name == node.value and g.kind in ("variable", "default")
-        ]
+        gifts = [(s, g) for s in others for g in s.gifts if g.name == node.value and g.kind in ("variable", "default")]
         if len(gifts) == 1:
             return _follow(sources, gifts[0][0], gifts[0][1].value, depth + 1)
     elif len(given) == 1 and isinstance(given[0], Assignment):

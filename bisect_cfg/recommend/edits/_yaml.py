@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from bisect_cfg.factors import equal
+from bisect_cfg.configuration import equal
 from bisect_cfg.recommend.edits._place import Change, Place, plain, same, splice, whole_lines, without_item
 
 _ALIAS = re.compile(r"\s*:\s*(?P<alias>\*[^\s,\[\]{}]+)")
@@ -104,14 +104,11 @@ def added(path: Path, text: str, values: dict[str, Any], fields: Collection[str]
         return None
     last = ranked[-1][-1]
     pairs = [
-        f"{json.dumps(name) if _is_json(path) else name}: {_written(path, value)}"
-        for name, value in values.items()
+        f"{json.dumps(name) if _is_json(path) else name}: {_written(path, value)}" for name, value in values.items()
     ]
     _, end = _span(text, last.key, last.value)
     if last.mapping.flow_style:
-        return _checked(
-            path, text, splice(text, (end, end, "".join(f", {pair}" for pair in pairs))), values, values
-        )
+        return _checked(path, text, splice(text, (end, end, "".join(f", {pair}" for pair in pairs))), values, values)
     stop = text.find("\n", end)
     stop = len(text) if stop < 0 else stop
     ending = "\r\n" if text[:stop].endswith("\r") else "\n"
@@ -153,9 +150,7 @@ def _entries(text: str) -> list[_Entry]:
         elif isinstance(node, yaml.MappingNode):
             in_force = {key.value: key for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
             for key, value in node.value:
-                if (
-                    isinstance(key, yaml.ScalarNode) and in_force[key.value] is key
-                ):  # of two the last one counts
+                if isinstance(key, yaml.ScalarNode) and in_force[key.value] is key:  # of two the last one counts
                     entry = _Entry(key, value, node, parent)
                     yield entry
                     yield from walk(value, entry)
@@ -253,9 +248,7 @@ def _removed(text: str, entry: _Entry) -> tuple[str, str]:
     return splice(text, (*(whole_lines(text, *own, closing=":") or own), "")), entry.name
 
 
-def _checked(
-    path: Path, before: str, after: str, names: Collection[str], wanted: Mapping[str, Any]
-) -> str | None:
+def _checked(path: Path, before: str, after: str, names: Collection[str], wanted: Mapping[str, Any]) -> str | None:
     """The new text, if all that has another value now is what was wanted; None otherwise.
 
     Args:
@@ -267,8 +260,7 @@ def _checked(
     """
     changed = list(_differences(read(path, before) or {}, read(path, after) or {}))
     fine = all(
-        name in names
-        and (value is _GONE if name not in wanted else value is not _GONE and equal(value, wanted[name]))
+        name in names and (value is _GONE if name not in wanted else value is not _GONE and equal(value, wanted[name]))
         for name, value in changed
     )
     return after if changed and fine else None
@@ -285,9 +277,7 @@ def _differences(old: Any, new: Any, name: Any = None) -> Iterator[tuple[Any, An
                 yield key, new[key]
             else:
                 yield from _differences(old[key], new.get(key, _GONE), key)
-    elif (
-        isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and any(map(_has_keys, old))
-    ):
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and any(map(_has_keys, old)):
         for left, right in zip(old, new, strict=True):
             yield from _differences(left, right, name)
     elif type(old) is not type(new) or not equal(old, new):

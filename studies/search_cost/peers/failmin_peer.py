@@ -18,9 +18,7 @@ def solve(oracle: Oracle, repeats: int) -> Answer:
 
     trace = Trace(tuple(TraceEvent(str(i), "setting") for i in range(oracle.size)))
     try:
-        result = minimize(
-            trace, replay, lambda run: run.exception is not None, runs=repeats, threshold=1 / repeats
-        )
+        result = minimize(trace, replay, lambda run: run.exception is not None, runs=repeats, threshold=1 / repeats)
     except ValueError:  # the full trace did not fail
         return Answer(frozenset())
     return Answer(frozenset({sum(1 << int(event.id) for event in result.minimal.events)}))

@@ -20,9 +20,7 @@ def solve(oracle: Oracle, repeats: int) -> Answer:
     """One cause."""
 
     def objective(trial: optuna.Trial) -> float:
-        chosen = [
-            i for i in range(oracle.size) if trial.suggest_categorical(f"f{i}", ["good", "bad"]) == "bad"
-        ]
+        chosen = [i for i in range(oracle.size) if trial.suggest_categorical(f"f{i}", ["good", "bad"]) == "bad"]
         mask = sum(1 << i for i in chosen)
         if oracle.fails(mask, repeats):
             if mask in oracle.instance.causes:

@@ -1,8 +1,8 @@
 """Every field of the installed config classes, set by a user: a factor, pinned with a reason, or named as not varied.
 
 Real TRL and PEFT. One process builds an object for each field with that field alone set to something else than its
-default (`VALUES`, or a value that follows from the type); from what the probe saw of each the factors are made. Then the
-objects are built anew with the factors at their good, and at their bad level: they must come out as the library's
+default (`VALUES`, or a value that follows from the type); from what the probe saw of each the factors are made. Then
+the objects are built anew with the factors at their good, and at their bad level: they must come out as the library's
 defaults, and as the user's own.
 """
 
@@ -17,11 +17,11 @@ import pytest
 import toys
 import yaml
 
-from bisect_cfg.factors import equal
+from bisect_cfg.capture.captured import fields_of, read_capture
+from bisect_cfg.capture.settings import Settings, build_settings
+from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.reports.safe_config import safe_yaml
-from bisect_cfg.targets.captured import fields_of, read_capture
-from bisect_cfg.targets.settings import Settings, build_settings
 
 VALUES: dict[str, str | tuple[str, str]] = {
     "output_dir": '"elsewhere"',
@@ -176,16 +176,19 @@ VALUES: dict[str, str | tuple[str, str]] = {
     "bias": '"all"',
     "modules_to_save": '["lm_head"]',
     "init_lora_weights": '"gaussian"',
-    "layers_to_transform": ('[0]', 'target_modules=["q_proj"]'),
+    "layers_to_transform": ("[0]", 'target_modules=["q_proj"]'),
     "layers_pattern": ('"layers"', 'target_modules=["q_proj"], layers_to_transform=[0]'),
     "rank_pattern": '{"q_proj": 4}',
     "alpha_pattern": '{"q_proj": 4}',
     "megatron_config": '{"tp": 1}',
     "megatron_core": '"mine.core"',
-    "trainable_token_indices": '[1, 2]',
+    "trainable_token_indices": "[1, 2]",
     "loftq_config": ('{"loftq_bits": 8}', 'init_lora_weights="loftq"'),
     "eva_config": ('__import__("peft").EvaConfig(rho=3.0)', 'init_lora_weights="eva"'),
-    "corda_config": ('__import__("peft.tuners.lora.config", fromlist=["x"]).CordaConfig()', 'init_lora_weights="corda"'),
+    "corda_config": (
+        '__import__("peft.tuners.lora.config", fromlist=["x"]).CordaConfig()',
+        'init_lora_weights="corda"',
+    ),
     "lora_ga_config": '__import__("peft.tuners.lora.config", fromlist=["x"]).LoraGAConfig()',
     "velora_config": '__import__("peft.tuners.lora.config", fromlist=["x"]).VeloraConfig()',
     "monteclora_config": '__import__("peft.tuners.lora.config", fromlist=["x"]).MontecloraConfig()',
@@ -193,13 +196,13 @@ VALUES: dict[str, str | tuple[str, str]] = {
     "arrow_config": '__import__("peft.tuners.lora.config", fromlist=["x"]).ArrowConfig()',
     "use_bdlora": '__import__("peft.tuners.lora.config", fromlist=["x"]).BdLoraConfig()',
     "runtime_config": '__import__("peft").LoraRuntimeConfig(ephemeral_gpu_offload=True)',
-    "alora_invocation_tokens": '[1, 2]',
-    "layer_replication": '[(0, 1), (0, 1)]',
+    "alora_invocation_tokens": "[1, 2]",
+    "layer_replication": "[(0, 1), (0, 1)]",
     "target_parameters": '["mlp.experts"]',
     "lora_dropout": "0.2",
 }
-"""Source text of a valid value that is not the default; with a second text, what it needs beside it. What is not here is
-a bool, an int or a float, for which there is an obvious other value."""
+"""Source text of a valid value that is not the default; with a second text, what it needs beside it. What is not here
+is a bool, an int or a float, for which there is an obvious other value."""
 
 CLASSES = {"GRPOConfig": "trl", "SFTConfig": "trl", "DPOConfig": "trl", "ModelConfig": "trl", "LoraConfig": "peft"}
 
@@ -292,7 +295,14 @@ def is_accounted_for(name: str, settings: Settings) -> bool:
 REFUSED = {"auto_find_batch_size", "ddp_backend", "deepspeed"}
 """What cannot be set here: GRPO refuses it, there is no process group, deepspeed is not installed."""
 
-OBJECTS = {"accelerator_config", "model_init_kwargs", "lr_scheduler_kwargs", "fsdp_config", "parallelism_config", "optim_args"}
+OBJECTS = {
+    "accelerator_config",
+    "model_init_kwargs",
+    "lr_scheduler_kwargs",
+    "fsdp_config",
+    "parallelism_config",
+    "optim_args",
+}
 
 SAME = {"bf16", "dataloader_pin_memory"}
 """What comes to the same as the default here: bf16=None is bf16 unless fp16 is set, use_cpu switches pinning off."""
@@ -304,7 +314,11 @@ def test_every_field_of_a_training_config(warm, tmp_path, cls):
     if cls != "GRPOConfig":  # what it has in common with GRPOConfig, it inherits from the same class
         names = {name: default for name, default in names.items() if known.get(name, "") != default or name in OBJECTS}
     users = [
-        case(cls, ", ".join(filter(None, ["" if name == "use_cpu" else "use_cpu=True", arguments_for(name, default)])), name)
+        case(
+            cls,
+            ", ".join(filter(None, ["" if name == "use_cpu" else "use_cpu=True", arguments_for(name, default)])),
+            name,
+        )
         for name, default in names.items()
     ]
     rows, refused = built(warm, tmp_path / "users", [*users, case(cls, "use_cpu=True")])
@@ -315,7 +329,11 @@ def test_every_field_of_a_training_config(warm, tmp_path, cls):
         for index, user in enumerate(users) if user["name"] not in refused
     }  # fmt: skip
 
-    forgotten = [users[index]["name"] for index, settings in found.items() if not is_accounted_for(users[index]["name"], settings)]
+    forgotten = [
+        users[index]["name"]
+        for index, settings in found.items()
+        if not is_accounted_for(users[index]["name"], settings)
+    ]
     assert forgotten == []
     silent = {users[index]["name"] for index, settings in found.items() if not settings.factors}
     assert {name for name in silent if not parameter(name).pinned} <= SAME
@@ -339,7 +357,10 @@ def test_every_field_of_a_training_config(warm, tmp_path, cls):
             field, _, key = next(name for name in level if not equal(level[name], settings.bad[name])).partition(".")
             ours, theirs, usual = (fields_of(values[field]) or {} for values in (ours, theirs, default))
             if key in theirs:  # transformers takes the "fsdp_" off some
-                assert ours == {**{k: v for k, v in theirs.items() if k != key}, **({key: usual[key]} if key in usual else {})}
+                assert ours == {
+                    **{k: v for k, v in theirs.items() if k != key},
+                    **({key: usual[key]} if key in usual else {}),
+                }
 
 
 @pytest.mark.parametrize("cls, kind, namespace", [("ModelConfig", "modelcfg", "model"), ("LoraConfig", "peft", "peft")])
@@ -364,9 +385,18 @@ def test_every_field_of_the_model_and_of_lora(warm, tmp_path, cls, kind, namespa
     again, _ = built(warm, tmp_path / "trials", [*cases, case(cls, "")])
     default = of_object(again, kind, len(cases))
     for position, (index, level) in enumerate(trials):
-        settings, values = found[index], next(r["values"] for r in of_object(again, kind, position) if r["event"] == "resolved")
-        wanted = next(r["values"] for r in (default if level == settings.good else of_object(rows, kind, index)) if r["event"] == "resolved")
-        assert all(values[name] == wanted[name] for name in values if f"{namespace}.{name}" not in settings.pinned), cases[position]
+        settings, values = (
+            found[index],
+            next(r["values"] for r in of_object(again, kind, position) if r["event"] == "resolved"),
+        )
+        wanted = next(
+            r["values"]
+            for r in (default if level == settings.good else of_object(rows, kind, index))
+            if r["event"] == "resolved"
+        )
+        assert all(values[name] == wanted[name] for name in values if f"{namespace}.{name}" not in settings.pinned), (
+            cases[position]
+        )
 
 
 # ------------------------------------------------------------------------------------ ways in which a setting is passed
@@ -386,7 +416,7 @@ SPLIT = {"accelerator_config.split_batches": (False, True)}
 WAYS = {
     "an object": ("args = GRPOConfig({}, accelerator_config=AcceleratorConfig(split_batches=True))", SPLIT),
     "a dictionary": ("args = GRPOConfig({}, accelerator_config=dict(split_batches=True, even_batches=True))", SPLIT),
-    "JSON text": ("args = GRPOConfig({}, accelerator_config='{{\"split_batches\": \"true\"}}')", SPLIT),
+    "JSON text": ('args = GRPOConfig({}, accelerator_config=\'{{"split_batches": "true"}}\')', SPLIT),
     "an object in a dictionary": (
         "args = GRPOConfig({}, model_init_kwargs=dict(dtype='float16', quantization_config=BitsAndBytesConfig(True)))",
         {"model_init_kwargs.dtype": (None, "float16"), "model_init_kwargs.quantization_config": (None, ...)},
@@ -414,7 +444,9 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_however_it_is_passed(warm, tmp_path, way):
     text, wanted = WAYS[way]
-    told = "print('NOW', json.dumps({name: values.encode(getattr(args, name)) for name in vars(args) if name[0] != '_'}))"
+    told = (
+        "print('NOW', json.dumps({name: values.encode(getattr(args, name)) for name in vars(args) if name[0] != '_'}))"
+    )
     script = toys.write(tmp_path, "\n".join([IMPORTS, text.format(toys.settings()), told, "toy.trainer(args).train()"]))
     settings = warm.settings(script)
     usual = {"per_device_train_batch_size", "num_generations", "max_completion_length", "bf16"}
@@ -441,7 +473,10 @@ def lookup(values: dict, name: str) -> object:
 
 
 def test_what_no_trial_can_follow_is_named(warm, tmp_path):
-    script = toys.write(tmp_path, IMPORTS + f"""
+    script = toys.write(
+        tmp_path,
+        IMPORTS
+        + f"""
 from dataclasses import dataclass, field
 
 @dataclass(kw_only=True)
@@ -457,11 +492,16 @@ args.reward_weights.pop()
 vars(args)["temperature"] = 0.7
 args.reward_weights[0] = 3.0
 toy.trainer(args, model=model).train()
-""")
+""",
+    )
     settings = warm.settings(script)
     why = settings.pinned
     assert "no default" in why["needed"]
-    assert "in place" in why["model_init_kwargs"] and "in place" in why["temperature"] and "in place" in why["reward_weights"]
+    assert (
+        "in place" in why["model_init_kwargs"]
+        and "in place" in why["temperature"]
+        and "in place" in why["reward_weights"]
+    )
     assert "place" in why["run_name"] and "device" in why["use_cpu"]
     assert "from_pretrained" in why["model.low_cpu_mem_usage"]
     assert "model_init_kwargs.dtype" in settings.good and "needed" not in settings.good

@@ -18,11 +18,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from bisect_cfg.errors import InputError
-from bisect_cfg.factors import equal
-from bisect_cfg.parameters import every, parameter
-from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
-from bisect_cfg.targets.captured import (
+from bisect_cfg.capture.captured import (
     Built,
     Capture,
     Row,
@@ -32,7 +28,11 @@ from bisect_cfg.targets.captured import (
     set_by_user,
     takes_dict,
 )
-from bisect_cfg.targets.names import check_name, convert
+from bisect_cfg.capture.names import check_name, convert
+from bisect_cfg.configuration import equal
+from bisect_cfg.errors import InputError
+from bisect_cfg.parameters import every, parameter
+from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
 
 DEFAULT = {"$default": True}
 """The override that resets a setting to the library's default (understood by the probe)."""
@@ -139,7 +139,8 @@ class Settings:
         return result
 
     def work_of_each(self) -> dict[str, float]:
-        """Factor name -> what its bad level multiplies the work of a step by, as far as that is known: only those that do."""
+        """Factor name -> what its bad level multiplies the work of a step by, as far as that is known: only those that
+        do."""
         work = self.work(self.good)
         each = {name: self.work({**self.good, name: value}) / work for name, value in self.bad.items()}
         return {name: ratio for name, ratio in each.items() if ratio != 1.0}
@@ -279,9 +280,7 @@ def build_settings(
     return Settings(capture, tuple(factors), pins_encoded, never, tuple(same), tuple(notes))
 
 
-def _kept_to_be_valid(
-    args: Built, pins: Row, chosen: Row, moved: Row, error: str, resolve: Resolve
-) -> tuple[str, ...]:
+def _kept_to_be_valid(args: Built, pins: Row, chosen: Row, moved: Row, error: str, resolve: Resolve) -> tuple[str, ...]:
     """The fewest of the user's settings that make the good configuration valid when it keeps them: one or two.
 
     Args:

@@ -11,16 +11,21 @@ from test_cli import script
 OBJECT = "accelerator_config"
 
 
-@pytest.mark.parametrize("given", ["dict(split_batches=True)", "'{\"split_batches\": true}'", "AcceleratorConfig(split_batches=True)"])
+@pytest.mark.parametrize(
+    "given", ["dict(split_batches=True)", "'{\"split_batches\": true}'", "AcceleratorConfig(split_batches=True)"]
+)
 def test_an_object_valued_setting_is_part_of_the_cause(tool, given):
-    script(tool.folder, f"""
+    script(
+        tool.folder,
+        f"""
     from transformers.training_args import AcceleratorConfig
     args = GRPOConfig(beta=0.1, learning_rate=3e-4, accelerator_config={given})
     def step(number):
         if args.beta and args.accelerator_config.split_batches and number == 2:
             raise ValueError("uneven batches")
     GRPOTrainer(args, step).train()
-    """)
+    """,
+    )
     said = tool("bisect", "train.py", "--study", "s", "--no-where")
     assert said.status == 0, said.all
     result = json.loads((tool.folder / "s/result.json").read_text())
@@ -30,14 +35,17 @@ def test_an_object_valued_setting_is_part_of_the_cause(tool, given):
 
 
 def test_what_is_not_varied_is_said(tool):
-    script(tool.folder, """
+    script(
+        tool.folder,
+        """
     args = GRPOConfig(output_dir="out", beta=0.1, seed=3, max_grad_norm=0.5)
     vars(args)["temperature"] = 0.5
     def step(number):
         if args.beta and number == 2:
             raise ValueError("no")
     GRPOTrainer(args, step).train()
-    """)
+    """,
+    )
     said = tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend", "--except", "max_grad_norm")
     assert said.status == 0, said.all
     listed = json.loads((tool.folder / "s/result.json").read_text())["not_varied"]

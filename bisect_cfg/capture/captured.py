@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bisect_cfg.factors import equal
+from bisect_cfg.configuration import equal
 
 Row = dict[str, Any]
 
@@ -125,7 +125,12 @@ def read_capture(events: Sequence[Row]) -> Capture | None:
         elif known and not begun:
             others[kind] = made(known[-1])
     return Capture(
-        made(chosen), others, tuple(built), tuple(begun.get("modules", ())), begun.get("environment", {}), prepares,
+        made(chosen),
+        others,
+        tuple(built),
+        tuple(begun.get("modules", ())),
+        begun.get("environment", {}),
+        prepares,
         not begun.get("first", True),
     )
 
@@ -145,8 +150,8 @@ def takes_dict(built: Built, name: str) -> bool:
 
 
 def fields_of(value: Any) -> Row | None:
-    """The entries of a setting that holds a dictionary, as such, as JSON text or as an object with named fields; None if
-    it holds none."""
+    """The entries of a setting that holds a dictionary, as such, as JSON text or as an object with named fields; None
+    if it holds none."""
     value = plain(value)
     if isinstance(value, dict) and isinstance(value.get("fields"), dict) and "$object" in value:
         value = value["fields"]

@@ -1,8 +1,8 @@
 """A small process that everything of a study descends from, and that outlives the tool: nothing is left behind.
 
 It starts what the tool asks it to start, and is the *child subreaper* of it all: a process whose parent has ended comes
-to it, whatever session or environment it has given itself. (The tool itself is never a subreaper: it may be a notebook's
-kernel, whose other children are none of our business.) While runs go on, it
+to it, whatever session or environment it has given itself. (The tool itself is never a subreaper: it may be a
+notebook's kernel, whose other children are none of our business.) While runs go on, it
 
 - waits for its children and tells the tool how they ended;
 - ends a run in which a process has loaded torch that no probe watches (`Guard`);
@@ -11,8 +11,8 @@ kernel, whose other children are none of our business.) While runs go on, it
 End of file on its socket means that the tool is gone, by Ctrl-C, by SIGKILL or because its work is done: then it ends
 every descendant, and every process that carries the study's mark, and itself.
 
-Run as ``python -S -E keeper.py DESCRIPTOR MARK``, by the tool's own interpreter; only the standard library is imported.
-A message is four bytes of length and JSON; `Keeper` in `bisect_cfg.trials.process` is the other end.
+Run as ``python -S -E reaper.py DESCRIPTOR MARK``, by the tool's own interpreter; only the standard library is imported.
+A message is four bytes of length and JSON; `Reaper` in `bisect_cfg.trials.process` is the other end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from collections.abc import Callable, Iterator
 PR_SET_CHILD_SUBREAPER = 36
 
 ENDING_SECONDS = 5.0
-"""For how long what is left is looked for and ended. A killed process is gone in milliseconds, unless the kernel holds it."""
+"""For how long what is left is looked for and ended. A killed process is gone in milliseconds, unless the kernel holds
+it."""
 
 TICK_SECONDS = 0.1
 """How often the logs of running trials are looked at."""
@@ -107,7 +108,10 @@ def _shown(command):
     import importlib.util
 
     # The probe is a package of the standard library's only, but here nothing of ours is on the path.
-    name, folder = "_bisect_cfg_probe", os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "probe")
+    name, folder = (
+        "_bisect_cfg_probe",
+        os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "probe"),
+    )
     try:
         if name not in sys.modules:
             init = os.path.join(folder, "__init__.py")
@@ -116,7 +120,7 @@ def _shown(command):
             spec.loader.exec_module(sys.modules[name])
         module = importlib.import_module(name + ".secrets")
         return " ".join(module.mask_arguments(command)).strip()
-    except Exception:  # the keeper lives on, whatever became of our files
+    except Exception:  # the reaper lives on, whatever became of our files
         return command[0]
 
 
@@ -207,7 +211,8 @@ class Guard:
             fields = _stat(pid)
             if fields is None:
                 continue
-            # Start time and the stack's random place: an `exec`, after which a probe must answer anew, changes the latter.
+            # Start time and the stack's random place: an `exec`, after which a probe must answer anew, changes the
+            # latter.
             key = (pid, fields[19], fields[25])
             seen.add(key)
             if key in self._answered:

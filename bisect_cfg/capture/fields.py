@@ -10,7 +10,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from bisect_cfg.targets.script import Script
+from bisect_cfg.capture.script import Script
 
 SECONDS = 20.0
 """To start an interpreter and parse some fifty small files; half a second as a rule. Then it is simply not known."""

@@ -19,21 +19,21 @@ import pytest
 from test_cli import assert_clear, script
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.trials import keeper as keeper_module
-from bisect_cfg.trials.keeper import LOG_HEAD, LOG_SLACK, LOG_TAIL, Log, descendants, shorten
-from bisect_cfg.trials.process import Keeper, LaunchedChild, launch
+from bisect_cfg.trials import reaper as reaper_module
+from bisect_cfg.trials.process import LaunchedChild, Reaper, launch
+from bisect_cfg.trials.reaper import LOG_HEAD, LOG_SLACK, LOG_TAIL, Log, descendants, shorten
 
 
 @pytest.fixture
-def keeper() -> Iterator[Keeper]:
-    made = Keeper()
+def reaper() -> Iterator[Reaper]:
+    made = Reaper()
     yield made
     made.close()
     assert not psutil.pid_exists(made.pid)
 
 
-def start(keeper: Keeper, folder: Path, *command: str, **environment: str) -> LaunchedChild:
-    return launch(command, {**os.environ, **environment}, folder, "log.txt", keeper)
+def start(reaper: Reaper, folder: Path, *command: str, **environment: str) -> LaunchedChild:
+    return launch(command, {**os.environ, **environment}, folder, "log.txt", reaper)
 
 
 def until(condition, seconds: float = 30.0) -> None:
@@ -44,13 +44,13 @@ def until(condition, seconds: float = 30.0) -> None:
 
 
 @pytest.mark.parametrize("text", ["exit 0", "exit 7", "exit 136", "kill -8 $$", "kill -9 $$", "kill -40 $$"])
-def test_how_a_run_ends(keeper, tmp_path, text):
+def test_how_a_run_ends(reaper, tmp_path, text):
     plain = subprocess.run(["sh", "-c", text]).returncode
-    child = start(keeper, tmp_path, "sh", "-c", text)
+    child = start(reaper, tmp_path, "sh", "-c", text)
     assert child.wait() == plain == child.poll()
 
 
-def test_what_a_run_is_given(keeper, tmp_path, monkeypatch):
+def test_what_a_run_is_given(reaper, tmp_path, monkeypatch):
     """As if the tool had started it: environment to the byte, working directory, signals, descriptors."""
     look = "import json,os,signal,sys; print(json.dumps([sorted((k.hex(), v.hex()) for k, v in os.environb.items() " \
         "if k != b'BISECT_CFG_STUDY'), os.getcwd(), [str(signal.getsignal(n)) for n in range(1, 32)], " \
@@ -62,16 +62,16 @@ def test_what_a_run_is_given(keeper, tmp_path, monkeypatch):
     command = [sys.executable, "-c", look, "Wörter\udcff", ""]
     quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "start_new_session": True}
     plain = subprocess.run(command, **quiet, env=os.environ)  # not what readline has put behind Python's back (COLUMNS)
-    assert start(keeper, tmp_path, *command).wait() == 0
+    assert start(reaper, tmp_path, *command).wait() == 0
     assert (tmp_path / "log.txt").read_text() == plain.stdout
 
 
-def test_program_that_does_not_exist(keeper, tmp_path):
+def test_program_that_does_not_exist(reaper, tmp_path):
     with pytest.raises(FileNotFoundError):
-        start(keeper, tmp_path, "no-such-program")
+        start(reaper, tmp_path, "no-such-program")
     with pytest.raises(PermissionError):
-        start(keeper, tmp_path, str(tmp_path))
-    assert start(keeper, tmp_path, "true").wait() == 0
+        start(reaper, tmp_path, str(tmp_path))
+    assert start(reaper, tmp_path, "true").wait() == 0
 
 
 def test_ignored_interrupts_stay_ignored(tmp_path):
@@ -81,10 +81,10 @@ def test_ignored_interrupts_stay_ignored(tmp_path):
 import os, signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from bisect_cfg.trials.process import Keeper, launch
-keeper = Keeper()
-launch([sys.executable, "-c", {look!r}], dict(os.environ), Path({str(tmp_path)!r}), "log.txt", keeper).wait()
-keeper.close()
+from bisect_cfg.trials.process import Reaper, launch
+reaper = Reaper()
+launch([sys.executable, "-c", {look!r}], dict(os.environ), Path({str(tmp_path)!r}), "log.txt", reaper).wait()
+reaper.close()
 """
     subprocess.run([sys.executable, "-c", text], check=True)
     assert (tmp_path / "log.txt").read_text() == "True\n"
@@ -102,19 +102,21 @@ os.wait()
 
 
 def sleepers(seconds: str) -> list[int]:
-    return [process.pid for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", seconds]]
+    return [
+        process.pid for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", seconds]
+    ]
 
 
-def test_adopts_what_gives_itself_a_session_and_an_empty_environment(keeper, tmp_path):
-    assert start(keeper, tmp_path, sys.executable, "-c", ESCAPES, "10001").wait() == 0
+def test_adopts_what_gives_itself_a_session_and_an_empty_environment(reaper, tmp_path):
+    assert start(reaper, tmp_path, sys.executable, "-c", ESCAPES, "10001").wait() == 0
     until(lambda: len(sleepers("10001")) == 1)
-    assert descendants(keeper.pid) == sleepers("10001")
-    keeper.close()
+    assert descendants(reaper.pid) == sleepers("10001")
+    reaper.close()
     assert not sleepers("10001")
 
 
-def test_the_tool_is_no_subreaper(keeper, tmp_path):
-    assert start(keeper, tmp_path, "true").wait() == 0
+def test_the_tool_is_no_subreaper(reaper, tmp_path):
+    assert start(reaper, tmp_path, "true").wait() == 0
     value = ctypes.c_int(-1)
     pr_get_child_subreaper = 37
     assert ctypes.CDLL(None).prctl(pr_get_child_subreaper, ctypes.byref(value), 0, 0, 0) == 0
@@ -140,13 +142,13 @@ def test_helper_without_environment_is_ended_when_the_tool_is_killed(tool):
     tool.assert_nothing_left()
 
 
-def test_keeper_that_is_killed_is_said(keeper, tmp_path):
-    child = start(keeper, tmp_path, "sleep", "10003")
-    os.kill(keeper.pid, signal.SIGKILL)
+def test_reaper_that_is_killed_is_said(reaper, tmp_path):
+    child = start(reaper, tmp_path, "sleep", "10003")
+    os.kill(reaper.pid, signal.SIGKILL)
     with pytest.raises(InputError, match="ended from outside"):
         child.wait()
     with pytest.raises(InputError, match="ended from outside"):
-        start(keeper, tmp_path, "true")
+        start(reaper, tmp_path, "true")
     os.kill(child.pid, signal.SIGKILL)
 
 
@@ -198,7 +200,7 @@ def test_training_that_nothing_watches_is_ended_and_said(tool, torch_library, li
     assert_clear(said, "cannot watch", "train.py inner", "Name the script that trains")
     assert (tool.folder / "out/checkpoint").read_text() == "the user's own"
     pids = [int(pid) for pid in (tool.folder / "pids").read_text().split()]
-    assert pids and not any(keeper_module.alive(pid) for pid in pids)
+    assert pids and not any(reaper_module.alive(pid) for pid in pids)
     tool.assert_nothing_left()
 
 
@@ -232,7 +234,9 @@ def test_watched_helpers_and_other_programs_are_left_alone(tool, torch_library, 
     (tmp_path / "done").mkdir()
     tool.environment["DONE"] = str(tmp_path / "done")
     script(tool.folder, LEFT_ALONE)
-    said = tool("bisect", "train.py", "--study", "s", "--steps", "1", "--no-recommend", "--no-where", "--", torch_library)
+    said = tool(
+        "bisect", "train.py", "--study", "s", "--steps", "1", "--no-recommend", "--no-where", "--", torch_library
+    )
     assert said.status == 0, said.all
     words = (tmp_path / "done/done").read_text().split()
     assert words.count("watched") == words.count("reads") > 0
@@ -244,7 +248,7 @@ def test_watched_helpers_and_other_programs_are_left_alone(tool, torch_library, 
 @pytest.mark.parametrize("holes", [True, False])
 def test_log_that_grows(tmp_path, monkeypatch, holes):
     if not holes:
-        monkeypatch.setattr(keeper_module, "_punch", lambda *where: False)
+        monkeypatch.setattr(reaper_module, "_punch", lambda *where: False)
     path = tmp_path / "log.txt"
     with path.open("ab", buffering=0) as stream:
         log = Log(str(path))

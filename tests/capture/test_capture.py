@@ -71,8 +71,11 @@ STYLES = {
             def __post_init__(self):
                 self.temperature = 0.9
                 super().__post_init__()
-        toy.trainer(MyConfig({", ".join(f"{n}={v!r}" for n, v in EVERYTHING.items()
-                              if n not in ("learning_rate", "weight_decay", "temperature"))})).train()
+        toy.trainer(MyConfig({
+        ", ".join(
+            f"{n}={v!r}" for n, v in EVERYTHING.items() if n not in ("learning_rate", "weight_decay", "temperature")
+        )
+    })).train()
     """,
     "own subclass without dataclass": f"""
         import toy
@@ -202,7 +205,10 @@ def test_settings_that_hold_a_dictionary(warm, tmp_path, style):
     path = toys.write(tmp_path, KWARGS["python" if style == "python" else "TrlParser"])
     argv = []
     if style == "yaml":
-        text = yaml_of(EVERYTHING) + "dataset_name: x\nmodel_init_kwargs:\n  dtype: float32\n  attn_implementation: eager\n"
+        text = (
+            yaml_of(EVERYTHING)
+            + "dataset_name: x\nmodel_init_kwargs:\n  dtype: float32\n  attn_implementation: eager\n"
+        )
         (tmp_path / "grpo.yaml").write_text(text)
         argv = ["--config", "grpo.yaml"]
     if style == "json on the command line":
@@ -308,11 +314,14 @@ def test_model_config(warm, tmp_path):
     settings = warm.settings(path, *argv)
     found = {name: levels for name, levels in factors(settings).items() if name not in EXPECTED}
     assert found == {"model.use_peft": (False, True), "model.lora_r": (16, 4), "model.dtype": ("float32", "bfloat16")}
-    run = warm.run(path, *argv, settings=settings, configuration={**settings.bad, **{"model.lora_r": 16, "model.dtype": "float32"}})
+    run = warm.run(
+        path, *argv, settings=settings, configuration={**settings.bad, **{"model.lora_r": 16, "model.dtype": "float32"}}
+    )
     assert "MODEL torch.float32 16" in (run.folder / "log.txt").read_text()
 
 
-# ------------------------------------------------------------------------------------------------ fields of the user's own
+# ------------------------------------------------------------------------------------------------ fields of the user's
+# own
 
 
 def test_own_fields_of_a_subclass(warm, tmp_path):

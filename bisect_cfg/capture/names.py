@@ -149,9 +149,7 @@ def convert(name: str, value: Any, kind: str) -> tuple[Any, str]:
     if number is None:
         if "bool" in kind:
             return value, ""
-        raise InputError(
-            f"{name} must be a number, not the text {value[:80]!r}.", f"Write for example {name}: 1.0e-6."
-        )
+        raise InputError(f"{name} must be a number, not the text {value[:80]!r}.", f"Write for example {name}: 1.0e-6.")
     whole = "float" not in kind and math.isfinite(number) and number == int(number)
     result = int(number) if whole else float(number)
     return result, f"{name}: {value} is text to YAML 1.1; read as the number {result!r}."
@@ -184,7 +182,9 @@ def parse_assignment(given: Assignment, option: str) -> tuple[str, Any]:
     if isinstance(given, str):
         name, separator, text = given.partition("=")
         if not separator or not name.strip():
-            raise InputError(f"{option} {given[:80]} is not of the form name=value.", f"For example {option} bf16=false.")
+            raise InputError(
+                f"{option} {given[:80]} is not of the form name=value.", f"For example {option} bf16=false."
+            )
         name = name.strip().removeprefix("args.")
         _refuse_secret(name, text, option)
         try:
@@ -293,7 +293,9 @@ def _plain(value: Any, source: str) -> Any:
         return _as_plain(value)
     except TypeError as error:
         shown = source if len(source) <= 60 else f"{source[:60]}..."
-        raise InputError(f"{shown} holds {error}, which no setting can be.", "Write a number, a text, true, false or null.") from None
+        raise InputError(
+            f"{shown} holds {error}, which no setting can be.", "Write a number, a text, true, false or null."
+        ) from None
     except RecursionError:
         raise InputError(f"{source[:60]} holds itself, which no setting can.", "Write it out.") from None
 
@@ -328,9 +330,7 @@ def read_good_file(path: Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise InputError(
-            f"{path} does not hold names and values.", "It should hold one `name: value` a line."
-        )
+        raise InputError(f"{path} does not hold names and values.", "It should hold one `name: value` a line.")
     result: dict[str, Any] = {}
     for name, value in _plain(content, str(path)).items():
         if name in ("args", "model", "peft") and isinstance(value, dict):  # nested spelling of the namespaces

@@ -2,7 +2,8 @@
 
 A *configuration* maps dotted names to values: everything a trial may vary. Where the good and the bad
 configuration differ there is a *factor* with two levels. A *subset* names the factors set to bad; all the
-others are good. Everything else in the package speaks in these three words, and in the `Purpose` and the `Outcome` of a trial.
+others are good. Everything else in the package speaks in these three words, and in the `Purpose` and the `Outcome` of a
+trial.
 
 This module imports nothing of the package, so that every other part may import it.
 """

@@ -146,9 +146,7 @@ def find_script(
     if not path.exists():
         raise InputError(f"There is no script {target}.", _similar(path))
     if path.suffix != ".py":
-        raise InputError(
-            f"{target} is not a Python script.", "Name the .py file that you would start with `python`."
-        )
+        raise InputError(f"{target} is not a Python script.", "Name the .py file that you would start with `python`.")
     if not os.access(path, os.R_OK):
         raise InputError(f"The script {target} cannot be read.", "Check its permissions.")
     good = Path(good_file) if good_file else (beside if beside is not None and beside.exists() else None)
@@ -156,7 +154,9 @@ def find_script(
         raise InputError(f"There is no file {good}.", "--good takes a YAML file or name=value.")
     interpreter = python or sys.executable
     if shutil.which(interpreter) is None:
-        raise InputError(f"There is no Python interpreter {interpreter}.", "--python takes its path, or its name on PATH.")
+        raise InputError(
+            f"There is no Python interpreter {interpreter}.", "--python takes its path, or its name on PATH."
+        )
     return Script(path, tuple(arguments), interpreter, good)
 
 
