@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bisect_cfg.api import bisect
-    from bisect_cfg.bisection import Bisection
     from bisect_cfg.configuration import Outcome
+    from bisect_cfg.phases.bisection import Bisection
 
 __all__ = ["Bisection", "Outcome", "bisect"]
 
@@ -15,7 +15,7 @@ __all__ = ["Bisection", "Outcome", "bisect"]
 def __getattr__(name: str) -> Any:
     """Import the public names when first used: Optuna takes a second that ``bisect-cfg --help`` must not."""
     if name == "Bisection":
-        from bisect_cfg.bisection import Bisection
+        from bisect_cfg.phases.bisection import Bisection
 
         return Bisection
     if name == "bisect":

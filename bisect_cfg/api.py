@@ -15,12 +15,12 @@ from bisect_cfg.capture.script import find_script, interpreter
 from bisect_cfg.checks import checked, from_python
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.errors import InputError
+from bisect_cfg.phases.options import Options
+from bisect_cfg.phases.script import bisect_script
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
-from bisect_cfg.reports.answer import write_answer
+from bisect_cfg.reports.answer import Answer, write_answer
 from bisect_cfg.reports.report import Report
-from bisect_cfg.script_bisection import bisect_script
-from bisect_cfg.script_study import Answer, Options
-from bisect_cfg.study_folder import read_command, write_command, written_here
+from bisect_cfg.study.folder import read_command, write_command, written_here
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,9 +14,9 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.cli import MORE_THAN_ANYONE_WAITS
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
+from bisect_cfg.phases.options import Options
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.probe.values import encode
-from bisect_cfg.script_study import Options
 from bisect_cfg.trials.verdict import widened
 
 NUMBERS: Mapping[str, tuple[float, float, bool]] = {
@@ -186,7 +186,7 @@ def _check_names(options: Options, pins: Mapping[str, Any], script: Script) -> N
 
 
 def _check_storage(storage: str) -> None:
-    from bisect_cfg.storage import open_storage
+    from bisect_cfg.study.storage import open_storage
 
     try:
         open_storage(storage).get_all_studies()

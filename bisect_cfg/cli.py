@@ -171,8 +171,8 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     interrupted, run the same command again to continue.
     """
     from bisect_cfg.api import run
+    from bisect_cfg.phases.options import Options
     from bisect_cfg.reports.answer import EXIT_STATUS
-    from bisect_cfg.script_study import Options
 
     devices = tuple(device.strip() for device in options.pop("devices").split(",") if device.strip())
     plain, python, level = options.pop("plain"), options.pop("python"), options.pop("level")

@@ -1,6 +1,6 @@
 """Where a failure happens: from what the instruments of one run saw to a step, a module, an operation and a line.
 
-Pure: the run itself is `bisect_cfg.localise`, the instruments are `bisect_cfg.probe.instruments`. What is taken for the
+Pure: the run itself is `bisect_cfg.phases.locate`, the instruments are `bisect_cfg.probe.instruments`. What is taken for the
 place depends on the failure:
 
 - weights that are not finite: the first operation that made NaN out of finite numbers. An infinity alone is often
@@ -85,6 +85,27 @@ class Where:
     def to_json(self) -> dict[str, Any]:
         """For result.json."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the instrumented run told: the place, whether it failed in the same way, and which run it was."""
+
+    where: Where
+    same_failure: bool
+    folder: str
+    seconds: float
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The `where` block of result.json."""
+        return {
+            **self.where.to_json(),
+            "same_failure": self.same_failure,
+            "folder": self.folder,
+            "seconds": round(self.seconds, 2),
+            "note": self.note,
+        }
 
 
 def locate(kind: str, events: Sequence[Row], stacks: str = "", native: str = "", place: Row | None = None) -> Where:

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bisect_cfg.configuration import UNSET, Factor, Outcome, equal
 from bisect_cfg.recommend.runs import Question, Ran, key_of
-from bisect_cfg.stored import distribution_of, is_running, state_of, stored_value, this_process
+from bisect_cfg.study.encoding import distribution_of, is_running, state_of, stored_value, this_process
 
 ATTRIBUTE = "recommend"
 

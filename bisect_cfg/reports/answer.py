@@ -6,12 +6,18 @@ import io
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Purpose
+from bisect_cfg.diagnosis.where import Place
+from bisect_cfg.errors import InputsChanged
 from bisect_cfg.jsonfile import write_json, write_text
 from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.recommendation import (
     as_claim,
     configured_by,
@@ -20,9 +26,8 @@ from bisect_cfg.reports.recommendation import (
     title_of,
     wanted_changes,
 )
-from bisect_cfg.reports.report import wilson
+from bisect_cfg.reports.report import Report, wilson
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
-from bisect_cfg.script_study import Answer
 from bisect_cfg.trials.runs import Run
 
 SCHEMA = 1
@@ -32,6 +37,47 @@ EXIT_STATUS = {"isolated": 0, "no_failure": 1, "baseline_fails": 1, "inconclusiv
 
 OF_THE_ENVIRONMENT = ("packages", "gpu", "cuda", "cublas")
 """Conditions of a known issue that make it a problem of the environment, whatever setting triggers it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out, for the reports.
+
+    Attributes:
+        status: as in result.json.
+        folder: the study folder.
+        script: the target.
+        settings: the factors; None if it did not come to that.
+        bad_run: the first reproduction.
+        good_run: the run of the good configuration that counts; None if it did not come to that.
+        again: further runs of the bad configuration, where it failed once and never again.
+        report: of the bisection proper; None if it did not come to that.
+        start: how trials' processes came to be: "config", "imports" or "cold".
+        horizon: steps per trial.
+        notes: sentences for the user.
+        details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
+        seconds: wall-clock time of this call.
+        place: where the failure happens; None if it was not looked for, or nothing came out.
+        safe: what was found to train; None if it did not come to that.
+        stopped: what ended this call before its time, though the causes are known; None if nothing did.
+    """
+
+    status: str
+    folder: Path
+    script: Script
+    settings: Settings | None = None
+    bad_run: Run | None = None
+    good_run: Run | None = None
+    again: tuple[Run, ...] = ()
+    report: Report | None = None
+    start: str = "cold"
+    horizon: int | None = None
+    notes: tuple[str, ...] = ()
+    details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    seconds: float = 0.0
+    place: Place | None = None
+    safe: Safe | None = None
+    stopped: InputsChanged | None = None
 
 
 def write_answer(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from bisect_cfg.reports.safe_config import TITLE, safe_yaml
 from bisect_cfg.reports.text import show
 
 if TYPE_CHECKING:
-    from bisect_cfg.script_study import Answer
+    from bisect_cfg.reports.answer import Answer
 
 PUBLISHED = 4
 """How many published values are shown beside a setting."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rich.console import Console, Group
@@ -14,12 +14,13 @@ from rich.text import Text
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Outcome, Purpose
-from bisect_cfg.events import CauseFound, Event, TrialFinished, TrialStarted
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
+from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.console import Cleaned
+from bisect_cfg.reports.events import CauseFound, Event, Progress, TrialFinished, TrialStarted
+from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
-from bisect_cfg.script_study import Answer, Listener
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
 
@@ -48,8 +49,8 @@ class View(Listener):
         self._phase = ("", "")
         self._phase_since = time.monotonic()
         self._running: dict[int | str, tuple[str, int, int | None]] = {}
-        self._bisection: Any = None
-        self._progress: Any = None
+        self._ask_progress: Callable[[], Progress]
+        self._progress: Progress | None = None
         self._settings: Settings | None = None
         self._safe_runs = 0
 
@@ -114,9 +115,9 @@ class View(Listener):
         if settings.not_varied:
             self._line(Text(f"Not varied: {text.with_reasons(settings.not_varied)}.", style="dim"))
 
-    def isolating(self, bisection: Any) -> None:
-        self._bisection = bisection
-        self._progress = bisection.progress()
+    def isolating(self, progress: Callable[[], Progress]) -> None:
+        self._ask_progress = progress
+        self._progress = progress()
 
     def event(self, event: Event) -> None:
         match event:
@@ -130,7 +131,7 @@ class View(Listener):
                 self._line(Text.assemble(("Proven: ", "bold"), (names, "bold red")))
             case _:
                 return
-        self._progress = self._bisection.progress()
+        self._progress = self._ask_progress()
 
     def safe_run_started(self, number: int, question: Any) -> None:
         if not self._safe_runs:

@@ -37,8 +37,8 @@ from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import from_exception
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.study.trial import TrialRequest, TrialResult
 from bisect_cfg.trials import reaper
-from bisect_cfg.trials.result import TrialRequest, TrialResult
 
 _HEADER = struct.Struct("!Q")
 _POLL_SECONDS = 0.02

@@ -23,11 +23,12 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.inputs import Inputs
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
+from bisect_cfg.study.trial import TrialRequest, TrialResult
 from bisect_cfg.trials import health
 from bisect_cfg.trials.clean import Cleaner
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.patience import (
     FIRST_STEP_SECONDS,
     HANG_SECONDS,
@@ -38,7 +39,6 @@ from bisect_cfg.trials.patience import (
 from bisect_cfg.trials.plan import Known, Plan
 from bisect_cfg.trials.process import Child, Ending, Reaper, Sweep, follow, launch
 from bisect_cfg.trials.reaper import shorten
-from bisect_cfg.trials.result import TrialRequest, TrialResult
 from bisect_cfg.trials.runs import Pauses, Run, what_ended
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.starts import Starts

@@ -24,9 +24,11 @@ from pathlib import Path
 
 from bisect_cfg.capture.script import Script, find_script
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.events import TrialFinished
-from bisect_cfg.script_bisection import bisect_script
-from bisect_cfg.script_study import Answer, Listener, Options
+from bisect_cfg.phases.options import Options
+from bisect_cfg.phases.script import bisect_script
+from bisect_cfg.reports.answer import Answer
+from bisect_cfg.reports.events import TrialFinished
+from bisect_cfg.reports.listener import Listener
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.script import ScriptRunner
@@ -71,7 +73,7 @@ class Clock(Listener):
             self.phases[self._phase] = self.phases.get(self._phase, 0.0) + now - self._since
         self._phase, self._since = name, now
 
-    def isolating(self, bisection) -> None:
+    def isolating(self, progress) -> None:
         self.begun, self.processor = time.perf_counter(), time.process_time()
 
     def event(self, event) -> None:

@@ -19,8 +19,8 @@ import pytest
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.configuration import Purpose
 from bisect_cfg.diagnosis.signature import from_log
+from bisect_cfg.study.trial import TrialRequest, TrialResult
 from bisect_cfg.trials.function import FunctionRunner, result_of_exception
-from bisect_cfg.trials.result import TrialRequest, TrialResult
 
 NAMES = [f"x{i}" for i in range(10)]
 GOOD, BAD = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 1)
@@ -187,7 +187,7 @@ def script(tmp_path: Path) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
 
 @pytest.mark.parametrize("jobs", ["1", "3"])

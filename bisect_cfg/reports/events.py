@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.reports.report import Cause, Report
-from bisect_cfg.trials.result import TrialRequest, TrialResult
+from bisect_cfg.study.trial import TrialRequest, TrialResult
 
 
 @dataclass(frozen=True)

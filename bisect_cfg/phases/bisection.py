@@ -22,16 +22,16 @@ from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
 from bisect_cfg.configuration import UNSET, Outcome, configuration_of, difference, equal
-from bisect_cfg.events import CauseFound, Concluded, Event, Progress, Resumed, TrialFinished, TrialStarted
 from bisect_cfg.parameters.odds import odds_of
+from bisect_cfg.reports.events import CauseFound, Concluded, Event, Progress, Resumed, TrialFinished, TrialStarted
 from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report, wilson
 from bisect_cfg.search import Ask, Conclusion, Done, FoundCause, Problem, State, look
 from bisect_cfg.search import Claim as SearchClaim
 from bisect_cfg.search.problem import bits
-from bisect_cfg.stored import result_of
-from bisect_cfg.study import BEAT_SECONDS, Ledger
+from bisect_cfg.study.encoding import result_of
+from bisect_cfg.study.store import BEAT_SECONDS, Ledger
+from bisect_cfg.study.trial import Runner, TrialRequest, TrialResult
 from bisect_cfg.trials.function import FunctionRunner, identity_of
-from bisect_cfg.trials.result import Runner, TrialRequest, TrialResult
 
 _OTHERS_POLL_SECONDS = 0.2
 """How often to look whether another process has finished what we wait for."""

@@ -15,7 +15,7 @@ dead process, which the next process closes as "lost" and asks again.
 later of the two (by trial number) decides again with both in view, and withdraws its own if it would now
 ask otherwise.
 
-How values and results are written is in `bisect_cfg.stored`.
+How values and results are written is in `bisect_cfg.study.encoding`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from bisect_cfg.configuration import Factor, Outcome, Purpose, Subset
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.search import Ask, Problem, Question, Record, next_question
 from bisect_cfg.search.problem import bits
-from bisect_cfg.storage import OPENING_ATTEMPTS, is_race
-from bisect_cfg.stored import (
+from bisect_cfg.study.encoding import (
     as_text,
     distribution_of,
     is_running,
@@ -47,7 +46,8 @@ from bisect_cfg.stored import (
     stored_value,
     this_process,
 )
-from bisect_cfg.trials.result import TrialResult
+from bisect_cfg.study.storage import OPENING_ATTEMPTS, is_race
+from bisect_cfg.study.trial import TrialResult
 
 BEAT_SECONDS = 20.0
 """How often a worker says that its running trials live: rare enough for a shared database."""

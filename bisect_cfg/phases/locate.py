@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import configuration_of
 from bisect_cfg.diagnosis.signature import Signature, is_sampling_error
 from bisect_cfg.diagnosis.stacks import fatal_signal
-from bisect_cfg.diagnosis.where import RERUN, SENT_FROM_OUTSIDE, Where, locate
+from bisect_cfg.diagnosis.where import RERUN, SENT_FROM_OUTSIDE, Place, Where, locate
 from bisect_cfg.errors import InputError, InputsChanged
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
@@ -36,27 +35,6 @@ PATIENCE = Patience(before_training=1800.0, first_step=900.0, step=900.0)
 
 _INSTRUMENTS_SAID = ("DebugUnderflowOverflow: inf/nan detected", "returned nan values in its")
 """Exceptions of the instruments themselves: they stop at NaN before the run would have died of it."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """What the instrumented run told: the place, whether it failed in the same way, and which run it was."""
-
-    where: Where
-    same_failure: bool
-    folder: str
-    seconds: float
-    note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The `where` block of result.json."""
-        return {
-            **self.where.to_json(),
-            "same_failure": self.same_failure,
-            "folder": self.folder,
-            "seconds": round(self.seconds, 2),
-            "note": self.note,
-        }
 
 
 def localise(runner: ScriptRunner, settings: Settings, report: Any, bad_run: Run) -> Place | None:

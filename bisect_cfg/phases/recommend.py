@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from typing import Any
 
 import optuna
@@ -24,6 +23,7 @@ from bisect_cfg.recommend.ledger import ATTRIBUTE, NOT_NEEDED, Runs
 from bisect_cfg.recommend.order import look
 from bisect_cfg.recommend.plan import MOST_ASKED, Problem, Start, WayOut
 from bisect_cfg.recommend.runs import Question, Ran
+from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.schedule import left_out
 from bisect_cfg.recommend.ways import ranked
 from bisect_cfg.trials.files import Traces
@@ -33,48 +33,6 @@ from bisect_cfg.trials.script import ScriptRunner
 
 POLL_SECONDS = 1.0
 """How often a wait for parallel runs looks up, so that Ctrl-C arrives."""
-
-
-@dataclass(frozen=True)
-class Safe:
-    """What came out.
-
-    Attributes:
-        ways: the ways out, the best verified one first.
-        rows: one row a run of this phase, as in the report of the bisection.
-        details: by trial number, see `Runs.details`.
-        seeds: the seeds of a verification.
-        full_rate: how the runs met the full learning rate.
-        spent: why it ended before all was settled, "" if it did not.
-        frontiers: of the causes that are two numbers, if asked for.
-        keep: settings that the user would rather not change.
-    """
-
-    ways: tuple[WayOut, ...] = ()
-    rows: tuple[Mapping[str, Any], ...] = ()
-    details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    seeds: tuple[int, ...] = ()
-    full_rate: str = ""
-    spent: str = ""
-    frontiers: tuple[Frontier, ...] = ()
-    keep: frozenset[str] = frozenset()
-
-    @property
-    def not_kept(self) -> list[str]:
-        """Those of `keep` that the best way changes all the same."""
-        return sorted(self.keep & self.best.changes.keys()) if self.best is not None else []
-
-    @property
-    def best(self) -> WayOut | None:
-        """The verified way that gives up least, else the one that is farthest. A known alternative that nobody has run
-        yet is none."""
-        kept = [way for way in self.ways if way.status in ("verified", "healthy") or _is_reset(way)]
-        return kept[0] if kept else None
-
-
-def _is_reset(way: WayOut) -> bool:
-    """Whether it is not rejected and a correction, which has passed at least."""
-    return way.status != "rejected" and set(way.start.changes) == set(way.start.resets)
 
 
 class SafeValues:

@@ -12,9 +12,10 @@ from typing import Any
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.parameters import parameter
 from bisect_cfg.parameters.odds import names_it
+from bisect_cfg.phases.options import Options
+from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.text import duration
-from bisect_cfg.script_study import Listener, Options
-from bisect_cfg.study_folder import save_state
+from bisect_cfg.study.folder import save_state
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run, load_run

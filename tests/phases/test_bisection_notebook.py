@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-NOTEBOOK = Path(__file__).resolve().parents[1] / "studies" / "explore.ipynb"
+NOTEBOOK = Path(__file__).resolve().parents[2] / "studies" / "explore.ipynb"
 
 
 @pytest.mark.training

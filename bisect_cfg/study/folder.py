@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
-from bisect_cfg.inputs import changed_files, changed_versions, learn_written
 from bisect_cfg.jsonfile import OWNER_ONLY, digest, make_folder, write_json
+from bisect_cfg.trials.inputs import changed_files, changed_versions, learn_written
 
 GOOD_FILE = "the good file"
 

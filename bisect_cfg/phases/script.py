@@ -1,6 +1,6 @@
 """The phases for a training script, in order: reproduce, find the factors, warm up, baselines, isolate, answer.
 
-`bisect_cfg.bisection` knows how to isolate causes for any runner. What comes before it is specific to a script: run
+`bisect_cfg.phases.bisection` knows how to isolate causes for any runner. What comes before it is specific to a script: run
 the user's own command once, cold, to see how it fails and what it sets; find a faster sound way to start trials and
 show that it fails the same way there; make sure that the good configuration works and can be afforded.
 
@@ -27,17 +27,21 @@ from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputError, InputsChanged
-from bisect_cfg.inputs import Inputs
 from bisect_cfg.jsonfile import digest
-from bisect_cfg.localise import Place, localise
 from bisect_cfg.parameters import every
+from bisect_cfg.phases.locate import localise
+from bisect_cfg.phases.options import Options
+from bisect_cfg.phases.recommend import SafeValues
+from bisect_cfg.phases.start import NEEDED, Baselines
 from bisect_cfg.recommend.case import Wishes
-from bisect_cfg.recommend.phase import Safe, SafeValues
-from bisect_cfg.script_baselines import NEEDED, Baselines
-from bisect_cfg.script_study import Answer, Listener, Options
-from bisect_cfg.study_folder import identity_of, open_study
+from bisect_cfg.recommend.safe import Safe
+from bisect_cfg.reports.answer import Answer
+from bisect_cfg.reports.listener import Listener
+from bisect_cfg.study.folder import identity_of, open_study
 from bisect_cfg.trials.files import tail_of_log
+from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runs import Run, load_run
@@ -350,11 +354,11 @@ class _Phases:
     def _isolate(self, bad_run: Run, warm_runs: list[Run], good_run: Run) -> Answer:
         from sqlalchemy.exc import SQLAlchemyError
 
-        from bisect_cfg.bisection import Bisection
         from bisect_cfg.parameters.odds import odds_of
+        from bisect_cfg.phases.bisection import Bisection
         from bisect_cfg.recommend.ways import weight
-        from bisect_cfg.stored import result_of
-        from bisect_cfg.study import StudyMismatch
+        from bisect_cfg.study.encoding import result_of
+        from bisect_cfg.study.store import StudyMismatch
 
         runner, options, settings = self.runner, self.options, self.runner.settings
         self.listener.phase("isolate", "")
@@ -401,7 +405,7 @@ class _Phases:
             bisection.add(settings.bad, runner.judged(run, runner.horizon), f"warm start: {run.folder.name}")
         bisection.add(settings.good, runner.judged(good_run, runner.horizon), Purpose.GOOD_BASELINE)
         runner.recall(result_of(trial) for trial in bisection.study.trials if trial.state.is_finished())
-        self.listener.isolating(bisection)
+        self.listener.isolating(bisection.progress)
         report = bisection.run()
         details = {trial.number: trial.user_attrs.get("attributes", {}) for trial in bisection.study.trials}
         place = safe = stopped = None
@@ -430,7 +434,7 @@ class _Phases:
 
     def _study_in_storage(self, failure: Signature | None) -> tuple[Any, str, dict[str, Any]]:
         """The storage, the study's name there, and what tells it from the others."""
-        from bisect_cfg.storage import open_storage, sqlite_storage, study_name
+        from bisect_cfg.study.storage import open_storage, sqlite_storage, study_name
 
         address, keep, settings = self.options.storage, self.baselines.keep, self.runner.settings
         if "identity" not in self.state:  # settled once: later runs may learn of further inputs

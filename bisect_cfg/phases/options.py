@@ -1,0 +1,64 @@
+"""What the command line can say about the bisection of a training script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bisect_cfg.capture.names import Assignment, as_given
+from bisect_cfg.capture.script import hash_of
+from bisect_cfg.recommend.plan import MARGIN
+from bisect_cfg.recommend.scale import DEFAULT_RATIO
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line can say; see `bisect-cfg bisect --help`."""
+
+    study: Path | None = None
+    good: tuple[Assignment, ...] = ()
+    pins: tuple[Assignment, ...] = ()
+    only: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    steps: int | None = None
+    trial_timeout: float | None = None
+    jobs: int = 1
+    devices: tuple[str, ...] = ()
+    strategy: str = "adaptive"
+    failure: str | None = None
+    first: bool = False
+    confirm: int | None = None
+    confidence: float = 0.95
+    prior: str = "risk"
+    start: str | None = None
+    max_trials: int | None = None
+    max_seconds: float | None = None
+    storage: str | None = None
+    restart: bool = False
+    where: bool = True
+    recommend: bool = True
+    margin: float = MARGIN
+    ratio: float = DEFAULT_RATIO
+    verify_steps: int | None = None
+    verify_seeds: int = 3
+    remedies: int | None = None
+    keep: tuple[str, ...] = ()
+    frontier: int | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """The options that change what the trials mean; a study keeps them."""
+        return {
+            "good": sorted(_with_hash(as_given(text)) for text in self.good),
+            "pins": sorted(map(as_given, self.pins)),
+            "only": sorted(self.only),
+            "except": sorted(self.excluded),
+            "failure": self.failure,
+            "steps": self.steps,
+        }
+
+
+def _with_hash(good: str) -> str:
+    """What follows --good: where it is a file, its content counts."""
+    path = Path(good)
+    return f"{good} {hash_of(path)}" if "=" not in good and path.is_file() else good

@@ -1,0 +1,52 @@
+"""What came out of looking for safe values, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bisect_cfg.recommend.frontier import Frontier
+from bisect_cfg.recommend.plan import WayOut
+
+
+@dataclass(frozen=True)
+class Safe:
+    """What came out.
+
+    Attributes:
+        ways: the ways out, the best verified one first.
+        rows: one row a run of this phase, as in the report of the bisection.
+        details: by trial number, see `Runs.details`.
+        seeds: the seeds of a verification.
+        full_rate: how the runs met the full learning rate.
+        spent: why it ended before all was settled, "" if it did not.
+        frontiers: of the causes that are two numbers, if asked for.
+        keep: settings that the user would rather not change.
+    """
+
+    ways: tuple[WayOut, ...] = ()
+    rows: tuple[Mapping[str, Any], ...] = ()
+    details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
+    full_rate: str = ""
+    spent: str = ""
+    frontiers: tuple[Frontier, ...] = ()
+    keep: frozenset[str] = frozenset()
+
+    @property
+    def not_kept(self) -> list[str]:
+        """Those of `keep` that the best way changes all the same."""
+        return sorted(self.keep & self.best.changes.keys()) if self.best is not None else []
+
+    @property
+    def best(self) -> WayOut | None:
+        """The verified way that gives up least, else the one that is farthest. A known alternative that nobody has run
+        yet is none."""
+        kept = [way for way in self.ways if way.status in ("verified", "healthy") or _is_reset(way)]
+        return kept[0] if kept else None
+
+
+def _is_reset(way: WayOut) -> bool:
+    """Whether it is not rejected and a correction, which has passed at least."""
+    return way.status != "rejected" and set(way.start.changes) == set(way.start.resets)

@@ -1,0 +1,47 @@
+"""What a view hears of while the phases go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.recommend.case import Judgement
+from bisect_cfg.recommend.runs import Question
+from bisect_cfg.reports.events import Event, Progress
+from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.verdict import Observation
+
+
+class Listener:
+    """What a view hears of; every method may be overridden, none must be."""
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """A new phase begins."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
+
+    def step(self, number: int | str, steps: int, horizon: int | None) -> None:
+        """A trial has made a step."""
+
+    def run_finished(self, purpose: Purpose, run: Run, outcome: Outcome | None) -> None:
+        """One of the runs before the bisection proper is over."""
+
+    def reproduced(self, seen: Observation, horizon: int) -> None:
+        """The failure under study is known."""
+
+    def factors(self, settings: Settings) -> None:
+        """The factors are known."""
+
+    def isolating(self, progress: Callable[[], Progress]) -> None:
+        """The bisection proper begins; how far it is can be asked at any time."""
+
+    def event(self, event: Event) -> None:
+        """An event of the bisection proper."""
+
+    def safe_run_started(self, number: int, question: Question) -> None:
+        """A run that looks for safe values begins."""
+
+    def safe_run_finished(self, number: int, question: Question, judgement: Judgement, seconds: float) -> None:
+        """... and has ended."""
