@@ -159,7 +159,7 @@ def test_the_safe_configuration_passed_and_loads(finished):
 
 
 def all_remedies(folder: Path) -> dict:
-    """The result once every known way out was verified; by default that takes no longer than the isolation did."""
+    """The result once every known remedy was verified; by default that takes no longer than the isolation did."""
     command = [sys.executable, "-m", "bisect_cfg", "recommend", str(folder), "--remedies", "6"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,15 +17,15 @@ import optuna
 
 from bisect_cfg.configuration import Outcome, difference
 from bisect_cfg.recommend import joint
+from bisect_cfg.recommend.candidates import ranked
 from bisect_cfg.recommend.case import Case, Judgement, Wishes
 from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.recommend.ledger import ATTRIBUTE, NOT_NEEDED, Runs
 from bisect_cfg.recommend.order import look
-from bisect_cfg.recommend.plan import MOST_ASKED, Problem, Start, WayOut
+from bisect_cfg.recommend.plan import MOST_ASKED, Candidate, Remedy, Terms
 from bisect_cfg.recommend.runs import Question, Ran
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.schedule import left_out
-from bisect_cfg.recommend.ways import ranked
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run, load_run
@@ -75,26 +75,26 @@ class SafeValues:
     # ------------------------------------------------------------------------------------------------- the loop
 
     def run(self) -> Safe:
-        """Run until every way is settled, or the budget is spent.
+        """Run until every remedy is settled, or the budget is spent.
 
         Raises:
             KeyboardInterrupt: after the running trials were ended and closed.
         """
         self._recover()
-        problem, starts = self._case.problem(), self._case.starts()
+        terms, candidates = self._case.terms(), self._case.candidates()
         self._budget = self._case.budget()
-        known = self._case.known(starts)
+        known = self._case.known(candidates)
         pool = ThreadPoolExecutor(self._wishes.jobs) if self._wishes.jobs > 1 else None
         futures: dict[Future[None], int] = {}
         try:
             while True:
-                ways, questions = self._look(problem, starts, known)
+                remedies, questions = self._look(terms, candidates, known)
                 open_questions = [q for q in questions if q.key not in {r.key for r in self._running.values()}]
                 spent = self._spent() if questions else ""
                 if not futures and (spent or not open_questions):
                     runs = [*known, *self.runs.ran()]
-                    frontiers = tuple(joint.mapped(problem, pair, runs) for pair in self._pairs)
-                    return self._answer(ways, spent, frontiers)
+                    frontiers = tuple(joint.mapped(terms, pair, runs) for pair in self._pairs)
+                    return self._answer(remedies, spent, frontiers)
                 if not spent and open_questions and len(futures) < self._wishes.jobs:
                     number = self._begin(open_questions[0])
                     if pool is None:
@@ -118,14 +118,14 @@ class SafeValues:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _look(
-        self, problem: Problem, starts: Sequence[Start], known: Sequence[Ran]
-    ) -> tuple[list[WayOut], list[Question]]:
-        """Every way as far as it is known, and what is asked next, most wanted first."""
+        self, terms: Terms, candidates: Sequence[Candidate], known: Sequence[Ran]
+    ) -> tuple[list[Remedy], list[Question]]:
+        """Every remedy as far as it is known, and what is asked next, most wanted first."""
         running = dict(self._running)  # before what has run: a run that ends meanwhile is in both, never in neither
         runs = [*known, *self.runs.ran()]
-        ways, questions, open_ones = look(
-            problem,
-            starts,
+        remedies, questions, open_ones = look(
+            terms,
+            candidates,
             runs,
             self._budget,
             self._wishes.keep,
@@ -133,14 +133,14 @@ class SafeValues:
         )
         still = {question.key for question in open_ones}
         self._not_needed |= {n for n, q in running.items() if q.part == "verify" and q.key not in still}
-        return ways, questions or self._joint_questions(problem, runs)
+        return remedies, questions or self._joint_questions(terms, runs)
 
-    def _joint_questions(self, problem: Problem, runs: Sequence[Ran]) -> list[Question]:
-        """Once every way is settled: the frontiers that were asked for, one after the other."""
+    def _joint_questions(self, terms: Terms, runs: Sequence[Ran]) -> list[Question]:
+        """Once every remedy is settled: the frontiers that were asked for, one after the other."""
         asked = sum(trial.user_attrs[ATTRIBUTE]["part"] == joint.PART for trial in self.runs.trials())
         if asked >= (self._wishes.frontier or 0):
             return []
-        open_ones = (joint.next_question(problem, pair, runs) for pair in self._pairs)
+        open_ones = (joint.next_question(terms, pair, runs) for pair in self._pairs)
         return [question for question in open_ones if question is not None][:1]
 
     def _spent(self) -> str:
@@ -152,12 +152,12 @@ class SafeValues:
             return "Stopped when the time was up, as --max-seconds asks."
         return ""
 
-    def _answer(self, ways: Sequence[WayOut], spent: str, frontiers: tuple[Frontier, ...]) -> Safe:
-        rank = ranked(ways, self._wishes.keep)
+    def _answer(self, remedies: Sequence[Remedy], spent: str, frontiers: tuple[Frontier, ...]) -> Safe:
+        rank = ranked(remedies, self._wishes.keep)
         first = self._case.seed(0)
         # A million may be wanted; those that ran, or could have been next, are named.
-        seeds = min(self._wishes.verify_seeds, max([MOST_ASKED, *(len(way.passed) for way in rank)]))
-        best = next((way for way in rank if way.status != "rejected"), None)
+        seeds = min(self._wishes.verify_seeds, max([MOST_ASKED, *(len(remedy.passed) for remedy in rank)]))
+        best = next((remedy for remedy in rank if remedy.status != "rejected"), None)
         prefix = "" if best is None else str(self._case.prefix({**self._bad, **best.changes}, best.steps))
         return Safe(
             tuple(rank),

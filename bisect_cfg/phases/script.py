@@ -356,7 +356,7 @@ class _Phases:
 
         from bisect_cfg.parameters.odds import odds_of
         from bisect_cfg.phases.bisection import Bisection
-        from bisect_cfg.recommend.ways import weight
+        from bisect_cfg.recommend.candidates import weight
         from bisect_cfg.study.encoding import result_of
         from bisect_cfg.study.store import StudyMismatch
 

@@ -1,4 +1,4 @@
-"""What to use instead of a categorical or boolean setting, and other ways out of a known cause.
+"""What to use instead of a categorical or boolean setting, and other remedies of a known cause.
 
 A number can move from bad toward good, and the search for a threshold finds how far. A name cannot: what there
 is instead of `optim="adamw_torch"` is knowledge. It lies in `data/alternatives.yaml`, one entry for each
@@ -62,7 +62,7 @@ def alternatives_for(
     configuration: Mapping[str, Any],
     known: Collection[str] | None = None,
 ) -> list[Alternative]:
-    """Known ways out of a cause, in order of merit.
+    """Known alternatives for a cause, in order of merit.
 
     Entries that explain more of the cause come first, then the order of the data file. A proposal may be the same
     as resetting one setting of the cause to its good level; its `why` then explains that correction.

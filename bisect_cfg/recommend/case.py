@@ -1,7 +1,7 @@
-"""One isolated script as a case for this phase: where its ways out begin, what a run of it says.
+"""One isolated script as a case for this phase: where its remedies begin, what a run of it says.
 
 What `recommend.plan` decides from is put together here, from the study, the captured settings and the installed
-library: the axes with their valid values, the alternatives that this script can be given, what the search has shown
+library: the search ranges with their valid values, the alternatives that this script can be given, what the search has shown
 already; and here a run is judged.
 """
 
@@ -18,12 +18,12 @@ from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.recommend import facts, healthy, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
+from bisect_cfg.recommend.candidates import candidates_for
 from bisect_cfg.recommend.order import Budget
-from bisect_cfg.recommend.plan import MARGIN, Problem, Start
+from bisect_cfg.recommend.plan import MARGIN, Candidate, Terms
 from bisect_cfg.recommend.runs import Question, Ran, key_of
-from bisect_cfg.recommend.scale import DEFAULT_RATIO, Axis, axis_of
 from bisect_cfg.recommend.schedule import Prefix, prefix_for, total_steps
-from bisect_cfg.recommend.ways import starting_points
+from bisect_cfg.recommend.search_range import DEFAULT_RATIO, SearchRange, search_range_of
 from bisect_cfg.reports import text
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
@@ -47,7 +47,7 @@ class Wishes:
     ratio: float = DEFAULT_RATIO
     verify_steps: int | None = None
     verify_seeds: int = 3
-    remedies: int | None = None  # verify so many ways out; None: one, and others for as long as the isolation took
+    remedies: int | None = None  # verify so many remedies; None: one, and others for as long as the isolation took
     keep: tuple[str, ...] = ()
     frontier: int | None = None  # at most so many runs; None: not asked for
     jobs: int = 1
@@ -107,7 +107,7 @@ class Case:
 
     # ---------------------------------------------------------------------------------------- where to begin
 
-    def problem(self) -> Problem:
+    def terms(self) -> Terms:
         """What the plan needs to know."""
         bad = self._settings.bad
         whole = [row for row in self._report.rows if all(equal(row[name], bad[name]) for name in bad)]
@@ -115,7 +115,7 @@ class Case:
         for cause in self._report.causes:
             fails |= set(cause.evidence.fails.trials)
         passes = sum(row["outcome"] == "pass" for row in whole)
-        return Problem(
+        return Terms(
             bad,
             lambda configuration, steps: self.prefix(configuration, steps).steps,
             self._horizon,
@@ -126,8 +126,8 @@ class Case:
             (passes, max(1, len(fails))),
         )
 
-    def starts(self) -> list[Start]:
-        """Where the ways out begin. A search that stopped at the first cause has tested no correction; what it knows to
+    def candidates(self) -> list[Candidate]:
+        """Where the remedies begin. A search that stopped at the first cause has tested no correction; what it knows to
         pass takes its place."""
         report, settings = self._report, self._settings
         causes = [cause.parameters for cause in report.causes]
@@ -136,12 +136,12 @@ class Case:
         if not corrections and report.safe_configuration is not None:
             safe = report.safe_configuration
             corrections = [tuple(name for name in safe if not equal(safe[name], settings.bad[name]))]
-        return starting_points(
+        return candidates_for(
             settings.good,
             settings.bad,
             causes,
             corrections,
-            self.axis,
+            self.search_range,
             [self.alternatives(cause) for cause in report.causes],
             self._wishes.keep,
             self.identity,
@@ -188,14 +188,14 @@ class Case:
         """The causes that have a frontier."""
         causes = [cause.parameters for cause in self._report.causes]
         corrections = [correction.parameters for correction in self._report.corrections]
-        return joint.pairs(self._settings.good, causes, corrections, self.axis)
+        return joint.pairs(self._settings.good, causes, corrections, self.search_range)
 
-    def axis(self, name: str, changes: Mapping[str, Any]) -> Axis | None:
-        """The values of a setting worth trying, with these changes to the user's configuration; see `ways.Mover`."""
+    def search_range(self, name: str, changes: Mapping[str, Any]) -> SearchRange | None:
+        """The values of a setting worth trying, with these changes to the user's configuration; see `candidates.Mover`."""
         factor = next(factor for factor in self._settings.factors if factor.name == name)
         kind = self._settings.capture.args.types.get(name, "") if factor.kind == "args" else ""
         rest = {**self._settings.bad, **changes}
-        return axis_of(
+        return search_range_of(
             name,
             factor.good,
             factor.bad,
@@ -223,9 +223,9 @@ class Case:
                 kept.append(Alternative(changes, offer.why, offer.source))
         return kept
 
-    def known(self, starts: Sequence[Start]) -> list[Ran]:
-        """Runs of the search that say something about the beginning of a way."""
-        wanted = {key_of({**self._settings.bad, **start.changes}, 0) for start in starts}
+    def known(self, candidates: Sequence[Candidate]) -> list[Ran]:
+        """Runs of the search that say something about the beginning of a remedy."""
+        wanted = {key_of({**self._settings.bad, **candidate.changes}, 0) for candidate in candidates}
         found = []
         for row in self._report.rows:
             configuration = {name: row[name] for name in self._settings.bad}

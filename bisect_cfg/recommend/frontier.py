@@ -1,6 +1,6 @@
 """The safe frontier between two numeric settings of one cause: how high may the rate go at each clipping value?
 
-Each setting has its axis from good to bad (`scale.Axis`); a point is a pair of values, healthy or not. Both axes are
+Each setting has its axis from good to bad (`search_range.SearchRange`); a point is a pair of values, healthy or not. Both axes are
 taken to be harmful: what is healthy stays healthy nearer to good, what is not stays so nearer to bad. So every healthy
 point clears the rectangle between it and good, every other one condemns the rectangle between it and bad, and the
 frontier lies in what is left. It is fitted half way through.
@@ -25,7 +25,7 @@ from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from bisect_cfg.recommend.scale import Axis
+from bisect_cfg.recommend.search_range import SearchRange
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -67,7 +67,7 @@ class Frontier:
         undecided: share of all pairs of which it is not known on which side they lie, between 0 and 1.
     """
 
-    axes: tuple[Axis, Axis]
+    axes: tuple[SearchRange, SearchRange]
     points: tuple[Point, ...]
     safe: tuple[float | None, ...]
     unsafe: tuple[float | None, ...]
@@ -99,7 +99,7 @@ class Frontier:
 
 def find_frontier(
     healthy: Callable[[dict[str, float]], bool | None],
-    axes: tuple[Axis, Axis],
+    axes: tuple[SearchRange, SearchRange],
     budget: int,
     *,
     points: Sequence[Point] = (),
@@ -135,7 +135,7 @@ def find_frontier(
 
 
 def next_pair(
-    axes: tuple[Axis, Axis], points: Sequence[Point], sampler: BaseSampler | None = None
+    axes: tuple[SearchRange, SearchRange], points: Sequence[Point], sampler: BaseSampler | None = None
 ) -> dict[str, float] | None:
     """The pair of values to try next; None once it is known of every pair on which side it lies.
 
@@ -157,7 +157,7 @@ def next_pair(
     return values
 
 
-def frontier_of(axes: tuple[Axis, Axis], points: Sequence[Point]) -> Frontier:
+def frontier_of(axes: tuple[SearchRange, SearchRange], points: Sequence[Point]) -> Frontier:
     """What these points say about the frontier; pure."""
     low, high = _bounds(axes, points)
     second = axes[1].values
@@ -173,7 +173,7 @@ def frontier_of(axes: tuple[Axis, Axis], points: Sequence[Point]) -> Frontier:
 # -------------------------------------------------------------------------------------------------- what is decided
 
 
-def _bounds(axes: tuple[Axis, Axis], points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(axes: tuple[SearchRange, SearchRange], points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
     """For each index of the first axis: the last index of the second known to be healthy, the first known not to be.
 
     -1 and the length of the second axis where nothing is known. Healthy points beyond a failure do not count.
@@ -194,7 +194,7 @@ def _bounds(axes: tuple[Axis, Axis], points: Sequence[Point]) -> tuple[np.ndarra
     return low, high
 
 
-def _index(axis: Axis, value: float, *, round_up: bool) -> int:
+def _index(axis: SearchRange, value: float, *, round_up: bool) -> int:
     """Where a value lies on an axis; one in between counts for what it implies: a failure for the next worse value, a
     healthy one for the next better."""
     shares = np.array([axis.share(one) for one in axis.values])
@@ -222,7 +222,7 @@ class FrontierSampler(BaseSampler):
         axes: the two settings whose indices are asked for.
     """
 
-    def __init__(self, axes: tuple[Axis, Axis]) -> None:
+    def __init__(self, axes: tuple[SearchRange, SearchRange]) -> None:
         self._axes = axes
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -259,7 +259,7 @@ def _most_telling(low: np.ndarray, high: np.ndarray, size: int, silent: Sequence
     return tuple(int(index) for index in np.unravel_index(int(gain.argmax()), gain.shape))  # type: ignore[return-value]
 
 
-def _study(axes: tuple[Axis, Axis], points: Sequence[Point], sampler: BaseSampler) -> Study:
+def _study(axes: tuple[SearchRange, SearchRange], points: Sequence[Point], sampler: BaseSampler) -> Study:
     """A study in memory with the earlier points; what is to be kept is kept by `on_point`."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -279,7 +279,7 @@ def _study(axes: tuple[Axis, Axis], points: Sequence[Point], sampler: BaseSample
     return study
 
 
-def _tell(study: Study, trial: optuna.Trial, point: Point, axes: tuple[Axis, Axis]) -> None:
+def _tell(study: Study, trial: optuna.Trial, point: Point, axes: tuple[SearchRange, SearchRange]) -> None:
     if point.healthy is None:
         study.tell(trial, state=TrialState.FAIL)
     else:
@@ -292,5 +292,5 @@ def _violation(healthy: bool) -> float:
     return -1.0 if healthy else 1.0
 
 
-def _space(axes: tuple[Axis, Axis]) -> dict[str, BaseDistribution]:
+def _space(axes: tuple[SearchRange, SearchRange]) -> dict[str, BaseDistribution]:
     return {axis.name: IntDistribution(0, len(axis.values) - 1) for axis in axes}

@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bisect_cfg.recommend.candidates import Mover, rest_of, weight
 from bisect_cfg.recommend.frontier import Frontier, Point, frontier_of, next_pair
-from bisect_cfg.recommend.plan import Problem
+from bisect_cfg.recommend.plan import Terms
 from bisect_cfg.recommend.runs import Question, Ran
-from bisect_cfg.recommend.scale import Axis, is_number
-from bisect_cfg.recommend.ways import Mover, rest_of, weight
+from bisect_cfg.recommend.search_range import SearchRange, is_number
 
 PART = "frontier"
 """The `part` of this plan's questions."""
@@ -32,7 +32,7 @@ class Pair:
         changes: what else is reset, because of other causes.
     """
 
-    axes: tuple[Axis, Axis]
+    axes: tuple[SearchRange, SearchRange]
     changes: Mapping[str, Any]
 
 
@@ -40,49 +40,49 @@ def pairs(
     good: Mapping[str, Any],
     causes: Sequence[Collection[str]],
     corrections: Sequence[Sequence[str]],
-    axis_for: Mover,
+    range_for: Mover,
 ) -> list[Pair]:
     """The pairs there are a frontier of: causes of two settings that both are ranges."""
     found = []
     for index, cause in enumerate(causes):
         changes = {name: good.get(name) for name in rest_of(causes, corrections, index)}
-        axes = [axis_for(name, changes) for name in sorted(cause, key=lambda name: (weight(name), name))]
+        axes = [range_for(name, changes) for name in sorted(cause, key=lambda name: (weight(name), name))]
         if len(axes) == 2 and axes[0] is not None and axes[1] is not None:
             found.append(Pair((axes[0], axes[1]), changes))
     return found
 
 
-def known_points(problem: Problem, pair: Pair, runs: Sequence[Ran]) -> list[Point]:
+def known_points(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> list[Point]:
     """What the runs say about pairs of values, in the order of the runs."""
     names = {axis.name for axis in pair.axes}
-    rest = _others({**problem.bad, **pair.changes}, names)
+    rest = _others({**terms.bad, **pair.changes}, names)
     found = []
     for ran in runs:
         configuration, _ = json.loads(ran.key)
         values = {axis.name: configuration.get(axis.name) for axis in pair.axes}
         if _others(configuration, names) != rest or not all(map(is_number, values.values())):
             continue
-        steps = problem.steps_for({**problem.bad, **pair.changes, **values}, problem.horizon)
+        steps = terms.steps_for({**terms.bad, **pair.changes, **values}, terms.horizon)
         healthy = ran.answers(steps)
         if healthy is not None:
             found.append(Point(values, healthy))
     return found
 
 
-def next_question(problem: Problem, pair: Pair, runs: Sequence[Ran]) -> Question | None:
+def next_question(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Question | None:
     """The run that tells most about the frontier; None if every pair of values is decided."""
-    values = next_pair(pair.axes, known_points(problem, pair, runs))
+    values = next_pair(pair.axes, known_points(terms, pair, runs))
     if values is None:
         return None
-    configuration = {**problem.bad, **pair.changes, **values}
+    configuration = {**terms.bad, **pair.changes, **values}
     first, second = (axis.name for axis in pair.axes)
-    steps = problem.steps_for(configuration, problem.horizon)
+    steps = terms.steps_for(configuration, terms.horizon)
     return Question(configuration, 0, steps, PART, f"how far can {first} and {second} go together?")
 
 
-def mapped(problem: Problem, pair: Pair, runs: Sequence[Ran]) -> Frontier:
+def mapped(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Frontier:
     """The frontier as far as the runs show it."""
-    return frontier_of(pair.axes, known_points(problem, pair, runs))
+    return frontier_of(pair.axes, known_points(terms, pair, runs))
 
 
 def _others(configuration: Mapping[str, Any], names: set[str]) -> dict[str, Any]:

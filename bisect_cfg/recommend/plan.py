@@ -1,6 +1,6 @@
 """From proven corrections to verified safe values: which trial next, and what the trials so far amount to.
 
-A *way out* starts from a correction (a minimal set of settings whose reset cures the user's configuration) or from a
+A *remedy* begins as a correction (a minimal set of settings whose reset cures the user's configuration) or from a
 known alternative. Each is followed in the same manner:
 
 1. The reset itself must be healthy, not merely alive.
@@ -9,7 +9,7 @@ known alternative. Each is followed in the same manner:
 3. The whole configuration is run over a longer horizon with several seeds. If one of the runs is not healthy, the
    values step back half way to good, and it is tried again.
 
-Everything here is a pure function of the recorded runs: `follow` walks the way with what is known and stops where an
+Everything here is a pure function of the recorded runs: `follow` walks with what is known and stops where an
 answer is missing. Resuming, other margins and other seeds are the same thing as going on.
 """
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bisect_cfg.recommend.runs import Question, Ran
-from bisect_cfg.recommend.scale import Axis
+from bisect_cfg.recommend.search_range import SearchRange
 from bisect_cfg.recommend.threshold import Bracket, Seen, bracket, next_value
 
 MARGIN = 0.5
@@ -36,15 +36,15 @@ MOST_ASKED = 64
 """So many missing runs of one verification are named at once; no more could run at the same time."""
 
 STEPS_BACK = 3
-"""How often the values step back after a failed verification before the way is given up at its good values."""
+"""How often the values step back after a failed verification before the remedy is given up at its good values."""
 
 STEP_BACK = 0.5
 """How far: half of what is left to good."""
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where a way out begins.
+class Candidate:
+    """Where a remedy begins.
 
     Attributes:
         changes: name -> value: what is set in the user's configuration.
@@ -57,7 +57,7 @@ class Start:
     """
 
     changes: Mapping[str, Any]
-    ranges: tuple[Axis, ...] = ()
+    ranges: tuple[SearchRange, ...] = ()
     why: str = ""
     source: str = ""
     resets: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Range:
+class SafeRange:
     """How far one setting can go.
 
     Attributes:
@@ -93,11 +93,11 @@ class Range:
 
 
 @dataclass(frozen=True)
-class WayOut:
-    """One way out, as far as it is known.
+class Remedy:
+    """One remedy, as far as it is known.
 
     Attributes:
-        start: where it begins.
+        candidate: where it begins.
         changes: name -> value: what it comes to.
         status: "verified", "healthy" (short runs only so far), "rejected", or "open" (nothing healthy yet).
         ranges: by setting.
@@ -111,10 +111,10 @@ class WayOut:
         tried: whether any run says something about it.
     """
 
-    start: Start
+    candidate: Candidate
     changes: Mapping[str, Any]
     status: str
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[SafeRange, ...] = ()
     passed: tuple[int, ...] = ()
     steps: int = 0
     rejected: str = ""
@@ -136,8 +136,8 @@ def failure_bound(runs: int) -> float:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What does not change while the ways are followed.
+class Terms:
+    """What does not change while the remedies are followed.
 
     Attributes:
         bad: the user's configuration, factor -> value.
@@ -161,7 +161,7 @@ class Problem:
 
 
 class _Missing(Exception):
-    """The way cannot be followed any farther without these runs."""
+    """The remedy cannot be followed any farther without these runs."""
 
     def __init__(self, *questions: Question) -> None:
         self.questions = questions
@@ -169,20 +169,20 @@ class _Missing(Exception):
 
 @dataclass
 class _Walk:
-    """One way being followed; what is known stays here when an answer is missing."""
+    """One remedy being followed; what is known stays here when an answer is missing."""
 
-    problem: Problem
-    start: Start
+    terms: Terms
+    candidate: Candidate
     runs: Mapping[str, Sequence[Ran]]
     changes: dict[str, Any]
-    ranges: list[Range] = field(default_factory=list)
+    ranges: list[SafeRange] = field(default_factory=list)
     healthy: bool = False
     stepped_back: int = 0
     bracketed: set[str] = field(default_factory=set)
     tried: bool = False
 
     def configuration(self, **changes: Any) -> dict[str, Any]:
-        return {**self.problem.bad, **self.changes, **changes}
+        return {**self.terms.bad, **self.changes, **changes}
 
     def ask(self, *questions: Question) -> list[Ran]:
         """As `ask_all`."""
@@ -214,21 +214,21 @@ class _Walk:
         return answers
 
     def question(self, configuration: dict[str, Any], seed: int, part: str, reason: str) -> Question:
-        wanted = self.problem.verify_steps if part == "verify" else self.problem.horizon
-        return Question(configuration, seed, self.problem.steps_for(configuration, wanted), part, reason)
+        wanted = self.terms.verify_steps if part == "verify" else self.terms.horizon
+        return Question(configuration, seed, self.terms.steps_for(configuration, wanted), part, reason)
 
     # ------------------------------------------------------------------------------------------- the three parts
 
     def reset(self) -> str:
         """Why the reset is not healthy, "" if it is."""
-        words = ", ".join(self.start.changes)
+        words = ", ".join(self.candidate.changes)
         ran = self.ask(self.question(self.configuration(), 0, "reset", f"is it healthy with {words} reset?"))[0]
         self.healthy = ran.healthy
         return "" if ran.healthy else ran.text
 
-    def range(self, axis: Axis) -> None:
+    def range(self, search_range: SearchRange) -> None:
         """Bracket the threshold of one setting, and keep a margin from it."""
-        last = len(axis.values) - 1
+        last = len(search_range.values) - 1
         seen: dict[int, list[Ran]] = {}
         try:
             while True:
@@ -236,37 +236,52 @@ class _Walk:
                     Seen(index, sum(ran.healthy for ran in runs), sum(not ran.healthy for ran in runs))
                     for index, runs in seen.items()
                 ]
-                found = next_value(axis, [Seen(last, *self.problem.known), *counts])
+                found = next_value(search_range, [Seen(last, *self.terms.known), *counts])
                 if isinstance(found, Bracket):
                     break
-                value, index = axis.values[found.index], found.index
+                value, index = search_range.values[found.index], found.index
                 seed = len(seen.get(index, ()))
-                reason = f"how far can {axis.name} go?"
-                question = self.question(self.configuration(**{axis.name: value}), seed, "range", reason)
+                reason = f"how far can {search_range.name} go?"
+                question = self.question(self.configuration(**{search_range.name: value}), seed, "range", reason)
                 seen.setdefault(index, []).append(self.ask(question)[0])
         except _Missing:
-            found = bracket(axis, [Seen(last, *self.problem.known), *counts])
-            self.ranges.append(self._range_of(axis, found, seen, settled=False))
+            found = bracket(search_range, [Seen(last, *self.terms.known), *counts])
+            self.ranges.append(self._range_of(search_range, found, seen, settled=False))
             raise
-        done = self._range_of(axis, found, seen, settled=found.high - found.low == 1)
+        done = self._range_of(search_range, found, seen, settled=found.high - found.low == 1)
         self.ranges.append(done)
-        self.bracketed.add(axis.name)
-        self.changes[axis.name] = self._valid(axis, axis.back(done.healthy, self.problem.margin, FARTHEST_MARGIN))
+        self.bracketed.add(search_range.name)
+        self.changes[search_range.name] = self._valid(
+            search_range, search_range.back(done.healthy, self.terms.margin, FARTHEST_MARGIN)
+        )
 
-    def _range_of(self, axis: Axis, found: Bracket, seen: Mapping[int, Sequence[Ran]], settled: bool) -> Range:
+    def _range_of(
+        self, search_range: SearchRange, found: Bracket, seen: Mapping[int, Sequence[Ran]], settled: bool
+    ) -> SafeRange:
         beyond = sorted(index for index, runs in seen.items() if any(not ran.healthy for ran in runs))
         shown = next((ran.text for index in beyond[:1] for ran in seen[index] if not ran.healthy), "")
         numbers = tuple(sorted({ran.number for runs in seen.values() for ran in runs}))
-        low, high = axis.values[found.low], axis.values[found.high]
-        return Range(axis.name, axis.good, axis.bad, low, high, found.probability, settled, numbers, shown)
+        low, high = search_range.values[found.low], search_range.values[found.high]
+        return SafeRange(
+            search_range.name,
+            search_range.good,
+            search_range.bad,
+            low,
+            high,
+            found.probability,
+            settled,
+            numbers,
+            shown,
+        )
 
-    def _valid(self, axis: Axis, value: float) -> float:
+    def _valid(self, search_range: SearchRange, value: float) -> float:
         """The value, or the next valid one toward good."""
-        if self.problem.is_valid(self.configuration(**{axis.name: value})):
+        if self.terms.is_valid(self.configuration(**{search_range.name: value})):
             return value
-        steps = [v for v in axis.values if axis.share(v) <= axis.share(value)]
+        steps = [v for v in search_range.values if search_range.share(v) <= search_range.share(value)]
         return next(
-            (v for v in reversed(steps) if self.problem.is_valid(self.configuration(**{axis.name: v}))), axis.good
+            (v for v in reversed(steps) if self.terms.is_valid(self.configuration(**{search_range.name: v}))),
+            search_range.good,
         )
 
     def verify(self) -> tuple[tuple[int, ...], str]:
@@ -274,23 +289,27 @@ class _Walk:
         while True:
             configuration = self.configuration()
             first = self.question(configuration, 0, "verify", "does the whole of it train on?")
-            runs = self.ask_all(replace(first, seed=seed) for seed in range(self.problem.verify_seeds))
+            runs = self.ask_all(replace(first, seed=seed) for seed in range(self.terms.verify_seeds))
             failed = next((ran for ran in runs if not ran.healthy), None)
             if failed is None:
                 return tuple(ran.number for ran in runs), ""
-            movable = [axis for axis in self.start.ranges if self.changes[axis.name] != axis.good]
+            movable = [
+                search_range
+                for search_range in self.candidate.ranges
+                if self.changes[search_range.name] != search_range.good
+            ]
             if not movable:
                 return (), failed.text
             self.stepped_back += 1
-            for axis in movable:
-                value = axis.back(self.changes[axis.name], STEP_BACK)
-                if self.stepped_back >= STEPS_BACK or value == self.changes[axis.name]:
-                    value = axis.good
-                self.changes[axis.name] = self._valid(axis, value)
+            for search_range in movable:
+                value = search_range.back(self.changes[search_range.name], STEP_BACK)
+                if self.stepped_back >= STEPS_BACK or value == self.changes[search_range.name]:
+                    value = search_range.good
+                self.changes[search_range.name] = self._valid(search_range, value)
 
 
-def follow(problem: Problem, start: Start, runs: Sequence[Ran]) -> tuple[WayOut, tuple[Question, ...]]:
-    """Follow one way out as far as the runs allow.
+def follow(terms: Terms, candidate: Candidate, runs: Sequence[Ran]) -> tuple[Remedy, tuple[Question, ...]]:
+    """Follow one remedy as far as the runs allow.
 
     Returns:
         What is known of it, and the runs that are missing (none once it is verified or rejected).
@@ -298,43 +317,49 @@ def follow(problem: Problem, start: Start, runs: Sequence[Ran]) -> tuple[WayOut,
     by_key: dict[str, list[Ran]] = {}
     for ran in runs:
         by_key.setdefault(ran.key, []).append(ran)
-    walk = _Walk(problem, start, by_key, dict(start.changes))
+    walk = _Walk(terms, candidate, by_key, dict(candidate.changes))
     passed: tuple[int, ...] = ()
     rejected, missing, part = "", (), "reset"
     try:
-        if start.ranges:
+        if candidate.ranges:
             rejected = walk.reset()
             part = "range"
-            for axis in start.ranges if not rejected else ():
-                walk.range(axis)
+            for search_range in candidate.ranges if not rejected else ():
+                walk.range(search_range)
         part = "verify"
         if not rejected:
             passed, rejected = walk.verify()
     except _Missing as stop:
         missing = stop.questions
     status = "rejected" if rejected else "verified" if passed else "healthy" if walk.healthy else "open"
-    way = WayOut(
-        start,
+    remedy = Remedy(
+        candidate,
         dict(walk.changes),
         status,
         tuple(walk.ranges),
         passed,
-        problem.steps_for(walk.configuration(), problem.verify_steps),
+        terms.steps_for(walk.configuration(), terms.verify_steps),
         rejected,
         walk.stepped_back,
         unsettled=_unsettled(part, walk) if missing else (),
-        open_ranges=tuple(axis.name for axis in start.ranges if axis.name not in walk.bracketed) if missing else (),
+        open_ranges=tuple(
+            search_range.name for search_range in candidate.ranges if search_range.name not in walk.bracketed
+        )
+        if missing
+        else (),
         tried=walk.tried,
     )
-    return way, missing
+    return remedy, missing
 
 
 def _unsettled(part: str, walk: _Walk) -> tuple[str, ...]:
     if part == "reset":
-        return (f"whether it stays healthy with {', '.join(walk.start.changes)} reset",)
+        return (f"whether it stays healthy with {', '.join(walk.candidate.changes)} reset",)
     if part == "range":
         done = {found.name for found in walk.ranges if found.settled}
-        return tuple(f"how far {axis.name} can go" for axis in walk.start.ranges if axis.name not in done) + (
-            "whether it trains over a longer horizon",
-        )
+        return tuple(
+            f"how far {search_range.name} can go"
+            for search_range in walk.candidate.ranges
+            if search_range.name not in done
+        ) + ("whether it trains over a longer horizon",)
     return ("whether it trains over a longer horizon and with other seeds",)

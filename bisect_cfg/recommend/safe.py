@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bisect_cfg.recommend.frontier import Frontier
-from bisect_cfg.recommend.plan import WayOut
+from bisect_cfg.recommend.plan import Remedy
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Safe:
     """What came out.
 
     Attributes:
-        ways: the ways out, the best verified one first.
+        remedies: the remedies, the best verified one first.
         rows: one row a run of this phase, as in the report of the bisection.
         details: by trial number, see `Runs.details`.
         seeds: the seeds of a verification.
@@ -25,7 +25,7 @@ class Safe:
         keep: settings that the user would rather not change.
     """
 
-    ways: tuple[WayOut, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = ()
     details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
@@ -36,17 +36,17 @@ class Safe:
 
     @property
     def not_kept(self) -> list[str]:
-        """Those of `keep` that the best way changes all the same."""
+        """Those of `keep` that the best remedy changes all the same."""
         return sorted(self.keep & self.best.changes.keys()) if self.best is not None else []
 
     @property
-    def best(self) -> WayOut | None:
-        """The verified way that gives up least, else the one that is farthest. A known alternative that nobody has run
+    def best(self) -> Remedy | None:
+        """The verified remedy that gives up least, else the one that is farthest. A known alternative that nobody has run
         yet is none."""
-        kept = [way for way in self.ways if way.status in ("verified", "healthy") or _is_reset(way)]
+        kept = [remedy for remedy in self.remedies if remedy.status in ("verified", "healthy") or _is_reset(remedy)]
         return kept[0] if kept else None
 
 
-def _is_reset(way: WayOut) -> bool:
+def _is_reset(remedy: Remedy) -> bool:
     """Whether it is not rejected and a correction, which has passed at least."""
-    return way.status != "rejected" and set(way.start.changes) == set(way.start.resets)
+    return remedy.status != "rejected" and set(remedy.candidate.changes) == set(remedy.candidate.resets)

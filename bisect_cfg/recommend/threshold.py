@@ -1,7 +1,7 @@
 """Where does it stop being healthy? Bisection between a healthy and an unhealthy value, when failures can be random.
 
 A pure function from what was seen to the next value to try. The threshold lies in one of the cells between
-neighbouring values of an `Axis`. A value beyond it fails with an unknown probability, the same for all of them; one
+neighbouring values of an `SearchRange`. A value beyond it fails with an unknown probability, the same for all of them; one
 below it hardly ever does. Both unknowns, the cell and the probability, have a posterior on a small grid, and the
 next value is the one whose outcome tells most about the cell (Burnashev & Zigangirov 1974 bisect noisily with a known
 error rate; here it is learned, as a failure's rate is what nobody knows beforehand).
@@ -19,7 +19,7 @@ from functools import cache
 
 import numpy as np
 
-from bisect_cfg.recommend.scale import Axis
+from bisect_cfg.recommend.search_range import SearchRange
 
 CONFIDENCE = 0.98
 """When to stop. A posterior that averages over all rates is somewhat too sure where the failure shows in 80 % of the
@@ -43,7 +43,7 @@ MOST_TRIALS = 40
 
 @dataclass(frozen=True)
 class Seen:
-    """What runs of one value came to: `index` is its place on the axis (0 is good)."""
+    """What runs of one value came to: `index` is its place in the search range (0 is good)."""
 
     index: int
     healthy: int
@@ -74,23 +74,23 @@ class Try:
     index: int
 
 
-def next_value(axis: Axis, seen: Sequence[Seen], confidence: float = CONFIDENCE) -> Try | Bracket:
+def next_value(search_range: SearchRange, seen: Sequence[Seen], confidence: float = CONFIDENCE) -> Try | Bracket:
     """What to try next, or the bracket once it is one cell wide.
 
     Args:
-        axis: the values; good is taken as healthy, bad as unhealthy, both with whatever was seen of them.
+        search_range: the values; good is taken as healthy, bad as unhealthy, both with whatever was seen of them.
         seen: runs so far, of any values including good and bad; each index at most once.
         confidence: when to stop.
     """
-    found = bracket(axis, seen, confidence)
-    if found.high - found.low == 1 or sum(s.healthy + s.unhealthy for s in _inner(axis, seen)) >= MOST_TRIALS:
+    found = bracket(search_range, seen, confidence)
+    if found.high - found.low == 1 or sum(s.healthy + s.unhealthy for s in _inner(search_range, seen)) >= MOST_TRIALS:
         return found
-    return Try(1 + int(np.argmax(_information(_posterior(axis, seen))[1:-1])))
+    return Try(1 + int(np.argmax(_information(_posterior(search_range, seen))[1:-1])))
 
 
-def bracket(axis: Axis, seen: Sequence[Seen], confidence: float = CONFIDENCE) -> Bracket:
+def bracket(search_range: SearchRange, seen: Sequence[Seen], confidence: float = CONFIDENCE) -> Bracket:
     """The narrowest run of cells that holds the threshold with the stated probability, as things stand."""
-    posterior = _posterior(axis, seen)
+    posterior = _posterior(search_range, seen)
     cells = [float(mass) for mass in posterior.sum(axis=1)]
     always = float(posterior[:, 0].sum())
     best: tuple[int, float, int, int] | None = None
@@ -107,8 +107,8 @@ def bracket(axis: Axis, seen: Sequence[Seen], confidence: float = CONFIDENCE) ->
     return Bracket(best[2], best[3], -best[1], always)
 
 
-def _inner(axis: Axis, seen: Sequence[Seen]) -> list[Seen]:
-    return [s for s in seen if 0 < s.index < len(axis.values) - 1]
+def _inner(search_range: SearchRange, seen: Sequence[Seen]) -> list[Seen]:
+    return [s for s in seen if 0 < s.index < len(search_range.values) - 1]
 
 
 @cache
@@ -118,10 +118,10 @@ def _rates() -> tuple[np.ndarray, np.ndarray]:
     return np.array([1 - CHANCE_FAILURE, *RATES]), np.array(priors)
 
 
-def _posterior(axis: Axis, seen: Sequence[Seen]) -> np.ndarray:
+def _posterior(search_range: SearchRange, seen: Sequence[Seen]) -> np.ndarray:
     """Probability of each cell (between the values at j and j + 1; rows) and rate (columns), given what was seen."""
     rates, priors = _rates()
-    widths = np.abs(np.diff([axis.coordinate(value) for value in axis.values]))
+    widths = np.abs(np.diff([search_range.coordinate(value) for value in search_range.values]))
     logs = np.log(widths)[:, None] + np.log(priors)[None, :]
     for s in seen:
         beyond = s.unhealthy * np.log(rates) + s.healthy * np.log(1 - rates)
@@ -133,7 +133,7 @@ def _posterior(axis: Axis, seen: Sequence[Seen]) -> np.ndarray:
 
 
 def _information(posterior: np.ndarray) -> np.ndarray:
-    """How many bits one more run is expected to tell about the cell, for every index of the axis."""
+    """How many bits one more run is expected to tell about the cell, for every index of the search range."""
     rates, _ = _rates()
     mass = posterior.sum(axis=1)
     chance = np.divide(posterior @ rates, mass, out=np.full_like(mass, CHANCE_FAILURE), where=mass > 0)

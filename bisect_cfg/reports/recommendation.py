@@ -11,7 +11,7 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import configuration_of, equal
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.edits import Change, Edit, Edits, find_edits
-from bisect_cfg.recommend.plan import Range, WayOut
+from bisect_cfg.recommend.plan import Remedy, SafeRange
 from bisect_cfg.recommend.published import published_for
 from bisect_cfg.reports.frontiers import as_data
 from bisect_cfg.reports.safe_config import TITLE, safe_yaml
@@ -45,7 +45,9 @@ def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> di
         return None
     else:
         found = _of_a_way(answer, answer.safe.best)
-        found["alternatives"] = [_other_way(answer, way) for way in answer.safe.ways if way is not answer.safe.best]
+        found["alternatives"] = [
+            _other_way(answer, remedy) for remedy in answer.safe.remedies if remedy is not answer.safe.best
+        ]
         found["seeds"] = list(answer.safe.seeds)
         found["full_rate"] = answer.safe.full_rate
         found["unsettled"] = _unsettled(answer)
@@ -95,38 +97,38 @@ def _of_a_correction(answer: Answer) -> dict[str, Any] | None:
     }
 
 
-def _of_a_way(answer: Answer, way: WayOut) -> dict[str, Any]:
-    found = {"configuration": {**answer.settings.bad, **way.changes}, **_way(answer, way)}
-    if way.status == "open":  # all there is to say for it is what the search saw
-        same = [c.passes for c in answer.report.corrections if set(c.parameters) == set(way.changes)]
+def _of_a_way(answer: Answer, remedy: Remedy) -> dict[str, Any]:
+    found = {"configuration": {**answer.settings.bad, **remedy.changes}, **_way(answer, remedy)}
+    if remedy.status == "open":  # all there is to say for it is what the search saw
+        same = [c.passes for c in answer.report.corrections if set(c.parameters) == set(remedy.changes)]
         found["evidence"] = as_claim(same[0]) if same else None
     return found
 
 
-def _other_way(answer: Answer, way: WayOut) -> dict[str, Any]:
+def _other_way(answer: Answer, remedy: Remedy) -> dict[str, Any]:
     """A way that is not the one recommended; it may be one that nobody has tried."""
-    untried = way.status == "open" and not way.tried
-    return {**_way(answer, way), **({"status": "untried"} if untried else {})}
+    untried = remedy.status == "open" and not remedy.tried
+    return {**_way(answer, remedy), **({"status": "untried"} if untried else {})}
 
 
-def _way(answer: Answer, way: WayOut) -> dict[str, Any]:
-    """One way out, as in result.json."""
-    settings, safe = answer.settings, {**answer.settings.bad, **way.changes}
+def _way(answer: Answer, remedy: Remedy) -> dict[str, Any]:
+    """One remedy, as in result.json."""
+    settings, safe = answer.settings, {**answer.settings.bad, **remedy.changes}
     changes = _changes(settings, safe)
     known = {**settings.capture.args.resolved, **settings.bad}
     return {
         "changes": changes,
-        "verified": way.status == "verified",
-        "status": way.status,
-        "evidence": {"seen": len(way.passed), "runs": len(way.passed), "trials": list(way.passed)},
-        "steps": way.steps,
-        "failure_rate_at_most": None if way.bound is None else round(way.bound, 4),
-        "ranges": {found.name: _range(found) for found in way.ranges},
-        "why": way.start.why,
-        "source": way.start.source,
-        "rejected": way.rejected,
-        "stepped_back": way.stepped_back,
-        "gives_up": way.loss,
+        "verified": remedy.status == "verified",
+        "status": remedy.status,
+        "evidence": {"seen": len(remedy.passed), "runs": len(remedy.passed), "trials": list(remedy.passed)},
+        "steps": remedy.steps,
+        "failure_rate_at_most": None if remedy.bound is None else round(remedy.bound, 4),
+        "ranges": {found.name: _range(found) for found in remedy.ranges},
+        "why": remedy.candidate.why,
+        "source": remedy.candidate.source,
+        "rejected": remedy.rejected,
+        "stepped_back": remedy.stepped_back,
+        "gives_up": remedy.loss,
         "published": {
             name: [
                 {"value": one.value, "recipe": one.recipe, "source": one.source, "note": one.note}
@@ -137,7 +139,7 @@ def _way(answer: Answer, way: WayOut) -> dict[str, Any]:
     }
 
 
-def _range(found: Range) -> dict[str, Any]:
+def _range(found: SafeRange) -> dict[str, Any]:
     return {
         "good": found.good,
         "bad": found.bad,
@@ -177,11 +179,11 @@ def _unsettled(answer: Answer) -> list[str]:
     if not answer.safe.spent:
         return []
     found = []
-    for way in answer.safe.ways:
-        if not way.tried and way is not answer.safe.best:
+    for remedy in answer.safe.remedies:
+        if not remedy.tried and remedy is not answer.safe.best:
             continue
-        names = ", ".join(way.changes)
-        found += [f"{names}: {what}" for what in way.unsettled]
+        names = ", ".join(remedy.changes)
+        found += [f"{names}: {what}" for what in remedy.unsettled]
     return [answer.safe.spent, *found]
 
 

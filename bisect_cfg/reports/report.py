@@ -86,7 +86,7 @@ class Report:
         complete: whether there is provably (or, if the failure is flaky, with the stated confidence) no
             other.
         safe_configuration: a configuration that was run and passed, nearest to the bad one; None if none did. Of a
-            training script: the one recommended, None if no way out trains healthily.
+            training script: the one recommended, None if no remedy trains healthily.
         signature: the failure under study.
         masking: (settings that hide the failure, the cause they hide).
         reproduction_rate: how often the failure shows where it can.

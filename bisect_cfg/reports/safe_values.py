@@ -19,7 +19,7 @@ from bisect_cfg.reports.recommendation import in_words
 from bisect_cfg.trials.verdict import SILENT_KINDS
 
 OTHERS_SHOWN = 4
-"""So many other ways out are printed; result.json has them all."""
+"""So many other remedies are printed; result.json has them all."""
 
 PUBLISHED_SHOWN = 3
 """So many published values, those that differ."""
@@ -57,7 +57,7 @@ def run_line(number: int, asked: str, question: Any, judgement: Any, seconds: fl
 
 
 def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any]) -> None:
-    """What to use instead, what that rests on, the other ways out, and what is not settled."""
+    """What to use instead, what that rests on, the other remedies, and what is not settled."""
     found = result["recommendation"]
     if found is None:
         _print_none(console, answer)
@@ -85,23 +85,23 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
     for name in found.get("not_kept", ()):
         _print_lines(console, [f"No remedy was found that leaves {name} as it is."])
     _print_edits(console, found)
-    others = [way for way in found.get("alternatives", ()) if way["verified"]]
-    for way in others[:OTHERS_SHOWN]:
-        runs = f"healthy {way['evidence']['seen']}/{way['evidence']['runs']}"
-        console.print(Text.assemble(("Or  ", "bold"), (in_words(way["changes"]), "green"), f"   {runs}"))
-        _print_lines(console, _ranges(way) or ([_first_sentence(way["why"])] if way["why"] else []))
-    for way in found.get("alternatives", ()):
-        if way["status"] == "rejected":
-            console.print(Text(f"Not recommended  {in_words(way['changes'])}   {way['rejected']}", style="dim"))
-            if _only_delays(result, way):
+    others = [remedy for remedy in found.get("alternatives", ()) if remedy["verified"]]
+    for remedy in others[:OTHERS_SHOWN]:
+        runs = f"healthy {remedy['evidence']['seen']}/{remedy['evidence']['runs']}"
+        console.print(Text.assemble(("Or  ", "bold"), (in_words(remedy["changes"]), "green"), f"   {runs}"))
+        _print_lines(console, _ranges(remedy) or ([_first_sentence(remedy["why"])] if remedy["why"] else []))
+    for remedy in found.get("alternatives", ()):
+        if remedy["status"] == "rejected":
+            console.print(Text(f"Not recommended  {in_words(remedy['changes'])}   {remedy['rejected']}", style="dim"))
+            if _only_delays(result, remedy):
                 advice = (
                     "So this reset may only delay the failure: the rest of the cause may be enough. "
                     "Check with a larger --steps."
                 )
                 console.print(Text(f"{INDENT}{advice}", style="yellow"))
-    left = [way for way in found.get("alternatives", ()) if way["status"] in ("untried", "open", "healthy")]
+    left = [remedy for remedy in found.get("alternatives", ()) if remedy["status"] in ("untried", "open", "healthy")]
     if left:
-        names = "; ".join(_known(way) for way in left)
+        names = "; ".join(_known(remedy) for remedy in left)
         more = 1 + len(others) + len(left)
         console.print(Text(f"Known, not verified  {names}   (--remedies {more} verifies them)", style="dim"))
     for frontier in found.get("frontiers", ()):
@@ -115,13 +115,13 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
 
 
 def _print_none(console: Console, answer: Any) -> None:
-    if answer.safe is None or not answer.safe.ways:
+    if answer.safe is None or not answer.safe.remedies:
         return
     console.print()
     console.print(Text("Nothing to recommend: no remedy trained healthily.", style="bold yellow"))
-    for way in answer.safe.ways:
-        changes = {name: {"to": value} for name, value in way.changes.items()}
-        console.print(Text(f"{INDENT}{in_words(changes)}: {way.rejected or 'not tried'}"))
+    for remedy in answer.safe.remedies:
+        changes = {name: {"to": value} for name, value in remedy.changes.items()}
+        console.print(Text(f"{INDENT}{in_words(changes)}: {remedy.rejected or 'not tried'}"))
 
 
 def _evidence(found: Mapping[str, Any], horizon: int) -> list[str]:
@@ -191,20 +191,20 @@ def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
         console.print(Text(INDENT + words.replace(f"{Path.cwd()}/", ""), style="dim"))
 
 
-def _known(way: Mapping[str, Any]) -> str:
-    """A way that nobody has verified: what it changes, or may still come to."""
-    changes = in_words(way["changes"])
-    return f"{changes} (healthy in short runs)" if way["status"] == "healthy" else changes
+def _known(remedy: Mapping[str, Any]) -> str:
+    """A remedy that nobody has verified: what it changes, or may still come to."""
+    changes = in_words(remedy["changes"])
+    return f"{changes} (healthy in short runs)" if remedy["status"] == "healthy" else changes
 
 
-def _only_delays(result: Mapping[str, Any], way: Mapping[str, Any]) -> bool:
-    """Whether a way resets part of a cause, as a correction does, and the run still learns nothing in the end."""
+def _only_delays(result: Mapping[str, Any], remedy: Mapping[str, Any]) -> bool:
+    """Whether a remedy resets part of a cause, as a correction does, and the run still learns nothing in the end."""
     if result["failure"]["kind"] not in SILENT_KINDS:
         return False
     return any(
         len(cause["parameters"]) > 1
-        and way["changes"].keys() <= cause["parameters"].keys()
-        and all(equal(change["to"], cause["parameters"][name]["good"]) for name, change in way["changes"].items())
+        and remedy["changes"].keys() <= cause["parameters"].keys()
+        and all(equal(change["to"], cause["parameters"][name]["good"]) for name, change in remedy["changes"].items())
         for cause in result["causes"]
     )
 

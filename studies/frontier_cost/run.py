@@ -12,9 +12,9 @@ import warnings
 import optuna
 
 from bisect_cfg.recommend.frontier import Point, find_frontier, frontier_of
-from bisect_cfg.recommend.scale import axis_of
+from bisect_cfg.recommend.search_range import search_range_of
 
-AXES = axis_of("learning_rate", 1e-6, 2e-2), axis_of("beta", 1.0, 1e-3)  # 26 x 19 values
+AXES = search_range_of("learning_rate", 1e-6, 2e-2), search_range_of("beta", 1.0, 1e-3)  # 26 x 19 values
 BUDGETS = (4, 9, 16, 25, 36)  # squares, so that a grid fits
 SAMPLERS = {
     "FrontierSampler": lambda seed: None,

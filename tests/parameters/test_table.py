@@ -25,9 +25,9 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import canonical, every, parameter, spelled, successors, table
 from bisect_cfg.parameters.odds import risk_of
 from bisect_cfg.probe import quiet
+from bisect_cfg.recommend.candidates import weight
 from bisect_cfg.recommend.facts import source
-from bisect_cfg.recommend.scale import axis_of
-from bisect_cfg.recommend.ways import weight
+from bisect_cfg.recommend.search_range import search_range_of
 
 GROUPS = yaml.safe_load(parameters.FILE.read_text())["groups"]
 ROWS = [pytest.param(row, id=row["name"][0]) for row in table().rows]
@@ -162,7 +162,8 @@ def test_a_new_option_is_one_row(add: Callable[[str], None], capture_of: Callabl
 """)
     assert risk_of("reward_horizon") == 7.0 and risk_of("reward_horizon", "out-of-memory") == 70.0
     assert weight("reward_horizon") == 2.0 and parameter("reward_horizon").resource == ("time",)
-    assert axis_of("reward_horizon", 0, 5) is None and axis_of("reward_horizon", 0.9, 0.999).kind == "complement"
+    assert search_range_of("reward_horizon", 0, 5) is None
+    assert search_range_of("reward_horizon", 0.9, 0.999).kind == "complement"
     with pytest.raises(InputError) as error:
         check_name("old_horizon", {"reward_horizon": ""}, "--only")
     assert error.value.advice == "It was removed in TRL 9: use reward_horizon."

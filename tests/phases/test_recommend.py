@@ -107,23 +107,23 @@ def test_what_only_survives_under_a_warmup_is_not_recommended(tool, warmup, how)
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["learning_rate", "warmup_steps"]]
     found = result["recommendation"]
     assert found["verified"] and list(found["changes"]) == ["learning_rate"]
-    other = [way for way in found["alternatives"] if "warmup_steps" in way["changes"]]
-    assert other and not any(way["verified"] for way in other)
+    other = [remedy for remedy in found["alternatives"] if "warmup_steps" in remedy["changes"]]
+    assert other and not any(remedy["verified"] for remedy in other)
     storage = optuna.storages.RDBStorage(f"sqlite:///{tool.folder / 's/study.db'}")
     modes = [t.user_attrs["recommend"]["mode"] for t in storage.get_all_trials(1) if "recommend" in t.user_attrs]
     assert any(how in mode for mode in modes)
 
 
-def test_a_pair_has_two_one_sided_ways_out(tool):
+def test_a_pair_has_two_one_sided_remedies(tool):
     more = "if args.weight_decay > 0.05 and rate > 5e-4 and number == 4: os.kill(os.getpid(), signal.SIGFPE)"
     script(tool.folder, threshold="1.0", more=more)
     said = tool("bisect", "train.py", "--study", "s", "--remedies", "2")
     assert said.status == 0, said.all
     found = read(tool.folder / "s")["recommendation"]
-    ways = [found, *found["alternatives"]]
-    assert {tuple(way["changes"]) for way in ways} == {("learning_rate",), ("weight_decay",)}
-    assert all(way["verified"] for way in ways)
-    by_name = {name: known for way in ways for name, known in way["ranges"].items()}
+    remedies = [found, *found["alternatives"]]
+    assert {tuple(remedy["changes"]) for remedy in remedies} == {("learning_rate",), ("weight_decay",)}
+    assert all(remedy["verified"] for remedy in remedies)
+    by_name = {name: known for remedy in remedies for name, known in remedy["ranges"].items()}
     assert by_name["learning_rate"]["healthy_up_to"] <= 5e-4 <= by_name["learning_rate"]["not_from"]
     assert by_name["weight_decay"]["healthy_up_to"] <= 0.05 <= by_name["weight_decay"]["not_from"]
     first = list(found["changes"])[0]
@@ -136,7 +136,7 @@ def test_a_pair_has_two_one_sided_ways_out(tool):
     assert f"No remedy was found that leaves {changed} as it is." in neither.out
 
 
-def test_the_first_way_is_verified_and_the_others_as_the_time_allows(tool):
+def test_the_first_remedy_is_verified_and_the_others_as_the_time_allows(tool):
     """fp16 weights have five known cures, one of them under two names; a step takes 20 ms."""
     more = "if args.optim == 'adamw_torch' and args.bf16 and number == 3: os.kill(os.getpid(), signal.SIGFPE)"
     path = script(tool.folder, threshold="1.0", more=more, pause="time.sleep(0.02)")
@@ -144,25 +144,27 @@ def test_the_first_way_is_verified_and_the_others_as_the_time_allows(tool):
     said = tool("bisect", "train.py", "--study", "s", "--no-where")
     assert said.status == 0, said.all
     result = read(tool.folder / "s")
-    ways = [result["recommendation"], *result["recommendation"]["alternatives"]]
-    verified = [way for way in ways if way["verified"]]
-    untried = [way for way in ways if way["status"] == "untried"]
-    assert verified[0] is ways[0]
+    remedies = [result["recommendation"], *result["recommendation"]["alternatives"]]
+    verified = [remedy for remedy in remedies if remedy["verified"]]
+    untried = [remedy for remedy in remedies if remedy["status"] == "untried"]
+    assert verified[0] is remedies[0]
     seconds = {True: 0.0, False: 0.0}
     for row in result["trials"]:
         if row["purpose"] != "bad baseline":
             seconds[row["purpose"].startswith("recommend")] += row["seconds"]
     assert len(verified) == 1 or seconds[True] <= 1.5 * seconds[False]
-    for way in untried:
-        assert not way["evidence"]["trials"] and not way["rejected"]
+    for remedy in untried:
+        assert not remedy["evidence"]["trials"] and not remedy["rejected"]
     if untried:
         assert "Known, not verified" in said.out
     before = safe_trials(tool.folder / "s")
-    asked = tool("recommend", "s", "--remedies", len(ways))
+    asked = tool("recommend", "s", "--remedies", len(remedies))
     assert asked.status == 0 and "Known, not verified" not in asked.out, asked.all
     after = [read(tool.folder / "s")["recommendation"], *read(tool.folder / "s")["recommendation"]["alternatives"]]
     # What does not cure this failure was run and is rejected; nothing is left untried.
-    assert all(way["verified"] or way["rejected"] for way in after), [(way["changes"], way["status"]) for way in after]
+    assert all(remedy["verified"] or remedy["rejected"] for remedy in after), [
+        (remedy["changes"], remedy["status"]) for remedy in after
+    ]
     assert before.items() <= safe_trials(tool.folder / "s").items()
 
 

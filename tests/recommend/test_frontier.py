@@ -13,11 +13,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.recommend.frontier import Frontier, Point, find_frontier, frontier_of
-from bisect_cfg.recommend.scale import Axis, axis_of
+from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 
-RATE = axis_of("learning_rate", 1e-6, 2e-2)
-HEAT = axis_of("temperature", 1.0, 0.1)
-AXES: tuple[Axis, Axis] = (RATE, HEAT)
+RATE = search_range_of("learning_rate", 1e-6, 2e-2)
+HEAT = search_range_of("temperature", 1.0, 0.1)
+AXES: tuple[SearchRange, SearchRange] = (RATE, HEAT)
 Truth = Callable[[dict[str, float]], bool]
 
 

@@ -8,21 +8,21 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.recommend.joint import PART, Pair, known_points, mapped, next_question, pairs
-from bisect_cfg.recommend.plan import Problem
+from bisect_cfg.recommend.plan import Terms
 from bisect_cfg.recommend.runs import Ran, key_of
-from bisect_cfg.recommend.scale import Axis, axis_of
+from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 from bisect_cfg.reports.frontiers import as_data, in_lines
 
 GOOD = {"learning_rate": 1e-6, "temperature": 1.0, "optim": "adamw_torch_fused", "beta": 0.0}
 BAD = {"learning_rate": 0.03, "temperature": 0.2, "optim": "adamw_torch", "beta": 0.1}
-PROBLEM = Problem(BAD, lambda configuration, steps: steps, horizon=12, verify_steps=48)
+PROBLEM = Terms(BAD, lambda configuration, steps: steps, horizon=12, verify_steps=48)
 
 
-def axis_for(name: str, changes: Any) -> Axis | None:
-    return axis_of(name, GOOD[name], BAD[name])
+def range_for(name: str, changes: Any) -> SearchRange | None:
+    return search_range_of(name, GOOD[name], BAD[name])
 
 
-PAIR = pairs(GOOD, [("learning_rate", "temperature")], [("learning_rate",)], axis_for)[0]
+PAIR = pairs(GOOD, [("learning_rate", "temperature")], [("learning_rate",)], range_for)[0]
 
 
 def ran(changes: dict, healthy: bool, *, steps: int = 12, failed_at: int | None = None, seed: int = 0) -> Ran:
@@ -31,9 +31,9 @@ def ran(changes: dict, healthy: bool, *, steps: int = 12, failed_at: int | None 
 
 def test_there_is_a_frontier_of_two_numbers_only() -> None:
     assert [axis.name for axis in PAIR.axes] == ["temperature", "learning_rate"], "how far the rate may go"
-    assert pairs(GOOD, [("learning_rate", "optim")], [("optim",)], axis_for) == []
-    assert pairs(GOOD, [("learning_rate",)], [("learning_rate",)], axis_for) == []
-    two = pairs(GOOD, [("learning_rate", "temperature"), ("optim",)], [("learning_rate", "optim")], axis_for)
+    assert pairs(GOOD, [("learning_rate", "optim")], [("optim",)], range_for) == []
+    assert pairs(GOOD, [("learning_rate",)], [("learning_rate",)], range_for) == []
+    two = pairs(GOOD, [("learning_rate", "temperature"), ("optim",)], [("learning_rate", "optim")], range_for)
     assert two == [Pair(PAIR.axes, {"optim": "adamw_torch_fused"})], "the other cause is reset meanwhile"
 
 

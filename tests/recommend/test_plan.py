@@ -1,4 +1,4 @@
-"""The plan against simulated trainings: every way ends, verified means verified, and nothing is asked twice."""
+"""The plan against simulated trainings: every remedy is settled, verified is verified, and nothing is asked twice."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.recommend.plan import FARTHEST_MARGIN, Problem, Start, WayOut, failure_bound, follow
+from bisect_cfg.recommend.plan import FARTHEST_MARGIN, Candidate, Remedy, Terms, failure_bound, follow
 from bisect_cfg.recommend.runs import Question, Ran
-from bisect_cfg.recommend.scale import axis_of
+from bisect_cfg.recommend.search_range import search_range_of
 
 GOOD, BAD = {"lr": 1e-6, "batch": 64}, {"lr": 1e-2, "batch": 1}
-LR = axis_of("lr", GOOD["lr"], BAD["lr"])
+LR = search_range_of("lr", GOOD["lr"], BAD["lr"])
 
 
 @dataclass
@@ -59,66 +59,66 @@ class World:
         )
 
 
-def problem(**changes):
+def terms(**changes):
     options = {"steps_for": lambda configuration, steps: steps, "horizon": 12, "verify_steps": 48, "known": (0, 12)}
-    return Problem(BAD, **{**options, **changes})
+    return Terms(BAD, **{**options, **changes})
 
 
-def finish(world: World, asked: Problem, start: Start | None = None) -> WayOut:
-    start = start or Start({"lr": GOOD["lr"]}, (LR,), resets=("lr",))
+def finish(world: World, asked: Terms, candidate: Candidate | None = None) -> Remedy:
+    candidate = candidate or Candidate({"lr": GOOD["lr"]}, (LR,), resets=("lr",))
     for _ in range(200):
-        way, missing = follow(asked, start, world.runs)
+        remedy, missing = follow(asked, candidate, world.runs)
         if not missing:
-            return way
-        assert way.status not in ("verified", "rejected")
+            return remedy
+        assert remedy.status not in ("verified", "rejected")
         world.train(missing[0])
     raise AssertionError("it never ends")
 
 
 def test_from_reset_to_verified():
     world = World(threshold=3e-4)
-    way = finish(world, problem())
-    found = way.ranges[0]
-    assert way.status == "verified" and len(way.passed) == 3
+    remedy = finish(world, terms())
+    found = remedy.ranges[0]
+    assert remedy.status == "verified" and len(remedy.passed) == 3
     assert found.healthy <= 3e-4 <= found.unhealthy and found.unhealthy / found.healthy <= 1.5 and found.settled
-    assert way.bound == pytest.approx(failure_bound(3)) == pytest.approx(1 - 0.05 ** (1 / 3))
+    assert remedy.bound == pytest.approx(failure_bound(3)) == pytest.approx(1 - 0.05 ** (1 / 3))
     verified = world.asked[-3:]
     assert [question.seed for question in verified] == [0, 1, 2] and {q.steps for q in verified} == {48}
-    assert all(question.configuration == {**BAD, **way.changes} for question in verified)
-    assert found.healthy / way.changes["lr"] <= FARTHEST_MARGIN * 1.1
+    assert all(question.configuration == {**BAD, **remedy.changes} for question in verified)
+    assert found.healthy / remedy.changes["lr"] <= FARTHEST_MARGIN * 1.1
 
 
 def test_a_failed_verification_steps_back_and_tries_again():
     world = World(threshold=3e-4, slow=5e-6)
-    way = finish(world, problem())
-    assert way.status == "verified" and way.stepped_back >= 1 and way.changes["lr"] <= 5e-6
+    remedy = finish(world, terms())
+    assert remedy.status == "verified" and remedy.stepped_back >= 1 and remedy.changes["lr"] <= 5e-6
 
 
 def test_what_never_trains_for_long_is_never_called_verified():
     world = World(threshold=3e-4, slow=0.0)
-    way = finish(world, problem())
-    assert way.status == "rejected" and way.rejected == "collapsed" and way.passed == ()
+    remedy = finish(world, terms())
+    assert remedy.status == "rejected" and remedy.rejected == "collapsed" and remedy.passed == ()
 
 
 def test_a_reset_that_is_merely_alive_is_rejected_at_once():
     world = World(threshold=0.0)
-    way = finish(world, problem())
-    assert way.status == "rejected" and len(world.asked) == 1
+    remedy = finish(world, terms())
+    assert remedy.status == "rejected" and len(world.asked) == 1
 
 
-def test_a_fixed_way_is_only_verified():
+def test_a_fixed_remedy_is_only_verified():
     world = World(threshold=1e-3)
-    way = finish(world, problem(), Start({"lr": 1e-6}, (), "an alternative", "measured"))
-    assert way.status == "verified" and len(world.asked) == 3
+    remedy = finish(world, terms(), Candidate({"lr": 1e-6}, (), "an alternative", "measured"))
+    assert remedy.status == "verified" and len(world.asked) == 3
 
 
 def test_more_seeds_and_other_margins_reuse_what_was_run():
     world = World(threshold=3e-4)
-    finish(world, problem())
+    finish(world, terms())
     before = len(world.asked)
-    finish(world, problem(verify_seeds=5))
+    finish(world, terms(verify_seeds=5))
     assert len(world.asked) == before + 2
-    finish(world, problem(margin=0.1))
+    finish(world, terms(margin=0.1))
     assert {question.part for question in world.asked[before + 2 :]} == {"verify"}
 
 
@@ -132,11 +132,11 @@ def test_longer_runs_speak_for_shorter_ones_and_not_the_other_way():
 
 
 def test_invalid_values_are_never_asked_for():
-    batch = axis_of("batch", 64, 1, is_valid=lambda value: value % 8 == 0)
-    asked = problem(is_valid=lambda configuration: configuration["batch"] % 8 == 0 or configuration["batch"] == 1)
+    batch = search_range_of("batch", 64, 1, is_valid=lambda value: value % 8 == 0)
+    asked = terms(is_valid=lambda configuration: configuration["batch"] % 8 == 0 or configuration["batch"] == 1)
     world = World(threshold=1.0)
-    way = finish(world, asked, Start({"batch": 64}, (batch,), resets=("batch",)))
-    assert way.status == "verified"
+    remedy = finish(world, asked, Candidate({"batch": 64}, (batch,), resets=("batch",)))
+    assert remedy.status == "verified"
     assert all(question.configuration["batch"] % 8 == 0 for question in world.asked)
 
 
@@ -144,14 +144,14 @@ def test_invalid_values_are_never_asked_for():
 @given(st.floats(-6, -2), st.sampled_from([1.0, 0.8, 0.3]), st.floats(-7, -2), st.floats(0, 1), st.integers(0, 99))
 def test_whatever_the_world_is_like(threshold, rate, slow, margin, seed):
     world = World(threshold=10**threshold, rate=rate, slow=10**slow, seed=seed)
-    asked = problem(margin=margin)
-    way = finish(world, asked)
+    asked = terms(margin=margin)
+    remedy = finish(world, asked)
     keys = [(question.key, question.steps) for question in world.asked]
     assert len(keys) == len(set(keys)), "asked twice"
     assert all(GOOD["lr"] <= question.configuration["lr"] <= BAD["lr"] for question in world.asked)
-    assert way.status in ("verified", "rejected")
-    if way.status == "verified":
+    assert remedy.status in ("verified", "rejected")
+    if remedy.status == "verified":
         key_steps = {(run.key, run.number): run for run in world.runs}
-        proofs = [run for (_, number), run in key_steps.items() if number in way.passed]
+        proofs = [run for (_, number), run in key_steps.items() if number in remedy.passed]
         assert len(proofs) == 3 and all(run.healthy and run.steps >= 48 for run in proofs)
-        assert way.changes["lr"] <= 10**slow or way.changes["lr"] == GOOD["lr"]
+        assert remedy.changes["lr"] <= 10**slow or remedy.changes["lr"] == GOOD["lr"]

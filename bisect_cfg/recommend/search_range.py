@@ -43,7 +43,7 @@ def is_number(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Axis:
+class SearchRange:
     """The way from the good value of one setting to its bad one.
 
     Attributes:
@@ -97,7 +97,7 @@ class Axis:
         return rounded if low <= rounded <= high else min(max(wanted, low), high)
 
 
-def axis_of(
+def search_range_of(
     name: str,
     good: Any,
     bad: Any,
@@ -105,7 +105,7 @@ def axis_of(
     ratio: float = DEFAULT_RATIO,
     whole: bool | None = None,
     is_valid: Callable[[float], bool] = lambda value: True,
-) -> Axis | None:
+) -> SearchRange | None:
     """The values worth trying between two levels; None if the setting is no range.
 
     Args:
@@ -129,7 +129,7 @@ def axis_of(
     ratio = max(ratio, _narrowest(kind, good, bad))
     points = _counts(kind, good, bad, ratio, is_valid) if whole else _points(kind, good, bad, ratio)
     between = [value for value in points if whole or is_valid(value)]
-    return Axis(name, kind, whole, (good, *between, bad))
+    return SearchRange(name, kind, whole, (good, *between, bad))
 
 
 def _kind(name: str, good: float, bad: float) -> str:

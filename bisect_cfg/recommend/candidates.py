@@ -1,4 +1,4 @@
-"""Where the ways out begin, and which of them gives up least.
+"""Where the remedies begin, and which of them gives up least.
 
 Pure: corrections, causes and known alternatives in, starting points out, ordered by what the user would give up.
 """
@@ -12,69 +12,73 @@ from typing import Any
 from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.recommend.alternatives import Alternative
-from bisect_cfg.recommend.plan import Start, WayOut
-from bisect_cfg.recommend.scale import Axis
+from bisect_cfg.recommend.plan import Candidate, Remedy
+from bisect_cfg.recommend.search_range import SearchRange
 
 KEEP = 10.0
 """A setting named with --keep weighs so many times more than `parameters` has it: tastes differ."""
 
 KNOWN_ALTERNATIVE = 0.5
-"""A way that is known to serve the same purpose costs half of giving an ordinary setting up, whatever it changes (that
+"""A remedy that is known to serve the same purpose costs half of giving an ordinary setting up, whatever it changes (that
 is what makes it an alternative), ..."""
 
 MERIT = 0.02
 """... and a little more for each better one that the list names before it."""
 
 OUTSIDE = 0.1
-"""... and for each setting it changes that is not at issue otherwise: of two ways that serve as well, the one that
+"""... and for each setting it changes that is not at issue otherwise: of two remedies that serve as well, the one that
 leaves the rest alone is nearer to what the user wanted."""
 
-Mover = Callable[[str, Mapping[str, Any]], Axis | None]
+Mover = Callable[[str, Mapping[str, Any]], SearchRange | None]
 """(setting, rest of the changes) -> the values worth trying between good and bad, None if it is no range."""
 
 
-def starting_points(
+def candidates_for(
     good: Mapping[str, Any],
     bad: Mapping[str, Any],
     causes: Sequence[Collection[str]],
     corrections: Sequence[Sequence[str]],
-    axis_for: Mover,
+    range_for: Mover,
     alternatives: Sequence[Sequence[Alternative]],
     keep: Collection[str] = (),
     identity: Callable[[Mapping[str, Any]], Any] = lambda changes: None,
-) -> list[Start]:
-    """All ways worth following, the one that should give up least first.
+) -> list[Candidate]:
+    """All remedies worth following, the one that should give up least first.
 
     Args:
         good: factor -> good value.
         bad: factor -> bad value.
         causes: the settings of each cause.
         corrections: the settings of each correction that cures.
-        axis_for: see `Mover`.
+        range_for: see `Mover`.
         alternatives: known ones, for each cause.
         keep: names of settings that the user would rather not change.
         identity: of changes, what they come to; equal for two that come to the same. None: not known.
     """
-    starts: list[Start] = []
+    candidates: list[Candidate] = []
     for names in corrections:
         changes = {name: good.get(name) for name in names}
         ordered = sorted(names, key=lambda name: -weight(name, keep))
-        axes = [axis for name in ordered if (axis := axis_for(name, changes)) is not None]
-        starts.append(Start(changes, tuple(axes), resets=tuple(names)))
+        search_ranges = [search_range for name in ordered if (search_range := range_for(name, changes)) is not None]
+        candidates.append(Candidate(changes, tuple(search_ranges), resets=tuple(names)))
     for index, offers in enumerate(alternatives):
         rest = rest_of(causes, corrections, index)
         for merit, offer in enumerate(offers):
             changes = {**{name: good.get(name) for name in rest}, **offer.settings}
-            same = next((i for i, start in enumerate(starts) if _same(start.changes, changes, identity)), None)
-            if same is not None and starts[same].merit is not None:
+            same = next(
+                (i for i, candidate in enumerate(candidates) if _same(candidate.changes, changes, identity)), None
+            )
+            if same is not None and candidates[same].merit is not None:
                 continue
             if same is not None:
-                starts[same] = replace(starts[same], why=offer.why, source=offer.source, merit=merit)
+                candidates[same] = replace(candidates[same], why=offer.why, source=offer.source, merit=merit)
                 continue
-            axes = [axis for name in rest if (axis := axis_for(name, changes)) is not None]
+            search_ranges = [search_range for name in rest if (search_range := range_for(name, changes)) is not None]
             outside = sum(name not in bad for name in changes)
-            starts.append(Start(changes, tuple(axes), offer.why, offer.source, tuple(rest), merit, outside))
-    return sorted(starts, key=lambda start: loss(start, _guess(start), keep))
+            candidates.append(
+                Candidate(changes, tuple(search_ranges), offer.why, offer.source, tuple(rest), merit, outside)
+            )
+    return sorted(candidates, key=lambda candidate: loss(candidate, _guess(candidate), keep))
 
 
 def rest_of(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[str]], cured: int) -> tuple[str, ...]:
@@ -89,7 +93,7 @@ def rest_of(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[st
 
 
 def _same(left: Mapping[str, Any], right: Mapping[str, Any], identity: Callable[[Mapping[str, Any]], Any]) -> bool:
-    """Whether two ways set the same, or come to the same; switched off and not switched on are the same."""
+    """Whether two remedies set the same, or come to the same; switched off and not switched on are the same."""
     off, one = (None, False), identity(left)
     if one is not None and one == identity(right):
         return True
@@ -98,9 +102,12 @@ def _same(left: Mapping[str, Any], right: Mapping[str, Any], identity: Callable[
     )
 
 
-def _guess(start: Start) -> dict[str, Any]:
-    """What a way may come to: half of the way for what can move."""
-    return {**start.changes, **{axis.name: axis.back(axis.bad, 0.5) for axis in start.ranges}}
+def _guess(candidate: Candidate) -> dict[str, Any]:
+    """What a remedy may come to: half of the way for what can move."""
+    return {
+        **candidate.changes,
+        **{search_range.name: search_range.back(search_range.bad, 0.5) for search_range in candidate.ranges},
+    }
 
 
 def weight(name: str, keep: Collection[str] = ()) -> float:
@@ -109,32 +116,34 @@ def weight(name: str, keep: Collection[str] = ()) -> float:
     return parameter(name).weight * (KEEP if name in keep or bare in keep else 1.0)
 
 
-def loss(start: Start, changes: Mapping[str, Any], keep: Collection[str] = ()) -> float:
+def loss(candidate: Candidate, changes: Mapping[str, Any], keep: Collection[str] = ()) -> float:
     """What the user gives up with these changes: by setting, its weight times how far it is from what they wanted.
 
     Args:
-        start: where the way began.
+        candidate: where it began.
         changes: what it came to.
         keep: names the user would rather not change.
     """
-    axes = {axis.name: axis for axis in start.ranges}
-    resets = set(start.resets) if start.changes.keys() != set(start.resets) or start.merit is None else set()
+    search_ranges = {search_range.name: search_range for search_range in candidate.ranges}
+    resets = (
+        set(candidate.resets) if candidate.changes.keys() != set(candidate.resets) or candidate.merit is None else set()
+    )
     total = 0.0
-    offered = [name for name in changes if name not in resets and name not in axes]
-    if start.merit is not None and offered:
-        dear = max(weight(name, keep) / weight(name) for name in offered)
-        total = dear * (KNOWN_ALTERNATIVE + MERIT * start.merit) + OUTSIDE * start.outside
+    offered = [name for name in changes if name not in resets and name not in search_ranges]
+    if candidate.merit is not None and offered:
+        costly = max(weight(name, keep) / weight(name) for name in offered)
+        total = costly * (KNOWN_ALTERNATIVE + MERIT * candidate.merit) + OUTSIDE * candidate.outside
         offered = []
     for name, value in changes.items():
-        if name in axes:
-            total += weight(name, keep) * (1 - axes[name].share(value))
+        if name in search_ranges:
+            total += weight(name, keep) * (1 - search_ranges[name].share(value))
         elif name in resets or name in offered:
             total += weight(name, keep)
     return total
 
 
-def ranked(ways: Sequence[WayOut], keep: Collection[str] = ()) -> list[WayOut]:
-    """The ways with their losses: verified ones first, then by what is given up."""
+def ranked(remedies: Sequence[Remedy], keep: Collection[str] = ()) -> list[Remedy]:
+    """The remedies with their losses: verified ones first, then by what is given up."""
     order = ("verified", "healthy", "open", "rejected")
-    priced = [replace(way, loss=round(loss(way.start, way.changes, keep), 4)) for way in ways]
-    return sorted(priced, key=lambda way: (order.index(way.status), way.loss))
+    priced = [replace(remedy, loss=round(loss(remedy.candidate, remedy.changes, keep), 4)) for remedy in remedies]
+    return sorted(priced, key=lambda remedy: (order.index(remedy.status), remedy.loss))
