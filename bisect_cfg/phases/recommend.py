@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
 from typing import Any
 
 import optuna
@@ -215,7 +216,7 @@ class SafeValues:
                 "level": self._runner.starts.level,
                 "horizon": question.steps,
                 "steps": run.seen.steps,
-                "remarks": list(run.seen.remarks),
+                "remarks": [asdict(remark) for remark in run.seen.remarks],
             },
         }
         if judged.failed_at is not None:

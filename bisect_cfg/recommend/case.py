@@ -267,8 +267,7 @@ class Case:
         if seen.invalid is not None:
             return Judgement(False, f"cannot be built: {seen.invalid}", 0, "invalid")
         if seen.died is not None:
-            said = text.failure(seen.died.kind, seen.died.name, seen.message, seen.step)
-            return Judgement(False, said, seen.step, str(seen.died))
+            return Judgement(False, text.failure(seen), seen.step, str(seen.died))
         rows = run.traces.metrics.rows
         found = healthy.deviations(rows, self._good_rows, usual=self._usual, scaler=values.get("fp16") is True)
         if found:

@@ -28,6 +28,7 @@ from bisect_cfg.reports.recommendation import (
 )
 from bisect_cfg.reports.report import Report, wilson
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
+from bisect_cfg.trials.health import Symptom
 from bisect_cfg.trials.runs import Run
 
 SCHEMA = 1
@@ -182,7 +183,8 @@ def failure_of(run: Run | None) -> dict[str, Any] | None:
         failure["quantity"] = signature.name
     if exception is not None and signature.kind != "signal":
         failure["exception"] = exception["type"]
-    text = seen.message or (seen.symptoms[0].text if seen.symptoms else str(signature))
+    text = seen.message if seen.died is not None else seen.symptoms[0].text
+    text += f", then {seen.after}" if seen.after else f" in {seen.place}" if seen.place else ""
     return {**failure, "message": scrub(text), "where": signature.where, "step": seen.step, "signature": str(signature)}
 
 
@@ -228,7 +230,7 @@ def _rows(answer: Answer) -> list[dict[str, Any]]:
             kept["seed"] = details["seed"]
         kept["folder"] = f"trials/{details.get('folder', row['number'])}"
         kept["start"] = kept["level"] = details.get("level")
-        kept["remarks"] = list(details.get("remarks", ()))
+        kept["remarks"] = [remark.text for remark in _remarks(answer, row["number"])]
         rows.append(kept)
     return rows
 
@@ -293,14 +295,24 @@ def known_issue(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any
 
 def warnings_of(answer: Answer) -> list[dict[str, Any]]:
     """Oddities of trials that passed: worth knowing, not the failure under study. One entry a metric."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[tuple[str, str], list[int]] = {}
     for row in answer.report.rows if answer.report is not None else ():
         if row["outcome"] == "pass":
-            for remark in answer.details.get(row["number"], {}).get("remarks", ()):
-                what = remark.partition(" at ")[0]  # "grad_norm is inf"
-                entry = found.setdefault(what, {"text": f"{what} in trials that passed nevertheless", "trials": []})
-                entry["trials"].append(row["number"])
-    return list(found.values())
+            for remark in _remarks(answer, row["number"]):
+                found.setdefault((remark.kind, remark.name), []).append(row["number"])
+    return [
+        {
+            "text": f"{f'{name} was NaN or infinite' if kind == 'non-finite' else 'steps became much slower'} "
+            "in trials that passed nevertheless",
+            "trials": numbers,
+        }
+        for (kind, name), numbers in found.items()
+    ]
+
+
+def _remarks(answer: Answer, number: int) -> list[Symptom]:
+    """The oddities of a trial as they were recorded."""
+    return [Symptom(**one) for one in answer.details.get(number, {}).get("remarks", ()) if isinstance(one, dict)]
 
 
 # ------------------------------------------------------------------------------------------------ commands by hand

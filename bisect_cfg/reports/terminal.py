@@ -20,9 +20,9 @@ from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.console import Cleaned
 from bisect_cfg.reports.events import CauseFound, Event, Progress, TrialFinished, TrialStarted
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.reports.report import Cause
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.verdict import Observation
 
 STYLES = {"pass": "green", "fail": "red", "unresolved": "yellow"}
 WORDS = {"pass": "passes", "fail": "fails", "unresolved": "unresolved"}
@@ -91,9 +91,8 @@ class View(Listener):
 
     def run_finished(self, purpose: Purpose, run: Run, outcome: Outcome | None) -> None:
         if purpose == Purpose.BAD_BASELINE and outcome is Outcome.FAIL:
-            seen = run.seen
-            said = text.failure(seen.failure.kind, seen.failure.name, seen.message or _symptom(seen), seen.step)
-            self._line(Text.assemble(("Your configuration ", ""), (said, "red"), f"  ({text.duration(seen.seconds)})"))
+            seconds = text.duration(run.seen.seconds)
+            self._line(Text.assemble("Your configuration ", (text.failure(run.seen), "red"), f"  ({seconds})"))
         elif purpose == Purpose.WARM_START and outcome is Outcome.FAIL:
             self._line(f"It fails the same way from a warm start ({text.duration(run.seen.seconds)} a trial).")
         elif purpose == Purpose.GOOD_BASELINE and outcome is Outcome.PASS:
@@ -222,10 +221,6 @@ def _few(names: list[str], limit: int = 5) -> str:
     return f"{len(names)} settings: {', '.join(names[: limit - 1])}, ..."
 
 
-def _symptom(seen: Observation) -> str:
-    return seen.symptoms[0].text if seen.symptoms else ""
-
-
 # ------------------------------------------------------------------------------------------------------- the answer
 
 
@@ -285,9 +280,7 @@ def _print_baseline_fails(console: Console, answer: Answer) -> None:
     if answer.good_run is None:
         console.print(Text(answer.notes[-1], style="bold"))
         return
-    seen = answer.good_run.seen
-    failure = seen.failure
-    said = text.failure(failure.kind, failure.name, seen.message or _symptom(seen), seen.step)
+    said = text.failure(answer.good_run.seen)
     console.print(Text(f"The good configuration fails as well: it {said}.", style="bold red"))
     console.print(
         "So there is nothing to compare with. Use --good name=value or a good.yaml to choose values that "
@@ -302,13 +295,12 @@ def _print_causes(console: Console, answer: Answer, result: dict[str, Any]) -> N
         console.print(Text("No cause could be proven.", style="bold yellow"))
     for number, cause in enumerate(report.causes, 1):
         title = "Cause" if len(report.causes) == 1 else f"Cause {number}"
-        own = result["causes"][number - 1]
-        _print_cause(console, title, cause, {**result["failure"], "step": own["step"] or result["failure"]["step"]})
+        _print_cause(console, title, cause, text.failure(answer.bad_run.seen, result["causes"][number - 1]["step"]))
     if report.causes and (report.reproduction_rate or 1.0) < 1.0:
         low, high = report.reproduction_interval or (0.0, 1.0)
         console.print(
-            f"The failure is random: it shows in about {10 * report.reproduction_rate:.0f} of 10 runs "
-            f"({low:.0%} to {high:.0%}). The answer weighs all the runs together.",
+            f"The failure is random: of all runs with a cause it showed in {report.reproduction_rate:.0%} (95 % interval: "
+            f"{low:.0%} to {high:.0%}).\nThe counts above are of one configuration each; the answer weighs all of them.",
             highlight=False,
         )
     if report.causes:
@@ -322,7 +314,7 @@ def _print_causes(console: Console, answer: Answer, result: dict[str, Any]) -> N
     print_recommendation(console, answer, result)
 
 
-def _print_cause(console: Console, title: str, cause: Any, failure: dict[str, Any]) -> None:
+def _print_cause(console: Console, title: str, cause: Cause, failure: str) -> None:
     table = Table.grid(padding=(0, 2))
     for position, name in enumerate(cause.parameters):
         value = cause.values[name]
@@ -332,19 +324,15 @@ def _print_cause(console: Console, title: str, cause: Any, failure: dict[str, An
             Text(f"good: {text.show(value['good'])}", style="green"),
         )
     console.print(table)
-    said = text.failure(
-        failure["kind"], failure.get("signal") or failure.get("quantity") or failure.get("exception", ""),
-        failure["message"], failure["step"],
-    )  # fmt: skip
     together = "them" if len(cause.parameters) > 1 else "it"
-    claims = [f"fails {cause.evidence.fails} with only {together} changed from the good configuration"]
+    claims = [f"Fails {cause.evidence.fails} with only {together} changed from the good configuration"]
     for name, claim in cause.evidence.without.items():
         claims.append(
             f"passes {claim} without {name}{_with(claim.note)}"
             if claim.subset is not None
             else f"without {name}: {claim.note}"
         )
-    lines = [f"With {together} the run {said}.", ", ".join(claims) + "."]
+    lines = [f"With {together} the run {failure}.", ", ".join(claims) + "."]
     if cause.companions:
         left_out = "it" if len(cause.companions) == 1 else "them"
         reason = f"without {left_out} they are invalid or end in a different failure"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bisect_cfg.probe.secrets import scrub
+
+if TYPE_CHECKING:
+    from bisect_cfg.trials.verdict import Observation
 
 TAGS = ("$dtype", "$secret", "$set", "$opaque")
 """How the probe marks what JSON cannot say (`bisect_cfg.probe.values`)."""
@@ -34,6 +37,15 @@ SIGNALS = {
     "SIGTERM": "terminated from outside",
 }
 """What the signals mean, in the words a shell would use."""
+
+VERBS = {
+    "collapse": "collapses the policy",
+    "hang": "hangs",
+    "non-finite": "shows a number that is not finite",
+    "out-of-memory": "runs out of memory",
+    "unwatched": "is stopped",
+}
+"""What runs do that end in a failure of these kinds."""
 
 
 def show(value: Any) -> str:
@@ -109,29 +121,31 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def failure(kind: str, name: str, message: str, step: int | None) -> str:
-    """One sentence on how a run fails."""
-    at = f" at step {step}" if step else ""
+def failure(seen: Observation, step: int | None = None) -> str:
+    """One sentence without its subject and its dot on how a run fails: ``dies at step 3 with ValueError: no``.
+
+    Args:
+        seen: what happened; it shows a failure.
+        step: at which it fails; None for that of this run.
+    """
+    kind, name = seen.failure.kind, seen.failure.name
+    said = (seen.message if seen.died is not None else seen.symptoms[0].text).rstrip(".")
+    step = seen.step if step is None else step
+    at = f" at step {step}" if step else " before the first step of training"
+    place = f", in {seen.place}" if seen.place else ""
     if kind == "signal":
-        meaning = f" ({SIGNALS[name]})" if name in SIGNALS else ""
-        _, _, place = message.partition(" in ")
-        return f"dies with {name}{meaning}{at}" + (f", in {place}" if place else "")
+        return f"dies with {name}{f' ({SIGNALS[name]})' if name in SIGNALS else ''}{at}{place}"
+    if kind == "exit":
+        return f"ends with exit status {name}{at}" if name != "0" else f"ends in the middle of training{at}"
     if kind == "non-finite" and name == "parameters":
-        found, _, after = message.partition(", then ")
-        return f"gets {found or 'NaN or infinite weights'}{at}" + (f", then dies with {after}" if after else "")
-    if kind == "non-finite":
-        return f"{message}{at}" if message else f"{name} becomes NaN or infinite{at}"
-    if kind == "collapse":
-        return f"collapses the policy{at}: {message}"
+        return f"gets {said}{at}" + (f", then dies with {seen.after.rstrip('.')}" if seen.after else "")
     if kind in ("no-gradient", "dead-reward"):
-        return f"learns nothing: {message}"
-    if kind == "hang":
-        return f"hangs{at}: {message}"
-    if kind == "out-of-memory":
-        return f"runs out of memory{at}: {message}"
-    if kind == "no-steps":
-        return "ends before the first optimizer step"
-    return f"dies{at} with {message or name}"
+        return f"learns nothing: {said}"
+    if kind in VERBS:
+        return f"{VERBS[kind]}{at}: {said}{place}"
+    if kind in ("no-steps", "no-training"):
+        return "ends before the first step of training"
+    return f"dies{at} with {said or name}"
 
 
 def where(place: Mapping[str, Any]) -> list[str]:

@@ -100,7 +100,7 @@ class Symptom:
     """Something wrong in a run that goes on.
 
     Attributes:
-        kind: "non-finite", "collapse", "no-gradient" or "dead-reward".
+        kind: "non-finite", "collapse", "no-gradient" or "dead-reward"; of a remark also "slow".
         name: the metric, for "non-finite".
         step: the step at which it was certain.
         text: one line for people.
@@ -373,20 +373,21 @@ def symptoms(rows: Sequence[Row], ended: bool) -> list[Symptom]:
     return found
 
 
-def remarks(rows: Sequence[Row]) -> list[str]:
-    """Oddities worth a line in the report though the run is not called failed for them."""
+def remarks(rows: Sequence[Row]) -> list[Symptom]:
+    """Oddities worth a line in the report though the run is not called failed for them: "non-finite", or "slow"."""
     found = []
     for name in WATCHED:
         odd = [row["step"] for row in rows if (v := _number(row, name)) is not None and not math.isfinite(v)]
         if odd:
             value = next(_number(row, name) for row in rows if row["step"] == odd[0])
-            found.append(f"{name} is {value} at {len(odd)} of {len(rows)} steps (first at step {odd[0]})")
+            text = f"{name} is {value} at {len(odd)} of {len(rows)} steps (first at step {odd[0]})"
+            found.append(Symptom("non-finite", name, odd[0], text))
     slow = slower_steps(rows)
-    return [*found, slow] if slow else found
+    return [*found, slow] if slow is not None else found
 
 
-def slower_steps(rows: Sequence[Row]) -> str:
-    """That steps became much slower than they were, "" if they did not. The first step is left out: it pays for
+def slower_steps(rows: Sequence[Row]) -> Symptom | None:
+    """That steps became much slower than they were, None if they did not. The first step is left out: it pays for
     allocation and compilation, and is slow in any run."""
     took = [
         (int(row["step"]), row["time"] - before["time"])
@@ -394,11 +395,12 @@ def slower_steps(rows: Sequence[Row]) -> str:
         if isinstance(row.get("time"), (int, float)) and isinstance(before.get("time"), (int, float))
     ]
     if len(took) < 2:
-        return ""
+        return None
     usual = median(seconds for _, seconds in took[: max(1, len(took) // 2)])
     slow = [(step, seconds) for step, seconds in took if seconds >= max(SLOW_SECONDS, SLOW_TIMES * usual)]
     if not slow:
-        return ""
+        return None
     step, seconds = max(slow, key=lambda one: one[1])
     which = f"step {step} took" if len(slow) == 1 else f"{len(slow)} of {len(rows)} steps are slow: step {step} took"
-    return f"{which} {seconds:.1f} s, {seconds / max(usual, 1e-3):.0f} times as long as usual ({usual:.2g} s)"
+    text = f"{which} {seconds:.1f} s, {seconds / max(usual, 1e-3):.0f} times as long as usual ({usual:.2g} s)"
+    return Symptom("slow", "", step, text)

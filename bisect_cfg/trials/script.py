@@ -248,7 +248,7 @@ class ScriptRunner:
                 "steps": seen.steps,
                 "ended": what_ended(run),
                 "failure": None if signature is None else signature.to_json(),
-                "remarks": list(seen.remarks),
+                "remarks": [asdict(remark) for remark in seen.remarks],
                 "symptoms": [asdict(symptom) for symptom in seen.symptoms],
             },
         )

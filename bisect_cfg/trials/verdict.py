@@ -41,7 +41,9 @@ class Observation:
         died: signature of what ended it before its time, None if it reached its horizon or its own end.
         symptoms: what its metrics show, most severe first.
         steps: optimizer steps completed.
-        message: one line for people about how it died, "" if it did not.
+        message: what it died of in its own words, on one line; "" if it did not die.
+        place: where it was when it died or hung, ``function (file.py:27)``; "" if that is not known.
+        after: of a run whose weights became NaN, the exception that ended it then.
         trained: whether training began at all.
         invalid: why the configuration could not be built, if that is what ended it.
         remarks: oddities that are no failure.
@@ -55,9 +57,11 @@ class Observation:
     message: str
     trained: bool
     invalid: str | None
-    remarks: tuple[str, ...]
+    remarks: tuple[health.Symptom, ...]
     seconds: float
     training_seconds: float
+    place: str = ""
+    after: str = ""
 
     @property
     def failure(self) -> Signature | None:
@@ -68,8 +72,10 @@ class Observation:
 
     @property
     def step(self) -> int:
-        """The step at which it failed, counted from 1; the number of steps for a healthy run."""
+        """The step at which it failed, counted from 1, 0 before training began; for a healthy run how many it made."""
         if self.died is not None:
+            if not self.trained:
+                return 0
             return self.steps if self.died.kind == "non-finite" else self.steps + 1
         return self.symptoms[0].step if self.symptoms else self.steps
 
@@ -102,57 +108,71 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
     rows = traces.metrics.rows
     begun = traces.event("train_begin")
     ended = traces.event("train_end")
-    died, message = _death(traces, folder, exit_code, hang, bool(begun), ended)
+    death = _death(traces, folder, exit_code, hang, bool(begun), ended)
     invalid = traces.event("invalid")
     symptoms = health.symptoms(rows, ended=True)
     return Observation(
-        died=died,
+        died=death.signature,
         symptoms=tuple(symptoms),
         steps=len(rows),
-        message=message,
+        message=death.message,
         trained=begun is not None,
         invalid=f"{invalid['type']}: {invalid['message']}" if invalid and not begun else None,
         remarks=tuple(health.remarks(rows)),
         seconds=seconds,
         training_seconds=(rows[-1].get("time", 0.0) - begun.get("time", 0.0)) if rows and begun else 0.0,
+        place=death.place,
+        after=death.after,
     )
 
 
+@dataclass(frozen=True)
+class _Death:
+    """What ended a run before its time; see `Observation`."""
+
+    signature: Signature | None = None
+    message: str = ""
+    place: str = ""
+    after: str = ""
+
+
 def _death(
-    traces: Traces, folder: Path, exit_code: int | None, hang: str | None, begun: bool, ended: dict | None
-) -> tuple[Signature | None, str]:
+    traces: Traces, folder: Path, exit_code: int | None, hang: str | None, begun: bool, ended: Row | None
+) -> _Death:
     log = folder / "log.txt"
     unwatched = traces.event("unwatched")
     if unwatched is not None:
-        return Signature(UNWATCHED), f"{unwatched['command']} loaded torch where nothing could watch it, and was ended"
+        return _Death(
+            Signature(UNWATCHED), f"{unwatched['command']} loaded torch where nothing could watch it, and was ended"
+        )
     weights = traces.event("non_finite_parameters")
     exception = traces.event("exception")
     if weights is not None:
-        after = f", then {exception['type']}: {_line(exception['message'])}" if exception else ""
+        after = f"{exception['type']}: {_line(exception['message'])}" if exception else ""
         origin = _origin(traces.metrics.rows, weights["step"])
-        text = f"NaN or infinite weights ({weights['parameter']}){after}"
-        return Signature("non-finite", "parameters", where=origin), text
+        text = f"NaN or infinite weights ({weights['parameter']})"
+        return _Death(Signature("non-finite", "parameters", where=origin), text, after=after)
     place = innermost_frame(folder)
     if hang is not None:
-        return Signature("hang"), f"{hang}, in {place}" if place else hang
+        return _Death(Signature("hang"), hang, place)
     if exception is not None:
         frames = [(frame[0], frame[2]) for frame in exception["frames"]]
         found = signatures.from_exception(exception["type"], exception["message"], frames, _read(log))
-        return found, f"{exception['type']}: {_line(exception['message'])}"
+        return _Death(found, f"{exception['type']}: {_line(exception['message'])}")
     if ended is not None:
         if ended["steps"] == 0 and not traces.metrics.rows:
-            return Signature("no-steps"), "training ended without a single optimizer step"
-        return None, ""
+            return _Death(Signature("no-steps"), "training ended without a single optimizer step")
+        return _Death()
     if exit_code is None:  # ended by us because a symptom was certain
-        return None, ""
+        return _Death()
     if exit_code != 0:
         found = signatures.from_exit(exit_code, log)
-        if found is not None and found.kind == "signal" and place:
-            return found, f"{found.name} in {place}"
-        return found, str(found)
+        if found is not None and found.kind == "signal":
+            return _Death(found, found.name, place)
+        return _Death(found, str(found))
     if not begun:
-        return Signature("no-training"), "the script ended without training"
-    return Signature("exit", "0"), "the process ended in the middle of training, with exit status 0"
+        return _Death(Signature("no-training"), "the script ended without training")
+    return _Death(Signature("exit", "0"), "the process ended in the middle of training, with exit status 0")
 
 
 def _origin(rows: Sequence[Row], step: int) -> str:
