@@ -23,8 +23,8 @@ from bisect_cfg.recommend.case import Case, Judgement, Wishes
 from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.recommend.ledger import ATTRIBUTE, NOT_NEEDED, Runs
 from bisect_cfg.recommend.order import look
-from bisect_cfg.recommend.plan import MOST_ASKED, Candidate, Remedy, Terms
-from bisect_cfg.recommend.runs import Question, Ran
+from bisect_cfg.recommend.plan import MOST_ASKED, Candidate, Remedy, Status, Terms
+from bisect_cfg.recommend.runs import Part, Question, Ran
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.schedule import left_out
 from bisect_cfg.trials.files import Traces
@@ -130,15 +130,15 @@ class SafeValues:
             runs,
             self._budget,
             self._wishes.keep,
-            [q for q in running.values() if q.part != joint.PART],
+            [q for q in running.values() if q.part is not Part.FRONTIER],
         )
         still = {question.key for question in open_ones}
-        self._not_needed |= {n for n, q in running.items() if q.part == "verify" and q.key not in still}
+        self._not_needed |= {n for n, q in running.items() if q.part is Part.VERIFY and q.key not in still}
         return remedies, questions or self._joint_questions(terms, runs)
 
     def _joint_questions(self, terms: Terms, runs: Sequence[Ran]) -> list[Question]:
         """Once every remedy is settled: the frontiers that were asked for, one after the other."""
-        asked = sum(trial.user_attrs[ATTRIBUTE]["part"] == joint.PART for trial in self.runs.trials())
+        asked = sum(trial.user_attrs[ATTRIBUTE]["part"] == Part.FRONTIER for trial in self.runs.trials())
         if asked >= (self._wishes.frontier or 0):
             return []
         open_ones = (joint.next_question(terms, pair, runs) for pair in self._pairs)
@@ -158,8 +158,8 @@ class SafeValues:
         first = self._case.seed(0)
         # A million may be wanted; those that ran, or could have been next, are named.
         seeds = min(self._wishes.verify_seeds, max([MOST_ASKED, *(len(remedy.passed) for remedy in rank)]))
-        best = next((remedy for remedy in rank if remedy.status != "rejected"), None)
-        prefix = "" if best is None else str(self._case.prefix({**self._bad, **best.changes}, best.steps))
+        best = next((remedy for remedy in rank if remedy.status is not Status.REJECTED), None)
+        prefix = None if best is None else self._case.prefix({**self._bad, **best.changes}, best.steps)
         return Safe(
             tuple(rank),
             tuple(self.runs.rows()),
@@ -239,7 +239,7 @@ class SafeValues:
                 continue
             asked = trial.user_attrs["recommend"]
             question = Question(
-                asked["configuration"], asked["seed"], asked["steps"], asked["part"], trial.user_attrs["reason"]
+                asked["configuration"], asked["seed"], asked["steps"], Part(asked["part"]), trial.user_attrs["reason"]
             )
             self._running[trial.number] = question
             self._record(trial.number, question, run, self._case.judge(run, question))

@@ -12,15 +12,15 @@ from typing import Any
 from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.recommend.alternatives import Alternative
-from bisect_cfg.recommend.plan import Candidate, Remedy
+from bisect_cfg.recommend.plan import Candidate, Remedy, Status
 from bisect_cfg.recommend.search_range import SearchRange
 
 KEEP = 10.0
 """A setting named with --keep weighs so many times more than `parameters` has it: tastes differ."""
 
 KNOWN_ALTERNATIVE = 0.5
-"""A remedy that is known to serve the same purpose costs half of giving an ordinary setting up, whatever it changes (that
-is what makes it an alternative), ..."""
+"""A remedy that is known to serve the same purpose costs half of giving an ordinary setting up, whatever it changes
+(that is what makes it an alternative), ..."""
 
 MERIT = 0.02
 """... and a little more for each better one that the list names before it."""
@@ -144,6 +144,6 @@ def loss(candidate: Candidate, changes: Mapping[str, Any], keep: Collection[str]
 
 def ranked(remedies: Sequence[Remedy], keep: Collection[str] = ()) -> list[Remedy]:
     """The remedies with their losses: verified ones first, then by what is given up."""
-    order = ("verified", "healthy", "open", "rejected")
+    order = list(Status)
     priced = [replace(remedy, loss=round(loss(remedy.candidate, remedy.changes, keep), 4)) for remedy in remedies]
     return sorted(priced, key=lambda remedy: (order.index(remedy.status), remedy.loss))

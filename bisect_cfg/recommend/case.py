@@ -1,8 +1,8 @@
 """One isolated script as a case for this phase: where its remedies begin, what a run of it says.
 
 What `recommend.plan` decides from is put together here, from the study, the captured settings and the installed
-library: the search ranges with their valid values, the alternatives that this script can be given, what the search has shown
-already; and here a run is judged.
+library: the search ranges with their valid values, the alternatives that this script can be given, what the search has
+shown already; and here a run is judged.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from bisect_cfg.capture.captured import fields_of
 from bisect_cfg.capture.settings import DEFAULT, build_item
-from bisect_cfg.configuration import equal
+from bisect_cfg.configuration import Purpose, equal
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.recommend import facts, healthy, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
 from bisect_cfg.recommend.candidates import candidates_for
 from bisect_cfg.recommend.order import Budget
 from bisect_cfg.recommend.plan import MARGIN, Candidate, Terms
-from bisect_cfg.recommend.runs import Question, Ran, key_of
+from bisect_cfg.recommend.runs import Part, Question, Ran, key_of
 from bisect_cfg.recommend.schedule import Prefix, prefix_for, total_steps
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO, SearchRange, search_range_of
 from bisect_cfg.reports import text
@@ -175,7 +175,7 @@ class Case:
     def budget(self) -> Budget:
         """What the remedies after the first may cost: as long again as isolating the cause took. The first run of all
         is left out, which is cold and waits for imports."""
-        rows = [row for row in self._report.rows if row["purpose"] != "bad baseline"]
+        rows = [row for row in self._report.rows if row["purpose"] != Purpose.BAD_BASELINE]
         seen = self._good_run.seen
         return Budget(
             sum(float(row["seconds"] or 0.0) for row in rows),
@@ -191,7 +191,7 @@ class Case:
         return joint.pairs(self._settings.good, causes, corrections, self.search_range)
 
     def search_range(self, name: str, changes: Mapping[str, Any]) -> SearchRange | None:
-        """The values of a setting worth trying, with these changes to the user's configuration; see `candidates.Mover`."""
+        """The values of a setting worth trying, with these changes to the user's configuration; see `Mover`."""
         factor = next(factor for factor in self._settings.factors if factor.name == name)
         kind = self._settings.capture.args.types.get(name, "") if factor.kind == "args" else ""
         rest = {**self._settings.bad, **changes}
@@ -236,7 +236,7 @@ class Case:
             if run is None:
                 continue
             steps = run.seen.steps
-            judged = self.judge(run, Question(configuration, 0, steps, "reset", ""))
+            judged = self.judge(run, Question(configuration, 0, steps, Part.RESET, ""))
             if not judged.too_short:
                 found.append(Ran(key, steps, judged.healthy, row["number"], judged.failed_at, judged.text))
         return found

@@ -1,6 +1,6 @@
 """The safe frontier between two numeric settings of one cause: how high may the rate go at each clipping value?
 
-Each setting has its axis from good to bad (`search_range.SearchRange`); a point is a pair of values, healthy or not. Both axes are
+Each setting is an axis, its `SearchRange` from good to bad; a point is a pair of values, healthy or not. Both axes are
 taken to be harmful: what is healthy stays healthy nearer to good, what is not stays so nearer to bad. So every healthy
 point clears the rectangle between it and good, every other one condemns the rectangle between it and bad, and the
 frontier lies in what is left. It is fitted half way through.

@@ -16,11 +16,8 @@ from typing import Any
 from bisect_cfg.recommend.candidates import Mover, rest_of, weight
 from bisect_cfg.recommend.frontier import Frontier, Point, frontier_of, next_pair
 from bisect_cfg.recommend.plan import Terms
-from bisect_cfg.recommend.runs import Question, Ran
+from bisect_cfg.recommend.runs import Part, Question, Ran
 from bisect_cfg.recommend.search_range import SearchRange, is_number
-
-PART = "frontier"
-"""The `part` of this plan's questions."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ def next_question(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Question | N
     configuration = {**terms.bad, **pair.changes, **values}
     first, second = (axis.name for axis in pair.axes)
     steps = terms.steps_for(configuration, terms.horizon)
-    return Question(configuration, 0, steps, PART, f"how far can {first} and {second} go together?")
+    return Question(configuration, 0, steps, Part.FRONTIER, f"how far can {first} and {second} go together?")
 
 
 def mapped(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Frontier:

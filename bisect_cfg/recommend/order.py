@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from bisect_cfg.configuration import equal
 from bisect_cfg.recommend.candidates import loss
-from bisect_cfg.recommend.plan import Candidate, Remedy, Terms, follow
-from bisect_cfg.recommend.runs import Question, Ran
+from bisect_cfg.recommend.plan import Candidate, Remedy, Status, Terms, follow
+from bisect_cfg.recommend.runs import Part, Question, Ran
 
 MOST_REMEDIES = 4
-"""So many verified remedies are enough to choose from, unless more are asked for: each is a few long runs. Fewer were too
-few where several values of one setting come first (fp16 weights: fp32, bf16, and only then a larger epsilon)."""
+"""So many verified remedies are enough to choose from, unless more are asked for: each is a few long runs. Fewer were
+too few where several values of one setting come first (fp16 weights: fp32, bf16, and only then a larger epsilon)."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def look(
             kept.append(i)
     remedies = [followed[i][0] for i in sorted(kept)]
     unsettled = [followed[i] for i in kept if followed[i][1]]
-    verified = sum(remedy.status == "verified" for remedy in remedies)
+    verified = sum(remedy.status is Status.VERIFIED for remedy in remedies)
 
     pace = _pace(runs, budget)
     planned = sum(ran.seconds for ran in runs) + pace * sum(question.steps for question in running)
@@ -97,7 +97,7 @@ def _price(remedy: Remedy, keep: Collection[str]) -> float:
         for search_range in remedy.candidate.ranges
         if search_range.name in remedy.open_ranges
     }
-    return math.inf if remedy.status == "rejected" else loss(remedy.candidate, {**remedy.changes, **guessed}, keep)
+    return math.inf if remedy.status is Status.REJECTED else loss(remedy.candidate, {**remedy.changes, **guessed}, keep)
 
 
 def _same(left: Remedy, right: Remedy) -> bool:
@@ -114,10 +114,10 @@ def _pace(runs: Sequence[Ran], budget: Budget) -> float:
 
 
 def _steps_left(terms: Terms, remedy: Remedy, missing: Sequence[Question]) -> int:
-    """About how many optimizer steps it takes to settle a remedy: its next runs, the bisection of each open range, and the
-    verification."""
+    """About how many optimizer steps it takes to settle a remedy: its next runs, the bisection of each open range, and
+    the verification."""
     steps = sum(question.steps for question in missing)
-    if any(question.part == "verify" for question in missing):
+    if any(question.part is Part.VERIFY for question in missing):
         return steps
     configuration = {**terms.bad, **remedy.changes}
     short = terms.steps_for(configuration, terms.horizon)

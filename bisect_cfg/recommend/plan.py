@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
-from bisect_cfg.recommend.runs import Question, Ran
+from bisect_cfg.recommend.runs import Part, Question, Ran
 from bisect_cfg.recommend.search_range import SearchRange
 from bisect_cfg.recommend.threshold import Bracket, Seen, bracket, next_value
 
@@ -40,6 +41,17 @@ STEPS_BACK = 3
 
 STEP_BACK = 0.5
 """How far: half of what is left to good."""
+
+
+class Status(StrEnum):
+    """How far a remedy has come, the best first. The values are those of result.json."""
+
+    VERIFIED = "verified"
+    HEALTHY = "healthy"
+    """In short runs, so far."""
+    OPEN = "open"
+    """Nothing healthy yet, nor anything that speaks against it."""
+    REJECTED = "rejected"
 
 
 @dataclass(frozen=True)
@@ -99,7 +111,7 @@ class Remedy:
     Attributes:
         candidate: where it begins.
         changes: name -> value: what it comes to.
-        status: "verified", "healthy" (short runs only so far), "rejected", or "open" (nothing healthy yet).
+        status: how far it has come.
         ranges: by setting.
         passed: numbers of the verification runs of `changes` that were healthy.
         steps: optimizer steps of each.
@@ -113,7 +125,7 @@ class Remedy:
 
     candidate: Candidate
     changes: Mapping[str, Any]
-    status: str
+    status: Status
     ranges: tuple[SafeRange, ...] = ()
     passed: tuple[int, ...] = ()
     steps: int = 0
@@ -127,7 +139,7 @@ class Remedy:
     @property
     def bound(self) -> float | None:
         """The failure rate that cannot be excluded at 95 %, when no run failed: 1 - 0.05^(1/n)."""
-        return failure_bound(len(self.passed)) if self.status == "verified" else None
+        return failure_bound(len(self.passed)) if self.status is Status.VERIFIED else None
 
 
 def failure_bound(runs: int) -> float:
@@ -213,8 +225,8 @@ class _Walk:
             raise _Missing(*missing)
         return answers
 
-    def question(self, configuration: dict[str, Any], seed: int, part: str, reason: str) -> Question:
-        wanted = self.terms.verify_steps if part == "verify" else self.terms.horizon
+    def question(self, configuration: dict[str, Any], seed: int, part: Part, reason: str) -> Question:
+        wanted = self.terms.verify_steps if part is Part.VERIFY else self.terms.horizon
         return Question(configuration, seed, self.terms.steps_for(configuration, wanted), part, reason)
 
     # ------------------------------------------------------------------------------------------- the three parts
@@ -222,7 +234,7 @@ class _Walk:
     def reset(self) -> str:
         """Why the reset is not healthy, "" if it is."""
         words = ", ".join(self.candidate.changes)
-        ran = self.ask(self.question(self.configuration(), 0, "reset", f"is it healthy with {words} reset?"))[0]
+        ran = self.ask(self.question(self.configuration(), 0, Part.RESET, f"is it healthy with {words} reset?"))[0]
         self.healthy = ran.healthy
         return "" if ran.healthy else ran.text
 
@@ -242,7 +254,7 @@ class _Walk:
                 value, index = search_range.values[found.index], found.index
                 seed = len(seen.get(index, ()))
                 reason = f"how far can {search_range.name} go?"
-                question = self.question(self.configuration(**{search_range.name: value}), seed, "range", reason)
+                question = self.question(self.configuration(**{search_range.name: value}), seed, Part.RANGE, reason)
                 seen.setdefault(index, []).append(self.ask(question)[0])
         except _Missing:
             found = bracket(search_range, [Seen(last, *self.terms.known), *counts])
@@ -288,7 +300,7 @@ class _Walk:
         """The runs that verified it, or why it had to be given up."""
         while True:
             configuration = self.configuration()
-            first = self.question(configuration, 0, "verify", "does the whole of it train on?")
+            first = self.question(configuration, 0, Part.VERIFY, "does the whole of it train on?")
             runs = self.ask_all(replace(first, seed=seed) for seed in range(self.terms.verify_seeds))
             failed = next((ran for ran in runs if not ran.healthy), None)
             if failed is None:
@@ -319,23 +331,23 @@ def follow(terms: Terms, candidate: Candidate, runs: Sequence[Ran]) -> tuple[Rem
         by_key.setdefault(ran.key, []).append(ran)
     walk = _Walk(terms, candidate, by_key, dict(candidate.changes))
     passed: tuple[int, ...] = ()
-    rejected, missing, part = "", (), "reset"
+    rejected, missing, part = "", (), Part.RESET
     try:
         if candidate.ranges:
             rejected = walk.reset()
-            part = "range"
+            part = Part.RANGE
             for search_range in candidate.ranges if not rejected else ():
                 walk.range(search_range)
-        part = "verify"
+        part = Part.VERIFY
         if not rejected:
             passed, rejected = walk.verify()
     except _Missing as stop:
         missing = stop.questions
-    status = "rejected" if rejected else "verified" if passed else "healthy" if walk.healthy else "open"
+    found = Status.VERIFIED if passed else Status.HEALTHY if walk.healthy else Status.OPEN
     remedy = Remedy(
         candidate,
         dict(walk.changes),
-        status,
+        Status.REJECTED if rejected else found,
         tuple(walk.ranges),
         passed,
         terms.steps_for(walk.configuration(), terms.verify_steps),
@@ -352,10 +364,10 @@ def follow(terms: Terms, candidate: Candidate, runs: Sequence[Ran]) -> tuple[Rem
     return remedy, missing
 
 
-def _unsettled(part: str, walk: _Walk) -> tuple[str, ...]:
-    if part == "reset":
+def _unsettled(part: Part, walk: _Walk) -> tuple[str, ...]:
+    if part is Part.RESET:
         return (f"whether it stays healthy with {', '.join(walk.candidate.changes)} reset",)
-    if part == "range":
+    if part is Part.RANGE:
         done = {found.name for found in walk.ranges if found.settled}
         return tuple(
             f"how far {search_range.name} can go"

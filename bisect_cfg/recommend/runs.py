@@ -5,7 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
+
+
+class Part(StrEnum):
+    """What a run is asked for. The values are what studies record."""
+
+    RESET = "reset"
+    """Is it healthy at all with the settings reset?"""
+    RANGE = "range"
+    """How far can one of them go?"""
+    VERIFY = "verify"
+    """Does the whole of it train on, longer and with other seeds?"""
+    FRONTIER = "frontier"
+    """How far can two go together?"""
 
 
 @dataclass(frozen=True)
@@ -16,14 +30,14 @@ class Question:
         configuration: the settings, complete: factors, and whatever else an alternative sets.
         seed: 0 for the user's own, k for the k-th other one.
         steps: how many optimizer steps it has to say something about.
-        part: "reset", "range" or "verify".
+        part: what it is asked for.
         reason: one sentence for people.
     """
 
     configuration: dict[str, Any]
     seed: int
     steps: int
-    part: str
+    part: Part
     reason: str
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bisect_cfg.recommend.frontier import Frontier
-from bisect_cfg.recommend.plan import Remedy
+from bisect_cfg.recommend.plan import Remedy, Status
+from bisect_cfg.recommend.schedule import Prefix
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Safe:
         rows: one row a run of this phase, as in the report of the bisection.
         details: by trial number, see `Runs.details`.
         seeds: the seeds of a verification.
-        full_rate: how the runs met the full learning rate.
+        full_rate: how the runs met the full learning rate; None if there is no remedy.
         spent: why it ended before all was settled, "" if it did not.
         frontiers: of the causes that are two numbers, if asked for.
         keep: settings that the user would rather not change.
@@ -29,7 +30,7 @@ class Safe:
     rows: tuple[Mapping[str, Any], ...] = ()
     details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
-    full_rate: str = ""
+    full_rate: Prefix | None = None
     spent: str = ""
     frontiers: tuple[Frontier, ...] = ()
     keep: frozenset[str] = frozenset()
@@ -41,12 +42,16 @@ class Safe:
 
     @property
     def best(self) -> Remedy | None:
-        """The verified remedy that gives up least, else the one that is farthest. A known alternative that nobody has run
-        yet is none."""
-        kept = [remedy for remedy in self.remedies if remedy.status in ("verified", "healthy") or _is_reset(remedy)]
+        """The verified remedy that gives up least, else the one that is farthest. A known alternative that nobody has
+        run yet is none."""
+        kept = [
+            remedy
+            for remedy in self.remedies
+            if remedy.status in (Status.VERIFIED, Status.HEALTHY) or _is_reset(remedy)
+        ]
         return kept[0] if kept else None
 
 
 def _is_reset(remedy: Remedy) -> bool:
     """Whether it is not rejected and a correction, which has passed at least."""
-    return remedy.status != "rejected" and set(remedy.candidate.changes) == set(remedy.candidate.resets)
+    return remedy.status is not Status.REJECTED and set(remedy.candidate.changes) == set(remedy.candidate.resets)

@@ -1,8 +1,8 @@
 """Where does it stop being healthy? Bisection between a healthy and an unhealthy value, when failures can be random.
 
 A pure function from what was seen to the next value to try. The threshold lies in one of the cells between
-neighbouring values of an `SearchRange`. A value beyond it fails with an unknown probability, the same for all of them; one
-below it hardly ever does. Both unknowns, the cell and the probability, have a posterior on a small grid, and the
+neighbouring values of a `SearchRange`. A value beyond it fails with an unknown probability, the same for all of them;
+one below it hardly ever does. Both unknowns, the cell and the probability, have a posterior on a small grid, and the
 next value is the one whose outcome tells most about the cell (Burnashev & Zigangirov 1974 bisect noisily with a known
 error rate; here it is learned, as a failure's rate is what nobody knows beforehand).
 

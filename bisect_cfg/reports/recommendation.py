@@ -11,8 +11,9 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import configuration_of, equal
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.edits import Change, Edit, Edits, find_edits
-from bisect_cfg.recommend.plan import Remedy, SafeRange
+from bisect_cfg.recommend.plan import Candidate, Remedy, SafeRange, Status
 from bisect_cfg.recommend.published import published_for
+from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.frontiers import as_data
 from bisect_cfg.reports.safe_config import TITLE, safe_yaml
 from bisect_cfg.reports.text import show
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 PUBLISHED = 4
 """How many published values are shown beside a setting."""
+
+UNTRIED = "untried"
+"""The status of an alternative that no run says anything about."""
 
 UNVERIFIED = "Found by bisect-cfg: NOT VERIFIED over a longer horizon; short runs of it were healthy."
 PASSED = "Found by bisect-cfg: your configuration with the least change that passed (short runs, not verified)."
@@ -39,22 +43,21 @@ def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> di
     """
     if answer.report is None or answer.settings is None:
         return None
-    if answer.safe is None:
-        found = _of_a_correction(answer)
-    elif answer.safe.best is None:
+    safe, best = answer.safe, _unverified(answer) if answer.safe is None else answer.safe.best
+    if best is None:
         return None
+    found = {"configuration": {**answer.settings.bad, **best.changes}, **_as_data(answer, best)}
+    if best.status is Status.OPEN:
+        found["evidence"] = _seen_in_search(answer, best)
+    if safe is None:
+        del found["status"]  # of a phase that was left out
     else:
-        found = _of_a_way(answer, answer.safe.best)
-        found["alternatives"] = [
-            _other_way(answer, remedy) for remedy in answer.safe.remedies if remedy is not answer.safe.best
-        ]
-        found["seeds"] = list(answer.safe.seeds)
-        found["full_rate"] = answer.safe.full_rate
-        found["unsettled"] = _unsettled(answer)
-        found["not_kept"] = answer.safe.not_kept
-        found["frontiers"] = [as_data(frontier) for frontier in answer.safe.frontiers]
-    if found is None:
-        return None
+        found["alternatives"] = [_as_data(answer, remedy) for remedy in safe.remedies if remedy is not best]
+        found["seeds"] = list(safe.seeds)
+        found["full_rate"] = str(safe.full_rate)
+        found["unsettled"] = _unsettled(safe)
+        found["not_kept"] = safe.not_kept
+        found["frontiers"] = [as_data(frontier) for frontier in safe.frontiers]
     found["first"] = first_of_all(answer.report.causes, issue)
     edits = edits_of(answer, found["changes"])
     found["edits"] = [_edit(edit) for edit in edits.edits]
@@ -73,53 +76,34 @@ def title_of(found: Mapping[str, Any]) -> str:
     """The first line of safe_config.yaml."""
     if found["verified"]:
         return TITLE
-    return UNVERIFIED if found.get("status") else PASSED
+    return UNVERIFIED if found.get("status") == Status.HEALTHY else PASSED
 
 
-def _of_a_correction(answer: Answer) -> dict[str, Any] | None:
-    """Of the corrections that always passed, the one that was run most often: the certificate rests on it."""
+def _unverified(answer: Answer) -> Remedy | None:
+    """What there is without the phase that looks for safe values: of the corrections that always passed, the one that
+    was run most often, as the certificate rests on it; else the passing configuration nearest to the user's."""
     report, settings = answer.report, answer.settings
-    if report.safe_configuration is None:
+    safe = report.safe_configuration
+    if safe is None:
         return None
-    safe, passes = report.safe_configuration, None
-    tested = [
-        c.passes for c in report.corrections if c.passes.subset is not None and c.passes.seen == c.passes.runs > 0
-    ]
+    tested = [c for c in report.corrections if c.passes.subset is not None and c.passes.seen == c.passes.runs > 0]
     if tested:
-        passes = max(tested, key=lambda claim: claim.runs)
-        safe = configuration_of(passes.subset, settings.good, settings.bad)
-    return {
-        "configuration": dict(safe),
-        "changes": _changes(settings, safe),
-        "verified": False,
-        "evidence": None if passes is None else as_claim(passes),
-        "steps": answer.horizon,
-    }
+        most = max(tested, key=lambda correction: correction.passes.runs)
+        safe = configuration_of(most.passes.subset, settings.good, settings.bad)
+    changes = {name: value for name, value in safe.items() if not equal(value, settings.bad[name])}
+    return Remedy(Candidate(changes, resets=tuple(changes)), changes, Status.OPEN, steps=answer.horizon, tried=True)
 
 
-def _of_a_way(answer: Answer, remedy: Remedy) -> dict[str, Any]:
-    found = {"configuration": {**answer.settings.bad, **remedy.changes}, **_way(answer, remedy)}
-    if remedy.status == "open":  # all there is to say for it is what the search saw
-        same = [c.passes for c in answer.report.corrections if set(c.parameters) == set(remedy.changes)]
-        found["evidence"] = as_claim(same[0]) if same else None
-    return found
-
-
-def _other_way(answer: Answer, remedy: Remedy) -> dict[str, Any]:
-    """A way that is not the one recommended; it may be one that nobody has tried."""
-    untried = remedy.status == "open" and not remedy.tried
-    return {**_way(answer, remedy), **({"status": "untried"} if untried else {})}
-
-
-def _way(answer: Answer, remedy: Remedy) -> dict[str, Any]:
-    """One remedy, as in result.json."""
-    settings, safe = answer.settings, {**answer.settings.bad, **remedy.changes}
-    changes = _changes(settings, safe)
+def _as_data(answer: Answer, remedy: Remedy) -> dict[str, Any]:
+    """A remedy in the form of result.json."""
+    settings = answer.settings
+    changes = _changes(settings, {**settings.bad, **remedy.changes})
     known = {**settings.capture.args.resolved, **settings.bad}
+    untried = remedy.status is Status.OPEN and not remedy.tried and not (answer.safe and remedy is answer.safe.best)
     return {
         "changes": changes,
-        "verified": remedy.status == "verified",
-        "status": remedy.status,
+        "verified": remedy.status is Status.VERIFIED,
+        "status": UNTRIED if untried else remedy.status,
         "evidence": {"seen": len(remedy.passed), "runs": len(remedy.passed), "trials": list(remedy.passed)},
         "steps": remedy.steps,
         "failure_rate_at_most": None if remedy.bound is None else round(remedy.bound, 4),
@@ -137,6 +121,17 @@ def _way(answer: Answer, remedy: Remedy) -> dict[str, Any]:
             for name in changes
         },
     }
+
+
+def _seen_in_search(answer: Answer, remedy: Remedy) -> dict[str, Any] | None:
+    """How often a remedy passed as a correction, where nothing else speaks for it."""
+    names = set(remedy.changes)
+    rest = {factor.name for factor in answer.settings.factors} - names
+    for correction in answer.report.corrections:
+        claim = correction.passes
+        if claim.subset is not None and (set(claim.subset) == rest or set(correction.parameters) == names):
+            return as_claim(claim)
+    return None
 
 
 def _range(found: SafeRange) -> dict[str, Any]:
@@ -175,16 +170,12 @@ def first_of_all(causes: Sequence[Any], issue: Mapping[str, Any] | None) -> str:
     return f"{issue['cures'][0].strip()} Then keep {', '.join(named)}: the change below is only the workaround."
 
 
-def _unsettled(answer: Answer) -> list[str]:
-    if not answer.safe.spent:
+def _unsettled(safe: Safe) -> list[str]:
+    """Why the phase ended before its time, and of each remedy that it had begun what is open."""
+    if not safe.spent:
         return []
-    found = []
-    for remedy in answer.safe.remedies:
-        if not remedy.tried and remedy is not answer.safe.best:
-            continue
-        names = ", ".join(remedy.changes)
-        found += [f"{names}: {what}" for what in remedy.unsettled]
-    return [answer.safe.spent, *found]
+    begun = [remedy for remedy in safe.remedies if remedy.tried or remedy is safe.best]
+    return [safe.spent, *(f"{', '.join(remedy.changes)}: {what}" for remedy in begun for what in remedy.unsettled)]
 
 
 # ----------------------------------------------------------------------------------------------- what to change

@@ -11,11 +11,12 @@ from rich.text import Text
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import equal
-from bisect_cfg.recommend.plan import failure_bound
+from bisect_cfg.recommend.plan import Status, failure_bound
+from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.frontiers import in_lines, span
-from bisect_cfg.reports.recommendation import in_words
+from bisect_cfg.reports.recommendation import UNTRIED, in_words
 from bisect_cfg.trials.verdict import SILENT_KINDS
 
 OTHERS_SHOWN = 4
@@ -74,7 +75,7 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
                 "   everything else as you have it  (safe_config.yaml)",
             )
         )
-        _print_lines(console, _evidence(found, result["horizon"]))
+        _print_lines(console, _evidence(found, answer.safe.full_rate))
     else:
         console.print(
             Text.assemble(
@@ -89,9 +90,9 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
     for remedy in others[:OTHERS_SHOWN]:
         runs = f"healthy {remedy['evidence']['seen']}/{remedy['evidence']['runs']}"
         console.print(Text.assemble(("Or  ", "bold"), (in_words(remedy["changes"]), "green"), f"   {runs}"))
-        _print_lines(console, _ranges(remedy) or ([_first_sentence(remedy["why"])] if remedy["why"] else []))
+        _print_lines(console, _ranges(remedy) or ([" ".join(remedy["why"].split())] if remedy["why"] else []))
     for remedy in found.get("alternatives", ()):
-        if remedy["status"] == "rejected":
+        if remedy["status"] == Status.REJECTED:
             console.print(Text(f"Not recommended  {in_words(remedy['changes'])}   {remedy['rejected']}", style="dim"))
             if _only_delays(result, remedy):
                 advice = (
@@ -99,7 +100,7 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
                     "Check with a larger --steps."
                 )
                 console.print(Text(f"{INDENT}{advice}", style="yellow"))
-    left = [remedy for remedy in found.get("alternatives", ()) if remedy["status"] in ("untried", "open", "healthy")]
+    left = [remedy for remedy in found.get("alternatives", ()) if remedy["status"] in (UNTRIED, Status.OPEN, Status.HEALTHY)]
     if left:
         names = "; ".join(_known(remedy) for remedy in left)
         more = 1 + len(others) + len(left)
@@ -108,8 +109,8 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
         title, *rows = in_lines(frontier)
         console.print(Text.assemble(("Together  ", "bold"), title))
         _print_lines(console, rows)
-    for what in found.get("unsettled", ()):
-        console.print(Text(f"Not settled: {what}" if not what.endswith(".") else what, style="yellow"))
+    for position, what in enumerate(found.get("unsettled", ())):  # the first says why it ended
+        console.print(Text(f"Not settled: {what}" if position else what, style="yellow"))
     for label, command in answers.commands(answer).items():
         console.print(Text.assemble((f"{label} by hand:", "dim"), f"  {command}"))
 
@@ -124,15 +125,15 @@ def _print_none(console: Console, answer: Any) -> None:
         console.print(Text(f"{INDENT}{in_words(changes)}: {remedy.rejected or 'not tried'}"))
 
 
-def _evidence(found: Mapping[str, Any], horizon: int) -> list[str]:
+def _evidence(found: Mapping[str, Any], full_rate: Prefix) -> list[str]:
     runs, steps = found["evidence"]["runs"], found["steps"]
     more = MORE_SEEDS if runs < MORE_SEEDS else 2 * runs
     lines = [
-        f"Healthy in {runs} of {runs} runs of {steps} steps, each with its own seed. This rules out a failure rate above "
-        f"{found['failure_rate_at_most']:.0%} (at 95 %); --verify-seeds {more}, above {failure_bound(more):.0%}."
+        f"Healthy in {runs} of {runs} runs of {steps} steps, each with its own seed. This rules out a failure rate "
+        f"above {found['failure_rate_at_most']:.0%} (at 95 %); --verify-seeds {more}, above {failure_bound(more):.0%}."
     ]
-    if "warmup" in found["full_rate"]:
-        lines.append(f"The runs went {found['full_rate']}.")
+    if full_rate.warmup:
+        lines.append(f"The runs went {full_rate}.")
     lines += _ranges(found)
     for name, change in found["changes"].items():
         lines += _published(name, found["published"].get(name, ()), change["from"])
@@ -171,7 +172,7 @@ def _published(name: str, values: Any, own: Any) -> list[str]:
 
 
 def _passes(found: Mapping[str, Any]) -> str:
-    if found.get("status") == "healthy":
+    if found.get("status") == Status.HEALTHY:
         return "healthy in short runs only"
     evidence = found["evidence"]
     seen = f"{evidence['seen']}/{evidence['runs']}" if evidence and evidence["runs"] else "once"
@@ -194,7 +195,7 @@ def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
 def _known(remedy: Mapping[str, Any]) -> str:
     """A remedy that nobody has verified: what it changes, or may still come to."""
     changes = in_words(remedy["changes"])
-    return f"{changes} (healthy in short runs)" if remedy["status"] == "healthy" else changes
+    return f"{changes} (healthy in short runs)" if remedy["status"] == Status.HEALTHY else changes
 
 
 def _only_delays(result: Mapping[str, Any], remedy: Mapping[str, Any]) -> bool:
@@ -207,10 +208,6 @@ def _only_delays(result: Mapping[str, Any], remedy: Mapping[str, Any]) -> bool:
         and all(equal(change["to"], cause["parameters"][name]["good"]) for name, change in remedy["changes"].items())
         for cause in result["causes"]
     )
-
-
-def _first_sentence(words: str) -> str:
-    return " ".join(words.split())
 
 
 def _line(console: Console, label: str, words: str, style: str) -> None:

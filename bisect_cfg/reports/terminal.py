@@ -24,8 +24,12 @@ from bisect_cfg.reports.report import Cause
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
 from bisect_cfg.trials.runs import Run
 
-STYLES = {"pass": "green", "fail": "red", "unresolved": "yellow"}
-WORDS = {"pass": "passes", "fail": "fails", "unresolved": "unresolved"}
+OUTCOMES = {
+    Outcome.PASS: ("passes", "green"),
+    Outcome.FAIL: ("fails", "red"),
+    Outcome.UNRESOLVED: ("unresolved", "yellow"),
+}
+"""The word and the colour of an outcome."""
 
 REFRESH_PER_SECOND = 8
 """Smooth enough for a clock that counts seconds, and nothing beside a training."""
@@ -160,15 +164,22 @@ class View(Listener):
         return "only " + _few([name for name in everything if name in subset])
 
     def _trial_line(self, event: Any) -> None:
-        outcome, result = event.outcome.value, event.result
-        said = f"step {result.step}" if outcome == "fail" else f"{result.step} steps"
-        if outcome == "unresolved":
+        outcome, result = event.outcome, event.result
+        if outcome is Outcome.UNRESOLVED:
             said = f"a different failure: {result.signature}"
-        number = f"{event.request.number:>4}  "
+        elif outcome is Outcome.PASS:
+            said = text.count(result.step, "step")
+        else:
+            said = f"step {result.step}" if result.step else "before training"
+        word, style = OUTCOMES[outcome]
         row = Text.assemble(
-            (number, "dim"), (f"{WORDS[outcome]:<{OUTCOME_WIDTH}}", STYLES[outcome]), f" {self._asked(event.request)}",
-            (f"  ({said}, {text.duration(result.seconds)})", "dim"), overflow="ellipsis", no_wrap=self._live is not None,
-        )  # fmt: skip
+            (f"{event.request.number:>4}  ", "dim"),
+            (f"{word:<{OUTCOME_WIDTH}}", style),
+            f" {self._asked(event.request)}",
+            (f"  ({said}, {text.duration(result.seconds)})", "dim"),
+            overflow="ellipsis",
+            no_wrap=self._live is not None,
+        )
         self._line(row)
 
     def _render(self) -> Group:
@@ -191,7 +202,7 @@ class View(Listener):
                 (elapsed, "dim"),
             )
         )
-        for number, (asked, steps, horizon) in self._running.items():
+        for asked, steps, horizon in self._running.values():
             of = f"/{horizon}" if horizon else ""
             parts.append(
                 Text.assemble(("  testing ", ""), (asked, "cyan"), (f"  step {steps}{of}", "dim"), no_wrap=True)
@@ -299,8 +310,9 @@ def _print_causes(console: Console, answer: Answer, result: dict[str, Any]) -> N
     if report.causes and (report.reproduction_rate or 1.0) < 1.0:
         low, high = report.reproduction_interval or (0.0, 1.0)
         console.print(
-            f"The failure is random: of all runs with a cause it showed in {report.reproduction_rate:.0%} (95 % interval: "
-            f"{low:.0%} to {high:.0%}).\nThe counts above are of one configuration each; the answer weighs all of them.",
+            f"The failure is random: of all runs with a cause it showed in {report.reproduction_rate:.0%} "
+            f"(95 % interval: {low:.0%} to {high:.0%}).\n"
+            "The counts above are of one configuration each; the answer weighs all runs.",
             highlight=False,
         )
     if report.causes:

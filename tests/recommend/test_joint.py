@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.recommend.joint import PART, Pair, known_points, mapped, next_question, pairs
+from bisect_cfg.recommend.joint import Pair, known_points, mapped, next_question, pairs
 from bisect_cfg.recommend.plan import Terms
-from bisect_cfg.recommend.runs import Ran, key_of
+from bisect_cfg.recommend.runs import Part, Ran, key_of
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 from bisect_cfg.reports.frontiers import as_data, in_lines
 
@@ -65,7 +65,7 @@ def test_the_questions_lead_to_the_frontier_and_end(power: float, reach: float) 
     assume(not healthy(BAD))
     runs: list[Ran] = []
     while (question := next_question(PROBLEM, PAIR, runs)) is not None:
-        assert question.part == PART and question.steps == 12
+        assert question.part == Part.FRONTIER and question.steps == 12
         assert {n: v for n, v in question.configuration.items() if v != BAD[n]}.keys() <= {
             "learning_rate",
             "temperature",

@@ -17,7 +17,7 @@ from bisect_cfg.recommend.search_range import search_range_of
 
 BAD = {"learning_rate": 1e-2, "model.dtype": "fp16", "optim": "plain", "epsilon": 0.0}
 LR = search_range_of("learning_rate", 1e-6, 1e-2)
-STARTS = [
+CANDIDATES = [
     Candidate({"optim": "fused"}, (), "why", "s", ("optim",), 0),
     Candidate({"epsilon": 1e-6}, (), "why", "s", (), 1),
     Candidate({"model.dtype": "fp32"}, (), "", "", ("model.dtype",)),
@@ -57,7 +57,7 @@ class World:
     def seconds(self) -> float:
         return sum(ran.seconds for ran in self.runs)
 
-    def finish(self, budget: Budget, candidates=STARTS, keep=()):
+    def finish(self, budget: Budget, candidates=CANDIDATES, keep=()):
         for _ in range(300):
             remedies, questions, _ = look(terms(), candidates, self.runs, budget, keep)
             if not questions:
@@ -134,25 +134,25 @@ def test_a_remedy_that_steps_back_behind_another_has_to_wait():
 
 
 def test_two_remedies_that_come_to_the_same_are_one():
-    candidates = [STARTS[2], dataclasses.replace(STARTS[2], why="again", merit=3)]
+    candidates = [CANDIDATES[2], dataclasses.replace(CANDIDATES[2], why="again", merit=3)]
     remedies, _, _ = look(terms(), candidates, [], Budget(0.0, SECOND))
     assert len(remedies) == 1
 
 
 def test_with_workers_the_rest_of_the_first_remedy_runs_at_once_and_no_more_than_the_budget_allows():
-    _, questions, _ = look(terms(), STARTS, [], Budget(0.0, SECOND, workers=8))
+    _, questions, _ = look(terms(), CANDIDATES, [], Budget(0.0, SECOND, workers=8))
     assert len(questions) == 3
-    _, questions, _ = look(terms(), STARTS, [], Budget(2.5 * 3 * 40 * SECOND, SECOND, workers=8))
+    _, questions, _ = look(terms(), CANDIDATES, [], Budget(2.5 * 3 * 40 * SECOND, SECOND, workers=8))
     assert len(questions) == 6
-    _, rest, _ = look(terms(), STARTS, [], Budget(0.0, SECOND, workers=8), running=questions[:1])
+    _, rest, _ = look(terms(), CANDIDATES, [], Budget(0.0, SECOND, workers=8), running=questions[:1])
     assert [q.seed for q in rest] == [1, 2]
 
 
 def test_one_unhealthy_run_decides_a_verification():
-    remedies, questions, still = look(terms(), STARTS[:1], [], Budget(0.0, SECOND, workers=3))
+    remedies, questions, still = look(terms(), CANDIDATES[:1], [], Budget(0.0, SECOND, workers=3))
     assert len(questions) == 3 == len(still)
     unhealthy = Ran(questions[1].key, 40, False, 0, 3, "collapsed", 1.0)
-    remedies, questions, still = look(terms(), STARTS[:1], [unhealthy], Budget(0.0, SECOND, workers=3))
+    remedies, questions, still = look(terms(), CANDIDATES[:1], [unhealthy], Budget(0.0, SECOND, workers=3))
     assert remedies[0].status == "rejected" and questions == [] == still
 
 
@@ -168,11 +168,11 @@ def test_whatever_the_world_is_like(seed, seconds, remedies):
         return configuration["learning_rate"] <= limit if name == "learning_rate" else fine[name]
 
     world = World(healthy)
-    remedies = world.finish(Budget(seconds, SECOND, remedies))
-    verified = [remedy for remedy in remedies if remedy.status == "verified"]
+    found = world.finish(Budget(seconds, SECOND, remedies))
+    verified = [remedy for remedy in found if remedy.status == "verified"]
     possible = sum(fine[name] for name in ("model.dtype", "optim", "epsilon")) + 1
     assert len(verified) >= min(remedies or 1, possible)
     if remedies is None and len(verified) > 1:
         assert world.seconds <= seconds * 1.25 + 1.0
     assert len({(q.key, q.steps) for q in world.asked}) == len(world.asked), "asked twice"
-    assert all(remedy.loss == round(loss(remedy.candidate, remedy.changes), 4) for remedy in remedies)
+    assert all(remedy.loss == round(loss(remedy.candidate, remedy.changes), 4) for remedy in found)
