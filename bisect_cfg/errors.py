@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+_TWO_DOTS = re.compile(r"(?<!\.)\.\.(?=\s|$)")
+
 
 class InputError(Exception):
     """Something about the input stands in the way.
 
     Args:
-        message: what happened, where.
+        message: what happened, where. What it quotes of others may end in a dot of its own.
         advice: what to do about it.
     """
 
@@ -15,8 +19,8 @@ class InputError(Exception):
     """The exit status that it means."""
 
     def __init__(self, message: str, advice: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = _TWO_DOTS.sub(".", message)
+        super().__init__(self.message)
         self.advice = advice
 
     def __str__(self) -> str:

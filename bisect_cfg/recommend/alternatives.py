@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bisect_cfg.configuration import equal
+from bisect_cfg.configuration import Configuration, equal
 from bisect_cfg.parameters import NAMESPACES, canonical, spelled
 from bisect_cfg.recommend import facts
 from bisect_cfg.recommend.facts import DataError
@@ -42,7 +42,7 @@ class Alternative:
         source: addresses, or "measured", separated by ", ".
     """
 
-    settings: Mapping[str, Any]
+    settings: Configuration
     why: str
     source: str
 
@@ -52,14 +52,14 @@ class Entry:
     """One situation and its alternatives, as the data file has them."""
 
     id: str
-    cause: Mapping[str, Any]
-    where: Mapping[str, Any]
+    cause: Configuration
+    where: Configuration
     alternatives: tuple[Alternative, ...]
 
 
 def alternatives_for(
     cause: Mapping[str, tuple[Any, Any]],
-    configuration: Mapping[str, Any],
+    configuration: Configuration,
     known: Collection[str] | None = None,
 ) -> list[Alternative]:
     """Known alternatives for a cause, in order of merit.
@@ -94,13 +94,13 @@ def alternatives_for(
     return found
 
 
-def _fits(entry: Entry, inside: set[str], bad: Mapping[str, Any]) -> bool:
+def _fits(entry: Entry, inside: set[str], bad: Configuration) -> bool:
     return all(name in inside and facts.agrees(value, bad[name]) for name, value in entry.cause.items()) and all(
         name not in bad or facts.agrees(value, bad[name]) for name, value in entry.where.items()
     )
 
 
-def _same(name: str, value: Any, bad: Mapping[str, Any]) -> bool:
+def _same(name: str, value: Any, bad: Configuration) -> bool:
     return name in bad and equal(facts.plain(bad[name]), value)
 
 

@@ -5,11 +5,11 @@ Pure: corrections, causes and known alternatives in, starting points out, ordere
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bisect_cfg.configuration import equal
+from bisect_cfg.configuration import Configuration, equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.plan import Candidate, Remedy, Status
@@ -29,19 +29,19 @@ OUTSIDE = 0.1
 """... and for each setting it changes that is not at issue otherwise: of two remedies that serve as well, the one that
 leaves the rest alone is nearer to what the user wanted."""
 
-Mover = Callable[[str, Mapping[str, Any]], SearchRange | None]
+Mover = Callable[[str, Configuration], SearchRange | None]
 """(setting, rest of the changes) -> the values worth trying between good and bad, None if it is no range."""
 
 
 def candidates_for(
-    good: Mapping[str, Any],
-    bad: Mapping[str, Any],
+    good: Configuration,
+    bad: Configuration,
     causes: Sequence[Collection[str]],
     corrections: Sequence[Sequence[str]],
     range_for: Mover,
     alternatives: Sequence[Sequence[Alternative]],
     keep: Collection[str] = (),
-    identity: Callable[[Mapping[str, Any]], Any] = lambda changes: None,
+    identity: Callable[[Configuration], Any] = lambda changes: None,
 ) -> list[Candidate]:
     """All remedies worth following, the one that should give up least first.
 
@@ -92,7 +92,7 @@ def rest_of(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[st
     return min(fitting, key=len, default=())
 
 
-def _same(left: Mapping[str, Any], right: Mapping[str, Any], identity: Callable[[Mapping[str, Any]], Any]) -> bool:
+def _same(left: Configuration, right: Configuration, identity: Callable[[Configuration], Any]) -> bool:
     """Whether two remedies set the same, or come to the same; switched off and not switched on are the same."""
     off, one = (None, False), identity(left)
     if one is not None and one == identity(right):
@@ -116,7 +116,7 @@ def weight(name: str, keep: Collection[str] = ()) -> float:
     return parameter(name).weight * (KEEP if name in keep or bare in keep else 1.0)
 
 
-def loss(candidate: Candidate, changes: Mapping[str, Any], keep: Collection[str] = ()) -> float:
+def loss(candidate: Candidate, changes: Configuration, keep: Collection[str] = ()) -> float:
     """What the user gives up with these changes: by setting, its weight times how far it is from what they wanted.
 
     Args:

@@ -8,13 +8,13 @@ shown already; and here a run is judged.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bisect_cfg.capture.captured import fields_of
 from bisect_cfg.capture.settings import DEFAULT, build_item
-from bisect_cfg.configuration import Purpose, equal
+from bisect_cfg.configuration import Configuration, Purpose, equal
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.recommend import facts, healthy, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
@@ -147,7 +147,7 @@ class Case:
             self.identity,
         )
 
-    def identity(self, changes: Mapping[str, Any]) -> str | None:
+    def identity(self, changes: Configuration) -> str | None:
         """What the user's configuration with these changes comes to, as the library resolves it; None if it cannot be
         built. Equal for ``model.dtype`` at its default and at float32, where the model is loaded so by default."""
         settings = self._settings
@@ -190,7 +190,7 @@ class Case:
         corrections = [correction.parameters for correction in self._report.corrections]
         return joint.pairs(self._settings.good, causes, corrections, self.search_range)
 
-    def search_range(self, name: str, changes: Mapping[str, Any]) -> SearchRange | None:
+    def search_range(self, name: str, changes: Configuration) -> SearchRange | None:
         """The values of a setting worth trying, with these changes to the user's configuration; see `Mover`."""
         factor = next(factor for factor in self._settings.factors if factor.name == name)
         kind = self._settings.capture.args.types.get(name, "") if factor.kind == "args" else ""
@@ -241,11 +241,11 @@ class Case:
                 found.append(Ran(key, steps, judged.healthy, row["number"], judged.failed_at, judged.text))
         return found
 
-    def values(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
+    def values(self, configuration: Configuration) -> dict[str, Any]:
         """The training config's settings under a configuration, by bare name."""
         return {**self._resolved, **configuration}
 
-    def prefix(self, configuration: Mapping[str, Any], steps: int) -> Prefix:
+    def prefix(self, configuration: Configuration, steps: int) -> Prefix:
         """How a run of a configuration that wants so many steps meets the full learning rate."""
         return prefix_for(self.values(configuration), self._total, steps, self._horizon)
 
@@ -265,7 +265,7 @@ class Case:
         """Whether a run was healthy."""
         seen, values = run.seen, self.values(question.configuration)
         if seen.invalid is not None:
-            return Judgement(False, f"cannot be built: {seen.invalid}", 0, "invalid")
+            return Judgement(False, f"cannot be built: {seen.invalid.rstrip('.')}", 0, "invalid")
         if seen.died is not None:
             return Judgement(False, text.failure(seen), seen.step, str(seen.died))
         rows = run.traces.metrics.rows

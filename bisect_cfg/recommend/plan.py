@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from bisect_cfg.configuration import Configuration
 from bisect_cfg.recommend.runs import Part, Question, Ran
 from bisect_cfg.recommend.search_range import SearchRange
 from bisect_cfg.recommend.threshold import Bracket, Seen, bracket, next_value
@@ -68,7 +69,7 @@ class Candidate:
         outside: how many settings it changes that are no factors.
     """
 
-    changes: Mapping[str, Any]
+    changes: Configuration
     ranges: tuple[SearchRange, ...] = ()
     why: str = ""
     source: str = ""
@@ -124,7 +125,7 @@ class Remedy:
     """
 
     candidate: Candidate
-    changes: Mapping[str, Any]
+    changes: Configuration
     status: Status
     ranges: tuple[SafeRange, ...] = ()
     passed: tuple[int, ...] = ()
@@ -162,12 +163,12 @@ class Terms:
         known: (healthy, unhealthy) runs of the bad end, from the search.
     """
 
-    bad: Mapping[str, Any]
-    steps_for: Callable[[Mapping[str, Any], int], int]
+    bad: Configuration
+    steps_for: Callable[[Configuration, int], int]
     horizon: int
     verify_steps: int
     verify_seeds: int = 3
-    is_valid: Callable[[Mapping[str, Any]], bool] = lambda configuration: True
+    is_valid: Callable[[Configuration], bool] = lambda configuration: True
     margin: float = MARGIN
     known: tuple[int, int] = (0, 1)
 
@@ -225,7 +226,7 @@ class _Walk:
             raise _Missing(*missing)
         return answers
 
-    def question(self, configuration: dict[str, Any], seed: int, part: Part, reason: str) -> Question:
+    def question(self, configuration: Configuration, seed: int, part: Part, reason: str) -> Question:
         wanted = self.terms.verify_steps if part is Part.VERIFY else self.terms.horizon
         return Question(configuration, seed, self.terms.steps_for(configuration, wanted), part, reason)
 

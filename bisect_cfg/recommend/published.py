@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.configuration import Configuration
 from bisect_cfg.parameters import canonical
 from bisect_cfg.recommend import facts
 from bisect_cfg.recommend.facts import DataError
@@ -53,7 +54,7 @@ class Recipe:
 
     recipe: str
     source: str
-    settings: Mapping[str, Any]
+    settings: Configuration
     model: str = ""
     size: float | None = None
     tuning: str = ""
@@ -61,7 +62,7 @@ class Recipe:
     defaults: bool = False
 
 
-def published_for(name: str, configuration: Mapping[str, Any]) -> list[Published]:
+def published_for(name: str, configuration: Configuration) -> list[Published]:
     """What published recipes use for a setting, nearest to the user's case first.
 
     TRL's defaults lead, then recipes of the same tuning (LoRA or full) and, where the configuration names a model
@@ -92,7 +93,7 @@ def published_for(name: str, configuration: Mapping[str, Any]) -> list[Published
     ]
 
 
-def _size_of(configuration: Mapping[str, Any]) -> float | None:
+def _size_of(configuration: Configuration) -> float | None:
     """Billions of parameters, if the configuration names a model like `Qwen2.5-0.5B-Instruct`."""
     for name in _MODEL_NAMES:
         found = _SIZE.search(str(configuration.get(name, "")))

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bisect_cfg.configuration import Configuration
 from bisect_cfg.parameters import parameter
 
 LONGEST_WARMUP = 5
@@ -50,7 +51,7 @@ def total_steps(events: Sequence[Mapping[str, Any]]) -> int | None:
     return None
 
 
-def warmup_of(values: Mapping[str, Any], total: int | None) -> int | None:
+def warmup_of(values: Configuration, total: int | None) -> int | None:
     """Steps of warmup in a schedule; None if it is a share of an unknown number of steps.
 
     Args:
@@ -71,7 +72,7 @@ def warmup_of(values: Mapping[str, Any], total: int | None) -> int | None:
     return math.ceil(share * total) if total > 0 else None
 
 
-def prefix_for(values: Mapping[str, Any], total: int | None, steps: int, horizon: int) -> Prefix:
+def prefix_for(values: Configuration, total: int | None, steps: int, horizon: int) -> Prefix:
     """How a trial of a configuration that wants `steps` steps meets the full rate for at least a horizon.
 
     Args:
@@ -90,6 +91,6 @@ def prefix_for(values: Mapping[str, Any], total: int | None, steps: int, horizon
     return Prefix(steps, warmup, True)
 
 
-def left_out(values: Mapping[str, Any]) -> dict[str, Any]:
+def left_out(values: Configuration) -> dict[str, Any]:
     """What a trial sets in order to begin at the full rate."""
     return {name: 0 for name in ("warmup_steps", "warmup_ratio") if values.get(name)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,11 @@ PUBLISHED_SHOWN = 3
 
 MORE_SEEDS = 10
 """What is suggested to whoever wants to be surer: excludes failure rates above 26 %."""
+
+LONGEST_LINE = 60
+"""Lines of the user's files that are shown whole; of longer ones, what changes."""
+
+_ITEMS = re.compile(r"([,()\[\]{}])")
 
 INDENT = "       "
 
@@ -100,7 +107,9 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
                     "Check with a larger --steps."
                 )
                 console.print(Text(f"{INDENT}{advice}", style="yellow"))
-    left = [remedy for remedy in found.get("alternatives", ()) if remedy["status"] in (UNTRIED, Status.OPEN, Status.HEALTHY)]
+    left = [
+        remedy for remedy in found.get("alternatives", ()) if remedy["status"] in (UNTRIED, Status.OPEN, Status.HEALTHY)
+    ]
     if left:
         names = "; ".join(_known(remedy) for remedy in left)
         more = 1 + len(others) + len(left)
@@ -181,7 +190,7 @@ def _passes(found: Mapping[str, Any]) -> str:
 
 def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
     for edit in found["edits"]:
-        old, new = edit["old"].strip(), edit["new"].strip()
+        old, new = _difference(edit["old"].strip(), edit["new"].strip(), edit["settings"])
         where = "command line"
         if edit["file"] is not None:
             where = f"{answers.short_path(Path(edit['file']).absolute())}:{edit['line']}"
@@ -190,6 +199,18 @@ def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
     for missing in found.get("unplaced", ()):
         words = f"{missing['setting']}: {missing['why']}; {missing['add']}."
         console.print(Text(INDENT + words.replace(f"{Path.cwd()}/", ""), style="dim"))
+
+
+def _difference(old: str, new: str, settings: Sequence[str]) -> tuple[str, str]:
+    """A changed line and what it becomes; of a long one (a whole call in one line) only the items that differ."""
+    if len(old) <= LONGEST_LINE or not new:
+        return old, new
+    left, right = _ITEMS.split(old), _ITEMS.split(new)
+    same = len(os.path.commonprefix([left, right]))
+    tail = len(os.path.commonprefix([left[same:][::-1], right[same:][::-1]]))
+    shorter = ["".join(items[same : len(items) - tail]).strip(", ") for items in (left, right)]
+    named = all(any(name.rpartition(".")[2] in text for text in shorter) for name in settings)
+    return (shorter[0], shorter[1]) if named else (old, new)
 
 
 def _known(remedy: Mapping[str, Any]) -> str:

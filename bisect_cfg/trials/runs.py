@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from bisect_cfg.errors import InputError
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.verdict import Observation, observe
@@ -48,7 +49,11 @@ def _read_ending(folder: Path) -> tuple[Ending, dict[str, Any]] | None:
 
 
 def load_run(study: Path, number: int | str) -> Run | None:
-    """A run that ended before, read back from its folder; None if there is none that came to its end."""
+    """A run that ended before, read back from its folder; None if there is none that came to its end.
+
+    Raises:
+        InputError: its events are damaged. Without them it would seem to have died before it built a configuration.
+    """
     folder = study / "trials" / str(number)
     found = _read_ending(folder)
     if found is None:
@@ -56,8 +61,17 @@ def load_run(study: Path, number: int | str) -> Run | None:
     ending, kept = found
     traces = Traces.of(folder)
     traces.read()
+    if not traces.events.rows and (kept.get("steps") or _has_text(traces.events.path)):
+        raise InputError(
+            f"The study is damaged: {traces.events.path} holds no event of its run.",
+            "Put the file back, or start over with --restart (the old study is kept beside it).",
+        )
     seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
     return Run(seen, traces, folder, kept.get("horizon"), kept.get("level", ""), ending.costly)
+
+
+def _has_text(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 class Pauses:

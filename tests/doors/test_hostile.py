@@ -349,6 +349,12 @@ def test_caches_and_traces_of_the_study(study, name, text):
     assert_told(study("bisect", "train.py", "--study", "s", *QUICK), "Cause  bf16", status=0)
 
 
+@pytest.mark.parametrize("text", ["[]", "[]\n", "null\n3\n", ""])
+def test_events_of_the_first_run_that_say_nothing(study, text):
+    (study.folder / "s/trials/0/events.jsonl").write_text(text)
+    assert_told(study("bisect", "train.py", "--study", "s", *QUICK), "damaged", "trials/0/events.jsonl", "--restart")
+
+
 @pytest.mark.parametrize("text", ["no database at all, not even nearly", "SQLite format 3\0" + "x" * 5000])
 def test_database_of_the_study(study, text):
     for left in (study.folder / "s").glob("study.db-*"):

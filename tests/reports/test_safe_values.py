@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from bisect_cfg.recommend.published import published_for
@@ -46,7 +47,7 @@ def printed(recommendation, *, kind="signal", parameters=None, full_rate=AT_ONCE
         "failure": {"kind": kind},
         "causes": [{"parameters": parameters or {"bf16": {"good": False, "bad": True}}}],
     }
-    print_recommendation(Console(file=out, width=200, no_color=True), answer, result)
+    print_recommendation(Console(file=out, width=400, no_color=True), answer, result)
     return out.getvalue()
 
 
@@ -95,6 +96,25 @@ def test_a_wish_that_could_not_be_met_is_said():
 def test_a_line_that_is_added_is_shown_alone():
     edit = {"file": "train.py", "line": 4, "old": "", "new": "    adam_epsilon=1e-06,", "settings": ["adam_epsilon"]}
     assert "add adam_epsilon=1e-06" in printed(found(edits=[edit]))
+
+
+CALL = 'args = GRPOConfig(output_dir="out", learning_rate=1e-3, betas=(0.9, 0.99), {}num_generations=4)'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "settings", "said"),
+    [
+        (CALL.format("bf16=True, "), CALL.format("bf16=False, "), ["bf16"], "train.py:3  bf16=True  ->  bf16=False\n"),
+        (CALL.format("bf16=True, "), CALL.format(""), ["bf16"], "train.py:3  bf16=True  ->  (remove it)\n"),
+        (CALL.format(""), CALL.format("bf16=False, "), ["bf16"], "train.py:3  add bf16=False\n"),
+        ("bf16=True,", "bf16=False,", ["bf16"], "train.py:3  bf16=True,  ->  bf16=False,\n"),
+        # without the name it would say nothing
+        (CALL.format(""), CALL.format("").replace("0.99", "0.9"), ["betas"], f"{CALL.format('')}  ->  args ="),
+    ],
+)
+def test_of_a_long_line_what_changes_is_shown(old, new, settings, said):
+    edit = {"file": "train.py", "line": 3, "old": old, "new": new, "settings": settings}
+    assert said in printed(found(edits=[edit]))
 
 
 def test_what_could_not_be_placed_is_said_with_what_to_write():

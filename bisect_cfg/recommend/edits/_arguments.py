@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from bisect_cfg.configuration import equal
+from bisect_cfg.configuration import Configuration, equal
 from bisect_cfg.recommend.edits._place import Change, parsed, plain, same
 
 _FLAG = re.compile(r"(?P<flag>-{1,2}[A-Za-z][\w.-]*|[+~]{0,2}[A-Za-z_][\w.@/]*(?==))(?P<value>=.*)?", re.DOTALL)
@@ -48,7 +48,7 @@ def change_in(
     return None
 
 
-def added(values: dict[str, Any]) -> str:
+def added(values: Configuration) -> str:
     """Flags for settings that the command line does not have yet."""
     return " ".join(f"--{name} {_text(value)}" for name, value in values.items())
 

@@ -23,6 +23,7 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
+from bisect_cfg.configuration import Configuration
 from bisect_cfg.recommend.edits._place import (
     Change,
     Place,
@@ -204,7 +205,7 @@ def config_call(texts: Mapping[Path, str], config: str) -> tuple[Path, int] | No
     return (found[0][0].path, found[0][0].line(found[0][1])) if len(found) == 1 else None
 
 
-def added(texts: Mapping[Path, str], values: Mapping[str, Any], config: str) -> tuple[Path, str] | None:
+def added(texts: Mapping[Path, str], values: Configuration, config: str) -> tuple[Path, str] | None:
     """A source with further keywords in the one call that builds the training config: its path and its new text."""
     found = _config_calls(_sources(texts), (config,))
     if len(found) != 1 or not found[0][1].args:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bisect_cfg.configuration import equal
+from bisect_cfg.configuration import Configuration, equal
 from bisect_cfg.recommend.edits._place import Change, Place, plain, same, splice, whole_lines, without_item
 
 _ALIAS = re.compile(r"\s*:\s*(?P<alias>\*[^\s,\[\]{}]+)")
@@ -84,7 +84,7 @@ def places(path: Path, text: str, change: Change, names: Collection[str]) -> lis
     return found
 
 
-def added(path: Path, text: str, values: dict[str, Any], fields: Collection[str]) -> str | None:
+def added(path: Path, text: str, values: Configuration, fields: Collection[str]) -> str | None:
     """The text with further settings, in the mapping that holds the most of the training config.
 
     Args:
@@ -248,7 +248,7 @@ def _removed(text: str, entry: _Entry) -> tuple[str, str]:
     return splice(text, (*(whole_lines(text, *own, closing=":") or own), "")), entry.name
 
 
-def _checked(path: Path, before: str, after: str, names: Collection[str], wanted: Mapping[str, Any]) -> str | None:
+def _checked(path: Path, before: str, after: str, names: Collection[str], wanted: Configuration) -> str | None:
     """The new text, if all that has another value now is what was wanted; None otherwise.
 
     Args:
