@@ -15,6 +15,7 @@ from bisect_cfg.capture.script import find_script, interpreter
 from bisect_cfg.checks import checked, from_python
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.script import bisect_script
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def run(
     target: str, arguments: Sequence[str], python: str | None, options: Options, console: Console, live: bool | None
-) -> tuple[Answer, dict[str, Any]]:
+) -> tuple[Answer, JsonObject]:
     """Bisect, show it, write the study's files.
 
     Returns:
@@ -59,7 +60,7 @@ def recommend_again(
     arguments: Sequence[str] = (),
     python: str | None = None,
     trust: bool = False,
-) -> tuple[Answer, dict[str, Any]]:
+) -> tuple[Answer, JsonObject]:
     """Look for safe values of a study that was isolated before, and write its files anew.
 
     Args:
@@ -115,7 +116,7 @@ def recommend_again(
         ) from None
 
 
-def _of_right_shape(command: dict[str, Any], study: Path) -> dict[str, Any]:
+def _of_right_shape(command: JsonObject, study: Path) -> JsonObject:
     """The recorded command, if it is one that was written by us.
 
     Raises:
@@ -140,7 +141,7 @@ def _tuples(value: Any) -> Any:
     return tuple((one[0], one[1]) if isinstance(one, list) and len(one) == 2 else one for one in value)
 
 
-def _trusted_python(study: Path, command: Mapping[str, Any], python: str | None, trust: bool) -> str | None:
+def _trusted_python(study: Path, command: JsonObject, python: str | None, trust: bool) -> str | None:
     """The interpreter to run what a study's folder asks for.
 
     A folder can come from anywhere, and what it holds would be run. So it must have been written where it lies, and the
@@ -167,7 +168,7 @@ def _trusted_python(study: Path, command: Mapping[str, Any], python: str | None,
     return named
 
 
-def shown(command: Mapping[str, Any]) -> str:
+def shown(command: JsonObject) -> str:
     """A study's command as one would type it."""
     words = [command["python"] or sys.executable, command["target"], *command["arguments"]]
     return f"cd {shlex.quote(command['folder'])} && {shlex.join(words)}"

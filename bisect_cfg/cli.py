@@ -8,13 +8,16 @@ from __future__ import annotations
 import contextlib
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bisect_cfg import crash, interrupts
 from bisect_cfg.entry import INTERRUPTED
 from bisect_cfg.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SCRIPT_FLAG_ADVICE = "Options of your script go after `--`: bisect-cfg bisect train.py -- --config my.yaml"
 
@@ -27,7 +30,7 @@ class _Number(click.ParamType):
     def __init__(self, least: float = -math.inf, most: float = math.inf, above: bool = False) -> None:
         self._bounds = (least, most, above)
 
-    def convert(self, value: Any, param: Any, context: Any) -> float:
+    def convert(self, value: str, param: click.Parameter | None, context: click.Context | None) -> float:
         from bisect_cfg.capture.names import finite_number
 
         try:
@@ -41,7 +44,9 @@ MORE_THAN_ANYONE_WAITS = 1e9
 
 
 class _Group(click.Group):
-    def resolve_command(self, context: click.Context, arguments: list[str]) -> Any:
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(context, arguments)
         except click.UsageError:
@@ -56,114 +61,152 @@ def cli() -> None:
     """Find which of your settings break a GRPO run, with short real trials, and prove it."""
 
 
-def _safe_value_options(command: Any) -> Any:
-    """Options of the search for safe values, for the two commands that have it."""
-    for option in reversed(
-        (
-            click.option("--keep", multiple=True, metavar="NAME", help="Prefer remedies that leave this setting as it is."),
-            click.option("--margin", type=_Number(0, 1), default=0.5, show_default=True, help="How far a safe value stays back from the last healthy one, as a share of the way back to the good value."),
-            click.option("--ratio", type=_Number(1, 100, above=True), default=1.5, show_default=True, help="How narrowly a threshold is bracketed: at most this ratio between the unhealthy and the healthy value."),
-            click.option("--verify-steps", type=click.IntRange(1), help="Optimizer steps of each verification run. [four times a trial's, at least 30]"),
-            click.option("--frontier", type=click.IntRange(1), metavar="RUNS", help="If a cause has two numeric settings, also map how far they can go together, in at most this many runs."),
-            click.option("--verify-seeds", type=click.IntRange(1), default=3, show_default=True, help="Number of runs of a verification, each with its own seed."),
-            click.option("--remedies", type=click.IntRange(1), metavar="N", help="How many remedies to verify. [the one that gives up least, then others for as long as isolating the cause took]"),
-        )
-    ):  # fmt: skip
-        command = option(command)
-    return command
+class _Option(click.Option):
+    """An option that the help lists under the title of its section."""
+
+    section = "Options"
+
+
+class _Command(click.Command):
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(context):
+            record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                sections.setdefault(getattr(parameter, "section", _Option.section), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def _option(names: str, text: str, **details: Any) -> _Option:
+    has_default = details.get("default") not in (None, "", True)
+    return _Option(names.split(), help=text, show_default=has_default, **details)
+
+
+def _section(title: str, *options: _Option) -> list[_Option]:
+    for option in options:
+        option.section = title
+    return list(options)
+
+
+AT_LEAST_ONE = click.IntRange(1)
+COUNT: dict[str, Any] = {"type": AT_LEAST_ONE, "metavar": "N"}
+OFF: dict[str, Any] = {"is_flag": True, "default": True, "flag_value": False}
+"""Of a flag that switches off what is on by default."""
+SECONDS = _Number(1, MORE_THAN_ANYONE_WAITS)
+STARTS = click.Choice(["config", "imports", "cold"])
+
+PLAIN = _option("--plain", "Plain lines instead of the live view.", is_flag=True)
+AS_JSON = _option("--json as_json", "Print everything as JSON.", is_flag=True)
+
+COMPARED = _section(
+    "What is compared",
+    _option(
+        "--good", "Change the good configuration. [the library's defaults]", multiple=True, metavar="FILE|NAME=VALUE"
+    ),
+    _option("--only", "Vary only these settings.", multiple=True, metavar="NAME"),
+    _option("--except excluded", "Leave these settings as the script has them.", multiple=True, metavar="NAME"),
+    _option("--pin pins", "Fix a setting in every trial.", multiple=True, metavar="NAME=VALUE"),
+    _option(
+        "--failure",
+        "Which failures count. [only the one that your configuration shows]",
+        metavar="any|signal|non-finite|REGEX",
+    ),
+)
+
+TRIALS = _section(
+    "How trials are run",
+    _option("--steps", "Optimizer steps of a trial. [derived from the step at which yours fails]", **COUNT),
+    _option(
+        "--trial-timeout",
+        "A run without a step for this long counts as hung. [ten times its own longest silence, at least 20]",
+        type=_Number(0.1, MORE_THAN_ANYONE_WAITS),
+        metavar="SECONDS",
+    ),
+    _option("--jobs", "Trials that run in parallel.", **COUNT, default=1),
+    _option("--devices", "CUDA devices, one per job.", default="", metavar="0,1,..."),
+    _option("--start", "Start trials no warmer than this. [the warmest that is sound]", type=STARTS),
+    _option("--level", "What --start was called before.", type=STARTS, hidden=True),
+    _option("--python", "Interpreter that runs the script. [this one]", metavar="PATH"),
+)
+
+SEARCH = _section(
+    "How sure, how long",
+    _option(
+        "--confirm", "How often to run each claim of the answer. [until the failure rate leaves no doubt]", **COUNT
+    ),
+    _option(
+        "--confidence", "How sure the answer must be if the failure is random.", type=_Number(0.5, 0.9999), default=0.95
+    ),
+    _option("--first", "Stop at the first proven cause.", is_flag=True),
+    _option(
+        "--strategy",
+        "The search algorithm.",
+        type=click.Choice(["adaptive", "one-at-a-time", "ddmin"]),
+        default="adaptive",
+    ),
+    _option(
+        "--prior", "Suspect risky settings first, or all equally.", type=click.Choice(["risk", "flat"]), default="risk"
+    ),
+    _option("--no-where where", "Skip the last run, which looks for the place where it fails.", **OFF),
+    _option("--max-trials", "Stop after this many trials and report what is known.", **COUNT),
+    _option("--max-seconds", "Start no trial after this many seconds.", type=SECONDS),
+)
+
+NO_RECOMMEND = _section(
+    "Safe values",
+    _option("--no-recommend recommend", "Stop when the cause is known; do not look for safe values.", **OFF),
+)
+
+SAFE_VALUES = _section(
+    "Safe values",
+    _option("--keep", "Prefer remedies that leave this setting as it is.", multiple=True, metavar="NAME"),
+    _option(
+        "--margin",
+        "How far a safe value stays back from the last healthy one, as a share of the way back to the good value.",
+        type=_Number(0, 1),
+        default=0.5,
+    ),
+    _option(
+        "--ratio",
+        "How narrowly a threshold is bracketed: at most this ratio between the unhealthy and the healthy value.",
+        type=_Number(1, 100, above=True),
+        default=1.5,
+    ),
+    _option("--verify-steps", "Optimizer steps of each verification run. [four times a trial's, at least 30]", **COUNT),
+    _option("--verify-seeds", "Number of runs of a verification, each with its own seed.", **COUNT, default=3),
+    _option(
+        "--remedies",
+        "How many remedies to verify. [the best one, then others for as long as isolating the cause took]",
+        **COUNT,
+    ),
+    _option(
+        "--frontier",
+        "If a cause has two numeric settings, also map how far they can go together, in at most this many runs.",
+        type=AT_LEAST_ONE,
+        metavar="RUNS",
+    ),
+)
+
+STUDY = _section(
+    "The study",
+    _option("--study", "Study folder. [bisect-cfg-studies/NAME]", type=click.Path(path_type=Path)),
+    _option("--restart", "Begin a new study; the old one is kept beside it.", is_flag=True),
+    _option("--storage", "Optuna storage. [SQLite in the study folder]", metavar="URL"),
+)
 
 
 @cli.command(
+    cls=_Command,
+    params=[*COMPARED, *TRIALS, *SEARCH, *NO_RECOMMEND, *SAFE_VALUES, *STUDY, PLAIN],
     epilog="""Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails);
     2 wrong usage or input, or the system refused something; 3 inconclusive, or something
     that the trials read has changed; 70 a fault of bisect-cfg;
-    130 interrupted (run the same command again to continue)."""
+    130 interrupted (run the same command again to continue).""",
 )
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
-@click.option("--study", type=click.Path(path_type=Path), help="Study folder. [bisect-cfg-studies/NAME]")
-@click.option(
-    "--good", multiple=True, metavar="FILE|NAME=VALUE", help="Change the good configuration. [the library's defaults]"
-)
-@click.option("--only", multiple=True, metavar="NAME", help="Vary only these settings.")
-@click.option(
-    "--except", "excluded", multiple=True, metavar="NAME", help="Leave these settings as the script has them."
-)
-@click.option("--pin", "pins", multiple=True, metavar="NAME=VALUE", help="Fix a setting in every trial.")
-@click.option(
-    "--steps", type=click.IntRange(1), help="Optimizer steps of a trial. [derived from the step at which yours fails]"
-)
-@click.option(
-    "--trial-timeout",
-    type=_Number(0.1, MORE_THAN_ANYONE_WAITS),
-    metavar="SECONDS",
-    help="A run without a step for this long counts as hung. [ten times its own longest silence, at least 20]",
-)
-@click.option(
-    "--failure",
-    metavar="any|signal|non-finite|REGEX",
-    help="Which failures count. [only the one that your configuration shows]",
-)
-@click.option("--first", is_flag=True, help="Stop at the first proven cause.")
-@click.option(
-    "--confirm",
-    type=click.IntRange(1),
-    help="How often to run each claim of the answer. [until the failure rate leaves no doubt]",
-)
-@click.option(
-    "--confidence",
-    type=_Number(0.5, 0.9999),
-    default=0.95,
-    show_default=True,
-    help="How sure the answer must be if the failure is random.",
-)
-@click.option(
-    "--strategy",
-    type=click.Choice(["adaptive", "one-at-a-time", "ddmin"]),
-    default="adaptive",
-    show_default=True,
-    help="The search algorithm.",
-)
-@click.option(
-    "--prior",
-    type=click.Choice(["risk", "flat"]),
-    default="risk",
-    show_default=True,
-    help="Suspect risky settings first, or all equally.",
-)
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Trials that run in parallel.")
-@click.option("--devices", default="", metavar="0,1,...", help="CUDA devices, one per job.")
-@click.option(
-    "--start",
-    type=click.Choice(["config", "imports", "cold"]),
-    help="Start trials no warmer than this. [the warmest that is sound]",
-)
-@click.option(
-    "--level", type=click.Choice(["config", "imports", "cold"]), hidden=True, help="What --start was called before."
-)
-@click.option("--max-trials", type=click.IntRange(1), help="Stop after this many trials and report what is known.")
-@click.option("--max-seconds", type=_Number(1, MORE_THAN_ANYONE_WAITS), help="Start no trial after this many seconds.")
-@click.option("--storage", metavar="URL", help="Optuna storage. [SQLite in the study folder]")
-@click.option("--python", metavar="PATH", help="Interpreter that runs the script. [this one]")
-@click.option(
-    "--no-recommend",
-    "recommend",
-    is_flag=True,
-    default=True,
-    flag_value=False,
-    help="Stop when the cause is known; do not look for safe values.",
-)
-@_safe_value_options
-@click.option("--restart", is_flag=True, help="Begin a new study; the old one is kept beside it.")
-@click.option(
-    "--no-where",
-    "where",
-    is_flag=True,
-    default=True,
-    flag_value=False,
-    help="Skip the last run, which looks for the place where it fails.",
-)
-@click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     """Isolate the settings that make TARGET fail: a training script, or a folder with train.py and good.yaml.
 
@@ -183,25 +226,28 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
 
 
 @cli.command(
+    cls=_Command,
+    params=[
+        *SAFE_VALUES,
+        _option(
+            "--storage", "Where the study was recorded. Needed only if that address has a password.", metavar="URL"
+        ),
+        _option("--jobs", "Runs in parallel. [as in the bisection]", **COUNT),
+        _option("--max-trials", "Stop when the study has this many trials in total.", **COUNT),
+        _option("--max-seconds", "Start no run after this many seconds.", type=SECONDS),
+        _option("--python", "Interpreter that runs the script. [this one]", metavar="PATH"),
+        _option(
+            "--trust",
+            "Run what the folder says, even if it was made elsewhere or names another interpreter.",
+            is_flag=True,
+        ),
+        PLAIN,
+    ],
     epilog="""Exit status: 0 a verified configuration was found; 2 wrong usage or input; 3 none was found,
-    or not everything is settled; 130 interrupted (run the same command again to continue)."""
+    or not everything is settled; 130 interrupted (run the same command again to continue).""",
 )
 @click.argument("study", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
-@_safe_value_options
-@click.option(
-    "--storage", metavar="URL", help="Where the study was recorded. Needed only if that address has a password."
-)
-@click.option("--jobs", type=click.IntRange(1), help="Runs in parallel. [as in the bisection]")
-@click.option("--max-trials", type=click.IntRange(1), help="Stop when the study has this many trials in total.")
-@click.option("--max-seconds", type=_Number(1, MORE_THAN_ANYONE_WAITS), help="Start no run after this many seconds.")
-@click.option("--python", metavar="PATH", help="Interpreter that runs the script. [this one]")
-@click.option(
-    "--trust",
-    is_flag=True,
-    help="Run what the folder says, even if it was made elsewhere or names another interpreter.",
-)
-@click.option("--plain", is_flag=True, help="Plain lines instead of the live view.")
 def recommend(
     study: Path, arguments: tuple[str, ...], plain: bool, python: str | None, trust: bool, **options: Any
 ) -> int:
@@ -219,10 +265,11 @@ def recommend(
 
 
 @cli.command(
-    epilog="Exit status: 0 a known failure; 1 a failure that is not known; 3 no failure found; 2 nothing that can be read."
+    params=[AS_JSON],
+    epilog="Exit status: 0 a known failure; 1 a failure that is not known; 3 no failure found; 2 nothing that can be "
+    "read.",
 )
 @click.argument("logs", nargs=-1, required=True, metavar="FILE|FOLDER|- ...")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def explain(logs: tuple[str, ...], as_json: bool) -> int:
     """Say what is known about the failure in a log, with sources and cures. Needs no GPU, no script, no torch.
 
@@ -234,17 +281,20 @@ def explain(logs: tuple[str, ...], as_json: bool) -> int:
     return explain_command(*logs, as_json=as_json)
 
 
-@cli.command(epilog="Exit status: 0 no findings (notes do not count); 1 findings; 2 wrong usage or input.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TARGET] [-- ARGUMENTS | -- LAUNCHER COMMAND]")
-@click.option(
-    "--fingerprint",
-    "recorded",
-    multiple=True,
-    metavar="FILE",
-    help="Judge the environment that doctor --json (or a study's result.json) recorded on another machine; give several to compare them.",
+@cli.command(
+    params=[
+        _option(
+            "--fingerprint recorded",
+            "Judge the environment that doctor --json recorded on another machine; give several to compare them.",
+            multiple=True,
+            metavar="FILE",
+        ),
+        _option("--python", "Interpreter that trains. [this one]", metavar="PATH"),
+        AS_JSON,
+    ],
+    epilog="Exit status: 0 no findings (notes do not count); 1 findings; 2 wrong usage or input.",
 )
-@click.option("--python", metavar="PATH", help="Interpreter that trains. [this one]")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TARGET] [-- ARGUMENTS | -- LAUNCHER COMMAND]")
 def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None, as_json: bool) -> int:
     """Check an environment and a configuration against known failures, before any training.
 
@@ -270,7 +320,7 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
     return 0 if diagnosis.clean else 1
 
 
-def _console() -> Any:
+def _console() -> Console:
     from bisect_cfg.reports.console import console
 
     return console()
@@ -280,7 +330,7 @@ def main() -> None:
     """Entry point: errors become two lines and an exit status, whatever they are."""
     crash.prepare()
     interrupts.install()
-    status: Any = crash.INTERNAL
+    status = crash.INTERNAL
     try:
         status = _run()
     except crash.OutputGone as error:
@@ -291,12 +341,12 @@ def main() -> None:
             _complain(ended.message, ended.advice)
     except KeyboardInterrupt:  # while it was told how it ended
         status = INTERRUPTED
-    crash.leave(status if isinstance(status, int) else 0)
+    crash.leave(status)
 
 
-def _run() -> Any:
+def _run() -> int:
     try:
-        return cli.main(standalone_mode=False)
+        return int(cli.main(standalone_mode=False) or 0)  # --help and --version return nothing
     except click.exceptions.NoSuchOption as error:
         _complain(error.format_message(), SCRIPT_FLAG_ADVICE)
     except click.ClickException as error:

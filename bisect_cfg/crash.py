@@ -289,7 +289,7 @@ def discard_output() -> None:
             _discard(stream)
 
 
-def _discard(stream: Any) -> None:
+def _discard(stream: TextIO) -> None:
     with contextlib.suppress(Exception):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

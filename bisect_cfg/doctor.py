@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.capture.captured import Capture
 from bisect_cfg.capture.names import outdated_in
@@ -23,6 +22,7 @@ from bisect_cfg.diagnosis._logs import signal_name
 from bisect_cfg.diagnosis.environment import fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.diagnosis.findings import Finding, check, worst_first
 from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask_arguments
 from bisect_cfg.trials.inspection import Inspection, Rank, inspect
 
@@ -49,11 +49,11 @@ class Diagnosis:
     """
 
     findings: tuple[Finding, ...]
-    environment: dict[str, Any]
-    configuration: dict[str, Any] | None = None
+    environment: JsonObject
+    configuration: JsonObject | None = None
     target: str = ""
-    environments: tuple[dict[str, Any], ...] = ()
-    probes: tuple[dict[str, Any], ...] | None = None
+    environments: tuple[JsonObject, ...] = ()
+    probes: tuple[JsonObject, ...] | None = None
     skipped: str = ""
     log: tuple[str, ...] = ()
 
@@ -62,7 +62,7 @@ class Diagnosis:
         """Whether there is nothing but notes."""
         return all(finding.level == "note" for finding in self.findings)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """What --json prints; `--fingerprint` reads it again."""
         content = {
             "schema": SCHEMA,
@@ -131,7 +131,7 @@ def examine(
     )
 
 
-def read_recorded(path: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def read_recorded(path: str) -> tuple[JsonObject, JsonObject | None]:
     """An environment, and a configuration if there is one, from a file: what --json printed, a study's result.json, or
     a bare fingerprint.
 
@@ -164,7 +164,7 @@ def _ended(status: int) -> str:
     return f"was ended by {name}" if name else f"ended with status {status}"
 
 
-def _misshapen(environment: Mapping[str, Any]) -> str:
+def _misshapen(environment: JsonObject) -> str:
     """The first field of a recorded environment that has another type than in a fingerprint, "" if none has."""
     texts, numbers = (str, type(None)), (int, type(None))
     plain = {"python": texts, "cuda": texts, "driver": texts, "launcher": texts, "host": texts,
@@ -181,7 +181,7 @@ def _misshapen(environment: Mapping[str, Any]) -> str:
     return "" if named else "gpus"
 
 
-def _here(python: str | None) -> dict[str, Any]:
+def _here(python: str | None) -> JsonObject:
     python = None if python == sys.executable else python
     environment = fingerprint(python)
     if "error" in environment:
@@ -191,7 +191,7 @@ def _here(python: str | None) -> dict[str, Any]:
     return with_loaded_cublas(environment, loaded_cublas(python) if asked else None)
 
 
-def _probes(python: str | None, environment: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...] | None, str]:
+def _probes(python: str | None, environment: JsonObject) -> tuple[tuple[JsonObject, ...] | None, str]:
     if not environment.get("gpus"):
         return None, "there is no GPU here"
     if not environment.get("cuda"):
@@ -236,7 +236,7 @@ def _arrived(inspection: Inspection) -> bool:
     return bool(inspection.ranks) and all(rank.stopped for rank in inspection.ranks)
 
 
-def settings_of(rank: Rank) -> dict[str, Any]:
+def settings_of(rank: Rank) -> JsonObject:
     """The configuration of one process: dotted name -> value, resolved where the library could."""
     capture: Capture = rank.capture
     args = {**capture.args.raw, **capture.args.resolved}
@@ -255,7 +255,7 @@ def settings_of(rank: Rank) -> dict[str, Any]:
     return settings
 
 
-def _with_launcher(environments: Sequence[dict[str, Any]], launcher: str) -> list[dict[str, Any]]:
+def _with_launcher(environments: Sequence[JsonObject], launcher: str) -> list[JsonObject]:
     hosts = [environment.get("host") for environment in environments]
     return [
         {**environment, "launcher": launcher, "local_ranks": hosts.count(environment.get("host"))}
@@ -266,7 +266,7 @@ def _with_launcher(environments: Sequence[dict[str, Any]], launcher: str) -> lis
 # ------------------------------------------------------------------------------------------------------ the findings
 
 
-def _judged(environments: Sequence[Mapping[str, Any]], configuration: Mapping[str, Any] | None) -> list[Finding]:
+def _judged(environments: Sequence[JsonObject], configuration: JsonObject | None) -> list[Finding]:
     """Conditions and rules for every environment; what holds for several is said once."""
     found: dict[tuple[str, str, str], Finding] = {}
     for environment in environments:

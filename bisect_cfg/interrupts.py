@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any
 
 from bisect_cfg import entry
 
@@ -41,7 +40,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _send_swallowed_again(unraisable: Any) -> None:
+def _send_swallowed_again(unraisable: sys.UnraisableHookArgs) -> None:
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
         _send_again()
     else:

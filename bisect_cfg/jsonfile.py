@@ -16,6 +16,9 @@ from typing import Any
 
 from bisect_cfg.probe.secrets import mask
 
+JsonObject = dict[str, Any]
+"""What JSON calls an object, as it is read and written."""
+
 OWNER_ONLY = 0o600
 """Mode of every file of a study; its folders have `FOLDER_MODE`."""
 

@@ -25,6 +25,7 @@ from bisect_cfg.recommend.runs import Part, Question, Ran, key_of
 from bisect_cfg.recommend.schedule import Prefix, prefix_for, total_steps
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO, SearchRange, search_range_of
 from bisect_cfg.reports import text
+from bisect_cfg.reports.report import Cause, Report
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run, load_run
@@ -89,7 +90,7 @@ class Case:
     def __init__(
         self,
         runner: ScriptRunner,
-        report: Any,
+        report: Report,
         bad_run: Run,
         good_run: Run,
         wishes: Wishes,
@@ -204,7 +205,7 @@ class Case:
             is_valid=lambda value: self._runner.is_valid({**rest, name: value}) is None,
         )
 
-    def alternatives(self, cause: Any) -> list[Alternative]:
+    def alternatives(self, cause: Cause) -> list[Alternative]:
         """Known alternatives that this script can be given and this library accepts."""
         settings = self._settings
         values = {name: (levels["good"], levels["bad"]) for name, levels in cause.values.items()}

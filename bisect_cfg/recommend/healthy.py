@@ -13,14 +13,13 @@ Pure functions of the rows that the probe writes (see `trials.health` for what a
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from bisect_cfg.trials import health
-
-Row = dict[str, Any]
+from bisect_cfg.trials.health import Row
 
 START_STEPS = 3
 """A run's own beginning is its first steps: the first is taken before any update, three even out a single batch."""
@@ -187,7 +186,9 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _drift(rows: Sequence[Row], name: str, begin: Any) -> tuple[float, float, float] | None:
+def _drift(
+    rows: Sequence[Row], name: str, begin: Callable[[Sequence[float]], float]
+) -> tuple[float, float, float] | None:
     """A metric at its beginning, at its end, and the end as a share of the beginning; None if there is none."""
     values = _values(rows, name)
     if len(values) <= START_STEPS:

@@ -9,12 +9,13 @@ begins at the full rate, which is the harder test, and the report says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.parameters import parameter
+from bisect_cfg.trials.health import Row
 
 LONGEST_WARMUP = 5
 """A trial is run through a warmup of at most so many horizons. Beyond, its trials would spend nearly all their time
@@ -43,7 +44,7 @@ class Prefix:
         return "at the full learning rate from the first step"
 
 
-def total_steps(events: Sequence[Mapping[str, Any]]) -> int | None:
+def total_steps(events: Sequence[Row]) -> int | None:
     """How many steps the user's own run would have, as the trainer said when it began; None if it did not."""
     for event in events:
         if event.get("event") == "schedule":

@@ -12,10 +12,10 @@ from typing import Any
 
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import Purpose
+from bisect_cfg.configuration import Configuration, Purpose
 from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
-from bisect_cfg.jsonfile import write_json, write_text
+from bisect_cfg.jsonfile import JsonObject, write_json, write_text
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.recommendation import (
@@ -26,7 +26,7 @@ from bisect_cfg.reports.recommendation import (
     title_of,
     wanted_changes,
 )
-from bisect_cfg.reports.report import Report, wilson
+from bisect_cfg.reports.report import Cause, Report, wilson
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
 from bisect_cfg.trials.health import Symptom
 from bisect_cfg.trials.runs import Run
@@ -81,7 +81,7 @@ class Answer:
     stopped: InputsChanged | None = None
 
 
-def write_answer(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
+def write_answer(answer: Answer, environment: JsonObject) -> JsonObject:
     """Write result.json (and safe_config.yaml, if there is a safe configuration) into the study folder.
 
     Returns:
@@ -100,7 +100,7 @@ def write_answer(answer: Answer, environment: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def _safe_config(answer: Answer, recommended: Mapping[str, Any]) -> str:
+def _safe_config(answer: Answer, recommended: JsonObject) -> str:
     """The user's own YAML file with the changes, if one configured the run; else the training config as YAML."""
     title, changes = title_of(recommended), recommended["changes"]
     wanted, edits = wanted_changes(answer, changes), edits_of(answer, changes)
@@ -124,7 +124,7 @@ def _strict(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ result.json
 
 
-def as_result(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any]:
+def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
     """The answer in the form of result.json (see the contract in the documentation)."""
     report = answer.report
     rows = _rows(answer) if report is not None else _rows_before(answer)
@@ -170,12 +170,12 @@ def simulated(run: Run | None) -> str:
     return (begun or {}).get("simulated") or ""
 
 
-def failure_of(run: Run | None) -> dict[str, Any] | None:
+def failure_of(run: Run | None) -> JsonObject | None:
     """The failure under study: kind, signal or exception, message, step."""
     if run is None or run.seen.failure is None:
         return None
     signature, seen = run.seen.failure, run.seen
-    failure: dict[str, Any] = {"kind": signature.kind}
+    failure: JsonObject = {"kind": signature.kind}
     exception = run.traces.event("exception")
     if signature.kind == "signal":
         failure["signal"] = signature.name
@@ -188,7 +188,7 @@ def failure_of(run: Run | None) -> dict[str, Any] | None:
     return {**failure, "message": scrub(text), "where": signature.where, "step": seen.step, "signature": str(signature)}
 
 
-def _reproduction(answer: Answer) -> dict[str, Any]:
+def _reproduction(answer: Answer) -> JsonObject:
     """How often the failure shows where it can."""
     if answer.report is not None:
         interval = answer.report.reproduction_interval or ()
@@ -199,13 +199,13 @@ def _reproduction(answer: Answer) -> dict[str, Any]:
     return {"rate": None, "interval_95": []}
 
 
-def _step(cause: Any, rows: Sequence[Mapping[str, Any]]) -> int | None:
+def _step(cause: Cause, rows: Sequence[JsonObject]) -> int | None:
     """The step at which a cause fails by itself: that of the first run that shows it."""
     shown = (row for row in rows if row["number"] in cause.evidence.fails.trials and row["outcome"] == "fail")
     return next((row["step"] for row in shown), None)
 
 
-def _cause(cause: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _cause(cause: Cause, rows: Sequence[JsonObject]) -> JsonObject:
     return {
         "step": _step(cause, rows),
         "parameters": {name: dict(cause.values[name]) for name in cause.parameters},
@@ -219,7 +219,7 @@ def _cause(cause: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _rows(answer: Answer) -> list[dict[str, Any]]:
+def _rows(answer: Answer) -> list[JsonObject]:
     names = [factor.name for factor in answer.settings.factors]
     rows = []
     for row in answer.report.rows:
@@ -235,7 +235,7 @@ def _rows(answer: Answer) -> list[dict[str, Any]]:
     return rows
 
 
-def _rows_before(answer: Answer) -> list[dict[str, Any]]:
+def _rows_before(answer: Answer) -> list[JsonObject]:
     """The trials of a study that never came to its search: the baselines."""
     rows = []
     again = [(Purpose.BAD_BASELINE, run) for run in answer.again]
@@ -256,7 +256,7 @@ def _rows_before(answer: Answer) -> list[dict[str, Any]]:
     return rows
 
 
-def known_issue(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any] | None:
+def known_issue(answer: Answer, environment: JsonObject) -> JsonObject | None:
     """What the field knows about this failure: trigger against root cause.
 
     Only an entry that is specific, whose every condition is met here, and that blames no setting which the trials have
@@ -267,7 +267,7 @@ def known_issue(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any
     run = answer.bad_run
     if run is None or run.seen.failure is None:
         return None
-    configuration: dict[str, Any] = {}
+    configuration: Configuration = {}
     if answer.settings is not None:
         configuration = {**answer.settings.capture.args.resolved, **answer.settings.bad}
     # Some clues are settings that a log may have printed; here they are known.
@@ -293,7 +293,7 @@ def known_issue(answer: Answer, environment: Mapping[str, Any]) -> dict[str, Any
     return None
 
 
-def warnings_of(answer: Answer) -> list[dict[str, Any]]:
+def warnings_of(answer: Answer) -> list[JsonObject]:
     """Oddities of trials that passed: worth knowing, not the failure under study. One entry a metric."""
     found: dict[tuple[str, str], list[int]] = {}
     for row in answer.report.rows if answer.report is not None else ():

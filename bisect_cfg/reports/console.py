@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.control import Control
 from rich.segment import Segment
 from rich.text import Text
 
@@ -34,7 +35,7 @@ def _cleaned(line: str) -> str:
     return clean(line[:-1]) + "\n" if line.endswith("\n") else clean(line)
 
 
-def _without_secrets(renderable: Any) -> Any:
+def _without_secrets(renderable: ConsoleRenderable | str) -> ConsoleRenderable | str:
     # Before lines are broken: a key that is cut in two is not recognised any more.
     words = renderable.plain if isinstance(renderable, Text) else renderable
     if not isinstance(words, str) or (shown := scrub(words)) == words:
@@ -44,7 +45,7 @@ def _without_secrets(renderable: Any) -> Any:
 
 class _Clean(RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [one if one.__class__.__name__ == "Control" else Cleaned(one) for one in renderables]
+        return [one if isinstance(one, Control) else Cleaned(one) for one in renderables]
 
 
 def console(**options: Any) -> Console:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import groupby
-from typing import Any
 
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.reports.text import count, show
 
 
-def as_data(frontier: Frontier) -> dict[str, Any]:
+def as_data(frontier: Frontier) -> JsonObject:
     """A frontier in the form of result.json: for each value of the first setting, how far the second may go."""
     first, second = frontier.axes
     return {
@@ -26,7 +25,7 @@ def as_data(frontier: Frontier) -> dict[str, Any]:
     }
 
 
-def in_lines(data: Mapping[str, Any]) -> list[str]:
+def in_lines(data: JsonObject) -> list[str]:
     """The frontier for people, a line for each stretch of the first setting."""
     first, second = data["settings"]
     (_, start), (_, end) = data["good"], data["bad"]
@@ -39,7 +38,7 @@ def in_lines(data: Mapping[str, Any]) -> list[str]:
     return [f"How far {second} can go, from {runs}, not verified; {left}:", *lines]
 
 
-def _known(row: Mapping[str, Any], start: float, end: float) -> str:
+def _known(row: JsonObject, start: float, end: float) -> str:
     safe, unsafe = row["healthy_up_to"], row["not_from"]
     if safe == end:
         return f"all the way to your {show(end)}"

@@ -5,21 +5,26 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import configuration_of, equal
+from bisect_cfg.configuration import Configuration, configuration_of, equal
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.edits import Change, Edit, Edits, find_edits
 from bisect_cfg.recommend.plan import Candidate, Remedy, SafeRange, Status
 from bisect_cfg.recommend.published import published_for
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.frontiers import as_data
+from bisect_cfg.reports.report import Cause, Claim
 from bisect_cfg.reports.safe_config import TITLE, safe_yaml
 from bisect_cfg.reports.text import show
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.answer import Answer
+
+Changes = Mapping[str, JsonObject]
+"""Setting -> "from" and "to", as in result.json."""
 
 PUBLISHED = 4
 """How many published values are shown beside a setting."""
@@ -31,7 +36,7 @@ UNVERIFIED = "Found by bisect-cfg: NOT VERIFIED over a longer horizon; short run
 PASSED = "Found by bisect-cfg: your configuration with the least change that passed (short runs, not verified)."
 
 
-def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+def recommendation(answer: Answer, issue: JsonObject | None = None) -> JsonObject | None:
     """A configuration next to the user's own that trains, what it gives up, and the evidence.
 
     Without the phase that looks for safe values it is the correction that passed most often, which nobody has
@@ -72,7 +77,7 @@ def recommendation(answer: Answer, issue: Mapping[str, Any] | None = None) -> di
     return found
 
 
-def title_of(found: Mapping[str, Any]) -> str:
+def title_of(found: JsonObject) -> str:
     """The first line of safe_config.yaml."""
     if found["verified"]:
         return TITLE
@@ -94,7 +99,7 @@ def _unverified(answer: Answer) -> Remedy | None:
     return Remedy(Candidate(changes, resets=tuple(changes)), changes, Status.OPEN, steps=answer.horizon, tried=True)
 
 
-def _as_data(answer: Answer, remedy: Remedy) -> dict[str, Any]:
+def _as_data(answer: Answer, remedy: Remedy) -> JsonObject:
     """A remedy in the form of result.json."""
     settings = answer.settings
     changes = _changes(settings, {**settings.bad, **remedy.changes})
@@ -123,7 +128,7 @@ def _as_data(answer: Answer, remedy: Remedy) -> dict[str, Any]:
     }
 
 
-def _seen_in_search(answer: Answer, remedy: Remedy) -> dict[str, Any] | None:
+def _seen_in_search(answer: Answer, remedy: Remedy) -> JsonObject | None:
     """How often a remedy passed as a correction, where nothing else speaks for it."""
     names = set(remedy.changes)
     rest = {factor.name for factor in answer.settings.factors} - names
@@ -134,7 +139,7 @@ def _seen_in_search(answer: Answer, remedy: Remedy) -> dict[str, Any] | None:
     return None
 
 
-def _range(found: SafeRange) -> dict[str, Any]:
+def _range(found: SafeRange) -> JsonObject:
     return {
         "good": found.good,
         "bad": found.bad,
@@ -147,7 +152,7 @@ def _range(found: SafeRange) -> dict[str, Any]:
     }
 
 
-def _changes(settings: Settings, safe: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _changes(settings: Settings, safe: Configuration) -> Changes:
     """name -> from, to; settings that only an alternative names come from the script's own value."""
     known = {**settings.capture.args.resolved, **settings.bad}
     return {
@@ -157,7 +162,7 @@ def _changes(settings: Settings, safe: Mapping[str, Any]) -> dict[str, dict[str,
     }
 
 
-def first_of_all(causes: Sequence[Any], issue: Mapping[str, Any] | None) -> str:
+def first_of_all(causes: Sequence[Cause], issue: JsonObject | None) -> str:
     """What to say before any setting when the trigger is not the fault; "" if there is nothing.
 
     Args:
@@ -181,7 +186,7 @@ def _unsettled(safe: Safe) -> list[str]:
 # ----------------------------------------------------------------------------------------------- what to change
 
 
-def edits_of(answer: Answer, changes: Mapping[str, Mapping[str, Any]]) -> Edits:
+def edits_of(answer: Answer, changes: Changes) -> Edits:
     """Where changes (name -> from, to) are to be made in the user's command and files."""
     args, traces = answer.settings.capture.args, answer.bad_run.traces
     own = (traces.event("train_begin") or {}).get("own_files", ())
@@ -197,7 +202,7 @@ def edits_of(answer: Answer, changes: Mapping[str, Mapping[str, Any]]) -> Edits:
     )
 
 
-def wanted_changes(answer: Answer, changes: Mapping[str, Mapping[str, Any]]) -> list[Change]:
+def wanted_changes(answer: Answer, changes: Changes) -> list[Change]:
     """Changes (name -> from, to) with the values that the user wrote, not what the library made of them."""
     settings = answer.settings
     factors = {factor.name: factor for factor in settings.factors}
@@ -224,7 +229,7 @@ def configured_by(answer: Answer) -> list[Path]:
     ]
 
 
-def _edit(edit: Edit) -> dict[str, Any]:
+def _edit(edit: Edit) -> JsonObject:
     return {
         "file": None if edit.path is None else str(edit.path),
         "line": edit.line,
@@ -234,14 +239,14 @@ def _edit(edit: Edit) -> dict[str, Any]:
     }
 
 
-def _yaml_diff(settings: Settings, safe: Mapping[str, Any]) -> str:
+def _yaml_diff(settings: Settings, safe: Configuration) -> str:
     """The training config as YAML before and after: for scripts whose values could not be located."""
     before = safe_yaml(settings, settings.bad, "your configuration").splitlines(keepends=True)[1:]
     after = safe_yaml(settings, safe, "safe").splitlines(keepends=True)[1:]
     return "".join(difflib.unified_diff(before, after, "your configuration", "safe_config.yaml"))
 
 
-def as_claim(claim: Any) -> dict[str, Any]:
+def as_claim(claim: Claim) -> JsonObject:
     """A claim of the report in the form of result.json."""
     return {
         "subset": None if claim.subset is None else list(claim.subset),
@@ -252,6 +257,6 @@ def as_claim(claim: Any) -> dict[str, Any]:
     }
 
 
-def in_words(changes: Mapping[str, Mapping[str, Any]]) -> str:
+def in_words(changes: Changes) -> str:
     """``learning_rate: 1.7e-05, beta: 0.01``."""
     return ", ".join(f"{name}: {show(change['to'])}" for name, change in changes.items())

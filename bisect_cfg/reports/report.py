@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bisect_cfg.jsonfile import JsonObject
+
 if TYPE_CHECKING:
     import pandas
 
@@ -109,7 +111,7 @@ class Report:
     notes: tuple[str, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     seconds: float = 0.0
-    recommendation: Mapping[str, Any] | None = field(default=None, repr=False)
+    recommendation: JsonObject | None = field(default=None, repr=False)
 
     @property
     def trials(self) -> pandas.DataFrame:
@@ -172,7 +174,7 @@ class Report:
         return "\n".join(parts)
 
 
-def _instead(found: Mapping[str, Any]) -> str:
+def _instead(found: JsonObject) -> str:
     """A recommendation in one line; an unverified one says so."""
     changes = ", ".join(f"{name}={change['to']!r}" for name, change in found["changes"].items())
     if not found["verified"]:

@@ -11,7 +11,7 @@ import yaml
 
 from bisect_cfg.capture.captured import fields_of, has_tag
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import equal
+from bisect_cfg.configuration import Configuration, equal
 from bisect_cfg.probe.secrets import mask, scrub
 from bisect_cfg.recommend.edits import Change, Edits, own_yaml
 
@@ -87,7 +87,7 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _items(item)
 
 
-def safe_yaml(settings: Settings, safe: Mapping[str, Any], title: str = TITLE) -> str:
+def safe_yaml(settings: Settings, safe: Configuration, title: str = TITLE) -> str:
     """The user's training config with the safe values, as a YAML file that TrlParser loads.
 
     What the training config does not hold (`model.*`, `peft.*`) and what YAML cannot hold is in comments.

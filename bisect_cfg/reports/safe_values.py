@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,10 @@ from rich.text import Text
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import equal
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.recommend.case import Judgement
 from bisect_cfg.recommend.plan import Status, failure_bound
+from bisect_cfg.recommend.runs import Question
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
@@ -41,7 +44,7 @@ OUTCOME_WIDTH = len("unresolved")
 """Columns of the outcome in the lines of the runs: its longest word."""
 
 
-def described(question: Any, settings: Settings) -> str:
+def described(question: Question, settings: Settings) -> str:
     """What a run tries, in a few words."""
     known = {**settings.capture.args.resolved, **settings.bad}
     changes = {
@@ -51,7 +54,7 @@ def described(question: Any, settings: Settings) -> str:
     return f"{in_words(changes) or 'your configuration'}{seed}"
 
 
-def run_line(number: int, asked: str, question: Any, judgement: Any, seconds: float) -> Text:
+def run_line(number: int, asked: str, question: Question, judgement: Judgement, seconds: float) -> Text:
     """One run in one line."""
     word, style = ("healthy", "green") if judgement.healthy else ("unhealthy", "red")
     steps = text.count(question.steps, "step")
@@ -64,7 +67,7 @@ def run_line(number: int, asked: str, question: Any, judgement: Any, seconds: fl
     )
 
 
-def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any]) -> None:
+def print_recommendation(console: Console, answer: answers.Answer, result: JsonObject) -> None:
     """What to use instead, what that rests on, the other remedies, and what is not settled."""
     found = result["recommendation"]
     if found is None:
@@ -124,7 +127,7 @@ def print_recommendation(console: Console, answer: Any, result: Mapping[str, Any
         console.print(Text.assemble((f"{label} by hand:", "dim"), f"  {command}"))
 
 
-def _print_none(console: Console, answer: Any) -> None:
+def _print_none(console: Console, answer: answers.Answer) -> None:
     if answer.safe is None or not answer.safe.remedies:
         return
     console.print()
@@ -134,7 +137,7 @@ def _print_none(console: Console, answer: Any) -> None:
         console.print(Text(f"{INDENT}{in_words(changes)}: {remedy.rejected or 'not tried'}"))
 
 
-def _evidence(found: Mapping[str, Any], full_rate: Prefix) -> list[str]:
+def _evidence(found: JsonObject, full_rate: Prefix) -> list[str]:
     runs, steps = found["evidence"]["runs"], found["steps"]
     more = MORE_SEEDS if runs < MORE_SEEDS else 2 * runs
     lines = [
@@ -149,7 +152,7 @@ def _evidence(found: Mapping[str, Any], full_rate: Prefix) -> list[str]:
     return lines
 
 
-def _ranges(found: Mapping[str, Any]) -> list[str]:
+def _ranges(found: JsonObject) -> list[str]:
     lines = []
     for name, known in found.get("ranges", {}).items():
         up, beyond = span(known["good"], known["bad"], known["healthy_up_to"]), text.show(known["not_from"])
@@ -168,7 +171,7 @@ def _ranges(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _published(name: str, values: Any, own: Any) -> list[str]:
+def _published(name: str, values: Sequence[JsonObject], own: Any) -> list[str]:
     """Context only: a published value that is the user's own, or meant for something else, says so."""
     shown: dict[str, str] = {}
     for one in values:
@@ -180,7 +183,7 @@ def _published(name: str, values: Any, own: Any) -> list[str]:
     return [f"Published for {name}: {listed}."]
 
 
-def _passes(found: Mapping[str, Any]) -> str:
+def _passes(found: JsonObject) -> str:
     if found.get("status") == Status.HEALTHY:
         return "healthy in short runs only"
     evidence = found["evidence"]
@@ -188,7 +191,7 @@ def _passes(found: Mapping[str, Any]) -> str:
     return f"passes {seen} in short runs, not verified"
 
 
-def _print_edits(console: Console, found: Mapping[str, Any]) -> None:
+def _print_edits(console: Console, found: JsonObject) -> None:
     for edit in found["edits"]:
         old, new = _difference(edit["old"].strip(), edit["new"].strip(), edit["settings"])
         where = "command line"
@@ -213,13 +216,13 @@ def _difference(old: str, new: str, settings: Sequence[str]) -> tuple[str, str]:
     return (shorter[0], shorter[1]) if named else (old, new)
 
 
-def _known(remedy: Mapping[str, Any]) -> str:
+def _known(remedy: JsonObject) -> str:
     """A remedy that nobody has verified: what it changes, or may still come to."""
     changes = in_words(remedy["changes"])
     return f"{changes} (healthy in short runs)" if remedy["status"] == Status.HEALTHY else changes
 
 
-def _only_delays(result: Mapping[str, Any], remedy: Mapping[str, Any]) -> bool:
+def _only_delays(result: JsonObject, remedy: JsonObject) -> bool:
     """Whether a remedy resets part of a cause, as a correction does, and the run still learns nothing in the end."""
     if result["failure"]["kind"] not in SILENT_KINDS:
         return False

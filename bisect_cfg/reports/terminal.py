@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
@@ -14,6 +13,9 @@ from rich.text import Text
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.recommend.case import Judgement
+from bisect_cfg.recommend.runs import Question
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.answer import Answer
@@ -22,6 +24,7 @@ from bisect_cfg.reports.events import CauseFound, Event, Progress, TrialFinished
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.report import Cause
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
+from bisect_cfg.study.trial import TrialRequest
 from bisect_cfg.trials.runs import Run
 
 OUTCOMES = {
@@ -69,7 +72,7 @@ class View(Listener):
             self._live.__enter__()
         return self
 
-    def __exit__(self, *details: Any) -> None:
+    def __exit__(self, *details: object) -> None:
         if self._live is not None:
             self._live.__exit__(*details)
             self._live = None
@@ -136,13 +139,13 @@ class View(Listener):
                 return
         self._progress = self._ask_progress()
 
-    def safe_run_started(self, number: int, question: Any) -> None:
+    def safe_run_started(self, number: int, question: Question) -> None:
         if not self._safe_runs:
             self._line("Looking for safe values ...")
         self._safe_runs += 1
         self._running[number] = (described(question, self._settings), 0, question.steps)
 
-    def safe_run_finished(self, number: int, question: Any, judgement: Any, seconds: float) -> None:
+    def safe_run_finished(self, number: int, question: Question, judgement: Judgement, seconds: float) -> None:
         self._running.pop(number, None)
         self._line(run_line(number, described(question, self._settings), question, judgement, seconds))
 
@@ -151,7 +154,7 @@ class View(Listener):
     def _line(self, line: str | Text) -> None:
         self.console.print(line, highlight=False)
 
-    def _asked(self, request: Any) -> str:
+    def _asked(self, request: TrialRequest) -> str:
         """What a trial tests, in a few words."""
         subset, everything = request.subset, [factor.name for factor in self._settings.factors]
         missing = [name for name in everything if name not in subset]
@@ -163,7 +166,7 @@ class View(Listener):
             return "yours without " + _few(missing)
         return "only " + _few([name for name in everything if name in subset])
 
-    def _trial_line(self, event: Any) -> None:
+    def _trial_line(self, event: TrialFinished) -> None:
         outcome, result = event.outcome, event.result
         if outcome is Outcome.UNRESOLVED:
             said = f"a different failure: {result.signature}"
@@ -184,7 +187,7 @@ class View(Listener):
 
     def _render(self) -> Group:
         name, detail = self._phase
-        parts: list[Any] = []
+        parts: list[RenderableType] = []
         elapsed = text.duration(time.monotonic() - self._phase_since)
         progress = None if name == "safe values" else self._progress
         if progress is None:
@@ -210,7 +213,7 @@ class View(Listener):
         parts.append(Padding(self._board(progress), (0, 0, 0, 2)))
         return Group(*parts)
 
-    def _board(self, progress: Any) -> Text:
+    def _board(self, progress: Progress) -> Text:
         """Every factor: cause, suspected or ruled out."""
         causes = {name for cause in progress.causes for name in cause.parameters}
         ruled_out = set(progress.ruled_out)
@@ -235,7 +238,7 @@ def _few(names: list[str], limit: int = 5) -> str:
 # ------------------------------------------------------------------------------------------------------- the answer
 
 
-def print_answer(console: Console, answer: Answer, result: dict[str, Any]) -> None:
+def print_answer(console: Console, answer: Answer, result: JsonObject) -> None:
     """The answer in a few lines."""
     console.print()
     if answer.status == "no_failure":
@@ -300,7 +303,7 @@ def _print_baseline_fails(console: Console, answer: Answer) -> None:
     )
 
 
-def _print_causes(console: Console, answer: Answer, result: dict[str, Any]) -> None:
+def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
     report = answer.report
     if not report.causes:
         console.print(Text("No cause could be proven.", style="bold yellow"))
@@ -360,7 +363,7 @@ def _with(note: str) -> str:
     return f" ({note})" if note else ""
 
 
-def _print_where(console: Console, where: dict[str, Any] | None) -> None:
+def _print_where(console: Console, where: JsonObject | None) -> None:
     if where is None:
         return
     console.print()

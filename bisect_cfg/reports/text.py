@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def failure(seen: Observation, step: int | None = None) -> str:
     return f"dies{at} with {said or name}"
 
 
-def where(place: Mapping[str, Any]) -> list[str]:
+def where(place: JsonObject) -> list[str]:
     """The `where` block of result.json in one to four lines."""
     if not place["same_failure"]:
         return [place["note"]]
