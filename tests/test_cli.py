@@ -12,7 +12,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from forked_tool import forked  # noqa: F401
 
 from bisect_cfg.checks import from_python
 

@@ -53,7 +53,7 @@ def build_dataset(rows):
 
 def collected_reward(prompts, completions, **kwargs):
     """The share of the prompt's letters that are in the answer."""
-    pairs = [(set(prompt.split()), set(completion.split())) for prompt, completion in zip(prompts, completions)]
+    pairs = [(set(prompt.split()), set(text.split())) for prompt, text in zip(prompts, completions, strict=True)]
     return [len(wanted & written) / len(wanted) for wanted, written in pairs]
 
 

@@ -49,7 +49,7 @@ def sorted_reward(completions, **kwargs):
     rewards = []
     for completion in completions:
         letters = completion.split()
-        pairs = list(zip(letters, letters[1:]))
+        pairs = list(zip(letters, letters[1:], strict=False))
         rewards.append(sum(first < second for first, second in pairs) / len(pairs) if pairs else 0.0)
     return rewards
 
@@ -57,7 +57,7 @@ def sorted_reward(completions, **kwargs):
 def from_prompt_reward(prompts, completions, **kwargs):
     """The share of the prompt's letters that come back, less what comes too often."""
     rewards = []
-    for prompt, completion in zip(prompts, completions):
+    for prompt, completion in zip(prompts, completions, strict=True):
         wanted, got = prompt.split()[:-1], completion.split()
         rewards.append(sum(letter in got for letter in wanted) / len(wanted) - 0.02 * len(got))
     return rewards

@@ -31,7 +31,10 @@ def chunks() -> dict[str, bytes]:
         "{'loss': 0.0, 'grad_norm': 0.%d, 'learning_rate': 1e-06, 'reward': 0.4, 'reward_std': 0.2, 'entropy': 1.%d}\n"
     )
     bar = "\r %d%%|####      | %d/999 [00:01<00:09, 9.55s/it]"
-    flood = "../Indexing.cu:1289: indexSelectLargeIndex: block: [%d,0,0], thread: [%d,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
+    flood = (
+        "../Indexing.cu:1289: indexSelectLargeIndex: block: [%d,0,0], thread: [%d,0,0] "
+        "Assertion `srcIndex < srcSelectDimSize` failed.\n"
+    )
     prose = "\n".join(pydoc_data.topics.topics.values())
     return {
         "metric rows and progress bars": "".join(
@@ -40,9 +43,12 @@ def chunks() -> dict[str, bytes]:
         "prose": prose.replace("Traceback", "Trace").encode() * 4,
         "prose, a fifth of it tracebacks": prose.encode() * 4,
         "coloured log lines": "".join(
-            f"\x1b[32mINFO\x1b[0m 03-02 10:11:12 engine.py:{i}] \x1b[1mrequest {i}\x1b[0m took 0.3 s\r\n" for i in range(30000)
+            f"\x1b[32mINFO\x1b[0m 03-02 10:11:12 engine.py:{i}] \x1b[1mrequest {i}\x1b[0m took 0.3 s\r\n"
+            for i in range(30000)
         ).encode(),
-        "prompts in another script": "".join(f"│ 问题：{i} + {i} 等于多少？ <think>我们来计算</think> 答案是 {2 * i} │\n" for i in range(30000)).encode(),
+        "prompts in another script": "".join(
+            f"│ 问题：{i} + {i} 等于多少？ <think>我们来计算</think> 答案是 {2 * i} │\n" for i in range(30000)
+        ).encode(),
         "a flood of assertions": "".join(flood % (i, i % 128) for i in range(20000)).encode(),
         "binary junk": dice.randbytes(4_000_000),
     }  # fmt: skip

@@ -253,7 +253,6 @@ def cases() -> list[Case]:
     for causes in TRL_CAUSES:
         mask = sum(1 << OPTIONS.index(name) for name in causes)
         name = f"TRL validity: {' + '.join(causes)}"
-        draw = lambda rng, mask=mask: (mask,)
         aim = "exact, no invalid launch"
-        rows.append(Case(name, name, OPTIONS, draw, aim, valid=trl_valid, fixed=True))
+        rows.append(Case(name, name, OPTIONS, lambda rng, mask=mask: (mask,), aim, valid=trl_valid, fixed=True))
     return rows

@@ -50,7 +50,7 @@ def by_class(case: Case, oracle: Oracle, setting: Setting) -> Answer:
         is_valid=lambda configuration: case.valid(mask(configuration)),
         isolation="none",
         max_trials=LIMIT,
-        prior=dict(zip(names, odds)) if (odds := odds_of(names, case.prior, case.failure)) else "flat",
+        prior=dict(zip(names, odds, strict=True)) if (odds := odds_of(names, case.prior, case.failure)) else "flat",
         confirm=setting.confirm,
         confidence=setting.confidence,
     )

@@ -98,8 +98,11 @@ def measure(size: int, count: int, instances: int, costly: int, known: bool) -> 
     )
 
 
-HEAD = """| case | factors | seconds, times unseen | seconds, times seen | ratio | trials, unseen | trials, seen | exact | instances |
-|---|---|---|---|---|---|---|---|---|"""
+COLUMNS = (
+    "case", "factors", "seconds, times unseen", "seconds, times seen", "ratio", "trials, unseen", "trials, seen",
+    "exact", "instances",
+)  # fmt: skip
+HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 
 def main() -> None:

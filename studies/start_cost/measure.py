@@ -192,7 +192,8 @@ def tables(seconds: dict[str, list[float]], parts: dict[str, float], ours: Whole
     medians = {level: statistics.median(values) for level, values in seconds.items()}
     lines = [
         f"Measured on {date.today()} ({platform.machine()}, {os.cpu_count()} processors, Python "
-        f"{platform.python_version()}, {libraries}; load {os.getloadavg()[1]:.1f} over the last five minutes, this included).",
+        f"{platform.python_version()}, {libraries}; load {os.getloadavg()[1]:.1f} over the last five minutes, this "
+        f"included).",
         "",
         f"| one trial of {STEPS} steps, median of {len(seconds['cold'])} | seconds | |",
         "|---|---|---|",
@@ -224,8 +225,9 @@ def tables(seconds: dict[str, list[float]], parts: dict[str, float], ours: Whole
         f"| trials of the isolation | {theirs.trials} | {ours.trials} | |",
         f"| answer | `{theirs.cause}` | `{ours.cause}` | |",
         "",
-        f"Seconds of trials, as the study recorded them: {isolation:.1f} for the isolation (the good configuration and the "
-        f"warm start included, the cold reproduction not), {safe:.1f} for safe values: {safe / isolation:.2f} of it.",
+        f"Seconds of trials, as the study recorded them: {isolation:.1f} for the isolation (the good configuration "
+        f"and the warm start included, the cold reproduction not), {safe:.1f} for safe values: "
+        f"{safe / isolation:.2f} of it.",
     ]  # fmt: skip
 
 

@@ -158,7 +158,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
     ),
     "handles signals": (
         "top",
-        "for name in ('SIGTERM', 'SIGINT', 'SIGABRT', 'SIGALRM'): signal.signal(getattr(signal, name), lambda *a: None)",
+        "for name in ('TERM', 'INT', 'ABRT', 'ALRM'): signal.signal(getattr(signal, 'SIG' + name), lambda *a: None)",
     ),
     "ignores children": ("top", "signal.signal(signal.SIGCHLD, signal.SIG_IGN)"),
     "blocks signals": ("top", "signal.pthread_sigmask(signal.SIG_BLOCK, set(range(1, 32)) - {6, 8, 11})"),
@@ -173,7 +173,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     ),
     "thread": (
         "top",
-        "import threading; threading.Thread(target=lambda: [time.sleep(.01) for _ in range(10000)], daemon=True).start()",
+        "import threading; threading.Thread(target=lambda: [time.sleep(.01) for _ in range(10000)], "
+        "daemon=True).start()",
     ),
     "thread that stays": (
         "train",
@@ -522,12 +523,14 @@ def _configuration(case: Case, bad: dict[str, Any], extra: str) -> tuple[str, di
         import yaml
 
         return (
-            "import yaml\nwith open(os.path.join(HERE, 'recipe.yaml')) as file: args = GRPOConfig(**yaml.safe_load(file))",
+            "import yaml\nwith open(os.path.join(HERE, 'recipe.yaml')) as file: args = "
+            "GRPOConfig(**yaml.safe_load(file))",
             {"recipe.yaml": yaml.safe_dump({"output_dir": "out", **bad})},
         )
     if case.source == "json":
         return (
-            "import json\nwith open(sys.argv[sys.argv.index('--config') + 1]) as file: args = GRPOConfig(**json.load(file))",
+            "import json\nwith open(sys.argv[sys.argv.index('--config') + 1]) as file: args = "
+            "GRPOConfig(**json.load(file))",
             {"recipe.json": json.dumps({"output_dir": "out", **bad})},
         )
     if case.source == "flags":

@@ -73,7 +73,7 @@ def sums(count: int) -> Dataset:
 
 def correctness_reward(completions, answer, **kwargs):
     found = [re.sub(r"\s", "", completion.split(";")[0]) for completion in completions]
-    return [2.0 if text == wanted else 0.0 for text, wanted in zip(found, answer)]
+    return [2.0 if text == wanted else 0.0 for text, wanted in zip(found, answer, strict=True)]
 
 
 def digits_reward(completions, **kwargs):

@@ -77,7 +77,7 @@ def main():
 
     def majority_reward(prompts, completions, **kwargs):
         rewards = []
-        for prompt, completion in zip(prompts, completions):
+        for prompt, completion in zip(prompts, completions, strict=True):
             majority = "1" if prompt.split().count("1") > 2 else "0"
             answer = completion.split()
             share = (majority in answer) + 0.05 / (1 + len(answer))

@@ -167,8 +167,8 @@ def test_places_reporters_and_seeds_are_no_factors(warm, tmp_path):
         f"""
         import toy
         from trl import GRPOConfig
-        args = GRPOConfig({CALL}, seed=7, data_seed=8, run_name="x", logging_steps=3, save_steps=2, save_strategy="steps",
-                          hub_model_id="a/b", save_total_limit=3)
+        args = GRPOConfig({CALL}, seed=7, data_seed=8, run_name="x", logging_steps=3, save_steps=2,
+                          save_strategy="steps", hub_model_id="a/b", save_total_limit=3)
         toy.trainer(args).train()
         """,
     )
@@ -281,7 +281,8 @@ def test_lora_config(warm, tmp_path):
         import toy
         from peft import LoraConfig
         from trl import GRPOConfig
-        lora = LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj"], lora_dropout=0.2, task_type="CAUSAL_LM")
+        lora = LoraConfig(r=4, lora_alpha=64, target_modules=["q_proj", "v_proj"], lora_dropout=0.2,
+                          task_type="CAUSAL_LM")
         trainer = toy.trainer(GRPOConfig({CALL}), peft_config=lora)
         print("LORA", lora.r, lora.lora_alpha, lora.lora_dropout)
         trainer.train()
@@ -375,7 +376,9 @@ def test_safe_config_is_loaded_by_trl_parser(warm, tmp_path):
     (tmp_path / "loader/safe_config.yaml").write_text(safe_yaml(settings, safe))
     loaded = warm.capture(loader, "--config", "safe_config.yaml").args.resolved
     wanted = {**settings.capture.args.resolved, "learning_rate": 1e-6, "warmup_steps": 0}
-    ignored = {"output_dir", "logging_dir"}
-    plain = lambda values: {n: json.loads(v) if isinstance(v, str) and v.startswith("{") else v
-                            for n, v in values.items() if n not in ignored}  # fmt: skip  # noqa: E731
+
+    def plain(values: dict) -> dict:
+        shown = {name: value for name, value in values.items() if name not in {"output_dir", "logging_dir"}}
+        return {n: json.loads(v) if isinstance(v, str) and v.startswith("{") else v for n, v in shown.items()}
+
     assert plain(loaded) == plain(wanted)

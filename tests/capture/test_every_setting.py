@@ -434,7 +434,8 @@ WAYS = {
         {"delta": (None, 2.0), "epsilon": (0.2, 0.3)},
     ),
     "a replaced copy": (
-        "import dataclasses\nargs = dataclasses.replace(GRPOConfig({}, delta=2.0), epsilon=0.3, generation_batch_size=None)",
+        "import dataclasses\nargs = dataclasses.replace(GRPOConfig({}, delta=2.0), epsilon=0.3, "
+        "generation_batch_size=None)",
         {"delta": (None, 2.0), "epsilon": (0.2, 0.3)},
     ),
 }

@@ -73,7 +73,8 @@ CASES = {
     ),
     "an attribute of another package": (
         "AttributeError: 'DynamicCache' object has no attribute 'seen'",
-        [("/x/llamafactory/model/loader.py", 5, "load", "a"), (f"{SITE}/peft/peft_model.py", 5, "forward", "cache.seen")],
+        [("/x/llamafactory/model/loader.py", 5, "load", "a"),
+            (f"{SITE}/peft/peft_model.py", 5, "forward", "cache.seen")],
         "versions", ["PEFT asks an object of class DynamicCache", "PEFT and transformers fit"],
     ),
     "a trainer derived from another TRL": (
@@ -92,7 +93,8 @@ CASES = {
         "setting", ["actor_rollout_ref.rollout.agent", "+actor_rollout_ref.rollout.agent=VALUE"],
     ),
     "a setting that is None": (
-        "TypeError: 'NoneType' object is not iterable", [(TRL, 1262, "_generate", "kwargs.update(self.args.generation_kwargs)")],
+        "TypeError: 'NoneType' object is not iterable",
+        [(TRL, 1262, "_generate", "kwargs.update(self.args.generation_kwargs)")],
         "setting", ["set generation_kwargs", "newer TRL"],
     ),
     "a name in a table": (
@@ -101,56 +103,71 @@ CASES = {
     ),
     "a weight in the sync": (
         "KeyError: 'layers.0.self_attn.qkv_proj.base_layer.weight'",
-        [("/root/verl/verl/workers/sharding_manager/fsdp_vllm.py", 334, "update_params", "model.load_weights("), (f"{SITE}/vllm/model_executor/models/qwen2.py", 391, "load_weights", "param = params_dict[name]")],
+        [("/root/verl/verl/workers/sharding_manager/fsdp_vllm.py", 334, "update_params", "model.load_weights("),
+            (f"{SITE}/vllm/model_executor/models/qwen2.py", 391, "load_weights", "param = params_dict[name]")],
         "weights", ["verl hands vLLM a weight", "LoRA"],
     ),
     "a weight of a checkpoint": (
-        "RuntimeError: Error(s) in loading state_dict for Qwen2ForCausalLM:\n\tsize mismatch for lm_head.weight: copying a param with shape torch.Size([9, 8])",
+        "RuntimeError: Error(s) in loading state_dict for Qwen2ForCausalLM:\n"
+        "\tsize mismatch for lm_head.weight: copying a param with shape torch.Size([9, 8])",
         [(f"{SITE}/transformers/modeling_utils.py", 4, "from_pretrained", "raise RuntimeError(")],
         "weights", ["lm_head.weight", "vocabulary"],
     ),
     "a column": (
-        "KeyError: 'reward_model'", [("/root/verl/verl/trainer/ppo/ray_trainer.py", 566, "_validate", "batch.non_tensor_batch['reward_model']['style']")],
+        "KeyError: 'reward_model'",
+        [("/root/verl/verl/trainer/ppo/ray_trainer.py", 566, "_validate",
+            "batch.non_tensor_batch['reward_model']['style']")],
         "column", ["no 'reward_model'", "verl wants it"],
     ),
     "a tensor of the batch": (
         'KeyError: \'key "tool_masks" not found in TensorDict with keys [1]\'',
-        [("/root/ToRL/verl/trainer/ppo/ray_trainer.py", 7, "fit", "x"), (f"{SITE}/tensordict/_td.py", 1400, "_get_str", "return self._default_get(key)")],
+        [("/root/ToRL/verl/trainer/ppo/ray_trainer.py", 7, "fit", "x"),
+            (f"{SITE}/tensordict/_td.py", 1400, "_get_str", "return self._default_get(key)")],
         "column", ["no tensor 'tool_masks'", "did not run"],
     ),
     "an adapter's name, no column": (
         "KeyError: 'reward'",
-        [("/x/llamafactory/model/loader.py", 1, "load", 'load_adapter(args.reward_model, "reward")'), (f"{SITE}/peft/tuners/tuners_utils.py", 192, "inject_adapter", "c = self.peft_config[adapter_name]")],
+        [("/x/llamafactory/model/loader.py", 1, "load", 'load_adapter(args.reward_model, "reward")'),
+            (f"{SITE}/peft/tuners/tuners_utils.py", 192, "inject_adapter", "c = self.peft_config[adapter_name]")],
         "setting", ["PEFT looks 'reward' up in its peft_config"],
     ),
     "a reward of one's own": (
         "IndexError: list index out of range",
-        [(TRL, 888, "_calculate_rewards", "reward_func("), ("/home/me/rewards.py", 31, "accuracy", "return c.split('=')[1]"), ("/usr/lib/python3.10/re.py", 2, "x", "")],
+        [(TRL, 888, "_calculate_rewards", "reward_func("),
+            ("/home/me/rewards.py", 31, "accuracy", "return c.split('=')[1]"),
+            ("/usr/lib/python3.10/re.py", 2, "x", "")],
         "own-code", ["reward function accuracy, which TRL calls", "/home/me/rewards.py:31", "c.split('=')[1]"],
     ),
     "a script of one's own": (
-        "KeyError: 'question'", [("/home/me/train.py", 31, "to_prompt", "row['question']")], "own-code", ["/home/me/train.py:31", "row['question']"],
+        "KeyError: 'question'", [("/home/me/train.py", 31, "to_prompt", "row['question']")], "own-code",
+        ["/home/me/train.py:31", "row['question']"],
     ),
     "an assertion without words": (
-        "AssertionError", [("/x/megatron/training/arguments.py", 561, "validate_args", "assert num_layers % args.pipeline_size == 0, \\")],
+        "AssertionError", [("/x/megatron/training/arguments.py", 561, "validate_args",
+            "assert num_layers % args.pipeline_size == 0, \\")],
         "assertion", ["change pipeline_size", "num_layers % args.pipeline_size == 0”"],
     ),
     "types in the sync": (
-        "RuntimeError: Worker failed with error 'mismatch dtype: src torch.float32, dst torch.bfloat16', please check the stack trace above for the root cause",
+        "RuntimeError: Worker failed with error 'mismatch dtype: src torch.float32, dst torch.bfloat16', please check "
+        "the stack trace above for the root cause",
         [("/openrlhf/trainer/ray/ppo_actor.py", 402, "broadcast_to_vllm", "ray.get(refs)")],
         "dtypes", ["handed to the inference engine, in OpenRLHF", "torch_dtype"],
     ),
     "shapes in the loss": (
-        "RuntimeError: The size of tensor a (98275) must match the size of tensor b (2049) at non-singleton dimension 1",
+        "RuntimeError: The size of tensor a (98275) must match the size of tensor b (2049) "
+        "at non-singleton dimension 1",
         [(f"{SITE}/swift/trainers/grpo_trainer.py", 1279, "_compute_loss", "loss = ratio * advantages")],
         "shapes", ["in the loss, in ms-swift", "newer ms-swift"],
     ),
     "a judge": (
-        "openai.APIConnectionError: Connection error. HTTPConnectionPool(host='10.0.0.3', port=8001): Max retries exceeded",
-        [("/home/me/judge.py", 12, "score", "client.chat.completions.create(")], "network", ["10.0.0.3:8001", "/home/me/judge.py:12"],
+        "openai.APIConnectionError: Connection error. HTTPConnectionPool(host='10.0.0.3', port=8001): Max retries "
+        "exceeded",
+        [("/home/me/judge.py", 12, "score", "client.chat.completions.create(")], "network",
+        ["10.0.0.3:8001", "/home/me/judge.py:12"],
     ),
     "a file": (
-        "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.parquet'", [(f"{SITE}/pandas/io/common.py", 2, "get_handle", "open(")],
+        "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.parquet'",
+        [(f"{SITE}/pandas/io/common.py", 2, "get_handle", "open(")],
         "file", ["data/train.parquet", "relative to the directory"],
     ),
     "a sum of dicts": (
@@ -190,7 +207,10 @@ def test_nothing_is_made_up() -> None:
 def test_a_known_failure_needs_none_and_a_general_one_is_made_definite() -> None:
     known = explain_text(BEFORE[0].log)
     assert known.matches and not known.matches[0].entry.general and known.advice is None
-    text = f"Traceback (most recent call last):\n  File \"{TRL}\", line 5, in train\n    x.foo()\nAttributeError: 'DynamicCache' object has no attribute 'foo'\n"
+    text = (
+        f'Traceback (most recent call last):\n  File "{TRL}", line 5, in train\n    x.foo()\n'
+        "AttributeError: 'DynamicCache' object has no attribute 'foo'\n"
+    )
     general = explain_text(text)
     assert general.matches[0].entry.general and general.status == 0
     assert "From the traceback: TRL asks an object of class DynamicCache for foo" in " ".join(str(general).split())
@@ -198,7 +218,8 @@ def test_a_known_failure_needs_none_and_a_general_one_is_made_definite() -> None
 
 def test_what_a_general_entry_knows_better_is_not_pushed_aside() -> None:
     missing = explain_text(
-        "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\nModuleNotFoundError: No module named 'x'\n"
+        'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n'
+        "ModuleNotFoundError: No module named 'x'\n"
     )
     assert missing.matches[0].entry.general and missing.advice is None
     frames = f'Traceback (most recent call last):\n  File "{TRL}", line 5, in train\n    x()\n'
@@ -210,10 +231,18 @@ def test_what_a_general_entry_knows_better_is_not_pushed_aside() -> None:
 
 FRAME = "/opt/site-packages/trl/trainer/grpo_trainer.py"
 FORMS = {
-    "IPython": f"TypeError      Traceback (most recent call last)\n<ipython-input-17> in <cell line: 0>()\n----> 1 trainer.train()\n\n{FRAME} in _generate(self, x)\n   1261 a\n-> 1262     kw.update(self.args.kwargs)\n   1263 b\n\nTypeError: 'NoneType' object is not iterable\n",
-    "newer IPython": f"TypeError      Traceback (most recent call last)\nCell In[3], line 1\n----> 1 trainer.train()\n\nFile {FRAME}:1262, in GRPOTrainer._generate(self, x)\n-> 1262     kw.update(self.args.kwargs)\n\nTypeError: 'NoneType' object is not iterable\n",
-    "rich": f"╭───── Traceback (most recent call last) ─────╮\n│ {FRAME}:1262 in _generate │\n│   1261 │   a                    │\n│ ❱ 1262 │   │   kw.update(self.args.kwargs) │\n╰──────────╯\nTypeError: 'NoneType' object is not iterable\n",
-    "ranks": "".join(f"[rank{rank}]: {line}\n" for line in ("Traceback (most recent call last):", f'  File "{FRAME}", line 1262, in _generate', "    kw.update(self.args.kwargs)", "TypeError: 'NoneType' object is not iterable") for rank in range(8)),
+    "IPython": f"TypeError      Traceback (most recent call last)\n<ipython-input-17> in <cell line: 0>()\n"
+    f"----> 1 trainer.train()\n\n{FRAME} in _generate(self, x)\n   1261 a\n-> 1262     kw.update(self.args.kwargs)\n"
+    f"   1263 b\n\nTypeError: 'NoneType' object is not iterable\n",
+    "newer IPython": f"TypeError      Traceback (most recent call last)\nCell In[3], line 1\n----> 1 trainer.train()\n"
+    f"\nFile {FRAME}:1262, in GRPOTrainer._generate(self, x)\n-> 1262     kw.update(self.args.kwargs)\n\n"
+    f"TypeError: 'NoneType' object is not iterable\n",
+    "rich": f"╭───── Traceback (most recent call last) ─────╮\n│ {FRAME}:1262 in _generate │\n"
+    f"│   1261 │   a                    │\n│ ❱ 1262 │   │   kw.update(self.args.kwargs) │\n╰──────────╯\n"
+    f"TypeError: 'NoneType' object is not iterable\n",
+    "ranks": "".join(f"[rank{rank}]: {line}\n"
+        for line in ("Traceback (most recent call last):", f'  File "{FRAME}", line 1262, in _generate',
+            "    kw.update(self.args.kwargs)", "TypeError: 'NoneType' object is not iterable") for rank in range(8)),
 }  # fmt: skip
 
 
@@ -238,10 +267,14 @@ def test_a_traceback_over_the_border_of_two_blocks() -> None:
 @pytest.mark.parametrize(
     ("file", "package"),
     [
-        ("/usr/lib/python3/dist-packages/torch/nn/x.py", "torch"), ("/home/me/train.py", ""), ("/usr/lib/python3.10/json/decoder.py", "python"),
-        ("/root/verl/verl/workers/fsdp_workers.py", "verl"), ("/root/slime/slime/ray/rollout.py", "slime"), ("/x/verl/train.py", ""),
-        ("/home/ray/work/train.py", ""), ("/x/LLaMA-Factory/src/llamafactory/launcher.py", "llamafactory"), ("/root/verl/examples/data/gsm8k.py", ""),
-        ("/x/ms-swift/swift/megatron/trainers/base.py", "swift"), ("C:\\envs\\Lib\\site-packages\\trl\\x.py", "trl"), ("/openrlhf/trainer/ray/a.py", "openrlhf"),
+        ("/usr/lib/python3/dist-packages/torch/nn/x.py", "torch"), ("/home/me/train.py", ""),
+        ("/usr/lib/python3.10/json/decoder.py", "python"),
+        ("/root/verl/verl/workers/fsdp_workers.py", "verl"), ("/root/slime/slime/ray/rollout.py", "slime"),
+        ("/x/verl/train.py", ""),
+        ("/home/ray/work/train.py", ""), ("/x/LLaMA-Factory/src/llamafactory/launcher.py", "llamafactory"),
+        ("/root/verl/examples/data/gsm8k.py", ""),
+        ("/x/ms-swift/swift/megatron/trainers/base.py", "swift"), ("C:\\envs\\Lib\\site-packages\\trl\\x.py", "trl"),
+        ("/openrlhf/trainer/ray/a.py", "openrlhf"),
     ],
 )  # fmt: skip
 def test_whose_a_file_is(file: str, package: str) -> None:

@@ -32,8 +32,9 @@ def row(
     cut: float = 0.1,
 ) -> dict[str, Any]:
     return {
-        "loss": dice.gauss(0, 0.01), "grad_norm": abs(dice.gauss(norm, norm / 3)), "reward": reward, "reward_std": spread,
-        "entropy": entropy, "frac_reward_zero_std": dead, "completions/clipped_ratio": cut,
+        "loss": dice.gauss(0, 0.01), "grad_norm": abs(dice.gauss(norm, norm / 3)), "reward": reward,
+        "reward_std": spread, "entropy": entropy,
+        "frac_reward_zero_std": dead, "completions/clipped_ratio": cut,
     }  # fmt: skip
 
 
@@ -43,15 +44,26 @@ def without(values: dict[str, Any], *names: str) -> dict[str, Any]:
 
 # What a run looks like after the share t of its time.
 COLLAPSED: dict[str, Make] = {
-    "at once": lambda t, d: row(d, around(d, 0.3, 0.05), 0.2, around(d, 1.1, 0.1)) if t < 0.2 else row(d, 0.0, 0.0, 0.001, 0.0, 1.0),
-    "dies midway": lambda t, d: row(d, around(d, 0.2 + 0.6 * t, 0.06), 0.25, around(d, 0.8 - 0.3 * t, 0.05)) if t < 0.55 else row(d, around(d, 0.01, 0.01), 0.01, around(d, 0.05, 0.01), 0.02, 0.95),
-    "up into noise": lambda t, d: row(d, around(d, 0.2 + 0.5 * t, 0.06), 0.25, around(d, 0.6, 0.05)) if t < 0.5 else row(d, around(d, 0.02, 0.02), 0.03, around(d, 0.6 + 20 * (t - 0.5), 0.3), 2.0, 0.8, 1.0),
-    "cut off": lambda t, d: row(d, around(d, 0.3, 0.06), 0.25, around(d, 0.6, 0.05), cut=0.2) if t < 0.4 else row(d, 0.0, 0.0, around(d, 0.5, 0.1), 0.0, 1.0, 1.0),
-    "slowly": lambda t, d: row(d, around(d, 0.4 * (1 - t) ** 2, 0.03), 0.25 * (1 - t), 1.2 * math.exp(-8 * t), dead=min(1.0, 1.2 * t)),
-    "without entropy": lambda t, d: without(row(d, around(d, 0.5, 0.1), 0.3, 1.0) if t < 0.5 else row(d, 0.0, 0.0, 1.0, 0.0, 1.0), "entropy", "frac_reward_zero_std"),
-    "the reward alone": lambda t, d: without(row(d, around(d, 0.6, 0.08), 0.3, 1.0) if t < 0.6 else row(d, around(d, 0.01, 0.02), 0.02, 1.0, 0.5), "entropy", "frac_reward_zero_std", "reward_std", "completions/clipped_ratio"),
-    "empty answers": lambda t, d: row(d, d.gauss(-2, 0.3), 0.5, around(d, 1.2, 0.1)) if t < 0.3 else row(d, 0.0, 0.0, 0.001, 0.0, 1.0),
-    "negative rewards": lambda t, d: row(d, d.gauss(-0.2 + t, 0.1), 0.5, around(d, 0.9, 0.05)) if t < 0.5 else row(d, d.gauss(-1.0, 0.01), 0.0, around(d, 0.02, 0.005), 0.01, 0.97),
+    "at once": lambda t, d: row(d, around(d, 0.3, 0.05), 0.2, around(d, 1.1, 0.1)) if t < 0.2
+        else row(d, 0.0, 0.0, 0.001, 0.0, 1.0),
+    "dies midway": lambda t, d: row(d, around(d, 0.2 + 0.6 * t, 0.06), 0.25, around(d, 0.8 - 0.3 * t, 0.05)) if t < 0.55
+        else row(d, around(d, 0.01, 0.01), 0.01, around(d, 0.05, 0.01), 0.02, 0.95),
+    "up into noise": lambda t, d: row(d, around(d, 0.2 + 0.5 * t, 0.06), 0.25, around(d, 0.6, 0.05)) if t < 0.5
+        else row(d, around(d, 0.02, 0.02), 0.03, around(d, 0.6 + 20 * (t - 0.5), 0.3), 2.0, 0.8, 1.0),
+    "cut off": lambda t, d: row(d, around(d, 0.3, 0.06), 0.25, around(d, 0.6, 0.05), cut=0.2) if t < 0.4
+        else row(d, 0.0, 0.0, around(d, 0.5, 0.1), 0.0, 1.0, 1.0),
+    "slowly": lambda t, d: row(d, around(d, 0.4 * (1 - t) ** 2, 0.03), 0.25 * (1 - t), 1.2 * math.exp(-8 * t),
+        dead=min(1.0, 1.2 * t)),
+    "without entropy": lambda t, d: without(
+        row(d, around(d, 0.5, 0.1), 0.3, 1.0) if t < 0.5 else row(d, 0.0, 0.0, 1.0, 0.0, 1.0),
+        "entropy", "frac_reward_zero_std"),
+    "the reward alone": lambda t, d: without(
+        row(d, around(d, 0.6, 0.08), 0.3, 1.0) if t < 0.6 else row(d, around(d, 0.01, 0.02), 0.02, 1.0, 0.5),
+        "entropy", "frac_reward_zero_std", "reward_std", "completions/clipped_ratio"),
+    "empty answers": lambda t, d: row(d, d.gauss(-2, 0.3), 0.5, around(d, 1.2, 0.1)) if t < 0.3
+        else row(d, 0.0, 0.0, 0.001, 0.0, 1.0),
+    "negative rewards": lambda t, d: row(d, d.gauss(-0.2 + t, 0.1), 0.5, around(d, 0.9, 0.05)) if t < 0.5
+        else row(d, d.gauss(-1.0, 0.01), 0.0, around(d, 0.02, 0.005), 0.01, 0.97),
 }  # fmt: skip
 
 
@@ -62,19 +74,26 @@ def sparse(t: float, dice: random.Random) -> dict[str, Any]:
 
 HEALTHY: dict[str, Make] = {
     "noisy": lambda t, d: row(d, around(d, 0.4, 0.2, 0, 1), 0.3, around(d, 0.5, 0.15, 0.05), dead=0.6 * d.random()),
-    "plateau": lambda t, d: row(d, around(d, 0.2 + 0.5 * min(3 * t, 1), 0.06), 0.2, around(d, 0.5 - 0.2 * min(3 * t, 1), 0.05, 0.02), dead=0.3),
-    "little entropy from the start": lambda t, d: row(d, around(d, 0.6, 0.08), 0.2, around(d, 0.05, 0.02, 0.005), dead=0.5),
+    "plateau": lambda t, d: row(d, around(d, 0.2 + 0.5 * min(3 * t, 1), 0.06), 0.2,
+        around(d, 0.5 - 0.2 * min(3 * t, 1), 0.05, 0.02), dead=0.3),
+    "little entropy from the start":
+        lambda t, d: row(d, around(d, 0.6, 0.08), 0.2, around(d, 0.05, 0.02, 0.005), dead=0.5),
     "sparse reward": sparse,
-    "learnt": lambda t, d: row(d, around(d, min(0.2 + 1.5 * t, 1), 0.02 * (1 - t), 0, 1), 0.3 * max(0.0, 1 - 1.2 * t), math.exp(-6 * t), 0.3 if t < 0.7 else 0.0, min(1.0, max(0.1, 1.4 * t))),
-    "entropy rises with the reward": lambda t, d: row(d, around(d, 0.2 + 0.4 * t, 0.08), 0.3, around(d, 0.4 + 0.8 * t, 0.05)),
-    "entropy falls with learning": lambda t, d: row(d, around(d, 0.2 + 0.4 * t, 0.08), 0.3, around(d, 2 * math.exp(-3 * t), 0.02, 0.01), dead=0.3 + 0.4 * t),
+    "learnt": lambda t, d: row(d, around(d, min(0.2 + 1.5 * t, 1), 0.02 * (1 - t), 0, 1), 0.3 * max(0.0, 1 - 1.2 * t),
+        math.exp(-6 * t), 0.3 if t < 0.7 else 0.0, min(1.0, max(0.1, 1.4 * t))),
+    "entropy rises with the reward":
+        lambda t, d: row(d, around(d, 0.2 + 0.4 * t, 0.08), 0.3, around(d, 0.4 + 0.8 * t, 0.05)),
+    "entropy falls with learning": lambda t, d: row(d, around(d, 0.2 + 0.4 * t, 0.08), 0.3,
+        around(d, 2 * math.exp(-3 * t), 0.02, 0.01), dead=0.3 + 0.4 * t),
     "a dip": lambda t, d: row(d, around(d, 0.2 if 0.4 < t < 0.5 else 0.5, 0.08), 0.3, around(d, 0.5, 0.05), dead=0.3),
     "large rewards": lambda t, d: row(d, d.gauss(3 + 4 * t, 1.0), 1.2, around(d, 0.5, 0.05), 1.5, 0.1),
     "negative rewards": lambda t, d: row(d, d.gauss(-2 + 1.5 * t, 0.4), 0.8, around(d, 1.1, 0.1), dead=0.0),
-    "long answers": lambda t, d: row(d, around(d, 0.2 + 0.1 * t, 0.06), 0.2, around(d, 0.4, 0.05), cut=around(d, 0.9, 0.1, 0, 1)),
+    "long answers":
+        lambda t, d: row(d, around(d, 0.2 + 0.1 * t, 0.06), 0.2, around(d, 0.4, 0.05), cut=around(d, 0.9, 0.1, 0, 1)),
     "harder prompts": lambda t, d: row(d, around(d, 0.7 - 0.35 * t, 0.06), 0.3, around(d, 0.5, 0.05)),
     "a step down": lambda t, d: row(d, around(d, 0.7 if t < 0.5 else 0.4, 0.06), 0.3, around(d, 0.5, 0.05)),
-    "a sampling filter": lambda t, d: {**row(d, around(d, 0.4 + 0.2 * t, 0.06), 0.2, around(d, 0.4, 0.05)), "sampling/importance_sampling_ratio/mean": around(d, 0.98, 0.01)},
+    "a sampling filter": lambda t, d: {**row(d, around(d, 0.4 + 0.2 * t, 0.06), 0.2, around(d, 0.4, 0.05)),
+        "sampling/importance_sampling_ratio/mean": around(d, 0.98, 0.01)},
 }  # fmt: skip
 
 
@@ -130,7 +149,10 @@ def test_a_policy_that_recovers_is_not_collapsed_in_a_log() -> None:
 
 
 def test_a_healthy_log_does_not_pay_for_change_points() -> None:
-    code = "import sys; from bisect_cfg.diagnosis.explain import explain_text; explain_text(sys.stdin.read()); sys.exit(any(name in sys.modules for name in ('ruptures', 'scipy', 'torch')))"
+    code = (
+        "import sys; from bisect_cfg.diagnosis.explain import explain_text; explain_text(sys.stdin.read()); "
+        "sys.exit(any(name in sys.modules for name in ('ruptures', 'scipy', 'torch')))"
+    )
     done = subprocess.run([sys.executable, "-c", code], input=log(run(HEALTHY["noisy"], 200, 0)), text=True)
     assert done.returncode == 0
 

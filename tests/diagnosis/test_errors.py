@@ -15,15 +15,18 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3, in main\
 SHAPES = {
     "name without Error": ("oddpackage.errors.OutOfFunds: not enough of it\n", 1, "OutOfFunds"),
     "logger": ("2025-04-03 10:11:12,123 - __main__ - ERROR - Training failed: foo is bad\n", 1, "foo is bad"),
-    "engine core": ("(EngineCore pid=1) ERROR 08-12 10:11:12 [core.py:586] ValueError: strange\nRuntimeError: Engine core initialization failed.\n", 1, "strange"),
+    "engine core": ("(EngineCore pid=1) ERROR 08-12 10:11:12 [core.py:586] ValueError: strange\n"
+    "RuntimeError: Engine core initialization failed.\n", 1, "strange"),
     "glog": ("[E socket.cpp:957] [c10d] The client socket did something odd.\n", 1, "odd"),
     "argparse": ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --foo 3\n", 2, "--foo 3"),
     "srun": ("srun: error: node12: task 3: Exited with exit code 1\n", 1, "exit code 1"),
     "slurmstepd": ("slurmstepd: error: execve(): python: No such file or directory\n", 1, "execve"),
-    "next line": (TRACEBACK + "RuntimeError: \n        Something failed despite GPU being available\n", 4, "despite GPU"),
+    "next line": (TRACEBACK + "RuntimeError: \n        Something failed despite GPU being available\n", 4,
+        "despite GPU"),
     "wrapper": (
         TRACEBACK + "KeyError: 'x'\n\nThe above exception was the direct cause of the following exception:\n\n"
-        + TRACEBACK + "ray.exceptions.RayTaskError(KeyError): ray::main_task() (pid=1, ip=1.1.1.1)\n", 4, "KeyError: 'x'",
+        + TRACEBACK + "ray.exceptions.RayTaskError(KeyError): ray::main_task() (pid=1, ip=1.1.1.1)\n", 4,
+        "KeyError: 'x'",
     ),
     "child failed": (
         "[rank1]: " + TRACEBACK.replace("\n", "\n[rank1]: ") + "KeyError: 'x'\n"
@@ -38,16 +41,20 @@ SHAPES = {
     ),
     "Kubernetes": (
         "2025-05-23T16:49:12.290129429Z ERROR:trainer:Encountered error during training!\n"
-        + "".join(f"2025-05-23T16:49:12.290129429Z {line}\n" for line in (TRACEBACK + "OddError: of a pod").splitlines()), 5, "of a pod",
+        + "".join(f"2025-05-23T16:49:12.290129429Z {line}\n"
+            for line in (TRACEBACK + "OddError: of a pod").splitlines()), 5, "of a pod",
     ),
     "rank and pid": (
-        "".join(f"(VllmWorker rank=1 pid=85) ERROR 03-13 07:26:06 [executor.py:375] {line}\n" for line in (TRACEBACK + "OddError: of a worker").splitlines()),
+        "".join(f"(VllmWorker rank=1 pid=85) ERROR 03-13 07:26:06 [executor.py:375] {line}\n"
+            for line in (TRACEBACK + "OddError: of a worker").splitlines()),
         4, "of a worker",
     ),
     "loguru": ("2025-06-15 17:26:13.128 | ERROR    | train:main:12 - OddError: of loguru\n", 1, "OddError: of loguru"),
     "wrapped by Ray": (
-        TRACEBACK + "ray.exceptions.RayTaskError(RuntimeError): ray::A.b() (pid=1, ip=1.1.1.1)\n  File \"b.py\", line 4, in b\n    ray.get(refs)\n"
-        "ray.exceptions.RayTaskError(RuntimeError): ray::C.d() (pid=2, ip=1.1.1.1)\nRuntimeError: Worker failed with error 'odd', please check\n", 8, "odd",
+        TRACEBACK + "ray.exceptions.RayTaskError(RuntimeError): ray::A.b() (pid=1, ip=1.1.1.1)\n"
+        "  File \"b.py\", line 4, in b\n    ray.get(refs)\n"
+        "ray.exceptions.RayTaskError(RuntimeError): ray::C.d() (pid=2, ip=1.1.1.1)\n"
+        "RuntimeError: Worker failed with error 'odd', please check\n", 8, "odd",
     ),
     "cut off": ("ERROR 08-12 10:11:12 [core.py:586] Traceback (most recent call last):\n", 1, "Traceback"),
 }  # fmt: skip
@@ -91,10 +98,14 @@ NO_FAILURES = {
     "a logger's own error": ROWS + LOGGING,
     "survived": ROWS + TRACEBACK + "ValueError: invalid literal for int()\n" + ROWS,
     "survived and known": ROWS + TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory\n" + ROWS,
-    "quoted in a completion": ROWS + 'completion: "Traceback (most recent call last): ValueError: CUDA out of memory"\n' + ROWS,
-    "at an object's end": ROWS + "Exception ignored in: <function A.__del__ at 0x1>\n" + TRACEBACK + "AttributeError: 'A' object has no attribute 'x'\n",
-    "TensorFlow": "2025-03-02 10:11:12.1 E external/xla/cuda_fft.cc:477] Unable to register cuFFT factory: already registered\n" + ROWS,
-    "pip": "ERROR: pip's dependency resolver does not currently take into account all the packages that are installed.\n" + ROWS,
+    "quoted in a completion": ROWS + 'completion: "Traceback (most recent call last): ValueError: CUDA out of memory"\n'
+        + ROWS,
+    "at an object's end": ROWS + "Exception ignored in: <function A.__del__ at 0x1>\n" + TRACEBACK
+        + "AttributeError: 'A' object has no attribute 'x'\n",
+    "TensorFlow": "2025-03-02 10:11:12.1 E external/xla/cuda_fft.cc:477] Unable to register cuFFT factory: already "
+    "registered\n" + ROWS,
+    "pip": "ERROR: pip's dependency resolver does not currently take into account all the packages that are "
+    "installed.\n" + ROWS,
     "a row of another rank": ROWS,
 }  # fmt: skip
 
@@ -107,11 +118,15 @@ def test_what_ends_nothing_is_no_failure(log: str) -> None:
 
 def test_a_message_that_a_box_wraps_is_read_as_one() -> None:
     box = (
-        "╭──────────── Traceback (most recent call last) ───────────╮\n│ /home/a/train.py:12 in <module>                          │\n"
+        "╭──────────── Traceback (most recent call last) ───────────╮\n"
+        "│ /home/a/train.py:12 in <module>                          │\n"
         "╰──────────────────────────────────────────────────────────╯\n"
         "RuntimeError: probability tensor contains either `inf`,\n`nan` or element < 0\n"
     )  # fmt: skip
-    inside = "│ RuntimeError: probability tensor contains either `inf`,  │\n│ `nan` or element < 0                                    │\n"
+    inside = (
+        "│ RuntimeError: probability tensor contains either `inf`,  │\n"
+        "│ `nan` or element < 0                                    │\n"
+    )
     hard = "RuntimeError: probability tensor contains ei\nther `inf`, `nan` or element < 0\n"
     for log in (box, inside, hard):
         assert explain_text(log).matches[0].entry.id == "sampling-non-finite-weights"
@@ -120,7 +135,8 @@ def test_a_message_that_a_box_wraps_is_read_as_one() -> None:
 def test_what_a_launcher_prints_next_is_no_part_of_an_error() -> None:
     for after in (
         "[2024-05-08 15:02:11,290] [ERROR] [launch.py:325:sigkill_handler] exits with return code = 1",
-        "E0611 09:14:52.204000 9080 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 6 (pid: 9120)",
+        "E0611 09:14:52.204000 9080 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) "
+        "local_rank: 6 (pid: 9120)",
         "Exception ignored in: <function A.__del__ at 0x7f2>",
     ):
         found = explain_text(TRACEBACK + "AssertionError\n" + after + "\n")

@@ -248,7 +248,8 @@ def test_secrets_in_the_lines_that_are_quoted_are_masked() -> None:
     lines = (
         f"OSError: You are trying to access a gated repo with token={token}\n",
         f"OddError: the service at https://me:{key}@example.org said no (api_key='{key}')\n",
-        f"subprocess.CalledProcessError: Command '['python', 'train.py', '--hub_token', '{token}', '--lr', '1']' returned non-zero exit status 1\n",
+        f"subprocess.CalledProcessError: Command '['python', 'train.py', '--hub_token', '{token}', '--lr', '1']' "
+        f"returned non-zero exit status 1\n",
     )
     for line in lines:
         explanation = explain_text(

@@ -65,7 +65,8 @@ FSDP = """Traceback (most recent call last):
             "removed-argument",
         ),
         (
-            "*** JOB 881231 ON n CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\nsrun: error: n: task 1: Killed\n",
+            "*** JOB 881231 ON n CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\n"
+            "srun: error: n: task 1: Killed\n",
             "slurm-limit",
         ),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,21 +13,7 @@ from bisect_cfg.diagnosis.where import Where, innermost, locate, native_frames, 
 
 SITE = "/venv/lib/python3.11/site-packages/"
 
-GDB = """\
-[Thread debugging using libthread_db enabled]
-0x00007fad876f1df2 in __libc_pause () at ../sysdeps/unix/sysv/linux/pause.c:29
-#0  0x00007fad876f1df2 in __libc_pause () at ../sysdeps/unix/sysv/linux/pause.c:29
-#1  <signal handler called>
-#2  __pthread_kill_implementation (threadid=<optimized out>, signo=signo@entry=8, no_tid=no_tid@entry=0) at ./nptl/pthread_kill.c:44
-#3  0x00007fad87659fb2 in __GI_raise (sig=8) at ../sysdeps/posix/raise.c:26
-#4  <signal handler called>
-#5  0x00007facfc9b24ec in void c10::function_ref<void (char**, long const*, long, long)>::callback_fn<at::native::AVX2::cpu_kernel<at::native::(anonymous namespace)::div_trunc_kernel(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda(long, long)#1}> >(long, char**, long const*, long, long) () from /opt/torch/lib/libtorch_cpu.so
-#6  0x00007facf6774207 in at::TensorIteratorBase::serial_for_each(c10::function_ref<void (char**, long const*, long, long)>, at::Range) const () from /opt/torch/lib/libtorch_cpu.so
-#7  0x00007facfca7716d in at::native::(anonymous namespace)::div_trunc_kernel(at::TensorIteratorBase&) () from /opt/torch/lib/libtorch_cpu.so
-#8  0x0000000000000005 in ?? ()
-#9  0x0000000000000007 in main ()
-[Inferior 1 (process 23671) detached]
-"""
+GDB = Path(__file__).with_name("gdb.txt").read_text()
 
 CUBLAS = """\
 #0  0x1 in __libc_pause () at pause.c:29

@@ -14,8 +14,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import Said, Tool
-from forked_tool import ForkedTool, forked  # noqa: F401
+from tools import ForkedTool, Said, Tool
 
 SCRIPT = """
     import os, signal, sys
@@ -70,7 +69,8 @@ def shell(tool: Tool, command: str, **options: object):
     (["--pin", "output_dir=x"], "--pin output_dir"), (["--pin", "hub_model_id=x"], "--pin hub_model_id"),
     (["--pin", "beta=1", "--pin", "args.beta=2"], "beta twice"),
     (["--only", "bf61"], "Did you mean bf16?"), (["--only", "args.bf61"], "Did you mean bf16?"),
-    (["--except", "bf61"], "Did you mean bf16?"), (["--keep", "bf61"], "Did you mean bf16?"), (["--keep", "lr"], "learning_rate"),
+    (["--except", "bf61"], "Did you mean bf16?"), (["--keep", "bf61"], "Did you mean bf16?"),
+    (["--keep", "lr"], "learning_rate"),
     (["--storage", "redis://localhost"], "redis://localhost"), (["--storage", "nonsense://x"], "nonsense://x"),
     (["--storage", "sqlite:////no/such/folder/x.db"], "unable to open"), (["--storage", "x"], "The storage x"),
     (["--failure", "a{99999999999999}"], "--failure"), (["--devices", "a,b"], "--devices: 'a' is no CUDA device"),
@@ -335,9 +335,11 @@ def test_files_of_the_study(study, name, text):
 @pytest.mark.parametrize(("name", "text"), [
     ("validity.json", '{"resolved": 1, "errors": 2}'), ("validity.json", '{"resolved": {}, "errors": [[["a"], 3]]}'),
     ("trials/0/ending.json", '{"exit_code": "x", "hang": 3, "seconds": "y"}'), ("trials/0/metrics.jsonl", "[]\n3\n"),
-    ("trials/0/metrics.jsonl", '{"loss": "x", "time": null, "step": "a"}\n'), ("trials/0/events.jsonl", "KEEP[]\nnull\n{}\n"),
+    ("trials/0/metrics.jsonl", '{"loss": "x", "time": null, "step": "a"}\n'),
+    ("trials/0/events.jsonl", "KEEP[]\nnull\n{}\n"),
     ("trials/0/events.jsonl", 'KEEP{"event": "train_begin", "own_files": 3, "time": "x"}\n{"event": "exception"}\n'),
-    ("trials/0/events.jsonl", 'KEEP{"event": "config"}\n{"event": "assigned", "kind": "args", "index": 9, "name": "x"}\n'),
+    ("trials/0/events.jsonl",
+        'KEEP{"event": "config"}\n{"event": "assigned", "kind": "args", "index": 9, "name": "x"}\n'),
 ])  # fmt: skip
 def test_caches_and_traces_of_the_study(study, name, text):
     """What can be made again, or passed over, is; the answer stays."""
@@ -427,7 +429,8 @@ def test_values_from_python_are_taken_as_they_are(tool):
 
 
 @pytest.mark.parametrize(("options", "error"), [
-    ({"margin": float("nan")}, "InputError"), ({"max_seconds": float("inf")}, "InputError"), ({"jobs": True}, "InputError"),
+    ({"margin": float("nan")}, "InputError"), ({"max_seconds": float("inf")}, "InputError"),
+    ({"jobs": True}, "InputError"),
     ({"steps": 1.5}, "InputError"), ({"confirm": "3"}, "InputError"), ({"strategy": "fast"}, "InputError"),
     ({"good": {"learning_rate": float("nan")}}, "InputError"), ({"good": {"learning_rate": object()}}, "InputError"),
     ({"nonsense": 1}, "TypeError"), ({"good": {"hub_token": "abc"}}, "InputError"), ({"first": 3}, "InputError"),
@@ -444,7 +447,8 @@ def test_options_from_python(tmp_path, monkeypatch, options, error):
 
 
 @pytest.mark.parametrize("options", [
-    {"max_seconds": float("nan")}, {"timeout": float("inf")}, {"timeout": -1}, {"confidence": float("nan")}, {"jobs": 0},
+    {"max_seconds": float("nan")}, {"timeout": float("inf")}, {"timeout": -1}, {"confidence": float("nan")},
+    {"jobs": 0},
     {"jobs": 1.5}, {"max_trials": 0}, {"confirm": float("nan")}, {"prior": {"x": float("nan")}}, {"loss": {"x": -1.0}},
     {"loss": {"x": float("inf")}},
 ])  # fmt: skip

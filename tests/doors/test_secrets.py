@@ -255,7 +255,8 @@ def test_secret_names(name):
 
 @pytest.mark.parametrize("name", [
     "eos_token", "pad_token", "bos_token_id", "max_tokens", "tokens_per_second", "tokenizer", "token_type_ids",
-    "max_new_tokens", "mask_truncated_completions", "stop_token", "loss_type", "key", "keyboard", "passes", "learning_rate",
+    "max_new_tokens", "mask_truncated_completions", "stop_token", "loss_type", "key", "keyboard", "passes",
+    "learning_rate",
 ])  # fmt: skip
 def test_names_that_are_none(name):
     assert not hides(name, "0123456789abcdef")
@@ -264,7 +265,8 @@ def test_names_that_are_none(name):
 @pytest.mark.parametrize(("text", "gone"), [
     ("postgresql://me:p@ss@host/db", "p@ss"), ("https://ghp_abcdefghij0123456789@github.com/x", "ghp_"),
     ("redis://:pw@host:1", "pw"), ("Bearer abcdef0123456", "abcdef0123456"), ("hf_AbCdEf123", "hf_AbCdEf123"),
-    ("--token opensesame --lr 1", "opensesame"), ("{'token': 'opensesame'}", "opensesame"), ("password: opensesame", "opensesame"),
+    ("--token opensesame --lr 1", "opensesame"), ("{'token': 'opensesame'}", "opensesame"),
+    ("password: opensesame", "opensesame"),
     ('hub_token="open sesame",', "open sesame"), ("api_key=opensesame&x=1", "opensesame"),
 ])  # fmt: skip
 def test_texts(text, gone):
@@ -275,7 +277,8 @@ def test_texts(text, gone):
 @pytest.mark.parametrize("text", [
     "transformers.hf_argparser: hf_hub_download", "Unexpected token: value", "def f(token: str = None)", "token=token",
     "pad_token: <pad> eos_token='</s>'", "64 tokens: 12 s", "https://host/a@b", "token = os.environ['HF_TOKEN']",
-    "hub_token=args.hub_token", "user@host: 3", "lambda key: 1", "sqlite:///study.db", "/home/secret_project/train.py: 3",
+    "hub_token=args.hub_token", "user@host: 3", "lambda key: 1", "sqlite:///study.db",
+    "/home/secret_project/train.py: 3",
 ])  # fmt: skip
 def test_texts_that_stay(text):
     assert scrub(text) == text

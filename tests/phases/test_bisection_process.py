@@ -70,7 +70,8 @@ import os, sys, time
 if not os.fork():
     os.setsid()
     if not os.fork():
-        os.execve(sys.executable, [sys.executable, "-c", "import os, time; open({note!r}, 'w').write(str(os.getpid())); time.sleep(60)"], {{}})
+        code = "import os, time; open({note!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+        os.execve(sys.executable, [sys.executable, "-c", code], {{}})
 """
 """A process of its own session, without an environment, whose parents have ended. It writes down its number."""
 

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from forked_tool import forked  # noqa: F401
 from test_cli import script
 
 SIGFPE = """

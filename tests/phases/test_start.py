@@ -6,7 +6,6 @@ import json
 
 import pytest
 import toys
-from forked_tool import forked  # noqa: F401
 
 
 @pytest.fixture
@@ -82,7 +81,8 @@ RANDOM = """
     from trl import GRPOConfig, GRPOTrainer
 
     args = GRPOConfig(
-        output_dir="out", beta=0.2, weight_decay=0.1, learning_rate=1e-4, warmup_steps=5, adam_beta2=0.9, temperature=0.7
+        output_dir="out", beta=0.2, weight_decay=0.1, learning_rate=1e-4, warmup_steps=5, adam_beta2=0.9,
+        temperature=0.7,
     )
     runs = pathlib.Path(__file__).with_name("runs")
 
@@ -114,8 +114,8 @@ NEEDS = """
     from trl import GRPOConfig, GRPOTrainer
 
     args = GRPOConfig(
-        output_dir="out", beta=0.2, weight_decay=0.1, learning_rate=1e-4, warmup_steps=5, adam_beta2=0.9, temperature=0.7,
-        max_grad_norm=0.5,
+        output_dir="out", beta=0.2, weight_decay=0.1, learning_rate=1e-4, warmup_steps=5, adam_beta2=0.9,
+        temperature=0.7, max_grad_norm=0.5,
     )
 
     def step(number):

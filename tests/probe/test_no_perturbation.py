@@ -27,7 +27,8 @@ SCRIPT = f"""
     class Print(TrainerCallback):
         def on_log(self, args, state, control, logs=None, **kwargs):
             if "loss" in logs:
-                print("ROW", state.global_step, *(repr(float(logs.get(n, -1))) for n in NAMES), torch.get_num_threads(), flush=True)
+                row = (repr(float(logs.get(name, -1))) for name in NAMES)
+                print("ROW", state.global_step, *row, torch.get_num_threads(), flush=True)
 
     NAMES = ("loss", "grad_norm", "learning_rate", "reward", "reward_std", "entropy")
     args = GRPOConfig(output_dir="out", learning_rate=1e-2, warmup_steps=3, max_grad_norm=0.5, num_iterations=2,
@@ -79,8 +80,9 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
         runner.close()
     for level, run in found.items():
         assert run.seen.failure is None, level
-        assert rows((run.folder / "log.txt").read_text()) == expected[: 4 if level == "config again" else STEPS], level
-        for row, line in zip(run.traces.metrics.rows, expected):
+        wanted = expected[: 4 if level == "config again" else STEPS]
+        assert rows((run.folder / "log.txt").read_text()) == wanted, level
+        for row, line in zip(run.traces.metrics.rows, wanted, strict=True):
             assert [row["step"], row["loss"], row["grad_norm"]] == [float(word) for word in line.split()[1:4]], level
     assert not (tmp_path / "out").exists()  # the plain command alone writes there
 

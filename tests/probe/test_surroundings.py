@@ -14,8 +14,8 @@ LOOK = """
     import __main__, json, multiprocessing
     def here(queue=None):
         seen = {
-            "argv": sys.argv, "cwd": os.getcwd(), "path": sys.path, "main": getattr(__main__, "__file__", None), "name": __name__,
-            "flags": str(sys.flags), "stdin": sys.stdin.read(), "executable": sys.executable,
+            "argv": sys.argv, "cwd": os.getcwd(), "path": sys.path, "main": getattr(__main__, "__file__", None),
+            "name": __name__, "flags": str(sys.flags), "stdin": sys.stdin.read(), "executable": sys.executable,
             "PYTHONPATH": os.environ.get("PYTHONPATH"), "OWN": os.environ.get("OWN"),
             "probe": os.environ.get("BISECT_CFG_PROBE"), "site": hasattr(sys, "own_site_was_here"),
             "spec": repr(__spec__), "file": __file__, "annotations": sorted(vars(__main__))[:3],
@@ -82,7 +82,8 @@ def test_own_sitecustomize_that_fails(tool, library, tmp_path):
 AFTERWARDS = """
     args = GRPOConfig(output_dir="out", bf16=True, save_strategy="epoch", report_to=["wandb"], push_to_hub=True)
     trainer = GRPOTrainer(args, lambda number: 1 / 0 if args.bf16 and number == 2 else None)
-    open(os.environ["SEEN"], "a").write(f"{args.report_to} {args.save_strategy} {args.push_to_hub} {args.output_dir}\\n")
+    seen = f"{args.report_to} {args.save_strategy} {args.push_to_hub} {args.output_dir}\\n"
+    open(os.environ["SEEN"], "a").write(seen)
     try:
         trainer.train()
     finally:

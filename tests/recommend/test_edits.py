@@ -358,7 +358,8 @@ def test_an_added_setting_joins_the_training_config_of_a_yaml_file(tmp_path):
         (["--bf16"], Change("bf16", True, False), "--bf16", "--bf16 False"),
         (["--bf16", "true", "x"], Change("bf16", True, False), "--bf16 true", "--bf16 False"),
         (["--optim", "sgd"], Change("optim", "sgd", None), "--optim sgd", ""),
-        (["--target_modules", "a", "b", "--x"], Change("peft.target_modules", ["a", "b"], ["c"]), "--target_modules a b", "--target_modules c"),
+        (["--target_modules", "a", "b", "--x"], Change("peft.target_modules", ["a", "b"], ["c"]),
+            "--target_modules a b", "--target_modules c"),
         (["--beta", "-0.5"], Change("beta", -0.5, 0.0), "--beta -0.5", "--beta 0.0"),
         (
             ["--model_init_kwargs", '{"dtype": "float16", "x": 1}'],

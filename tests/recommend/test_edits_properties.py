@@ -27,7 +27,8 @@ numbers = st.one_of(
 words = st.text("abc#:'\"-é *&!{}[],%@`|>?~0", min_size=1, max_size=8).filter(lambda text: text.strip())
 scalars = st.one_of(numbers, st.booleans(), words)
 values = st.one_of(scalars, st.lists(scalars, min_size=1, max_size=3))
-keys = st.from_regex(r"[a-z]{1,6}", fullmatch=True).filter(lambda key: key not in ("y", "n", "on", "off", "yes", "no", "null", "true", "false"))  # fmt: skip
+WORDS_OF_YAML = {"y", "n", "on", "off", "yes", "no", "null", "true", "false"}
+keys = st.from_regex(r"[a-z]{1,6}", fullmatch=True).filter(lambda key: key not in WORDS_OF_YAML)
 comments = st.sampled_from(["", "", "# mine", "# learning_rate: 3", "#", "#    - é"])
 
 
@@ -59,7 +60,8 @@ def documents(draw: st.DrawFn, old: object) -> str:
             deeper = depth < 3 and draw(st.booleans())
             if deeper and draw(st.booleans()):
                 own = [
-                    f"{indent}Holder: {{a: 1,  {NAME}: {flow_inside(old)} , b: [x]}}{draw(st.sampled_from(['', '  # flow']))}"
+                    f"{indent}Holder: {{a: 1,  {NAME}: {flow_inside(old)} , b: "
+                    f"[x]}}{draw(st.sampled_from(['', '  # flow']))}"
                 ]
             elif deeper:
                 inner = mapping(indent + draw(st.sampled_from(["  ", "    ", " "])), True, depth + 1)

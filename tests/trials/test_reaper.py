@@ -52,9 +52,12 @@ def test_how_a_run_ends(reaper, tmp_path, text):
 
 def test_what_a_run_is_given(reaper, tmp_path, monkeypatch):
     """As if the tool had started it: environment to the byte, working directory, signals, descriptors."""
-    look = "import json,os,signal,sys; print(json.dumps([sorted((k.hex(), v.hex()) for k, v in os.environb.items() " \
-        "if k != b'BISECT_CFG_STUDY'), os.getcwd(), [str(signal.getsignal(n)) for n in range(1, 32)], " \
-        "sorted(os.listdir('/proc/self/fd')), sys.argv, os.getsid(0) == os.getpid(), str(signal.pthread_sigmask(0, []))]))"  # fmt: skip
+    look = (
+        "import json,os,signal,sys; print(json.dumps([sorted((k.hex(), v.hex()) for k, v in os.environb.items() "
+        "if k != b'BISECT_CFG_STUDY'), os.getcwd(), [str(signal.getsignal(n)) for n in range(1, 32)], "
+        "sorted(os.listdir('/proc/self/fd')), sys.argv, os.getsid(0) == os.getpid(), "
+        "str(signal.pthread_sigmask(0, []))]))"
+    )
     folder = tmp_path / "Übung\udcff"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -216,12 +219,13 @@ LEFT_ALONE = """
     import ctypes, mmap, subprocess, time
     library = sys.argv[1]
     wait = f"import ctypes, torch, time; ctypes.CDLL({library!r}); time.sleep(3); open('done', 'a').write('watched ')"
-    reads = f"import mmap, time; file = open({library!r}, 'rb'); kept = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ); " \\
-        "time.sleep(3); open('done', 'a').write('reads ')"
+    reads = f"import mmap, time; file = open({library!r}, 'rb'); " \\
+        "kept = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ); time.sleep(3); open('done', 'a').write('reads ')"
     if not os.path.exists(os.environ["DONE"] + "/done"):
         here = os.getcwd()
         os.chdir(os.environ["DONE"])
-        jobs = [subprocess.Popen([sys.executable, "-c", wait]), subprocess.Popen(["env", "-i", sys.executable, "-c", reads])]
+        commands = [sys.executable, "-c", wait], ["env", "-i", sys.executable, "-c", reads]
+        jobs = [subprocess.Popen(command) for command in commands]
         ctypes.CDLL(library)
         assert [job.wait() for job in jobs] == [0, 0]
         os.chdir(here)

@@ -98,7 +98,8 @@ SCRIPT = """
         if what == "says why at the end":
             for _ in range(64):
                 os.write(1, b"a progress bar\\r" * (1 << 16))
-            print("\\nTraceback (most recent call last):\\n  File \\"a.py\\", line 1, in <module>\\nOSError: the reward server is gone", flush=True)
+            print("\\nTraceback (most recent call last):\\n  File \\"a.py\\", line 1, in <module>")
+            print("OSError: the reward server is gone", flush=True)
             os._exit(1)
         if what == "closed output":
             os.close(1)

@@ -108,7 +108,7 @@ def test_a_script_that_closes_all_descriptors_gets_nothing_of_ours_in_its_files(
 
 
 def test_a_script_with_a_thousand_files_open(started):
-    raised = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
+    raised = "from resource import *\nsetrlimit(RLIMIT_NOFILE, (4096, getrlimit(RLIMIT_NOFILE)[1]))\n"
     case = started(before=raised + "files = [open(os.devnull) for _ in range(1100)]")
     case.settle("config")
     assert case.runner.train(Plan(1, case.runner.settings.bad, 5)).seen.failure is None

@@ -1,21 +1,80 @@
-"""The command line in a forked process: everything of a process (status, streams, limits, signals) without the seconds
-that its imports take."""
+"""The command line as tests start it: in a process of its own, or forked from here, where imports are done."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-from conftest import Said, Tool
+import psutil
+
+MARK = "BISECT_CFG_TEST"
 
 PATIENCE = 240.0
 """Seconds until a command counts as stuck; on an idle machine the longest takes ten."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed and how it ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def all(self) -> str:
+        return self.out + self.err
+
+
+class Tool:
+    """`bisect-cfg` as a user starts it, in a folder, with a mark on everything that descends from it."""
+
+    def __init__(self, folder: Path, python_path: Path | None) -> None:
+        self.folder, self.mark = folder, uuid.uuid4().hex
+        self.environment = {**os.environ, MARK: self.mark}
+        if python_path is not None:
+            self.environment["PYTHONPATH"] = str(python_path)
+
+    def start(self, *arguments: object, **options: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "bisect_cfg", *map(str, arguments)]
+        return subprocess.Popen(
+            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True, **options,
+        )  # fmt: skip
+
+    def __call__(self, *arguments: object, seconds: float = 120) -> Said:
+        process = self.start(*arguments)
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            raise
+        return Said(process.returncode, out, err)
+
+    def left(self) -> list[psutil.Process]:
+        """Living processes that descend from a start of this tool."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def assert_nothing_left(self, within: float = 5.0) -> None:
+        deadline = time.monotonic() + within
+        while self.left() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [process.cmdline() for process in self.left()] == []
 
 
 class ForkedTool(Tool):
@@ -87,12 +146,3 @@ class ForkedTool(Tool):
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise AssertionError(f"no end within {seconds:.0f} s")
-
-
-@pytest.fixture
-def forked(tmp_path: Path, library: Path):
-    """The command line in `tmp_path`, for scripts that use the stand-in library."""
-    made = ForkedTool(tmp_path, library)
-    yield made
-    for process in made.left():
-        process.kill()
