@@ -39,12 +39,10 @@ def run(
 
     script = find_script(target, arguments, python=python)
     options = checked(options, script)
-    command = {
-        "target": target, "arguments": list(arguments), "python": python, "folder": os.getcwd(), "options": asdict(options)
-    }  # fmt: skip
+    command = {"target": target, "arguments": list(arguments), "python": python, "folder": os.getcwd()}
     with View(console, live=live) as view:
         answer = bisect_script(script, options, view)
-    write_command(answer.folder, command)
+    write_command(answer.folder, {**command, "options": asdict(options)})
     result = write_answer(answer, fingerprint(python))
     print_answer(console, answer, result)
     if answer.stopped is not None:  # said last, as it asks for something to be done

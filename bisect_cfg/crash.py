@@ -50,11 +50,13 @@ class Ended:
         status: exit status.
         message: what happened, one line; "" for nothing at all.
         advice: what to do.
+        goes_on: whether the study is as good as before; if not, it has to begin anew.
     """
 
     status: int
     message: str = ""
     advice: str = ""
+    goes_on: bool = True
 
 
 _SYSTEM = {
@@ -89,17 +91,24 @@ _SYSTEM = {
 
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
-_DATABASE = (
-    ("disk is full", "no space is left for the database", "Make room."),
-    ("disk i/o error", "the database's files cannot be read or written", "Make room, or check the disk."),
-    ("readonly database", "the study's database cannot be written", "Check who may write there."),
-    ("unable to open database", "the study's database cannot be opened", "Check that its folder is there, and who may write in it."),
-    ("malformed", "the study's database is damaged", "Start over with --restart (the old study is kept beside it)."),
-    ("not a database", "the study's database is damaged", "Start over with --restart (the old study is kept beside it)."),
-    ("no such table", "the study's database is damaged", "Start over with --restart (the old study is kept beside it)."),
-    ("no such column", "the study's database is of another version of Optuna", "Start over with --restart."),
-    ("is locked", "another process holds the study's database", "Wait for it to end."),
-)  # fmt: skip
+_RESTART = "Start over with --restart (the old study is kept beside it)."
+_DAMAGED = ("the study's database is damaged", _RESTART, False)
+_DATABASE = {
+    "disk is full": ("no space is left for the database", "Make room.", True),
+    "disk i/o error": ("the database's files cannot be read or written", "Make room, or check the disk.", True),
+    "readonly database": ("the study's database cannot be written", "Check who may write there.", True),
+    "unable to open database": (
+        "the study's database cannot be opened",
+        "Check that its folder is there, and who may write in it.",
+        True,
+    ),
+    "malformed": _DAMAGED,
+    "not a database": _DAMAGED,
+    "no such table": _DAMAGED,
+    "no such column": ("the study's database is of another version of Optuna", _RESTART, False),
+    "is locked": ("another process holds the study's database", "Wait for it to end.", True),
+}
+"""What a database's driver says -> what that means, what helps, and whether the study goes on once it has been done."""
 
 
 def explained(error: BaseException) -> Ended | None:
@@ -118,13 +127,10 @@ def explained(error: BaseException) -> Ended | None:
             return _of_the_system(OSError(errno.EAGAIN, str(one)))
         if _is_of_database(one):
             text = str(one).lower()
-            for words, what, advice in _DATABASE:
+            for words, (what, advice, goes_on) in _DATABASE.items():
                 if words in text:
-                    return Ended(
-                        USAGE,
-                        f"{what[0].upper()}{what[1:]}.",
-                        f"{advice} {GOES_ON}" if "--restart" not in advice else advice,
-                    )
+                    message = f"{what[0].upper()}{what[1:]}."
+                    return Ended(USAGE, message, f"{advice} {GOES_ON}" if goes_on else advice, goes_on)
     if isinstance(error, MemoryError):
         return Ended(USAGE, "There is not enough memory.", GOES_ON)
     return None
@@ -138,7 +144,7 @@ def was_interrupted(error: BaseException) -> bool:
 def refused_by_machine(error: BaseException) -> bool:
     """Whether room or permission is what a database lacks: beginning anew would not help."""
     found = explained(error)
-    return found is not None and "--restart" not in found.advice
+    return found is not None and found.goes_on
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -119,8 +119,8 @@ def test_commands_by_hand_repeat_the_runs(tool):
 
     script(tool.folder)
     said = tool("bisect", "train.py", "--study", "s")
-    bad = re.search(r"first bad by hand: +(.+)", said.out)[1]
-    good = re.search(r"last good by hand: +(.+)", said.out)[1]
+    bad = re.search(r"To repeat the first bad run: +(.+)", said.out)[1]
+    good = re.search(r"To repeat the last good run: +(.+)", said.out)[1]
     traces = sorted((tool.folder / "s").rglob("events.jsonl"))
     sizes = [path.stat().st_size for path in traces]
     run = {"cwd": tool.folder, "env": tool.environment, "shell": True}
@@ -497,3 +497,18 @@ def test_the_help_lists_every_option_under_a_title_and_the_old_names_work_on():
         assert "Safe values:" in said and "Options:" in said and "TARGET\n" not in said
     assert "--level" not in CliRunner().invoke(bisect, ["--help"]).output
     assert {"--level", "--start"} <= {name for option in bisect.params for name in option.opts}
+
+
+def test_a_death_before_training_is_no_step_and_its_sentence_ends_once(tool):
+    dies = """
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True)
+    if args.bf16:
+        raise ValueError("there is no such kernel.")
+    GRPOTrainer(args, lambda number: None).train()
+    """
+    script(tool.folder, dies)
+    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend")
+    assert said.status == 0, said.all
+    assert "dies before the first step of training with ValueError: there is no such kernel.\n" in said.out
+    assert "(before training, " in said.out and "step 1" not in said.out and ".." not in said.out.replace("...", "")
+    assert json.loads((tool.folder / "s/result.json").read_text())["failure"]["step"] == 0

@@ -50,7 +50,11 @@ def _head(diagnosis: Diagnosis, width: int) -> list[str]:
         lines.append(f"{count(len(diagnosis.environments), 'environment')} compared, {count(len(hosts), 'host')}")
     if diagnosis.target:
         known = diagnosis.configuration
-        said = f"{len(known)} settings captured, nothing was trained" if known else "no configuration was captured"
+        said = (
+            f"{count(len(known), 'setting')} captured, nothing was trained"
+            if known
+            else "no configuration was captured"
+        )
         lines.append(f"{diagnosis.target}: {said}")
     return lines
 

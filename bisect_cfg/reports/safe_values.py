@@ -124,7 +124,7 @@ def print_recommendation(console: Console, answer: answers.Answer, result: JsonO
     for position, what in enumerate(found.get("unsettled", ())):  # the first says why it ended
         console.print(Text(f"Not settled: {what}" if position else what, style="yellow"))
     for label, command in answers.commands(answer).items():
-        console.print(Text.assemble((f"{label} by hand:", "dim"), f"  {command}"))
+        console.print(Text.assemble((f"To repeat the {label} run:", "dim"), f"  {command}"))
 
 
 def _print_none(console: Console, answer: answers.Answer) -> None:
@@ -141,8 +141,8 @@ def _evidence(found: JsonObject, full_rate: Prefix) -> list[str]:
     runs, steps = found["evidence"]["runs"], found["steps"]
     more = MORE_SEEDS if runs < MORE_SEEDS else 2 * runs
     lines = [
-        f"Healthy in {runs} of {runs} runs of {steps} steps, each with its own seed. This rules out a failure rate "
-        f"above {found['failure_rate_at_most']:.0%} (at 95 %); --verify-seeds {more}, above {failure_bound(more):.0%}."
+        f"Healthy in {runs} of {runs} runs of {steps} steps, each with its own seed: with 95 % confidence at most "
+        f"{found['failure_rate_at_most']:.0%} of such runs fail (with --verify-seeds {more}: {failure_bound(more):.0%})."
     ]
     if full_rate.warmup:
         lines.append(f"The runs went {full_rate}.")

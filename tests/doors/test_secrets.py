@@ -157,7 +157,7 @@ def test_by_hand_asks_for_the_secret(tool):
     write_script(tool)
     tool.environment["HF_TOKEN"] = ENVIRONMENT
     said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--", "--token", FLAG, "--x=a b")
-    command = re.search(r"first bad by hand: +(.+)", said.out)[1]
+    command = re.search(r"To repeat the first bad run: +(.+)", said.out)[1]
     run = {"cwd": tool.folder, "shell": True, "capture_output": True, "text": True}
     without = subprocess.run(command, env=tool.environment, **run)
     assert without.returncode != 0 and "TOKEN" in without.stderr

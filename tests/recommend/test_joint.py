@@ -11,11 +11,10 @@ from bisect_cfg.recommend.joint import Pair, known_points, mapped, next_question
 from bisect_cfg.recommend.plan import Terms
 from bisect_cfg.recommend.runs import Part, Ran, key_of
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
-from bisect_cfg.reports.frontiers import as_data, in_lines
 
 GOOD = {"learning_rate": 1e-6, "temperature": 1.0, "optim": "adamw_torch_fused", "beta": 0.0}
 BAD = {"learning_rate": 0.03, "temperature": 0.2, "optim": "adamw_torch", "beta": 0.1}
-PROBLEM = Terms(BAD, lambda configuration, steps: steps, horizon=12, verify_steps=48)
+TERMS = Terms(BAD, lambda configuration, steps: steps, horizon=12, verify_steps=48)
 
 
 def range_for(name: str, changes: Any) -> SearchRange | None:
@@ -47,7 +46,7 @@ def test_runs_count_that_differ_from_the_users_configuration_in_the_two_settings
         ran({"learning_rate": 5e-3, "model.dtype": "float32"}, True),
     ]
     assert [
-        (p.values["learning_rate"], p.values["temperature"], p.healthy) for p in known_points(PROBLEM, PAIR, runs)
+        (p.values["learning_rate"], p.values["temperature"], p.healthy) for p in known_points(TERMS, PAIR, runs)
     ] == [
         (1e-3, 0.2, True),
         (0.03, 0.5, False),
@@ -64,7 +63,7 @@ def test_the_questions_lead_to_the_frontier_and_end(power: float, reach: float) 
 
     assume(not healthy(BAD))
     runs: list[Ran] = []
-    while (question := next_question(PROBLEM, PAIR, runs)) is not None:
+    while (question := next_question(TERMS, PAIR, runs)) is not None:
         assert question.part == Part.FRONTIER and question.steps == 12
         assert {n: v for n, v in question.configuration.items() if v != BAD[n]}.keys() <= {
             "learning_rate",
@@ -72,27 +71,10 @@ def test_the_questions_lead_to_the_frontier_and_end(power: float, reach: float) 
         }
         runs.append(Ran(question.key, 12, healthy(question.configuration), len(runs)))
     assert len(runs) <= 30
-    found = mapped(PROBLEM, PAIR, runs)
+    found = mapped(TERMS, PAIR, runs)
     assert found.undecided == 0
     for temperature, safe, unsafe in zip(PAIR.axes[0].values, found.safe, found.unsafe, strict=True):
         if safe is not None:
             assert healthy({**BAD, "temperature": temperature, "learning_rate": safe})
         if unsafe is not None and (temperature, unsafe) != (0.2, 0.03):
             assert not healthy({**BAD, "temperature": temperature, "learning_rate": unsafe})
-
-
-def test_it_is_told_in_a_line_for_each_stretch() -> None:
-    heat, rate = PAIR.axes
-    runs = [
-        ran({"temperature": heat.values[1]}, True),
-        ran({"temperature": heat.values[2]}, False, failed_at=6),
-        ran({"learning_rate": rate.values[20]}, True),
-        ran({"learning_rate": rate.values[21]}, False, failed_at=6),
-    ]
-    data = as_data(mapped(PROBLEM, PAIR, runs))
-    title, *lines = in_lines(data)
-    assert "from 4 short runs, not verified" in title and "0%" not in title
-    assert lines[0] == f"with temperature 1 to {heat.values[1]:g}: all the way to your 0.03"
-    assert lines[-1] == f"with temperature 0.2: up to {rate.values[20]:g}, not at {rate.values[21]:g}"
-    assert [row["value"] for row in data["rows"]] == list(heat.values)
-    assert data["settings"] == ["temperature", "learning_rate"] and 0 < data["undecided"] < 0.2

@@ -2,15 +2,104 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import dataclasses
+from pathlib import Path
 
-from bisect_cfg.reports.recommendation import first_of_all
+import made
+import pytest
+
+from bisect_cfg.recommend.plan import Candidate, Remedy, SafeRange, Status
+from bisect_cfg.recommend.safe import Safe
+from bisect_cfg.recommend.schedule import Prefix
+from bisect_cfg.reports.recommendation import first_of_all, recommendation, title_of
 
 ISSUE = {"environment": True, "cures": ["Install nvidia-cublas-cu12 12.4.5.8 or later."]}
+RATE = SafeRange("learning_rate", 1e-6, 1e-3, 1e-4, 2e-4, 0.97, True, (7, 8), "entropy fell")
+RESET = Remedy(
+    Candidate({"bf16": False}, resets=("bf16",)), {"bf16": False}, Status.VERIFIED, (), (5, 6), 30, tried=True
+)
+FP16 = Candidate({"bf16": False, "beta": 0.1}, (), "as fast", "measured", merit=0)
+OTHER = Remedy(FP16, FP16.changes, Status.OPEN)
+
+
+def found(folder: Path, *remedies: Remedy, **changes: object) -> dict:
+    safe = Safe(remedies, seeds=(42, 43), full_rate=Prefix(30, 0, False), **changes)
+    return recommendation(made.answer(folder, safe=safe))
 
 
 def test_an_environment_at_fault_is_said_first():
-    causes = [SimpleNamespace(parameters=("bf16",))]
-    words = first_of_all(causes, ISSUE)
+    words = first_of_all([made.CAUSE], ISSUE)
     assert "12.4.5.8" in words and "keep bf16" in words and "workaround" in words
-    assert first_of_all(causes, {**ISSUE, "environment": False}) == "" == first_of_all(causes, None)
+    assert first_of_all([made.CAUSE], {**ISSUE, "environment": False}) == "" == first_of_all([made.CAUSE], None)
+
+
+def test_a_verified_remedy_and_one_that_nobody_has_tried(tmp_path):
+    told = found(tmp_path, RESET, OTHER)
+    assert told["verified"] and told["status"] == "verified" and told["configuration"]["bf16"] is False
+    assert told["evidence"] == {"seen": 2, "runs": 2, "trials": [5, 6]} and told["seeds"] == [42, 43]
+    assert told["failure_rate_at_most"] == pytest.approx(1 - 0.05**0.5, abs=1e-4)
+    assert [(edit["line"], edit["old"], edit["new"]) for edit in told["edits"]] == [
+        (4, "    bf16=True,", "    bf16=False,")
+    ]
+    (other,) = told["alternatives"]
+    assert (other["status"], other["verified"], other["why"], other["source"]) == (
+        "untried",
+        False,
+        "as fast",
+        "measured",
+    )
+    assert other["changes"] == {"bf16": {"from": True, "to": False}, "beta": {"from": 0.0, "to": 0.1}}
+    assert other["evidence"]["trials"] == [] and other.keys() < told.keys()
+
+
+def test_every_remedy_has_the_same_form(tmp_path):
+    without = recommendation(made.answer(tmp_path))
+    healthy = found(tmp_path, dataclasses.replace(RESET, status=Status.HEALTHY, passed=(), ranges=(RATE,)), OTHER)
+    assert without.keys() - healthy.keys() == set()
+    assert healthy["alternatives"][0].keys() <= without.keys() | {"status"}
+    assert "status" not in without, "of a phase that was left out"
+    assert healthy["ranges"]["learning_rate"]["healthy_up_to"] == 1e-4
+
+
+def test_without_the_phase_it_is_the_correction_that_passed(tmp_path):
+    told = recommendation(made.answer(tmp_path))
+    assert told["changes"] == {"bf16": {"from": True, "to": False}} and not told["verified"]
+    assert told["evidence"] == {"subset": ["learning_rate"], "seen": 1, "runs": 1, "trials": [3], "note": ""}
+    assert told["steps"] == 10 and title_of(told).endswith("(short runs, not verified).")
+
+
+def test_a_correction_that_did_not_always_pass_is_no_evidence(tmp_path):
+    (correction,) = made.REPORT.corrections
+    doubted = dataclasses.replace(correction, passes=dataclasses.replace(correction.passes, seen=1, runs=2))
+    report = dataclasses.replace(
+        made.REPORT, corrections=(doubted,), safe_configuration={"bf16": False, "learning_rate": 1e-6}
+    )
+    told = recommendation(made.answer(tmp_path, report=report))
+    assert told["changes"].keys() == {"bf16", "learning_rate"} and told["evidence"] is None
+
+
+def test_a_reset_that_was_not_run_in_this_phase_rests_on_the_search(tmp_path):
+    told = found(tmp_path, dataclasses.replace(RESET, status=Status.OPEN, passed=(), tried=False))
+    assert told["status"] == "open" and told["evidence"]["trials"] == [3]
+    assert title_of(told).endswith("(short runs, not verified).")
+
+
+def test_only_short_runs_say_so_in_the_file(tmp_path):
+    healthy = dataclasses.replace(RESET, status=Status.HEALTHY, passed=())
+    assert "NOT VERIFIED" in title_of(found(tmp_path, healthy)) and "NOT" not in title_of(found(tmp_path, RESET))
+
+
+def test_an_alternative_that_nobody_ran_is_no_recommendation(tmp_path):
+    assert found(tmp_path, OTHER) is None
+    assert recommendation(made.answer(tmp_path, report=None)) is None
+
+
+def test_what_is_not_settled_is_said_of_what_was_begun(tmp_path):
+    begun = dataclasses.replace(RESET, status=Status.HEALTHY, passed=(), unsettled=("whether it trains on",))
+    never = dataclasses.replace(OTHER, unsettled=("whether it trains on",))
+    assert found(tmp_path, begun, never, spent="Stopped.")["unsettled"] == ["Stopped.", "bf16: whether it trains on"]
+    assert found(tmp_path, begun, never)["unsettled"] == []
+
+
+def test_a_wish_that_was_not_met(tmp_path):
+    assert found(tmp_path, RESET, keep=frozenset({"bf16", "beta"}))["not_kept"] == ["bf16"]

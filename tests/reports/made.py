@@ -1,0 +1,94 @@
+"""Answers as the phases give them, made by hand: one script with two settings, of which bf16 is at fault."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from bisect_cfg.capture.captured import Built, Capture
+from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.settings import Setting, Settings
+from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.reports.answer import Answer
+from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report
+from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.verdict import Observation
+
+DEFAULTS = {"bf16": False, "learning_rate": 1e-6, "beta": 0.0}
+RAW = {"bf16": True, "learning_rate": 1e-3, "beta": 0.0}
+SCRIPT = "from trl import GRPOConfig, GRPOTrainer\n\nargs = GRPOConfig(\n    bf16=True,\n    learning_rate=1e-3,\n)\n"
+
+HEALTHY = Observation(None, (), 10, "", True, None, (), 2.0, 1.0)
+DIED = dataclasses.replace(
+    HEALTHY, died=Signature("signal", "SIGFPE"), steps=2, message="SIGFPE", place="step (train.py:9)"
+)
+
+
+def row(number: int, outcome: Outcome, purpose: Purpose, bf16: bool = True, rate: float = 1e-3) -> dict[str, Any]:
+    failed = outcome is Outcome.FAIL
+    return {
+        "number": number, "outcome": outcome.value, "signature": "SIGFPE" if failed else None, "seconds": 1.0,
+        "step": 3 if failed else 10, "purpose": purpose, "reason": "", "companions": "",
+        "bf16": bf16, "learning_rate": rate,
+    }  # fmt: skip
+
+
+ROWS = (
+    row(0, Outcome.FAIL, Purpose.BAD_BASELINE),
+    row(1, Outcome.PASS, Purpose.GOOD_BASELINE, False, 1e-6),
+    row(2, Outcome.FAIL, Purpose.CAUSE_FAILS, True, 1e-6),
+    row(3, Outcome.PASS, Purpose.CORRECTION, False),
+)
+CAUSE = Cause(
+    ("bf16",),
+    {"bf16": {"good": False, "bad": True}},
+    (),
+    "SIGFPE",
+    Evidence(Claim(("bf16",), 1, 1, (2,)), {"bf16": Claim((), 1, 1, (1,))}),
+)
+REPORT = Report(
+    "isolated",
+    (CAUSE,),
+    (Correction(("bf16",), Claim(("learning_rate",), 1, 1, (3,))),),
+    True,
+    {"bf16": False, "learning_rate": 1e-3},
+    "SIGFPE",
+    reproduction_rate=1.0,
+    reproduction_interval=(0.3, 1.0),
+    rows=ROWS,
+)
+
+
+def run(folder: Path, seen: Observation, *rows: dict[str, Any]) -> Run:
+    events = SimpleNamespace(rows=list(rows))
+    traces = SimpleNamespace(events=events, event=lambda kind: next((r for r in rows if r["event"] == kind), None))
+    return Run(seen, traces, folder)
+
+
+def answer(folder: Path, **changes: Any) -> Answer:
+    """An isolated study in a folder that has the script; see `Answer` for what may be changed."""
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "log.txt").touch()
+    args = Built("args", 0, "GRPOConfig", "trl", RAW, DEFAULTS, dict.fromkeys(DEFAULTS, "float"), RAW)
+    factors = tuple(
+        Setting(name, f"args.{name}", "args", DEFAULTS[name], RAW[name], {"$default": True})
+        for name in ("bf16", "learning_rate")
+    )
+    settings = Settings(Capture(args, {}, (("args", 0),), (), {}), factors, {})
+    made = Answer(
+        "isolated",
+        folder,
+        Script(folder / "train.py", ()),
+        settings,
+        run(folder, DIED),
+        run(folder, HEALTHY),
+        report=REPORT,
+        start="config",
+        horizon=10,
+        details={number: {"folder": str(number), "level": "config"} for number in range(4)},
+        seconds=9.0,
+    )
+    return dataclasses.replace(made, **changes)

@@ -1,0 +1,101 @@
+"""result.json: what is in it, and that any reader of JSON can read it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import made
+import pytest
+
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.reports.answer import as_result, commands, failure_of, warnings_of, write_answer
+from bisect_cfg.trials.health import Symptom
+
+
+def test_the_whole_of_it(tmp_path):
+    answer = made.answer(tmp_path)
+    assert write_answer(answer, {"python": "3.11"}) == as_result(answer, {"python": "3.11"})
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["status"] == "isolated" and result["complete"] is True
+    assert result["causes"][0]["parameters"] == {"bf16": {"good": False, "bad": True}}
+    assert result["causes"][0]["step"] == 3, "of the cause's own run"
+    assert result["causes"][0]["evidence"]["passes_without"]["bf16"]["trials"] == [1]
+    assert result["corrections"][0]["passes"]["seen"] == 1
+    assert [one["values"]["bf16"] for one in result["trials"]] == [True, False, True, False]
+    assert {one["start"] for one in result["trials"]} == {one["level"] for one in result["trials"]} == {"config"}
+    assert (tmp_path / "safe_config.yaml").exists() and "bf16=False" in (tmp_path / "safe_config.diff").read_text()
+
+
+def test_what_an_earlier_pass_recommended_goes_when_nothing_is_recommended_any_more(tmp_path):
+    write_answer(made.answer(tmp_path), {})
+    write_answer(made.answer(tmp_path, report=dataclasses.replace(made.REPORT, safe_configuration=None)), {})
+    assert not list(tmp_path.glob("safe_config.*"))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_json_without_numbers_that_json_has_not(tmp_path, value):
+    rows = tuple({**row, "learning_rate": value} for row in made.ROWS)
+    write_answer(made.answer(tmp_path, report=dataclasses.replace(made.REPORT, rows=rows)), {})
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    result = json.loads((tmp_path / "result.json").read_text(), parse_constant=refuse)
+    assert result["trials"][0]["values"]["learning_rate"] == str(value)
+
+
+def test_a_failure_with_its_place(tmp_path):
+    assert failure_of(made.run(tmp_path, made.DIED)) == {
+        "kind": "signal", "signal": "SIGFPE", "message": "SIGFPE in step (train.py:9)", "where": "", "step": 3,
+        "signature": "SIGFPE",
+    }  # fmt: skip
+    assert failure_of(made.run(tmp_path, made.HEALTHY)) is None is failure_of(None)
+
+
+def test_a_failure_with_what_came_after_it(tmp_path):
+    seen = dataclasses.replace(
+        made.DIED, died=Signature("non-finite", "parameters"), message="NaN weights", place="", after="E: inf"
+    )
+    found = failure_of(made.run(tmp_path, seen, {"event": "exception", "type": "E", "message": "inf"}))
+    assert (found["quantity"], found["exception"], found["step"]) == ("parameters", "E", 2)
+    assert found["message"] == "NaN weights, then E: inf"
+
+
+def test_a_death_before_training_has_step_0(tmp_path):
+    seen = dataclasses.replace(made.DIED, died=Signature("exception", "E"), steps=0, trained=False, message="E: no")
+    assert failure_of(made.run(tmp_path, seen))["step"] == 0
+
+
+def test_a_silent_failure_says_what_shows_it(tmp_path):
+    seen = dataclasses.replace(made.HEALTHY, symptoms=(Symptom("collapse", "", 4, "entropy fell"),))
+    assert failure_of(made.run(tmp_path, seen))["message"] == "entropy fell"
+
+
+def test_oddities_of_passing_trials_are_warned_of_once_a_metric(tmp_path):
+    def odd(name: str, step: int) -> dict:
+        return dataclasses.asdict(Symptom("non-finite", name, step, f"{name} is inf at 1 of 10 steps"))
+
+    slow = dataclasses.asdict(Symptom("slow", "", 4, "step 4 took 9 s"))
+    details = {
+        0: {"remarks": [odd("loss", 1)]},
+        1: {"remarks": [odd("loss", 1), slow]},
+        3: {"remarks": [odd("loss", 2)]},
+    }
+    answer = made.answer(tmp_path, details=details)
+    assert warnings_of(answer) == [
+        {"text": "loss was NaN or infinite in trials that passed nevertheless", "trials": [1, 3]},
+        {"text": "steps became much slower in trials that passed nevertheless", "trials": [1]},
+    ]
+    assert as_result(answer, {})["trials"][1]["remarks"] == ["loss is inf at 1 of 10 steps", "step 4 took 9 s"]
+
+
+def test_commands_repeat_the_runs_that_prove_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answer = made.answer(tmp_path)
+    assert commands(answer) == {}, "without their files there is nothing to repeat"
+    for number in (1, 2):
+        (tmp_path / f"trials/{number}").mkdir(parents=True)
+        (tmp_path / f"trials/{number}/command.sh").touch()
+    assert commands(answer) == {"last good": "sh trials/1/command.sh", "first bad": "sh trials/2/command.sh"}

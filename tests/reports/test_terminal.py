@@ -1,0 +1,113 @@
+"""What the user reads while it runs, and at its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from types import SimpleNamespace
+
+import made
+import pytest
+from rich.console import Console
+
+from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.reports.answer import as_result
+from bisect_cfg.reports.events import CauseFound, TrialFinished
+from bisect_cfg.reports.terminal import View, print_answer
+from bisect_cfg.study.trial import TrialRequest, TrialResult
+
+
+def lines(answer) -> list[str]:
+    out = io.StringIO()
+    print_answer(Console(file=out, width=300, no_color=True), answer, as_result(answer, {}))
+    return [line.strip() for line in out.getvalue().splitlines()]
+
+
+@pytest.fixture
+def view(tmp_path):
+    seen = View(Console(file=io.StringIO(), width=300, no_color=True), live=False)
+    seen.factors(made.answer(tmp_path).settings)
+    seen.isolating(lambda: SimpleNamespace(trials=1, remaining=1, seconds=1.0, causes=(), ruled_out=()))
+    return seen
+
+
+def said(view: View) -> str:
+    return view.console.file.getvalue().splitlines()[-1]
+
+
+def test_the_answer(tmp_path):
+    told = lines(made.answer(tmp_path))
+    assert "Cause  bf16 = True  good: False" in told
+    assert "With it the run dies with SIGFPE (a floating point exception) at step 3, in step (train.py:9)." in told
+    assert "Fails 1/1 with only it changed from the good configuration, passes 1/1 without bf16." in told
+    assert "No other cause is left among the settings that differ." in told
+    assert told[-1].startswith("4 trials, each forked from your script at its configuration; 9.0 s. Everything is in ")
+
+
+def test_of_a_random_failure_every_count_says_what_it_counts(tmp_path):
+    evidence = dataclasses.replace(made.CAUSE.evidence, fails=dataclasses.replace(made.CAUSE.evidence.fails, runs=5))
+    cause = dataclasses.replace(made.CAUSE, evidence=evidence)
+    report = dataclasses.replace(
+        made.REPORT, causes=(cause,), reproduction_rate=0.52, reproduction_interval=(0.33, 0.7)
+    )
+    told = lines(made.answer(tmp_path, report=report))
+    assert "Fails 1/5 with only it changed from the good configuration, passes 1/1 without bf16." in told
+    position = told.index(
+        "The failure is random: of all runs with a cause it showed in 52% (95 % interval: 33% to 70%)."
+    )
+    assert told[position + 1] == "The counts above are of one configuration each; the answer weighs all runs."
+    assert not any("The failure is random" in line for line in lines(made.answer(tmp_path)))
+
+
+def test_two_settings_that_fail_together_with_a_companion(tmp_path):
+    cause = dataclasses.replace(
+        made.CAUSE,
+        parameters=("bf16", "learning_rate"),
+        values={**made.CAUSE.values, "learning_rate": {"good": 1e-6, "bad": 1e-3}},
+        companions=("beta",),
+    )
+    told = lines(made.answer(tmp_path, report=dataclasses.replace(made.REPORT, causes=(cause,), complete=False)))
+    assert any(line.startswith("with learning_rate = 0.001") for line in told)
+    assert any(line.startswith("With them the run dies") for line in told)
+    assert any(line.startswith("These runs also had beta as you have it: without it they are invalid") for line in told)
+    assert "There may be other causes: the search ended before that was settled." in told
+
+
+def test_nothing_fails(tmp_path):
+    told = lines(made.answer(tmp_path, status="no_failure", report=None, bad_run=made.run(tmp_path, made.HEALTHY)))
+    assert "Your configuration does not fail: 10 steps, all healthy. Nothing to isolate." in told
+
+
+def test_the_good_configuration_fails_too(tmp_path):
+    seen = dataclasses.replace(made.DIED, died=Signature("exception", "E"), message="E: it broke.", place="")
+    told = lines(made.answer(tmp_path, status="baseline_fails", report=None, good_run=made.run(tmp_path, seen)))
+    assert "The good configuration fails as well: it dies at step 3 with E: it broke." in told
+
+
+@pytest.mark.parametrize(
+    ("outcome", "step", "line"),
+    [
+        (Outcome.PASS, 1, "   5  passes     yours without learning_rate  (1 step, 2.0 s)"),
+        (Outcome.FAIL, 3, "   5  fails      yours without learning_rate  (step 3, 2.0 s)"),
+        (Outcome.FAIL, 0, "   5  fails      yours without learning_rate  (before training, 2.0 s)"),
+        (Outcome.UNRESOLVED, 3, "   5  unresolved yours without learning_rate  (a different failure: E, 2.0 s)"),
+    ],
+)
+def test_a_trial_is_one_line(view, outcome, step, line):
+    request = TrialRequest(5, {}, frozenset({"bf16"}), Purpose.SEARCH, "")
+    view.event(TrialFinished(request, TrialResult(outcome, "E", "", 2.0, step), outcome))
+    assert said(view) == line
+
+
+def test_what_is_proven_is_said_at_once(view):
+    view.event(CauseFound(made.CAUSE))
+    assert said(view) == "Proven: bf16=True"
+
+
+def test_the_first_run(view, tmp_path):
+    view.run_finished(Purpose.BAD_BASELINE, made.run(tmp_path, made.DIED), Outcome.FAIL)
+    assert said(view).startswith("Your configuration dies with SIGFPE") and said(view).endswith("(2.0 s)")
+    before = dataclasses.replace(made.DIED, died=Signature("exception", "E"), trained=False, message="E: no.", place="")
+    view.run_finished(Purpose.BAD_BASELINE, made.run(tmp_path, before), Outcome.FAIL)
+    assert said(view) == "Your configuration dies before the first step of training with E: no  (2.0 s)"
