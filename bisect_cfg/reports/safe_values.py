@@ -142,7 +142,7 @@ def _evidence(found: JsonObject, full_rate: Prefix) -> list[str]:
     more = MORE_SEEDS if runs < MORE_SEEDS else 2 * runs
     lines = [
         f"Healthy in {runs} of {runs} runs of {steps} steps, each with its own seed: with 95 % confidence at most "
-        f"{found['failure_rate_at_most']:.0%} of such runs fail (with --verify-seeds {more}: {failure_bound(more):.0%})."
+        f"{found['failure_rate_at_most']:.0%} of them fail (with --verify-seeds {more}: {failure_bound(more):.0%})."
     ]
     if full_rate.warmup:
         lines.append(f"The runs went {full_rate}.")
