@@ -103,7 +103,7 @@ _ROW = re.compile(r"['\"](?:loss|grad_norm|reward)['\"]: |^step:\d+ - |lm loss: 
 _RECORD = re.compile(
     r'^\s*File "|^Traceback|^[\^~\s]+$|^\s*\d+%\|'
     r"|^\[?(?:INFO|DEBUG|WARNING|ERROR)\b|^During handling|^The above exception|^wandb: "
-    r"|^Exception ignored in|^Current thread 0x|^Thread 0x|^failed \(exitcode: |^Sending process \d+ closing|^ray\.exceptions\."
+    r"|^Exception ignored in|^Current thread 0x|^Thread 0x|^failed \(exitcode: |^\[[IWEF]\d{3,4} |^[!$%] ?[a-z]|^(?:\([\w.-]+\) )?[\w.-]+@[\w.-]+[:~]|^\w[\w ]*: +\d+%\||^Sending process \d+ closing|^ray\.exceptions\."
 )
 """Lines that begin something else, and end what came before."""
 _TABLE = re.compile(r"^[\s│┃║|]+|[\s│┃║|]+$")

@@ -241,18 +241,19 @@ class Evidence:
 def blocks(stream: BinaryIO, size: int = BLOCK) -> Iterator[bytes]:
     """The stream in blocks that end at a line's end, whatever the length of its lines."""
     rest = b""
-    while True:
-        block = stream.read(size)
-        if not block:
-            if rest:
-                yield rest
+    block = stream.read(size)
+    while block:
+        following = stream.read(size)
+        if not following:  # the end, with a last line that nothing ends
+            yield rest + block
             return
         cut = block.rfind(b"\n") + 1
         if not cut and len(rest) < LONGEST_LINE:
             rest += block
-            continue
-        yield rest + block[:cut]
-        rest = block[cut:]
+        else:
+            yield rest + block[:cut]
+            rest = block[cut:]
+        block = following
 
 
 class Reader:

@@ -31,7 +31,10 @@ FACTS = {
     "no-gradient": "grad_norm is exactly 0, from the first rows to the last",
     "all-clipped": "every completion was cut off at max_completion_length",
     "collapse": "the policy collapsed, and did not come back",
+    "nothing-left": "from some row on the rewards of every group are equal and grad_norm is 0, to the end",
+    "diverged": "kl to the reference has exploded, and half of the reward is gone",
     "growing-gradient": "grad_norm grew a hundredfold",
+    "stalled": "the log ends in a long silence, without an error",
     "large-gradient": "grad_norm is above 10 in most rows",
     "biased-ratio": "the importance sampling ratio is far from 1, from the first row on",
     "no-steps": "the run ended without one training step",
@@ -63,6 +66,15 @@ one mean something."""
 
 DRIFTED_KL = 1.0
 """KL to the reference above which a policy has moved far; NaN after it may be the KL term's own overflow."""
+
+DIVERGED_KL = 5.0
+"""KL above which, with the reward gone, a policy has left its reference; healthy runs stay below about 1."""
+
+NOTHING_LEFT = 8
+"""Rows without any signal at the end of a run that had one: it has nothing to learn from any more."""
+
+ABRUPT = 0.1
+"""... which counts where the reward jumped by this share of itself at that row, and stayed."""
 
 RATIO_FLOOR = 0.8
 """A mean sampling ratio below this throws a fifth of the gradient away; top_k=50 gives 0.17."""
@@ -99,6 +111,8 @@ _ALIASES = {
     "policy_loss": "loss",
     "pg_loss": "loss",
     "actor_loss": "loss",
+    "actor_grad_norm": "grad_norm",
+    "training_loss": "loss",
     "actor/entropy": "entropy",
     "actor/entropy_loss": "entropy",
     "policy/entropy": "entropy",
@@ -425,6 +439,21 @@ def _signal(facts: dict[str, list[Row]], rows: list[Row], column: Any, rows_with
         facts["dead-reward"] = (
             rows_with("reward_std", rows)[-LAST_ROWS:] or rows_with("frac_reward_zero_std", rows)[-LAST_ROWS:]
         )
+    silent = [
+        row for row in rows[-NOTHING_LEFT:] if row.values.get("grad_norm") == 0 and row.values.get("reward_std") == 0
+    ]
+    if len(silent) == NOTHING_LEFT < len(rewards) == len(rows) and not facts.keys() & {"dead-reward", "no-gradient"}:
+        same = next((at for at, value in enumerate(reversed(rewards)) if value != rewards[-1]), len(rewards))
+        before = rewards[max(len(rewards) - same - FIRST, 0) : len(rewards) - same]
+        # A task that is learnt gets there little by little.
+        if same >= NOTHING_LEFT and before and abs(rewards[-1] - fmean(before)) > ABRUPT * abs(rewards[-1]):
+            facts["nothing-left"] = silent
+    kls = column("kl", rows)
+    late_kl = kls[-max(len(kls) // 4, 1) :]
+    if len(kls) >= 4 * ENOUGH and len(rewards) >= 4 * ENOUGH and all(map(math.isfinite, late_kl)):
+        began, ended = fmean(rewards[:FIRST]), fmean(rewards[-FIRST:])
+        if median(late_kl) > DIVERGED_KL and began > 0 and ended < began / 2:
+            facts["diverged"] = [rows[0], rows[-1]]
     clipped = column("clipped_ratio", rows)
     if len(clipped) >= ENOUGH and _always(clipped, lambda value: value >= 1):
         facts["all-clipped"] = rows_with("clipped_ratio", rows)[-LAST_ROWS:]

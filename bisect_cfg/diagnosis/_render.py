@@ -36,7 +36,7 @@ def render(explanation: Explanation) -> str:
         lines = ["It may also be:" if explanation.matches else "The log also mentions, which need not be the cause:"]
         for match in others:
             place = f" ({_at(match.evidence[0])})" if match.evidence else ""
-            lines.append(wrapped(f"{match.entry.title}{place} [{match.entry.id}]", width, "  - ", "    "))
+            lines.append(wrapped(f"{match.filled(match.entry.title)}{place} [{match.entry.id}]", width, "  - ", "    "))
         parts.append("\n".join(lines))
     parts.append(_next(explanation, width))
     return "\n\n".join(part for part in parts if part)
@@ -70,16 +70,16 @@ def _match(match: Match) -> dict[str, Any]:
     entry = match.entry
     return {
         "id": entry.id,
-        "title": entry.title,
+        "title": match.filled(entry.title),
         "score": match.score,
         "general": entry.general,
         "why": list(match.why),
         "evidence": [_line(line) for line in match.evidence],
         "unchecked": list(match.unchecked),
-        "meaning": entry.meaning,
+        "meaning": match.filled(entry.meaning),
         "trigger": entry.trigger,
         "root_cause": entry.root_cause,
-        "cures": list(entry.cures),
+        "cures": list(map(match.filled, entry.cures)),
         "not_helping": list(entry.not_helping),
         "settings": list(entry.bisect),
         "sources": list(entry.sources),
@@ -103,15 +103,15 @@ def _error(explanation: Explanation) -> list[str]:
 def _known(explanation: Explanation, width: int) -> str:
     match = explanation.matches[0]
     entry = match.entry
-    lines = [wrapped(entry.title, width, "", "")]
+    lines = [wrapped(match.filled(entry.title), width, "", "")]
     error = _error(explanation)
     if error:
         lines += ["", "The error in the log:", *error]
-    lines += ["", wrapped(entry.meaning, width, "", "")]
+    lines += ["", wrapped(match.filled(entry.meaning), width, "", "")]
     advice = explanation.advice
     lines += ["", wrapped(f"From the traceback: {advice.says}", width, "", "")] if advice else []
     lines += ["", "What to do, in this order:"]
-    lines += _numbered((*(advice.steps if advice else ()), *entry.cures), width)
+    lines += _numbered((*(advice.steps if advice else ()), *map(match.filled, entry.cures)), width)
     if entry.not_helping:
         lines += ["What does not help:"] + [wrapped(one, width, "  - ", "    ") for one in entry.not_helping]
     lines += ["", f"Why this [{entry.id}]:"]

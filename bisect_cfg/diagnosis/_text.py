@@ -9,6 +9,7 @@ numbers, addresses, paths, device indices. Two messages mean the same if their n
 from __future__ import annotations
 
 import re
+import string
 
 MESSAGE_LIMIT = 300
 """Characters kept of a normal form. Enough for every message we know; some dump whole tensors or prompts."""
@@ -21,20 +22,29 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
 _WHO = re.compile(
     r"\[(?:rank|default|local_rank)? ?\d{1,5}\]:? ?"
     r"|\((?:\w[\w.:-]* )?(?:\w+=[\w.:-]+,? )*pid=\d+(?:,? \w+=[\w.:-]+)*\) ?"
-    r"|\[\d+,\d+\]<std(?:out|err)>: ?"  # Open MPI
+    r"|\[\d+,(?:mpirank:)?\d+(?:,[\w-]+)?\]<std(?:out|err)>: ?"  # Open MPI, SageMaker
     r"|\d{1,4}: (?=\S| {2})"
+    r"|[A-Za-z](?=[\w./]*[-\d])[\w./-]{0,80} +\| ?(?=\S| {2})"  # docker compose, foreman, Kubeflow: trainer-0 | ...
+    r"|\[(?:pod/)?[a-z][\w./-]*[-/][\w.-]*\] (?!\[?(?:INFO|WARN|ERROR))"  # kubectl --prefix, a launcher's job name
+    r"|(?:[a-z][a-z0-9-]*\d[a-z0-9.-]*|\d+\.\d+\.\d+\.\d+): (?=\S| {2})"  # pdsh, DeepSpeed: node2: ...
+    r"|\([a-z]\w+\) (?=[A-Z\[])"  # (raylet), (autoscaler)
+    r"|std(?:err|out): ?"
 )
 # When and where the logging call was: Python logging, loguru, Docker and Kubernetes, vLLM and glog (the C++ side
 # of torch and Ray).
 _WHEN = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ [IWEFC] \d+ \d+\] ?"
-    r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: ?[-|:]| )? ?"
+    r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?(?: ?[-|:]| )? ?"
     r"(?:(?:INFO|SUCCESS|WARNING|ERROR|CRITICAL) +\| [\w.<>]+:[\w.<>]+:\d+ - )?"
     r"|(?:INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[?[\w./]+:\d+\]? ?)?"
     r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\s\]]+:\d+\] ?"
+    r"|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d (?:[\w.-]+ [\w./@-]+(?:\[\d+\])?: )?"  # journald, syslog
+    r"|\[?\d\d/\d\d(?:/\d{2,4})? \d\d:\d\d:\d\d(?:[.,]\d+)?\]? (?:- \w+ - [\w.]+ - )?"
+    r"|\[\d\d:\d\d:\d\d(?:[.,]\d+)?\] ?"
 )
-# What such a prefix begins with. Most lines of a traceback begin with a blank, and need no closer look.
-_PREFIX_BEGINS = frozenset("[(IWEFC0123456789")
+# What such a prefix begins with. Most lines of a traceback begin with a blank, and need no closer look; of the others
+# the first words tell.
+_PREFIX_BEGINS = frozenset("[(0123456789" + string.ascii_letters)
 
 _URL = re.compile(r"\bhttps?://[^\s'\"<>)\]]+")
 _PATH = re.compile(

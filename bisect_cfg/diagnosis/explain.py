@@ -20,10 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
-from bisect_cfg.diagnosis import _advice, _errors, _logs, _versions, signature
+from bisect_cfg.diagnosis import _errors, _logs, _silence, _versions, signature
 from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
+from bisect_cfg.diagnosis._quoted import quotes
 from bisect_cfg.diagnosis._text import clean
+from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
 from bisect_cfg.diagnosis.conditions import judge
 from bisect_cfg.diagnosis.knowledge import Clue, Entry, load
 from bisect_cfg.probe.secrets import mask_arguments, scrub
@@ -64,6 +66,8 @@ _OF_A_DATA_SET = re.compile(
 )
 """A row of a data set or a completion that was kept, and not a logger's line in JSON."""
 
+_FIELD = re.compile(r"\{(?P<name>[a-z]\w*)\|(?P<default>[^{}|]*)\}")
+
 KNOWN, UNKNOWN, UNREADABLE, NO_FAILURE = 0, 1, 2, 3
 """Exit statuses."""
 
@@ -86,6 +90,11 @@ class Match:
     why: tuple[str, ...]
     evidence: tuple[Line, ...]
     unchecked: tuple[str, ...] = ()  # conditions that neither the log nor a fingerprint decides
+    named: Mapping[str, str] = field(default_factory=dict)  # what the clues' named groups caught
+
+    def filled(self, text: str) -> str:
+        """The text with the log's own words: `{port|29500}` is the group `port` of a clue, or 29500."""
+        return _FIELD.sub(lambda field: self.named.get(field["name"]) or field["default"], text)
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,7 @@ class Explanation:
     seen: tuple[Match, ...] = ()
     rows: int = 0
     environment: Mapping[str, Any] = field(default_factory=dict)
-    advice: _advice.Advice | None = None
+    advice: Advice | None = None
 
     @property
     def status(self) -> int:
@@ -246,7 +255,7 @@ def combine(
         if of_cause and bonus != FOR_CAUSE and entry.general and not entry.early and not _of_metrics(entry, found):
             aside.append(match)  # a launcher's or an engine's words about the error that is already there
             continue
-        match = Match(match.entry, match.score + bonus, match.why, match.evidence, match.unchecked)
+        match = replace(match, score=match.score + bonus)
         (matches if _applies(entry, found, where, configuration) else aside).append(match)
     order = lambda match: (-match.score, match.evidence[0].number if match.evidence else 0)  # noqa: E731
     matches.sort(key=order)
@@ -268,16 +277,16 @@ def combine(
         tuple(aside),
         sum(reading.rows.count for reading in readings),
         told,
-        _without_secrets(_advice_beside(matches, cause)),
+        _without_secrets(_advice_beside(matches, cause, where.get("packages") or {})),
     )
 
 
-def _advice_beside(matches: Sequence[Match], cause: _errors.Error | None) -> _advice.Advice | None:
+def _advice_beside(matches: Sequence[Match], cause: _errors.Error | None, packages: Mapping[str, str]) -> Advice | None:
     """What the traceback says, where nothing is known, or only something general that it makes definite."""
     if matches and not matches[0].entry.general:
         return None
-    advice = _advice.advise(cause)
-    return advice if not matches or (advice is not None and advice.kind in _advice.DEFINITE) else None
+    advice = advise(cause, packages)
+    return advice if not matches or (advice is not None and advice.kind in DEFINITE) else None
 
 
 @functools.lru_cache(maxsize=4)
@@ -326,10 +335,10 @@ class Reading:
                 self._sample = block
                 scan = self._scanner()
             if not self.head:
-                self.quoting = quotes(block[: _versions.LOOKED_AT])
+                self.quoting = quotes(block[: _versions.LOOKED_AT], len(block) <= _versions.LOOKED_AT)
             if len(self.head) < _versions.LOOKED_AT:
                 self.head += block[: _versions.LOOKED_AT]
-            self.tail = block[-_versions.LOOKED_AT :]
+            self.tail = (self.tail + block if len(block) < _versions.LOOKED_AT else block)[-_versions.LOOKED_AT :]
             before = len(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample)
             has_word = getattr(scan, "has_word", None)  # of a scan that is fitted to a large log
             self._reopen(self.rows.feed(block, number, has_word is None or has_word(block)))
@@ -373,7 +382,17 @@ class Reading:
             found[Clue("signal", name)] = [Line(number, text, self.name)]
         for name, rows in self.rows.facts().items():
             found[Clue("metric", name)] = [Line(row.line, row.text, self.name) for row in rows[:EVIDENCE]]
+        still = self._silence()
+        if still is not None:
+            told = Line(still.told_line, still.told, self.name)
+            found[Clue("metric", "stalled")] = [told, Line(still.line, str(still), self.name)] if still.line else [told]
         return found
+
+    def _silence(self) -> _silence.Silence | None:
+        """The silence that the log ends in, where no error says why."""
+        if not all(_silence.only_ended(error.text) for error in self.errors_left()):
+            return None
+        return _silence.silence(self.tail, self.lines + 1, self.rows.count)
 
     def errors_left(self) -> list[_errors.Error]:
         """The errors that training did not survive, with the signals that shells and launchers report."""
@@ -475,17 +494,6 @@ def _of_metrics(entry: Entry, found: Mapping[Clue, list[Line]]) -> bool:
     return any(clue.kind == "metric" and clue in found for clue in entry.any)
 
 
-def quotes(head: bytes) -> bool:
-    """Whether this is a text about errors, and no log: a history of commits, a page in Markdown."""
-    lines = [line for line in head.decode("utf-8", "replace").split("\n")[:200] if line.strip()]
-    commits = sum(bool(re.match(r"commit [0-9a-f]{7,40}\b|[0-9a-f]{7,10} (?:\(|\w)", line)) for line in lines)
-    headings = sum(bool(re.match(r"#{1,4} \w|```", line)) for line in lines)
-    logged = any(re.match(r"Traceback|\[rank\d|(?:INFO|ERROR|WARNING)\b|\{'", line) for line in lines)
-    return bool(lines) and (
-        commits >= max(2, len(lines) / 4) or (headings >= 2 and lines[0].startswith("# ") and not logged)
-    )
-
-
 def _told(readings: Sequence[Reading]) -> dict[str, Any]:
     """What the files say about where they ran."""
     told: dict[str, Any] = {}
@@ -508,7 +516,7 @@ def _scrubbed(failure: signature.Signature | None) -> signature.Signature | None
     return failure and replace(failure, message=scrub(failure.message))
 
 
-def _without_secrets(advice: _advice.Advice | None) -> _advice.Advice | None:
+def _without_secrets(advice: Advice | None) -> Advice | None:
     if advice is None:
         return None
     return replace(advice, says=scrub(advice.says), steps=tuple(map(scrub, advice.steps)))
@@ -532,7 +540,8 @@ def _match(
 ) -> tuple[Match, list[Line], bool] | None:
     """The match, the lines of the clues it rests on, and whether it rests on lines alone."""
     present = [clue for clue in entry.any if clue in found and clue not in survived]
-    if not present or not all(clue in found for clue in entry.all):
+    needed = [[clue for clue in group if clue in found] for group in entry.all]
+    if not present or not all(needed):
         return None
     if any(clue in found for clue in entry.unless):
         return None
@@ -543,16 +552,24 @@ def _match(
     holding = [verdict for verdict in verdicts if verdict.holds]
     score = AFTERMATH if entry.aftermath else GENERAL if entry.general else SPECIFIC
     score += FOR_ALL * len(entry.all) + FOR_HINT * len(hints) + FOR_CONDITION * len(holding)
-    why = [_reason(clue, found[clue]) for clue in [*present, *entry.all, *hints]]
+    seen = [*present, *(group[0] for group in needed), *hints]
+    why = [_reason(clue, found[clue]) for clue in seen]
     why += [f"{verdict.found} ({verdict.asks})" for verdict in holding]
-    shown = [line for clue in [*present, *entry.all, *hints] for line in found[clue][:EVIDENCE]]
+    shown = [line for clue in seen for line in found[clue][:EVIDENCE]]
     lines = {replace(line, text=scrub(line.text)) for line in shown}
     unchecked = tuple(verdict.asks for verdict in verdicts if verdict.holds is None)
     evidence = tuple(sorted(lines, key=lambda line: (line.file, line.number)))
     # A clue that is needed besides counts as well: of two exceptions the entry may have the other one in mind.
-    resting = [line for clue in (*present, *entry.all) for line in found[clue]]
+    resting = [line for clue in (*present, *(group[0] for group in needed)) for line in found[clue]]
+    named: dict[str, str] = {}
+    for clue in seen:
+        for line in found[clue] if clue.kind == "line" and "(?P<" in clue.value else ():
+            caught = re.search(clue.value, line.text)
+            for name, value in (caught.groupdict() if caught else {}).items():
+                if value:
+                    named.setdefault(name, scrub(value))
     return (
-        Match(entry, score, tuple(dict.fromkeys(why)), evidence, unchecked),
+        Match(entry, score, tuple(dict.fromkeys(why)), evidence, unchecked, named),
         resting,
         all(clue.kind == "line" for clue in present),
     )

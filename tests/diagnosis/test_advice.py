@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from bisect_cfg.diagnosis import _advice, _render
+from bisect_cfg.diagnosis import _render
+from bisect_cfg.diagnosis.advice.reading import package_of
 from bisect_cfg.diagnosis.explain import UNKNOWN, Explanation, explain_text
 from bisect_cfg.diagnosis.knowledge import check
 from tests.diagnosis.collected import BEFORE, HEALTHY
@@ -278,4 +279,4 @@ def test_a_traceback_over_the_border_of_two_blocks() -> None:
     ],
 )  # fmt: skip
 def test_whose_a_file_is(file: str, package: str) -> None:
-    assert _advice.package_of(file) == package
+    assert package_of(file) == package

@@ -6,7 +6,7 @@ with a sample log, and the tests check that the sample leads to it. The fields:
 
     id, title       a short name, and one line for people
     any             clues of which one must be in the log
-    all             clues that must all be in the log besides
+    all             clues that must all be in the log besides; one that is a list of clues stands for any of them
     hints           clues that make this entry likelier than another with the same clues
     unless          clues that rule it out
     only_if         clues (or conditions that hold) of which one must be in sight before the entry may lead; without
@@ -23,6 +23,7 @@ with a sample log, and the tests check that the sample leads to it. The fields:
     meaning         what happened
     trigger         which setting makes it happen;   root_cause: what is at fault
     cures           in the order to try them;        not_helping: what is often tried in vain
+                    (`{port|29500}` in them, in title or meaning is what a clue's group `(?P<port>...)` caught, or 29500)
     bisect          settings worth varying, if the cures do not settle it
     sources         `owner/repository#number` on GitHub, or an address; "measured" for what was reproduced
                     with tiny models on a CPU (torch 2.13, transformers 5.23, trl 1.16)
@@ -51,9 +52,9 @@ from bisect_cfg.diagnosis._metrics import FACTS
 FOLDER = Path(__file__).parent
 CONDITIONS = {"packages": dict, "gpu": str, "cuda": str, "cublas": str, "parameters": dict, "launcher": str}
 _SOURCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
-_CLUES = ("any", "all", "hints", "unless", "only_if")
+_CLUES = ("any", "hints", "unless", "only_if")
 _TEXTS = ("id", "title", "meaning", "trigger", "root_cause", "sample")
-_LISTS = (*_CLUES, "cures", "not_helping", "bisect", "sources")
+_LISTS = (*_CLUES, "all", "cures", "not_helping", "bisect", "sources")
 
 
 class KnowledgeError(ValueError):
@@ -82,7 +83,7 @@ class Entry:
     cures: tuple[str, ...]
     sources: tuple[str, ...]
     sample: str
-    all: tuple[Clue, ...] = ()
+    all: tuple[tuple[Clue, ...], ...] = ()
     hints: tuple[Clue, ...] = ()
     unless: tuple[Clue, ...] = ()
     only_if: tuple[Clue, ...] = ()
@@ -99,7 +100,7 @@ class Entry:
 
     @property
     def clues(self) -> tuple[Clue, ...]:
-        return self.any + self.all + self.hints + self.unless + self.only_if
+        return (*self.any, *(clue for group in self.all for clue in group), *self.hints, *self.unless, *self.only_if)
 
 
 @functools.cache
@@ -156,6 +157,10 @@ def check(data: Any, place: str) -> Entry:
     values |= {name: tuple(data[name]) for name in ("cures", "not_helping", "bisect") if name in data}
     for name in _CLUES:
         values[name] = tuple(_clue(one, f"{place}, {name}") for one in data.get(name, []))
+    values["all"] = tuple(
+        tuple(_clue(one, f"{place}, all") for one in (group if isinstance(group, list) else [group]))
+        for group in data.get("all", [])
+    )
     values["sources"] = tuple(_source(one, place) for one in data["sources"])
     values |= {name: bool(data.get(name, False)) for name in ("general", "aftermath", "doctor", "early", "lasting")}
     values["conditions"] = _conditions(data.get("conditions", {}), place)

@@ -1,0 +1,73 @@
+"""Texts about errors, which are no logs: source code, a diff, a history, a page, a search's findings, a report of tests.
+
+Each of them quotes messages of failures, and nothing failed in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+
+LINES = 400
+"""Lines of the beginning, or characters of the end, by which such a text is told."""
+
+MOSTLY = 0.7
+"""Share of lines that have the form of code, of a list or of a search's findings, where the text is one."""
+
+_LOGGED = re.compile(
+    r"Traceback|\[?rank ?\d|(?:INFO|ERROR|WARNING|CRITICAL)\b|\{'|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d|\s*\d+%\|"
+    r"|(?:\w+\.)*\w+(?:Error|Exception): |srun: |slurmstepd: |wandb: "
+)
+"""Beginnings of lines that only a log has."""
+
+_COMMIT = re.compile(r"commit [0-9a-f]{7,40}\b|[0-9a-f]{7,10} (?:\(|\w)")
+_DIFF = re.compile(r"diff --git |--- (?:a/|\S+\s+\d{4}-)|Index: \S+$|@@ -\d+,\d+ \+\d+")
+_FOUND = re.compile(r"(?:\./)?[\w./-]+\.(?:py|md|rst|txt|ya?ml|toml|sh|js|ts|go|rs|ipynb)[:-]\d+[:-]")
+_LISTED = re.compile(r"\s*(?:[-*+•]|\d+[.)]) +\S")
+_HEADING = re.compile(r"#{1,4} \w|```|[=~-]{4,}$")
+_RULED = re.compile(r"(?:[=-]{4,}\n)?\w.{2,80}\n[=~-]{4,}\n")
+_PASSED = re.compile(r"=+ (?:\d+ \w+, )*\d+ passed.* in [\d.:]+s?\b|^Ran \d+ tests? in .*\n+OK\b", re.MULTILINE)
+_NOT_PASSED = re.compile(r"\d+ (?:failed|errors?)\b")
+_CODE = re.compile(
+    r"^\s*(?:(?:async )?def |class |import |from \S+ import |return\b|raise |(?:el)?if .*:$|else:$|try:$|except\b|with .*:$"
+    r"|for .* in .*:$|while .*:$|@\w|self\.|\w+(?:\[\w+\])? = |#|//|/\*| \*|\"\"\"|[)\]}]+[,;:]?$|export |echo |fi$|done$"
+    r"|then$|\w+\(.*\)$|.*[;{}\\]$|.*[(,\[]$)"
+)
+
+
+def quotes(head: bytes, whole: bool = False) -> bool:
+    """Whether a text is about errors, and no log.
+
+    Args:
+        head: its beginning.
+        whole: whether that is all of it.
+    """
+    text = head.decode("utf-8", "replace")
+    lines = [line for line in text.split("\n")[:LINES] if line.strip()]
+    if not lines or lines[0].lstrip()[:1] in "{[" or any(map(_LOGGED.match, lines)):
+        return False
+    if _PASSED.search(text[-LINES:]):
+        return not _NOT_PASSED.search(text[-LINES:])
+    count = {kind: sum(map(bool, map(kind.match, lines))) for kind in (_COMMIT, _FOUND, _LISTED, _HEADING, _CODE)}
+    return (
+        count[_COMMIT] >= max(2, len(lines) / 4)
+        or (count[_HEADING] >= 2 and (lines[0].startswith("# ") or _RULED.match(text.lstrip()) is not None))
+        or any(map(_DIFF.match, lines[:5]))
+        or (len(lines) > 2 and max(count[_FOUND], count[_LISTED]) > MOSTLY * len(lines))
+        or (len(lines) > 5 and count[_CODE] > (1 - MOSTLY if lines[0].startswith("#!") else MOSTLY) * len(lines))
+        or (whole and _is_python(text, lines[0]))
+    )
+
+
+def _is_python(text: str, first: str) -> bool:
+    """Whether it is a whole Python program."""
+    if not re.match(r"#|import |from |def |class |@|\"\"\"|\w+ = ", first):
+        return False
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            parsed = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    statements = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign)
+    return any(isinstance(node, statements) for node in parsed.body)

@@ -1,0 +1,89 @@
+"""What a traceback says by itself, where no known failure covers it.
+
+An engineer who has never seen a failure still reads a good deal from its traceback: a message that names the
+cure; two packages of which one calls the other in a way it does not know; a setting that the script lacks; a
+weight whose name the other side does not have; a column that the data lacks; a function of one's own.
+`advise` does that and no more: what it says is drawn from the lines of the log, with the place it is read
+from, and it is never a known cause.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from bisect_cfg.diagnosis import _errors, _releases
+from bisect_cfg.diagnosis.advice.data import missing_column, missing_file, own_code
+from bisect_cfg.diagnosis.advice.network import unreachable
+from bisect_cfg.diagnosis.advice.numbers import mismatch, refused_by_gpu
+from bisect_cfg.diagnosis.advice.otherwise import failed_assertion, inside_library, said_alone
+from bisect_cfg.diagnosis.advice.reading import Advice, Raised, frames_before, pip_name, quoted, said_cure
+from bisect_cfg.diagnosis.advice.settings import unknown_name, unknown_setting
+from bisect_cfg.diagnosis.advice.versions import misfit
+from bisect_cfg.diagnosis.advice.weights import unfit_weights
+
+DEFINITE = ("versions", "setting", "weights", "column", "own-code", "shapes", "dtypes", "devices")
+"""Kinds that add to a general entry which packages, setting, weight, column, file or part of a run is meant."""
+
+
+def advise(error: _errors.Error | None, packages: Mapping[str, str] | None = None) -> Advice | None:
+    """What an error and its traceback say by themselves; None if they say nothing that the message does not.
+
+    Args:
+        error: The error, with the text before it.
+        packages: The versions that the log prints.
+    """
+    if error is None or error.rank == _errors.STATUS or (error.rank == _errors.NATIVE and not error.type_name):
+        return None
+    kind, message = _split(error)
+    if kind in ("KeyboardInterrupt", "SystemExit", "MemoryError"):
+        return None
+    read = Raised(kind, message, frames_before(error) if error.type_name else ())
+    for rule in RULES if error.rank == _errors.RAISED else (unfit_weights, unreachable, mismatch, said_alone):
+        advice = rule(read)
+        if advice is not None:
+            return _with_versions(_with_the_message(advice, read), read, packages or {})
+    return None
+
+
+def _split(error: _errors.Error) -> tuple[str, str]:
+    """The innermost exception's type and message; a wrapper's message may hold another's."""
+    text = error.paragraphs()[0]
+    kind = error.type_name.rpartition(".")[2]
+    message = (
+        re.sub(r"^(?:[\w.]+: ?)?", "", text, count=1) if kind and text.startswith((error.type_name, kind)) else text
+    )
+    inner = re.match(r"Worker failed with error '(?P<inner>.*)', please check", message)
+    return kind, inner["inner"] if inner else message
+
+
+def _with_the_message(advice: Advice, read: Raised) -> Advice:
+    """The advice with the message's own words first, where they say what to do."""
+    said = None if advice.kind == "message" or _OF_TORCH.search(read.message) else said_cure(read)
+    if said is None or any(said in step for step in advice.steps):
+        return advice
+    return Advice(advice.kind, advice.says, (quoted(said, read), *advice.steps), advice.place)
+
+
+def _with_versions(advice: Advice, read: Raised, packages: Mapping[str, str]) -> Advice:
+    """The advice with the package that is behind first, where versions may be at fault."""
+    if advice.kind not in ("versions", "setting", "weights", "library", "assertion"):
+        return advice
+    involved = {pip_name(frame.package) for frame in read.frames} | {"trl", "transformers"}
+    step = _releases.behind(packages, involved)
+    return replace(advice, steps=(step, *advice.steps)) if step else advice
+
+
+_OF_TORCH = re.compile(
+    r"size of tensor a|Sizes of tensors must|all tensors to be on the same device|expanded size"
+    r"|mat1 and mat2|must have the same dtype|same reduction dim|_AssertionError"
+)
+"""Messages of torch that say "must" without saying what to do."""
+
+
+RULES: tuple[Callable[[Raised], Advice | None], ...] = (
+    misfit, unknown_setting, unfit_weights, unknown_name, missing_column, unreachable, refused_by_gpu, missing_file,
+    own_code, mismatch, failed_assertion, said_alone, inside_library,
+)  # fmt: skip
+"""From what says most about the cause to what says least."""

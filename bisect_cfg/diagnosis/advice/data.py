@@ -1,0 +1,160 @@
+"""A column, a file, or a function of one's own."""
+
+from __future__ import annotations
+
+import re
+
+from bisect_cfg.diagnosis.advice.reading import (
+    IN_DATA,
+    IN_REWARD,
+    LONGEST_QUOTE,
+    PACKAGES,
+    TOOLS,
+    Advice,
+    Raised,
+    belongs_to,
+    called,
+    place_of,
+)
+
+_WITHOUT_DATA = {"peft", "vllm", "sglang", "torch", "deepspeed", "accelerate", "megatron", "ray"}
+"""Packages that see no row of the data."""
+
+
+def missing_column(read: Raised) -> Advice | None:
+    """A column or key that the data lacks."""
+    message = read.message.strip()
+    key = re.fullmatch(r"['\"]?([\w /-]{1,60})['\"]?", message) if read.type == "KeyError" else None
+    found = re.search(
+        r"[Cc]olumn(?:s)? (?:name )?\[?['\"`]?([\w-]+)['\"`]?\]? (?:is |are )?(?:not in|doesn't "
+        r"exist|does not exist|not found|missing)|Column to (?:remove|rename|select) \['?(\w+)'?"
+        r"|['\"`](\w+)['\"`] (?:column )?(?:is )?not (?:found )?in (?:the )?(?:dataset|columns"
+        r"|data)"
+        r"|[Tt]he following columns? .*?(?:don't|do not|doesn't) .*?",
+        message,
+    )
+    name = key[1] if key else next((one for one in found.groups() if one), "") if found else ""
+    frame, place = read.last, place_of(read.last)
+    held = re.search(r'key "(\w+)" not found in (?:TensorDict|DataProto)', message)
+    if held:
+        says = f"The batch has no tensor {held[1]!r}, which {belongs_to(read.caller)} reads ({place_of(read.caller)})."
+        steps = (
+            f"the step that makes {held[1]} did not run, or is of another version: a rollout, a "
+            f"tool or a reward that adds it, switched off or taken from another commit",
+            f"print the keys of the batch before that line; then the versions of "
+            f"{belongs_to(read.caller)} and of the engine that it names",
+        )
+        return Advice("column", says, steps, place_of(read.caller))
+    inside = frame is not None and frame.package in _WITHOUT_DATA
+    if not name or not (
+        found or (not inside and (read.within(IN_DATA, 3) or (read.own is not None and read.within(IN_REWARD, 3))))
+    ):
+        return None
+    whose = belongs_to(read.caller)
+    says = (
+        f"A row of the data has no {name!r}; {whose} asks for it at {place}."
+        if frame
+        else (f"A row of the data has no {name!r}.")
+    )
+    steps = [
+        f"print(dataset.column_names) and one row: is {name} there, spelt like that, in the "
+        f"training and the validation file?"
+    ]
+    if frame and frame.package and frame.package not in TOOLS:
+        steps.append(
+            f"write the data as {called(frame.package)} wants it (its own data preparation script "
+            f"or documented format), or give it the name your column has"
+        )
+        if frame.package in ("trl", "transformers", "unsloth"):
+            steps.append("remove_unused_columns=False, if the column is there and was dropped")
+    else:
+        steps.append(f"dataset.rename_column(YOUR_COLUMN, {name!r}), or change the line at {place}")
+    return Advice("column", says, tuple(steps), place)
+
+
+def own_code(read: Raised) -> Advice | None:
+    """The user's own file raised it."""
+    frame = read.own
+    if frame is None or read.type in ("ModuleNotFoundError", "ImportError"):
+        return None
+    earlier = [
+        one for one in read.frames[: read.frames.index(frame)] if one.package in PACKAGES and one.package not in TOOLS
+    ]
+    reward = bool(IN_REWARD.search(frame.function) or IN_REWARD.search(frame.file.rpartition("/")[2]))
+    what = (
+        "reward function"
+        if reward
+        else "function"
+        if frame.function not in ("<module>", "main", "<cell>")
+        else "script"
+    )
+    by = f", which {called(earlier[-1].package)} calls," if earlier else ""
+    says = (
+        f"Your own {what} {frame.function if what != 'script' else ''}".strip()
+        + (f"{by} raised it, at {frame.file}{':' + str(frame.line) if frame.line else ''}")
+        + (f": “{frame.source[:LONGEST_QUOTE]}”." if frame.source else ".")
+    )
+    if reward:
+        steps = (
+            f"make {frame.function} survive what it cannot score: one odd completion is enough to "
+            f"end the run (try, and a reward of 0.0)",
+            f"call {frame.function} by hand on a few real completions and rows; print what it gets at that line",
+        )
+    elif read.within(IN_DATA):
+        steps = (f"print what {frame.function} gets at that line: a row of another shape than it expects",)
+    else:
+        steps = (f"look at that line: {_hint(read)}",)
+    return Advice("own-code", says, steps, place_of(frame))
+
+
+def _hint(read: Raised) -> str:
+    return {
+        "KeyError": f"the key {read.message.strip()[:80]} is not there; print the keys",
+        "IndexError": "the list is shorter than the index; print its length",
+        "NameError": "the name is not defined in that place (an import, or a notebook cell that was not run)",
+        "UnboundLocalError": "the variable is set only in a branch that was not taken",
+        "FileNotFoundError": "the path is relative to the directory the run was started in",
+        "ZeroDivisionError": "the divisor is 0, often an empty list of completions or rewards",
+        "ModuleNotFoundError": "the package is not in this environment",
+    }.get(read.type, "print the values it uses")
+
+
+def missing_file(read: Raised) -> Advice | None:
+    """A file that is not there, or is no JSON."""
+    place = place_of(read.caller)
+    if read.type in ("FileNotFoundError", "NotADirectoryError"):
+        path = re.search(r"'([^']+)'|\"([^\"]+)\"", read.message)
+        name = (path[1] or path[2]) if path else "the file"
+        says = f"{name} does not exist on this machine" + (
+            f"; {belongs_to(read.caller)} wants to read it ({place})." if place else "."
+        )
+        relative = (
+            ""
+            if name.startswith(("/", "~")) or not path
+            else (
+                "it is relative to the directory the run was started in (for Ray, to that of the "
+                "worker): give the whole path"
+            )
+        )
+        steps = (
+            relative
+            or "every machine and container of the run must see that path (mounts, a download or "
+            "preparation step that was left out)",
+            "ls it on the machine, under the user, where the process runs",
+        )
+        return Advice("file", says, steps, place)
+    if read.type == "JSONDecodeError":
+        says = (
+            f"What is read as JSON is none{', at ' + place if place else ''}: an empty answer or "
+            f"a page of HTML from a server, or a broken line of a file."
+        )
+        return Advice(
+            "file",
+            says,
+            (
+                "print the first hundred characters of it; a server: its status and log; a file: the "
+                "line that the message names",
+            ),
+            place,
+        )
+    return None

@@ -1,0 +1,539 @@
+"""A traceback as an engineer reads it: its frames, whose each is, what its line reads, what its message says to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bisect_cfg.diagnosis import _errors
+from bisect_cfg.diagnosis._text import plain, split_prefix
+
+LONGEST_QUOTE = 300
+"""Characters of a message or a source line that are repeated."""
+
+
+INNER = 4
+"""Frames from the inside by which it is judged in which part of a run something happened."""
+
+
+NAMED = 4
+"""Settings that are named at most; a line with more of them is a list of all there are."""
+
+
+PACKAGES = {
+    "trl": "TRL", "transformers": "transformers", "accelerate": "accelerate", "peft": "PEFT", "vllm": "vLLM",
+    "sglang": "SGLang",
+    "deepspeed": "DeepSpeed", "torch": "torch", "datasets": "datasets", "verl": "verl",
+    "openrlhf": "OpenRLHF", "swift": "ms-swift",
+    "llamafactory": "LLaMA-Factory", "unsloth": "unsloth", "unsloth_zoo": "unsloth_zoo", "roll": "ROLL",
+    "slime": "slime",
+    "megatron": "Megatron-LM", "mcore_adapter": "ROLL's mcore_adapter", "mbridge": "mbridge",
+    "verifiers": "verifiers", "ray": "Ray", "open_r1": "open-r1",
+    "hivemind_exp": "rl-swarm", "genrl": "rl-swarm's genrl", "liger_kernel": "liger-kernel",
+    "bitsandbytes": "bitsandbytes", "xtuner": "XTuner",
+    "math_verify": "math_verify", "hydra": "Hydra", "omegaconf": "OmegaConf", "trlx": "trlX",
+    "axolotl": "Axolotl", "areal": "AReaL",
+    "rlinf": "RLinf", "search_r1": "Search-R1", "ragen": "RAGEN", "verl_tool": "verl-tool",
+    "trinity": "Trinity-RFT", "open_instruct": "open-instruct",
+    "chatlearn": "ChatLearn", "oumi": "Oumi", "prime_rl": "prime-rl", "agentlightning": "agent-lightning",
+    "nemo_rl": "NeMo RL", "skyrl_train": "SkyRL", "rllm": "rLLM", "torchtune": "torchtune",
+    "flash_attn": "flash-attn", "qwen_vl_utils": "qwen-vl-utils",
+}  # fmt: skip
+"""Import names that people run from a checkout as well, as they are called."""
+
+
+DISTRIBUTIONS = {
+    "swift": "ms-swift", "flash_attn": "flash-attn", "liger_kernel": "liger-kernel",
+    "unsloth_zoo": "unsloth_zoo", "math_verify": "math-verify",
+    "skyrl_train": "skyrl", "PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn",
+    "cv2": "opencv-python", "megatron": "megatron-core",
+    "hivemind_exp": "rl-swarm", "huggingface_hub": "huggingface-hub", "qwen_vl_utils": "qwen-vl-utils",
+    "latex2sympy2_extended": "latex2sympy2-extended",
+}  # fmt: skip
+"""What pip calls a package, where that is not its import name."""
+
+
+NOT_ON_PYPI = {
+    "roll", "slime", "open_r1", "hivemind_exp", "genrl", "rlinf", "search_r1", "ragen", "verl_tool",
+    "chatlearn", "open_instruct", "prime_rl",
+    "mcore_adapter", "areal", "nemo_rl", "skyrl_train", "rllm",
+}  # fmt: skip
+"""Packages that are run from a checkout."""
+
+
+TOOLS = {
+    "torch", "ray", "hydra", "datasets", "multiprocess", "numpy", "torchdata", "decorator", "tqdm", "omegaconf", "fire",
+    "click", "IPython", "typer", "tensordict",
+}  # fmt: skip
+"""Packages that others are built on; between two others they only pass the call on."""
+
+
+CLASSES = {
+    "Accelerator": "accelerate", "Trainer": "transformers", "TrainingArguments": "transformers",
+    "LLM": "vllm", "LLMEngine": "vllm",
+    "AsyncLLMEngine": "vllm", "AsyncLLM": "vllm", "SamplingParams": "vllm", "EngineArgs": "vllm",
+    "AsyncEngineArgs": "vllm", "Worker": "vllm",
+    "GPUModelRunner": "vllm", "LoRARequest": "vllm", "TokensPrompt": "vllm", "Engine": "sglang",
+    "ServerArgs": "sglang", "PeftModel": "peft",
+    "LoraConfig": "peft", "LoraModel": "peft", "DeepSpeedEngine": "deepspeed",
+    "DynamicCache": "transformers", "PretrainedConfig": "transformers",
+    "PreTrainedModel": "transformers", "PreTrainedTokenizerFast": "transformers",
+    "TransformerConfig": "megatron", "DTensor": "torch", "DeviceMesh": "torch",
+}  # fmt: skip
+"""Classes of the libraries that trainers call, and whose they are."""
+
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+
+
+_NOTEBOOK = re.compile(
+    r"^(?:File )?(?P<file>(?:[~/.<]|[A-Za-z]:\\)[^\s:]*\.?[\w>-]*)(?::(?P<line>\d+))?,? in "
+    r"(?P<function>[\w.<>]+)\("
+)
+
+
+_BOX = re.compile(r"^\s*(?P<file>(?:/|[A-Za-z]:\\)\S+\.pyx?):(?P<line>\d+) in (?P<function>[\w<>.]+)\s*$")
+
+
+_POINTED = re.compile(r"^\s*(?:-+> ?|❱ ?)\d+[\s│|]*(?P<source>.*)$")
+
+
+_CELL = re.compile(r"^(?:Cell In|Input In) ?\[\d+\], line (?P<line>\d+)|^/tmp/ipykernel_\S+ in <")
+
+
+_SYMBOLS = re.compile(
+    r"`{1,2}([\w.-]+)(?:=[^`]*)?`|'((?:--)?[\w.-]+)'|\"((?:--)?[\w.-]+)\""
+    r"|(?<![\w`'\"/.])(--?[a-z][\w-]*[_-][\w-]+|[a-z]\w*(?:\.\w+)*_[\w.]*\w)"
+)
+
+
+_SAYS_THE_CURE = re.compile(
+    r"\b[Pp]lease (?!see|refer|report|open an|check the stack|note)\w+|\b(?:must|should|has to"
+    r"|have to|needs? to|ought to)(?: \w+)? (?:be|have|equal|match|contain|specify|use|set"
+    r"|provide|divide)\b"
+    r"|\b(?:is|are) (?:larger|longer|greater|smaller|shorter|less|higher|lower|more) than\b|\bnot "
+    r"(?:evenly )?divisible\b|\bexceeds?\b"
+    r"|(?:^|[.,;:!] )(?:[Tt]ry|[Uu]se|[Ss]et|[Cc]onsider|[Pp]ass|[Ii]nstall|[Uu]pgrade|[Dd]isable"
+    r"|[Ee]nable|[Rr]educe|[Ii]ncrease|[Aa]dd|[Rr]un|[Mm]ake sure|[Ee]nsure) \S"
+    r"|\b(?:you (?:can|may|need|should|must))\b|\bDid you (?:mean|forget)|\bonly (?:supports?"
+    r"|supported|works?|available|allowed)\b"
+    r"|\bnot (?:supported|compatible|allowed|implemented|available) (?:with|when|for|in|on|by|yet"
+    r"|without|if|together)\b|\bincompatible with\b|\b(?:can ?not|can't) (?:be )?(?:used?|set"
+    r"|enabled?|combined?) (?:\S+ )?(?:with|together|when|without|both)\b"
+    r"|\brequires?\b|\b(?:is|are) required\b|\b(?:un)?supported (?:values|options|types)\b"
+    r"|\b(?:valid|available|allowed|possible|supported) (?:\w+ )?(?:values|options|keys|choices"
+    r"|are)\b|\bexpected (?:one of|to be|at least|a )|\binstead\b|\bout of range\b|\bpip install\b"
+    r"|\bneeds? [`'\"]|\bonly the following\b|\bmutually exclusive\b|\bnot both\b|\bat least one\b"
+    r"|\bwhich is deprecated\b|\bhas been removed\b"
+)
+
+
+_ADDRESS_ONLY = re.compile(r"https?://\S+")
+
+
+WEIGHT = re.compile(
+    r"(?:^|\.)(?:layers|blocks|h|experts)\.\d+\.|\.(?:weight|bias|qweight|scales|inv_freq"
+    r"|weight_scale\w*)\b|base_layer|lora_[AB]"
+    r"|^(?:model\.)?(?:visual|language_model|vision_tower)\.\w"
+)
+
+
+IN_SYNC = re.compile(
+    r"load_weights|update_weight|update_params|sync_weight|_sync_(?:fsdp|peft|param|weight)"
+    r"|resync|sharding_manager|broadcast_to_|_move_model_to_vllm|collective_rpc"
+    r"|move_model_to|weight_sync|update_named_param|convert_\w*weight|bucket|load_dtensor|weight_loader"
+)
+
+
+IN_DATA = re.compile(
+    r"rl_dataset|dataset|data_?load|preprocess|tokenize|collat|arrow|formatting|prepare_data"
+    r"|_map_single|template|data_utils|data_source|non_tensor_batch|/data/"
+)
+
+
+_IN_LOADING = re.compile(
+    r"load_state_dict|from_pretrained|load_checkpoint|_load_pretrained|load_model"
+    r"|set_peft_model_state|resume|checkpoint_engine|load_sharded"
+)
+
+
+IN_REWARD = re.compile(r"reward|compute_score|judge|verifier|grader|scor(?:e|er|ing)\b|rubric|accuracy", re.IGNORECASE)
+
+
+_PLACES = (
+    ("while weights are handed to the inference engine", IN_SYNC),
+    ("while weights are loaded", _IN_LOADING),
+    ("while rewards are computed", IN_REWARD),
+    ("in rotary position embedding", re.compile(r"rotary|rope|position_ids|mrope")),
+    ("in attention", re.compile(r"attention|attn|sdpa|flash")),
+    (
+        "in the vision tower or where images are put into the prompt",
+        re.compile(r"visual|vision|image|pixel|vit\b|video"),
+    ),
+    ("while log-probabilities are computed", re.compile(r"logp|log_prob|logits|entropy")),
+    ("in the loss", re.compile(r"loss|kl_pen|advantage|masked_mean|agg_")),
+    ("while answers are generated", re.compile(r"generate|rollout|sampl|engine|llm\.py|inference")),
+    ("in the data", IN_DATA),
+    ("in an adapter (LoRA)", re.compile(r"lora|peft|tuners")),
+    ("in a product of matrices", re.compile(r"linear\.py|matmul|fused_dense")),
+    ("while the optimizer steps", re.compile(r"optim|step\b|grad_norm|clip_grad")),
+    (
+        "while processes exchange tensors",
+        re.compile(r"all_gather|all_reduce|broadcast|scatter|gather|distributed_c10d"),
+    ),
+)
+
+
+_SETTING = re.compile(
+    r"\b(?:args|config|cfg|hf_config|training_args|script_args|model_args|finetuning_args"
+    r"|data_args|\w+_config|\w+_args|self\.config|self\.args)\.([A-Za-z_][\w.]*)(?!\w*\()"
+    r"|\[(['\"])(\w+)\2\]"
+)
+
+
+_NOT_A_SETTING = {
+    "get",
+    "keys",
+    "items",
+    "update",
+    "pop",
+    "copy",
+    "to",
+    "size",
+    "shape",
+    "append",
+    "format",
+    "split",
+    "__class__",
+    "__name__",
+}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a printed traceback.
+
+    Attributes:
+        file: as printed.
+        line: in that file; 0 if the traceback does not say.
+        function: its name.
+        source: the line of source that was printed with it, "" if none was.
+        package: the import name of the package it belongs to; "" for the user's own file, "python" for Python's
+            library.
+    """
+
+    file: str
+    line: int
+    function: str
+    source: str
+    package: str
+
+    def __str__(self) -> str:
+        parts = re.split(r"[/\\]", self.file)
+        if self.package and self.package in parts:
+            shown = "/".join(parts[len(parts) - 1 - parts[::-1].index(self.package) :])
+        else:
+            shown = "/".join(parts[-2:]) if self.package else self.file
+        return shown + (f":{self.line}" if self.line else "") + f" in {self.function}"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the traceback alone says.
+
+    Attributes:
+        kind: what sort of failure it is, for tools: "message", "own-code", "versions", "setting", "weights", "column",
+            "assertion", "shapes", "dtypes", "devices", "network" or "library".
+        says: what happened, in one or two sentences.
+        steps: what to do, first thing first.
+        place: the frame it is read from, "" without a traceback.
+    """
+
+    kind: str
+    says: str
+    steps: tuple[str, ...]
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A traceback, read."""
+
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+
+    @property
+    def last(self) -> Frame | None:
+        """The innermost frame that is not Python's own library."""
+        return next((frame for frame in reversed(self.frames) if frame.package != "python"), None)
+
+    @property
+    def caller(self) -> Frame | None:
+        """The innermost frame of a package that does something of its own, or of the user."""
+        found = (frame for frame in reversed(self.frames) if frame.package not in ("python", *TOOLS))
+        return next(found, self.last)
+
+    @property
+    def own(self) -> Frame | None:
+        """The user's function that failed: the innermost frame, apart from the libraries that it calls for small
+        things."""
+        inside = False
+        for frame in reversed(self.frames):
+            if not frame.package:
+                return frame if not inside else None
+            if frame.package in PACKAGES and frame.package not in ("math_verify", "datasets"):
+                inside = True
+        return None
+
+    def place(self) -> str:
+        """Where in a run it happened, by the innermost frame whose name tells it; "" if none does."""
+        for frame in [frame for frame in reversed(self.frames) if frame.package != "python"][:INNER]:
+            text = f"{str(frame) if frame.package else frame.function} {frame.source}".replace("tr_loss", "").replace(
+                "torch/optim", ""
+            )
+            for name, pattern in _PLACES:
+                if pattern.search(text):
+                    return name
+        return ""
+
+    def within(self, pattern: re.Pattern[str], depth: int = 6) -> bool:
+        """Whether one of the inner frames has a name of this sort."""
+        return any(pattern.search(f"{frame.file} {frame.function} {frame.source}") for frame in self.frames[-depth:])
+
+    def callers_of(self, package: str) -> str:
+        """The package that calls into another one, by the frames; "" for the user's file."""
+        for frame in reversed(self.frames):
+            if frame.package not in ("python", package, *(TOOLS - {"torch", "ray"})):
+                return frame.package
+        return ""
+
+
+def frames_before(error: _errors.Error) -> tuple[Frame, ...]:
+    """The frames of the traceback that ends in an error, outermost first, in the forms of Python, IPython and rich."""
+    if not error.before:
+        return ()
+    lines = []
+    for raw in error.before.decode("utf-8", "replace").split("\n")[-_errors.BEFORE_LINES :]:
+        shown = plain(raw)
+        who, said = split_prefix(shown)
+        if who == error.who or not who:
+            lines.append(_errors.unframed(said.rstrip()) if said.strip()[:1] in "│┃║|" else said.rstrip())
+    start = max((at for at, line in enumerate(lines) if "Traceback (most recent call last)" in line), default=0)
+    found: list[Frame] = []
+    for at in range(start, len(lines)):
+        cell = _CELL.match(lines[at])
+        match = _FRAME.match(lines[at]) or _BOX.match(lines[at]) or _NOTEBOOK.match(lines[at])
+        if cell or match:
+            source, line = _source(lines, at + 1)
+            groups = (
+                match.groupdict() if match else {"file": "the notebook", "line": cell["line"], "function": "<cell>"}
+            )
+            file = groups["file"]
+            found.append(Frame(file, int(groups["line"] or line or 0), groups["function"], source, package_of(file)))
+    return tuple(found)
+
+
+def _source(lines: Sequence[str], at: int) -> tuple[str, int]:
+    """The source line under a frame, and its number where an arrow stands at it."""
+    for line in lines[at : at + 8]:
+        pointed = _POINTED.match(line)
+        if pointed:
+            number = re.search(r"\d+", line)
+            return pointed["source"].strip(), int(number.group()) if number else 0
+        if _FRAME.match(line) or _BOX.match(line):
+            break
+    following = lines[at] if at < len(lines) else ""
+    return (following.strip(), 0) if following.startswith("    ") and not _FRAME.match(following) else ("", 0)
+
+
+def package_of(file: str) -> str:
+    """The import name of the package a file belongs to: "" for somebody's own, "python" for Python's library."""
+    parts = re.split(r"[/\\]", file)
+    for folder in ("site-packages", "dist-packages"):
+        if folder in parts:
+            after = parts[len(parts) - parts[::-1].index(folder) :]
+            return after[0].removesuffix(".py") if after else ""
+    if "unsloth_compiled_cache" in parts:
+        return "unsloth"
+    if (
+        file.startswith("<frozen ")
+        or re.search(r"[/\\]lib[/\\]python3\.\d+[/\\]", file)
+        or re.search(r"[/\\]Lib[/\\]\w+\.py$", file)
+    ):
+        return "python"
+    if parts[-1].startswith("ipython-input") or file.startswith("<"):
+        return ""
+    home = 3 if parts[1:2] in (["home"], ["Users"]) else 1  # a person may be called like a package
+    for at in range(home, len(parts) - 1):
+        # a checkout: the package's folder with its modules below it, and no script in somebody's folder of that name
+        below = parts[at + 1 :]
+        if (
+            parts[at] in PACKAGES
+            and not _NOT_PACKAGED & set(below)
+            and (len(below) > 1 or parts[at - 1].lower() == parts[at] or below[0] in _ENTRIES)
+        ):
+            return parts[at]
+    return ""
+
+
+_NOT_PACKAGED = {"examples", "scripts", "experiments", "projects", "notebooks"}
+
+
+_ENTRIES = {"launcher.py", "cli.py", "__init__.py", "__main__.py", "main_ppo.py", "arguments.py"}
+
+
+_OF_PYTHON = ("TypeError", "AttributeError", "IndexError", "KeyError", "UnboundLocalError", "NameError")
+"""Exceptions that Python itself raises on a line of somebody's code."""
+
+
+def said_cure(read: Raised) -> str | None:
+    """What the message says to do; Python's own words about a value ("first arg must be str") say nothing of it."""
+    raised = read.last is None or not read.last.source or re.search(r"\braise\b|\bassert\b", read.last.source)
+    return cure_in(read.message) if raised or read.type not in _OF_PYTHON else None
+
+
+def cure_in(message: str) -> str | None:
+    """The sentences of a message that say what to do, None if none does."""
+    text = " ".join(message.split())
+    sentences = re.split(r"(?<=[.!?;]) (?=[A-Z`'\"])|\n", text)
+    found = [one for one in sentences if _SAYS_THE_CURE.search(one) and len(_ADDRESS_ONLY.sub("", one).strip()) > 12]
+    if not found:
+        return None
+    at = sentences.index(found[0])
+    # what "it" and "instead" refer to stands before
+    first = (
+        [sentences[at - 1]]
+        if at
+        and re.match(r"(?:It|This|That|They|Please|You|Try|Use|Set)\b", found[0])
+        and len(sentences[at - 1]) < LONGEST_QUOTE / 2
+        else []
+    )
+    quoted = " ".join([*first, *found[:2]])
+    return quoted if len(quoted) <= LONGEST_QUOTE else quoted[:LONGEST_QUOTE].rsplit(" ", 1)[0] + " ..."
+
+
+def settings_in(text: str) -> tuple[str, ...]:
+    """The names in a sentence that look like settings."""
+    names: dict[str, None] = {}
+    for found in _SYMBOLS.finditer(_ADDRESS_ONLY.sub("", text)):
+        name = next(one for one in found.groups() if one)
+        plain_name = name.strip(".-")
+        if (
+            len(plain_name) > 2
+            and not re.fullmatch(r"[\d.]+", plain_name)
+            and not plain_name.endswith((".py", ".json", ".txt"))
+        ):
+            names.setdefault(name.strip("."), None)
+    return tuple(names)[:NAMED]
+
+
+def settings_of(source: str) -> tuple[str, ...]:
+    """The settings that a line of source reads: `args.NAME`, `config.a.NAME`."""
+    names: dict[str, None] = {}
+    for found in _SETTING.finditer(source):
+        name = found[1] if found[1] else ""
+        parts = [part for part in name.split(".") if part not in _NOT_A_SETTING]
+        if parts:
+            names.setdefault(".".join(parts), None)
+    return tuple(names)[:NAMED]
+
+
+def quoted(said: str, read: Raised) -> str:
+    names = settings_in(said)
+    text = f"do what the message says: “{said}”"
+    source = settings_of(read.last.source) if read.last else ()
+    named = tuple(dict.fromkeys((*names, *source)))[:NAMED]
+    return text + (f" (settings it names: {', '.join(named)})" if named else "")
+
+
+def called(package: str) -> str:
+    """A package as people call it."""
+    return PACKAGES.get(package, package)
+
+
+def pip_name(package: str) -> str:
+    """A package as pip calls it."""
+    return DISTRIBUTIONS.get(package, package)
+
+
+def how_to_install(package: str) -> str:
+    """How a newer one is got."""
+    return (
+        "git pull in its folder, with its requirements"
+        if package in NOT_ON_PYPI
+        else (f"pip install -U {pip_name(package)}")
+    )
+
+
+def declared_range(package: str, other: str) -> str:
+    """What a package that is installed here asks of another one, as a sentence; "" if it is not, or asks nothing."""
+    import importlib.metadata
+
+    try:
+        wanted = importlib.metadata.requires(pip_name(package)) or []
+        version = importlib.metadata.version(pip_name(package))
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    for line in wanted:
+        found = re.match(
+            rf"{re.escape(pip_name(other))}(?:\[[^\]]*\])?\s*\(?(?P<specifier>[<>=!~][^;)]*)", line, re.IGNORECASE
+        )
+        if found and "extra ==" not in line:
+            return f" ({called(package)} {version}, as installed here, asks for {other}{found['specifier'].strip()})"
+    return ""
+
+
+def pair_steps(caller: str, callee: str) -> tuple[str, ...]:
+    """How two packages are made to fit each other."""
+    if not caller:
+        return (
+            f"install the {called(callee)} that your script was written for (its requirements or "
+            f"the date of the script), or change the line to what "
+            f"the {called(callee)} installed takes",
+            f"pip show {pip_name(callee)} says which one this environment has",
+        )
+    if not callee or callee == caller:
+        return (
+            f"update {called(caller)} ({how_to_install(caller)}), with the versions of its neighbours that it asks for",
+            f"pip show {pip_name(caller)} lists what it requires; pip check names what does not fit",
+        )
+    return (
+        f"make {called(caller)} and {called(callee)} fit: update {called(caller)} "
+        f"({how_to_install(caller)}), or install the {called(callee)} that "
+        f"this {called(caller)} was made for{declared_range(caller, callee)}",
+        f"pip show {pip_name(caller)} {pip_name(callee)} says what this environment has; pip "
+        f"check names what does not fit",
+    )
+
+
+def place_of(frame: Frame | None) -> str:
+    return "" if frame is None else str(frame)
+
+
+def belongs_to(frame: Frame | None) -> str:
+    return "your own file" if frame is None or not frame.package else called(frame.package)
+
+
+def owner_of(name: str) -> str:
+    """The package of a class or function by its name; "" if the name does not tell."""
+    if name in CLASSES:
+        return CLASSES[name]
+    if name.startswith(("Unsloth", "_Unsloth", "unsloth_")):
+        return "unsloth"
+    if re.fullmatch(r"(?:GRPO|DPO|SFT|PPO|KTO|RLOO|ORPO|Reward|OnlineDPO)(?:Trainer|Config)", name):
+        return "trl"
+    if re.search(
+        r"(?:ForCausalLM|ForConditionalGeneration|TokenizerFast|DecoderLayer|ImageProcessor\w*"
+        r"|RMSNorm)$",
+        name,
+    ):
+        return "transformers"
+    return ""
+
+
+def or_update(package: str) -> tuple[str, ...]:
+    return (
+        f"if that is not it: a newer {called(package)} ({how_to_install(package)}), since it does not say what it lacks",
+    )

@@ -1,0 +1,146 @@
+"""A setting or a name that the script, its configuration or a table does not have."""
+
+from __future__ import annotations
+
+import re
+
+from bisect_cfg.diagnosis.advice.reading import (
+    LONGEST_QUOTE,
+    TOOLS,
+    Advice,
+    Raised,
+    belongs_to,
+    called,
+    how_to_install,
+    or_update,
+    place_of,
+    settings_of,
+)
+
+
+def unknown_setting(read: Raised) -> Advice | None:
+    """A setting that the script or its configuration does not know, or that is unset."""
+    frame, place = read.caller, place_of(read.last)
+    message = read.message
+    found = re.search(
+        r"'(?P<kind>Namespace|\w*Arguments|SimpleNamespace|Args|DictConfig|\w*Config)' object has "
+        r"no attribute '(?P<name>\w+)'",
+        message,
+    )
+    if found and found["kind"] in ("Namespace", "SimpleNamespace", "Args", "DictConfig"):
+        name, who = found["name"], belongs_to(frame)
+        says = f"{who} reads the option {name}, and the parser of the script that was started does not define it."
+        steps = (
+            f"another entry script of the same project may define --{name} (--help lists the "
+            f"options); this one does not know it",
+            "update the project (script and package must be of one version: pip install -e . again after git pull)"
+            if frame and frame.package
+            else "add the option to your parser, or read it with getattr(args, ..., default)",
+        )
+        return Advice("setting", says, steps, place)
+    found = re.search(
+        r"Key '(?P<name>[\w.]+)' is not in struct|Could not override '(?P<over>[\w.@/+]+)'|Key "
+        r"'(?P<key>[\w.]+)' not in '(?P<cls>\w+)'|Could not find '(?P<group>[\w./]+)'",
+        message,
+    )
+    if found:
+        name = next(one for one in (found["name"], found["over"], found["key"], found["group"]) if one)
+        full = re.search(r"full_key: (?P<full>[\w.]+)", message)
+        key = full["full"] if full else name
+        says = (
+            f"The configuration has no key {key}: it is misspelt, has moved, or belongs to "
+            f"another version of the project than the configuration."
+        )
+        steps = (
+            f"look {name} up in the project's own YAML files of the version installed: names move between releases",
+            f"+{key}=VALUE on the command line adds a key that the configuration lacks (Hydra), "
+            f"where the code reads it",
+            "configuration, script and package of one version (a recipe from the main branch with "
+            "an older package does this)",
+        )
+        return Advice("setting", says, steps, place)
+    found = re.search(
+        r"Interpolation key '(?P<name>[^']+)' not found|Cannot find primary config "
+        r"'(?P<config>[^']+)'",
+        message,
+    )
+    if found:
+        what = (
+            f"The configuration refers to {found['name']}, which is not in it"
+            if found["name"]
+            else (f"Hydra does not find the configuration {found['config']}")
+        )
+        steps = (
+            "configuration and package of one version; --config-path (an absolute one) and "
+            "--config-name as the files are",
+            "the message and hydra.searchpath say where it looked",
+        )
+        return Advice("setting", what + ".", steps, place)
+    found = re.search(
+        r"Value '(?P<value>[^']*)'.{0,40} (?:could not be converted to|is not a valid|is "
+        r"incompatible with type hint) '?(?P<type>\w+)",
+        message,
+    )
+    if found:
+        full = re.search(r"full_key: (?P<full>[\w.]+)", message)
+        key = full["full"] if full else "the setting"
+        return Advice(
+            "setting",
+            f"{key} is {found['value']!r}, and {found['type']} is expected.",
+            (f"give {key} a value of that type (quotes, brackets and null are read by Hydra)",),
+            place,
+        )
+    missing = re.search(
+        r"Missing mandatory value: (?P<name>[\w.]+)|the following arguments are required: "
+        r"(?P<names>.+)",
+        message,
+    )
+    if missing:
+        name = missing["name"] or missing["names"]
+        return Advice(
+            "setting",
+            f"The setting {name} has no value and needs one.",
+            (f"give {name} on the command line or in the configuration",),
+            place,
+        )
+    source = read.last.source if read.last else ""
+    if "NoneType" in message and source:
+        names = settings_of(source)
+        whose = belongs_to(read.last)
+        if names:
+            says = f"{whose} meets None at “{source[:LONGEST_QUOTE]}”: a setting that is read there has no value."
+            steps = (
+                f"set {', '.join(names)}, or leave out what makes the code read it",
+                *(or_update(read.last.package) if read.last and read.last.package else ()),
+            )
+            return Advice("setting", says, steps, place)
+    return None
+
+
+def unknown_name(read: Raised) -> Advice | None:
+    """A name that a table of the package does not have."""
+    source, frame = (read.last.source, read.last) if read.last else ("", None)
+    found = re.search(
+        r"(\w*(?:mapping|map|config|adapters|registry|table|dict|classes|functions|fns|types"
+        r"|templates|factory|models)\w*)\[",
+        source,
+        re.IGNORECASE,
+    )
+    name = read.message.strip().strip("'\"")
+    if (
+        read.type != "KeyError"
+        or not found
+        or frame is None
+        or not frame.package
+        or frame.package in TOOLS
+        or len(name) > 60
+    ):
+        return None
+    who = called(frame.package)
+    says = f"{who} looks {name!r} up in its {found[1]} and does not find it: this {who} does not know that name."
+    steps = (
+        f"is {name!r} spelt as the documentation of {who} has it, and was it made or registered "
+        f"before? Names of commands move (help of the version installed)",
+        f"a newer {who} ({how_to_install(frame.package)}), if its documentation has the name",
+    )
+    return Advice("setting", says, steps, place_of(frame))
