@@ -154,6 +154,7 @@ def test_a_line_without_end() -> None:
     assert explain(io.BytesIO(log)).matches[0].entry.id == "gpu-out-of-memory"
 
 
+@pytest.mark.training
 @settings(deadline=None)
 @given(st.data())
 def test_the_scan_of_large_logs_misses_nothing(data: st.DataObject) -> None:

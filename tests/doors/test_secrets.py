@@ -123,6 +123,7 @@ def test_what_a_script_prints_is_kept_without_secrets(tool, level):
     assert str(tool.folder) in log
 
 
+@pytest.mark.training
 def test_a_log_of_any_size_is_cleaned_in_place(tmp_path):
     from bisect_cfg.probe.secrets import scrub_log
     from bisect_cfg.trials.clean import BLOCK, _rewrite
@@ -198,6 +199,7 @@ def test_password_of_a_storage_in_its_error(tool):
     assert "opensesame" not in said.all and files_with(tool.folder, "opensesame") in ([], ["train.py: opensesame"])
 
 
+@pytest.mark.training
 def test_factors_of_a_bisection_that_are_secrets(tmp_path):
     """From Python a token can be a factor; the storage has its mask, each trial the value."""
     from bisect_cfg import Bisection

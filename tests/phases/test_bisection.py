@@ -21,6 +21,7 @@ def sigfpe(configuration: dict) -> bool:
     return True
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("strategy", ["adaptive", "one-at-a-time", "ddmin"])
 def test_a_function_that_kills_its_process(strategy: str) -> None:
     report = Bisection(GOOD, BAD, sigfpe, strategy=strategy).run()
@@ -148,6 +149,7 @@ def test_arguments_are_checked_before_anything_runs(changes, error, words) -> No
         Bisection(**{"good": GOOD, "bad": BAD, "trial": trial, **changes})
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("isolation", ["process", "none"])
 @pytest.mark.parametrize("answer", [0, 1, "pass", 0.5])
 def test_an_answer_that_says_nothing_is_a_mistake_in_the_function(tmp_path, isolation, answer) -> None:

@@ -191,6 +191,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("jobs", ["1", "3"])
 def test_killed_at_random_moments_it_goes_on_where_it_was(tmp_path: Path, jobs: str) -> None:
     command = [*script(tmp_path), jobs]
@@ -214,6 +215,7 @@ def test_killed_at_random_moments_it_goes_on_where_it_was(tmp_path: Path, jobs: 
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
 
 
+@pytest.mark.training
 def test_two_tools_share_one_study(tmp_path: Path) -> None:
     command = [*script(tmp_path), "1"]
     tools = [subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -223,6 +225,7 @@ def test_two_tools_share_one_study(tmp_path: Path) -> None:
     assert len((tmp_path / "log").read_text().split()) <= trials + 4  # what was dropped once the answer stood
 
 
+@pytest.mark.training
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [*script(tmp_path), "2"]
     tool = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, start_new_session=True)
@@ -238,6 +241,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "[('x2', 'x7')] True" in last.stdout
 
 
+@pytest.mark.training
 def test_jobs_run_at_once(tmp_path: Path) -> None:
     met = tmp_path / "met"
 

@@ -10,6 +10,7 @@ import tempfile
 import tokenize
 from pathlib import Path
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,6 +118,7 @@ def height(value: object, text: str, place: int) -> int:
     return 1 + (count if is_block else 0)
 
 
+@pytest.mark.training
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_yaml(data: st.DataObject) -> None:
@@ -138,6 +140,7 @@ def test_yaml(data: st.DataObject) -> None:
     assert others(text, height(old, text, place), place) == others(edited, height(new, edited, place), place)
 
 
+@pytest.mark.training
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.data())
 def test_yaml_without_the_setting(data: st.DataObject) -> None:
@@ -221,6 +224,7 @@ def comments_of(text: str) -> list[str]:
     return [token.string for token in tokens if token.type == tokenize.COMMENT]
 
 
+@pytest.mark.training
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_python(data: st.DataObject) -> None:

@@ -51,6 +51,7 @@ def grid(count: int) -> list[dict[str, float]]:
     return [{"learning_rate": first, "temperature": second} for first in pick[0] for second in pick[1]]
 
 
+@pytest.mark.training
 @settings(max_examples=40, deadline=None)
 @given(curves)
 def test_with_budget_enough_every_pair_is_on_its_side(truth: Truth) -> None:
@@ -76,6 +77,7 @@ def test_the_bounds_say_only_what_was_seen(truth: Truth, budget: int, seed: int)
     assert shares == sorted(shares, reverse=True), "a frontier that rises toward bad"
 
 
+@pytest.mark.training
 def test_sixteen_trials_are_worth_more_than_a_grid_or_chance() -> None:
     """Measured on 200 curves: 3 % of the pairs on the wrong side, a grid 9 %, random pairs 10 %
     (studies/frontier_cost)."""
@@ -89,6 +91,7 @@ def test_sixteen_trials_are_worth_more_than_a_grid_or_chance() -> None:
     assert sum(ours) < 0.6 * min(sum(plain), sum(randomly))
 
 
+@pytest.mark.training
 @settings(max_examples=20, deadline=None)
 @given(curves, st.integers(0, 15))
 def test_resumed_it_goes_on_as_if_it_had_not_stopped(truth: Truth, stop: int) -> None:

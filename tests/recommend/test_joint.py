@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def test_runs_count_that_differ_from_the_users_configuration_in_the_two_settings
     ]
 
 
+@pytest.mark.training
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.5, 3.0), st.floats(0.6, 1.1))
 def test_the_questions_lead_to_the_frontier_and_end(power: float, reach: float) -> None:

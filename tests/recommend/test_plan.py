@@ -140,6 +140,7 @@ def test_invalid_values_are_never_asked_for():
     assert all(question.configuration["batch"] % 8 == 0 for question in world.asked)
 
 
+@pytest.mark.training
 @settings(deadline=None)
 @given(st.floats(-6, -2), st.sampled_from([1.0, 0.8, 0.3]), st.floats(-7, -2), st.floats(0, 1), st.integers(0, 99))
 def test_whatever_the_world_is_like(threshold, rate, slow, margin, seed):

@@ -15,6 +15,7 @@ from tests.search.measure import exact, flaky_of, oracle_of
 from tests.search.oracles import Oracle, complaint, draw, missed, solve
 
 
+@pytest.mark.training
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(5, 8))
 def test_rules_hide_no_cause(seed: int, size: int) -> None:
@@ -38,6 +39,7 @@ def test_rules_with_a_choice(seed: int) -> None:
     assert complaint(oracle, conclusion) is None and not missed(oracle, conclusion), (oracle, conclusion)
 
 
+@pytest.mark.training
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from((1, 4)))
 def test_the_first_cause_is_proven_and_costs_less(seed: int, jobs: int) -> None:
@@ -74,6 +76,7 @@ def test_a_rule_is_learned_from_runs() -> None:
         assert len(asked) == len(set(asked)), "what ended in another failure was run again"
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("seed", range(24))
 def test_a_cause_that_fails_otherwise_without_some_company(seed: int) -> None:
     """A policy that gives NaN with two more settings, and without them collapses: no rule of two settings says that."""
@@ -87,6 +90,7 @@ def test_a_cause_that_fails_otherwise_without_some_company(seed: int) -> None:
     assert len(records) <= 80  # one at a time would take 17 to find the settings, and 20 to prove them
 
 
+@pytest.mark.training
 def test_learned_rules_cost_no_more_than_asking_one_at_a_time() -> None:
     # Six or eight factors with up to four rules, some of which only runs reveal, is where halving gains least.
     trials: dict[str, list[int]] = {"adaptive": [], "one-at-a-time": []}
@@ -98,6 +102,7 @@ def test_learned_rules_cost_no_more_than_asking_one_at_a_time() -> None:
     assert max(trials["adaptive"]) <= 45  # 113 while rules were only held against what had been run
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("size", [201, 250])
 def test_more_than_two_hundred_factors(size: int) -> None:
     for count in (1, 2):
@@ -146,6 +151,7 @@ def test_workers_on_one_storage_ask_different_questions() -> None:
     assert len(set(asked)) == 4 and frozenset() not in asked and frozenset(names) not in asked
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("rate", [0.9, 0.7, 0.5])
 def test_more_confidence_is_no_less_right_and_costs_more(rate: float) -> None:
     right, trials = [], []

@@ -57,6 +57,7 @@ def test_what_is_known_beforehand_holds_until_times_say_otherwise() -> None:
     assert told.of_mask(1) < 15
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("known", [False, True])
 def test_the_times_save_time_and_change_no_answer(known: bool) -> None:
     total = {True: 0.0, False: 0.0}

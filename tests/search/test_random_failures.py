@@ -23,6 +23,7 @@ def answer(oracle: Oracle, confirm: int | None) -> tuple[bool, bool, int]:
     return {c.parameters for c in conclusion.causes} == set(oracle.causes), conclusion.complete, len(records)
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("rate", [0.9, 0.7, 0.5])
 @pytest.mark.parametrize("count", [1, 2])
 def test_at_the_default_an_answer_called_complete_is_right_whatever_the_failure_rate(rate: float, count: int) -> None:
@@ -32,6 +33,7 @@ def test_at_the_default_an_answer_called_complete_is_right_whatever_the_failure_
     assert sum(right and complete for right, complete, _ in answers) >= 17
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(("count", "more"), [(1, 3), (2, 6)])
 def test_a_failure_that_always_shows_pays_a_few_trials_for_that(count: int, more: int) -> None:
     # Three more, and one for each further pass: two without one parameter and two corrections, where there are two.
@@ -82,6 +84,7 @@ def test_another_failure_of_some_settings_does_not_end_the_search() -> None:
     assert [cause.parameters for cause in report.causes] == [("x2",)]
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_proven_by_runs_that_neither_passed_nor_failed(seed: int) -> None:
     """Only the two baselines say anything; every other run ends in another failure, each in one of its own."""
