@@ -16,6 +16,7 @@ from tools import ForkedTool, Tool
 
 from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.capture.settings import Settings, build_settings
+from bisect_cfg.probe.protocol import Server, TrialOrders
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Patience, Reaper, follow
 from bisect_cfg.trials.runs import Run
@@ -68,7 +69,7 @@ class WarmTRL:
         environment, restore = probe_environment(os.environ, orders)
         modules = ["torch", "transformers", "peft", "datasets", "trl", "trl.trainer.grpo_trainer"]
         self.server = TrialServer(
-            [sys.executable, str(launcher)], environment, {"level": "imports", "restore": restore, "modules": modules},
+            [sys.executable, str(launcher)], environment, Server(restore, modules),
             orders, "log.txt", self.reaper,
         )  # fmt: skip
         assert self.server.wait_until_ready(300, threading.Event()) is None
@@ -80,12 +81,11 @@ class WarmTRL:
         self.count += 1
         folder = self.folder / str(self.count)
         folder.mkdir()
-        request = {
-            "folder": str(folder), "steps": steps, "stop_when_non_finite": True,
-            "env": {"TOLD": json.dumps({"argv": [str(script), *argv]})},
-            "overrides": settings.overrides(configuration) if settings is not None else {},
-            "targets": settings.targets if settings is not None else None, **request_besides,
-        }  # fmt: skip
+        request = TrialOrders(
+            str(folder), settings.overrides(configuration) if settings is not None else {},
+            targets=settings.targets if settings is not None else None, steps=steps,
+            env={"TOLD": json.dumps({"argv": [str(script), *argv]})}, **request_besides,
+        )  # fmt: skip
         traces = Traces.of(folder)
         ending = follow(self.server.fork(request), traces, Patience(patience, patience, patience))
         traces.read()

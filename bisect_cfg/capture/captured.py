@@ -8,12 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from bisect_cfg.configuration import equal
+from bisect_cfg.probe.protocol import (
+    Assigned,
+    Changed,
+    ConfigBuilt,
+    ConfigResolved,
+    Encoded,
+    Event,
+    ForkPoint,
+    Prepared,
+    TrainBegin,
+)
 
-Row = dict[str, Any]
+Row = dict[str, Encoded]
+"""Field, or full name, -> encoded value."""
+
+Key = tuple[str, int]
+"""Kind and index of an object."""
 
 
 @dataclass(frozen=True)
@@ -68,70 +82,69 @@ class Capture:
     started: bool = False
 
 
-def fork_point(capture: Capture) -> Row:
+def fork_point(capture: Capture) -> ForkPoint:
     """The first object that a trial may have to change: the deepest point at which a fork is of use."""
     for kind, index in capture.order:
         owner = capture.args if kind == "args" else capture.others.get(kind)
         if owner is None or owner.index != index:
             continue
         if kind == "args" or (owner.raw if kind == "load" else set_by_user(owner)):
-            return {"kind": kind, "index": index}
-    return {"kind": "args", "index": capture.args.index}
+            return ForkPoint(kind, index)
+    return ForkPoint("args", capture.args.index)
 
 
-def read_capture(events: Sequence[Row]) -> Capture | None:
+def read_capture(events: Sequence[Event]) -> Capture | None:
     """Read the probe's events; None if no training config was built."""
-    built: dict[tuple[str, int], Row] = {}
-    resolved: dict[tuple[str, int], Row] = {}
-    changed: dict[tuple[str, int], list[str]] = {}
-    begun: Row = {}
-    prepares = False
+    built: dict[Key, ConfigBuilt] = {}
+    resolved: dict[Key, Row] = {}
+    changed: dict[Key, list[str]] = {}
+    begun: TrainBegin | None = None
     for event in events:
-        if event["event"] == "config":
-            built[event["kind"], event["index"]] = event
-        elif event["event"] == "resolved":
-            resolved[event["kind"], event["index"]] = event["values"]
-        elif event["event"] == "assigned" and not begun:
-            # training_args.learning_rate = ... after the object was built: what the user set, like the rest.
-            key = (event["kind"], event["index"])
-            built[key] = {**built[key], "raw": {**built[key]["raw"], event["name"]: event["value"]}}
-            resolved[key] = {**resolved[key], event["name"]: event["value"]}
-        elif event["event"] == "changed" and not begun:
-            changed.setdefault((event["kind"], event["index"]), []).append(event["name"])
-        elif event["event"] == "prepared":
-            prepares = True
-        elif event["event"] == "train_begin":
-            begun = event
+        match event:
+            case ConfigBuilt(kind=kind, index=index):
+                built[kind, index] = event
+            case ConfigResolved(kind=kind, index=index):
+                resolved[kind, index] = event.values
+            case Assigned(kind=kind, index=index) if begun is None and (kind, index) in built:
+                # training_args.learning_rate = ... after the object was built: what the user set, like the rest.
+                known = built[kind, index]
+                built[kind, index] = replace(known, raw={**known.raw, event.name: event.value})
+                resolved[kind, index] = {**resolved.get((kind, index), {}), event.name: event.value}
+            case Changed(kind=kind, index=index) if begun is None:
+                changed.setdefault((kind, index), []).append(event.name)
+            case TrainBegin():
+                begun = event
     candidates = [key for key in built if key[0] == "args"]
     if not candidates:
         return None
-    grpo = [key for key in candidates if built[key]["cls"] == "GRPOConfig"]
+    told = begun or TrainBegin()
+    grpo = [key for key in candidates if built[key].cls == "GRPOConfig"]
     # The one the trainer got; if training never began, the last one built, a GRPOConfig before others.
-    chosen = ("args", begun["args"]) if begun.get("args") is not None else (grpo or candidates)[-1]
+    chosen = ("args", told.args) if ("args", told.args) in built else (grpo or candidates)[-1]
 
-    def made(key: tuple[str, int]) -> Built:
+    def made(key: Key) -> Built:
         row = built[key]
         return Built(
-            key[0], key[1], row["cls"], row["module"], row["raw"], row["defaults"], row["types"], resolved.get(key, {}),
-            tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.get("others", ())),
+            row.kind, row.index, row.cls, row.module, row.raw, row.defaults, row.types, resolved.get(key, {}),
+            tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others),
         )  # fmt: skip
 
     others = {}
     for kind in ("modelcfg", "peft", "load"):
         known = [key for key in built if key[0] == kind]
-        wanted = (kind, begun.get(kind))
+        wanted = (kind, getattr(told, kind))
         if wanted in built:
             others[kind] = made(wanted)
-        elif known and not begun:
+        elif known and begun is None:
             others[kind] = made(known[-1])
     return Capture(
         made(chosen),
         others,
         tuple(built),
-        tuple(begun.get("modules", ())),
-        begun.get("environment", {}),
-        prepares,
-        not begun.get("first", True),
+        tuple(told.modules),
+        told.environment,
+        any(isinstance(event, Prepared) for event in events),
+        not told.first,
     )
 
 
@@ -149,7 +162,7 @@ def takes_dict(built: Built, name: str) -> bool:
     return "dict" in built.types.get(name, "").lower()
 
 
-def fields_of(value: Any) -> Row | None:
+def fields_of(value: Encoded) -> Row | None:
     """The entries of a setting that holds a dictionary, as such, as JSON text or as an object with named fields; None
     if it holds none."""
     value = plain(value)
@@ -158,7 +171,7 @@ def fields_of(value: Any) -> Row | None:
     return value if isinstance(value, dict) and not any(key.startswith("$") for key in value) else None
 
 
-def has_tag(value: Any, *tags: str) -> bool:
+def has_tag(value: Encoded, *tags: str) -> bool:
     """Whether an encoded value holds one of these kinds ("$opaque", ...), at any depth; without tags, any kind."""
     if isinstance(value, dict):
         own = any(key in tags if tags else key.startswith("$") for key in map(str, value))
@@ -166,7 +179,7 @@ def has_tag(value: Any, *tags: str) -> bool:
     return isinstance(value, (list, tuple)) and any(has_tag(item, *tags) for item in value)
 
 
-def plain(value: Any) -> Any:
+def plain(value: Encoded) -> Encoded:
     """A raw value without the accidents of how it was passed: JSON text of a dict is that dict."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:

@@ -32,6 +32,7 @@ from bisect_cfg.capture.names import check_name, convert
 from bisect_cfg.configuration import equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import every, parameter
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, Targets
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
 
 DEFAULT = {"$default": True}
@@ -101,12 +102,10 @@ class Settings:
         return {factor.name: factor.bad for factor in self.factors}
 
     @property
-    def targets(self) -> Row:
-        """Which objects the probe is to change, by kind, and which of them owns a shared name."""
-        capture = self.capture
-        via = {factor.full: factor.kind for factor in self.factors}
-        indices = {kind: other.index for kind, other in capture.others.items()}
-        return {"args": capture.args.index, **indices, "via": via}
+    def targets(self) -> Targets:
+        """Which objects the probe is to change, and which of them owns a shared name."""
+        indices = {kind: other.index for kind, other in self.capture.others.items()}
+        return Targets(self.capture.args.index, **indices, via={factor.full: factor.kind for factor in self.factors})
 
     def overrides(self, configuration: Mapping[str, Any]) -> Row:
         """What the probe has to change in the script for this configuration.
@@ -126,7 +125,7 @@ class Settings:
             changes[factor.full] = factor.reset if equal(value, factor.good) else value
         return changes
 
-    def args_item(self, configuration: Mapping[str, Any]) -> Row:
+    def args_item(self, configuration: Mapping[str, Any]) -> BuildRequest:
         """The request that builds this configuration's training config without training (probe's `build`)."""
         return build_item(self.capture.args, self.overrides(configuration))
 
@@ -158,14 +157,14 @@ class Settings:
         )
 
 
-def build_item(args: Built, overrides: Row) -> Row:
+def build_item(args: Built, overrides: Row) -> BuildRequest:
     """A request to the probe's `build`."""
     changes = {name[len("args.") :]: value for name, value in overrides.items() if name.startswith("args.")}
-    return {"module": args.module, "cls": args.cls, "raw": args.raw, "overrides": changes}
+    return BuildRequest(args.module, args.cls, args.raw, changes)
 
 
-Resolve = Callable[[Row], Row]
-"""Builds a config object: a request in, ``{"values": ...}`` or ``{"error": ...}`` out."""
+Resolve = Callable[[BuildRequest], BuildAnswer]
+"""Builds a config object."""
 
 
 def build_settings(
@@ -215,29 +214,29 @@ def build_settings(
                 chosen[f"args.{leaf}"] = _with_secrets(moved.get(f"args.{leaf}", DEFAULT), _look_up(args.raw, leaf))
 
     answer = resolve(build_item(args, {**pins_encoded, **chosen}))
-    if "error" in answer:
+    if answer.error is not None:
         # The machine cannot do what is the library's default (bf16 without a GPU that has it), or the defaults around
         # what is pinned do not fit it (a batch size and the number of generations).
-        kept = _kept_to_be_valid(args, pins_encoded, chosen, moved, answer["error"], resolve)
+        kept = _kept_to_be_valid(args, pins_encoded, chosen, moved, answer.error, resolve)
         if kept:
             names = [full[len("args.") :] for full in kept]
             shown = ", ".join(f"{name}={_look_up(args.resolved, name)}" for name in names)
             notes.append(
-                f"The library refuses its own defaults here ({answer['error'].rstrip('.')}), so the good configuration "
+                f"The library refuses its own defaults here ({answer.error.rstrip('.')}), so the good configuration "
                 f"keeps your {shown}."
             )
             never.update(dict.fromkeys(names, "the good configuration is not valid without it"))
             chosen = {full: reset for full, reset in chosen.items() if full not in kept}
             answer = resolve(build_item(args, {**pins_encoded, **chosen}))
-    if "error" in answer:
+    if answer.error is not None:
         raise InputError(
-            f"The good configuration is not valid for this version of {args.module.split('.')[0]}: {answer['error']}",
+            f"The good configuration is not valid for this version of {args.module.split('.')[0]}: {answer.error}",
             "Move it with --good name=value or a good.yaml until it can be built.",
         )
     # The class that is built there is the library's: fields that the user's own class adds are not in the answer.
-    own = {name: value for name, value in args.defaults.items() if name not in answer["values"]}
+    own = {name: value for name, value in args.defaults.items() if name not in answer.values}
     own.update({name: moved[f"args.{name}"] for name in own if f"args.{name}" in moved})
-    good_values, bad_values = {**own, **answer["values"]}, {**args.resolved}
+    good_values, bad_values = {**own, **answer.values}, {**args.resolved}
 
     factors: list[Setting] = []
     same: list[str] = []
@@ -299,7 +298,7 @@ def _kept_to_be_valid(args: Built, pins: Row, chosen: Row, moved: Row, error: st
     free.sort(key=lambda full: full[len("args.") :].partition(".")[0] not in words)
     for kept in (*((full,) for full in free), *combinations(free, 2)):
         levels = {full: reset for full, reset in chosen.items() if full not in kept}
-        if "error" not in resolve(build_item(args, {**pins, **levels})):
+        if resolve(build_item(args, {**pins, **levels})).error is None:
             return kept
     return ()
 
@@ -378,9 +377,9 @@ def _differs(full: str, args: Built, pins: Row, good: Row, resolve: Resolve) -> 
 def _outcome(args: Built, overrides: Row, resolve: Resolve) -> Any:
     """All that a configuration resolves to, save what is never a factor; or why it is invalid."""
     answer = resolve(build_item(args, overrides))
-    if "error" in answer:
-        return answer["error"]
-    return {name: value for name, value in answer["values"].items() if not parameter(name).pinned}
+    if answer.error is not None:
+        return answer.error
+    return {name: value for name, value in answer.values.items() if not parameter(name).pinned}
 
 
 def _names_in(moved: Row, namespace: str) -> list[str]:

@@ -13,13 +13,12 @@ place depends on the failure:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from bisect_cfg.diagnosis.stacks import stack_frames
-
-Row = Mapping[str, Any]
+from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation, Operation, Overflow, Raised, Update
 
 RERUN = (
     "signal",
@@ -108,7 +107,9 @@ class Place:
         }
 
 
-def locate(kind: str, events: Sequence[Row], stacks: str = "", native: str = "", place: Row | None = None) -> Where:
+def locate(
+    kind: str, events: Sequence[Event], stacks: str = "", native: str = "", place: LastOperation | None = None
+) -> Where:
     """The place of a failure.
 
     Args:
@@ -119,7 +120,7 @@ def locate(kind: str, events: Sequence[Row], stacks: str = "", native: str = "",
         place: what was being computed when the process died.
     """
     if kind == "signal":
-        return _signal(stacks, native, place or {})
+        return _signal(stacks, native, place or LastOperation())
     if kind == "non-finite":
         return _non_finite(events)
     if kind in _SILENT:
@@ -132,74 +133,72 @@ def locate(kind: str, events: Sequence[Row], stacks: str = "", native: str = "",
 # ------------------------------------------------------------------------------------------------------- by failure
 
 
-def _non_finite(events: Sequence[Row]) -> Where:
-    broken = next((row for row in events if row["event"] == "update" and row["broken"]), None)
-    operations = [row for row in events if row["event"] == "operation"]
+def _non_finite(events: Sequence[Event]) -> Where:
+    broken = next((row for row in events if isinstance(row, Update) and row.broken), None)
+    operations = [row for row in events if isinstance(row, Operation)]
     if broken is not None:
-        operations = [row for row in operations if row["step"] <= broken["step"]]
-    first = next((row for row in operations if row["what"] == "nan"), operations[0] if operations else None)
+        operations = [row for row in operations if row.step <= broken.step]
+    first = next((row for row in operations if row.what == "nan"), operations[0] if operations else None)
     if first is None:
         return _broken_weights(broken) if broken is not None else _overflow(events)
-    infinite = next((row for row in operations if row["what"] == "inf" and row is not first), None)
-    frames = _frames(first["frames"])
-    name = _plain(first["operation"])
-    what = "NaN" if first["what"] == "nan" else "infinity"
+    infinite = next((row for row in operations if row.what == "inf" and row is not first), None)
+    frames = _frames(first.frames)
+    name = _plain(first.operation)
+    what = "NaN" if first.what == "nan" else "infinity"
     text = f"the first {what} out of finite numbers"
     if infinite is not None and operations.index(infinite) < operations.index(first):
-        line = _frames(infinite["frames"])[-1:]
-        text += f"; an infinity before it, {_plain(infinite['operation'])}" + (f" ({line[0]})" if line else "")
-    module = first["module"]
-    if first["backward"]:
-        name = f"{first['backward']}: {name}"
-        forward = list(_forward(first["forward"]))
+        line = _frames(infinite.frames)[-1:]
+        text += f"; an infinity before it, {_plain(infinite.operation)}" + (f" ({line[0]})" if line else "")
+    module = first.module
+    if first.backward:
+        name = f"{first.backward}: {name}"
+        forward = list(_forward(first.forward))
         frames = (*frames, *forward) if forward else frames
         text += ", in the backward pass"
     if module.endswith(".step"):
         name, module = f"{module}: {name}", ""
     if not module and broken is not None:
-        module, text = _module_of(broken["broken"][0]), f"{text}; {_breaks(broken)}"
-    return Where(first["step"], module, name, frames[-1] if frames else "", "", text, frames)
+        module, text = _module_of(broken.broken[0]), f"{text}; {_breaks(broken)}"
+    return Where(first.step, module, name, frames[-1] if frames else "", "", text, frames)
 
 
-def _broken_weights(row: Row) -> Where:
-    return _update(row, row["broken"][0], _breaks(row))
+def _broken_weights(row: Update) -> Where:
+    return _update(row, row.broken[0], _breaks(row))
 
 
-def _breaks(row: Row) -> str:
-    others = row["broken_count"] - 1
-    return f"it breaks {row['broken'][0]}" + (f" and {others} other weights" if others > 0 else "")
+def _breaks(row: Update) -> str:
+    others = row.broken_count - 1
+    return f"it breaks {row.broken[0]}" + (f" and {others} other weights" if others > 0 else "")
 
 
-def _overflow(events: Sequence[Row]) -> Where:
-    row = next((row for row in events if row["event"] == "overflow"), None)
+def _overflow(events: Sequence[Event]) -> Where:
+    row = next((row for row in events if isinstance(row, Overflow)), None)
     if row is None:
         return _exception(events)
-    bad = [line.split()[-1] for line in row["variables"] if re.match(r"\s*\S*\s+(?:nan|inf) ", line)]
+    bad = [line.split()[-1] for line in row.variables if re.match(r"\s*\S*\s+(?:nan|inf) ", line)]
     text = f"{' and '.join(dict.fromkeys(bad)) or 'its output'} is not finite"
     inner = _exception(events)
-    return Where(row["step"], row["module"], "forward", inner.line, "", text, inner.frames)
+    return Where(row.step, row.module, "forward", inner.line, "", text, inner.frames)
 
 
-def _exception(events: Sequence[Row]) -> Where:
-    row = next((row for row in reversed(events) if row["event"] == "exception"), None)
+def _exception(events: Sequence[Event]) -> Where:
+    row = next((row for row in reversed(events) if isinstance(row, Raised)), None)
     if row is None:
         return Where()
-    frames = _frames(row["frames"])
-    started = [one for one in events if one["event"] in ("instruments", "update")]
-    step = None
-    if started:
-        step = started[-1]["step"] + (started[-1]["event"] == "update")
+    frames = _frames(row.frames)
+    started = [one for one in events if isinstance(one, (InstrumentsOn, Update))]
+    step = started[-1].step + isinstance(started[-1], Update) if started else None
     operation = frames[-1].rpartition(" in ")[2] if frames else ""
-    return Where(step, row.get("computing", ""), operation, frames[-1] if frames else "", "", row["type"], frames)
+    return Where(step, row.computing, operation, frames[-1] if frames else "", "", row.type, frames)
 
 
-def _signal(stacks: str, native: str, place: Row) -> Where:
+def _signal(stacks: str, native: str, place: LastOperation) -> Where:
     frames, functions = _stack(stacks), native_frames(native)
-    module, operation = str(place.get("module", "")), _plain(str(place.get("operation", "")))
+    module, operation = str(place.module), _plain(str(place.operation))
     if module.endswith(".step"):
         operation, module = f"{module}: {operation}", ""
     return Where(
-        place.get("step"),
+        place.step,
         module,
         operation,
         frames[-1] if frames else "",
@@ -215,21 +214,21 @@ def _hang(stacks: str) -> Where:
     return Where(None, "", "", frames[-1] if frames else "", "", "it waits here", frames)
 
 
-def _silent(events: Sequence[Row]) -> Where:
-    updates = [row for row in events if row["event"] == "update" and row["parameter"]]
+def _silent(events: Sequence[Event]) -> Where:
+    updates = [row for row in events if isinstance(row, Update) and row.parameter]
     if not updates:
         return Where()
-    largest = max(updates, key=lambda row: row["relative"])
-    text = f"this update moves {largest['parameter']} by {largest['relative']:.0%} of its size, the most of all"
-    return _update(largest, largest["parameter"], text)
+    largest = max(updates, key=lambda row: row.relative)
+    text = f"this update moves {largest.parameter} by {largest.relative:.0%} of its size, the most of all"
+    return _update(largest, largest.parameter, text)
 
 
-def _update(row: Row, parameter: str, text: str) -> Where:
+def _update(row: Update, parameter: str, text: str) -> Where:
     """A step of the optimizer, and the operation in it that moved a weight furthest."""
-    frames, operation = _frames(row.get("frames", ())), f"{row['optimizer']}.step"
-    if row.get("operation"):
-        operation += f": {_plain(row['operation'])}"
-    return Where(row["step"], _module_of(parameter), operation, frames[-1] if frames else "", "", text, frames)
+    frames, operation = _frames(row.frames), f"{row.optimizer}.step"
+    if row.operation:
+        operation += f": {_plain(row.operation)}"
+    return Where(row.step, _module_of(parameter), operation, frames[-1] if frames else "", "", text, frames)
 
 
 # ----------------------------------------------------------------------------------------------------- native frames
@@ -292,7 +291,7 @@ def _stack(stacks: str) -> tuple[str, ...]:
     return _frames(stack_frames(stacks)[::-1])
 
 
-def _frames(rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+def _frames(rows: Sequence[Frame]) -> tuple[str, ...]:
     return tuple(
         f"{short(path)}:{line} in {function}" for path, line, function in rows if not _BETWEEN.search(str(path))
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,15 @@ from bisect_cfg.diagnosis.signature import Signature, is_sampling_error
 from bisect_cfg.diagnosis.stacks import fatal_signal
 from bisect_cfg.diagnosis.where import RERUN, SENT_FROM_OUTSIDE, Place, Where, locate
 from bisect_cfg.errors import InputError, InputsChanged
+from bisect_cfg.probe.protocol import (
+    NATIVE_FILE,
+    PLACE_FILE,
+    STACKS_FILE,
+    InstrumentOrders,
+    LastOperation,
+    Raised,
+    from_json,
+)
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runs import Run, load_run
@@ -82,11 +90,11 @@ def _run(runner: ScriptRunner, settings: Settings, report: Any, bad_run: Run, ki
         runner.horizon,
         patience=PATIENCE,
         until_it_dies=not silent,
-        instruments={
-            "kind": kind,
-            "from_step": 1 if silent else max(1, min(steps, default=bad_run.seen.step) - STEPS_AHEAD),
-            "gdb": shutil.which("gdb"),
-        },
+        instruments=InstrumentOrders(
+            kind,
+            from_step=1 if silent else max(1, min(steps, default=bad_run.seen.step) - STEPS_AHEAD),
+            gdb=shutil.which("gdb"),
+        ),
         environment={"CUDA_LAUNCH_BLOCKING": "1"},
     )
     return runner.train(plan)
@@ -98,10 +106,10 @@ def _same(run: Run, failure: Signature, runner: ScriptRunner) -> bool:
     if shown is not None and runner.known.is_failure is not None and runner.known.is_failure(shown):
         return True
     if failure.kind == "signal":
-        died_of = fatal_signal(_text(run.folder / "stacks.txt"))
+        died_of = fatal_signal(_text(run.folder / STACKS_FILE))
         return died_of is not None and died_of.name == failure.name
-    exception = run.traces.event("exception")
-    said = str(exception["message"]) if exception else ""
+    exception = run.traces.event(Raised)
+    said = exception.message if exception is not None else ""
     of_numbers = failure.kind == "non-finite" or is_sampling_error(failure)
     return of_numbers and any(words in said for words in _INSTRUMENTS_SAID)
 
@@ -113,18 +121,15 @@ def _otherwise(run: Run) -> str:
 
 
 def _read(run: Run, kind: str) -> Where:
-    place: Mapping[str, Any] = {}
-    text = _text(run.folder / "place.json")
-    if text:
-        try:
-            place = json.loads(text)
-        except ValueError:  # cut short: the process died while it was written
-            place = {}
+    try:
+        place = from_json(LastOperation, json.loads(_text(run.folder / PLACE_FILE)))
+    except (ValueError, TypeError):  # there is none, or it is cut short: the process died while it was written
+        place = LastOperation()
     return locate(
         kind,
         run.traces.events.rows,
-        _text(run.folder / "stacks.txt"),
-        _text(run.folder / "native.txt"),
+        _text(run.folder / STACKS_FILE),
+        _text(run.folder / NATIVE_FILE),
         place,
     )
 

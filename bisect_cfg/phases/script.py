@@ -35,6 +35,7 @@ from bisect_cfg.phases.locate import localise
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.recommend import SafeValues
 from bisect_cfg.phases.start import NEEDED, Baselines
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, Raised, TrainBegin
 from bisect_cfg.recommend.case import Wishes
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.answer import Answer
@@ -94,10 +95,9 @@ FRAMES_READ = 3
 
 def said_of(run: Run) -> str:
     """What a failing run said about itself: its message, and the lines of code that the exception left."""
-    exception = run.traces.event("exception") or {}
-    frames = exception.get("frames", ())[-FRAMES_READ:]
-    lines = [linecache.getline(str(frame[0]), int(frame[1])) for frame in frames]
-    return "\n".join([run.seen.message, str(exception.get("message", "")), *lines])
+    exception = run.traces.event(Raised) or Raised("", "", [])
+    lines = [linecache.getline(path, line) for path, line, _ in exception.frames[-FRAMES_READ:]]
+    return "\n".join([run.seen.message, exception.message, *lines])
 
 
 # ------------------------------------------------------------------------------------------------------- the phases
@@ -269,8 +269,8 @@ class _Phases:
                 overrides=encoded,
             )
             run = self.runner.train(plan)
-        begun = run.traces.event("train_begin")
-        self.runner.starts.seconds = begun["time"] if begun else run.seen.seconds
+        begun = run.traces.event(TrainBegin)
+        self.runner.starts.seconds = begun.time if begun else run.seen.seconds
         self._check_that_it_trains(run)
         self.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if run.seen.failure else Outcome.PASS)
         return run
@@ -340,10 +340,10 @@ class _Phases:
         for name in self.options.keep:
             check_name(name.removeprefix("args."), known, "--keep")
 
-    def _resolve(self, item: Mapping[str, Any]) -> dict[str, Any]:
+    def _resolve(self, item: BuildRequest) -> BuildAnswer:
         """Resolve in the process that the trials will be forked from, if it has to be done at all."""
 
-        def build(request: Mapping[str, Any]) -> dict[str, Any]:
+        def build(request: BuildRequest) -> BuildAnswer:
             next((level for level in self.baselines.levels() if self.baselines.bring_up(level)), None)
             return self.runner.starts.resolve(request)
 

@@ -13,6 +13,7 @@ from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.parameters import parameter
 from bisect_cfg.parameters.odds import names_it
 from bisect_cfg.phases.options import Options
+from bisect_cfg.probe.protocol import TrainBegin
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.text import duration
 from bisect_cfg.study.folder import save_state
@@ -269,11 +270,11 @@ class Baselines:
         allowed = self._allowed(bad_run)
 
         def costly(traces: Traces, seconds: float) -> bool:
-            begun, rows = traces.event("train_begin"), traces.metrics.rows
+            begun, rows = traces.event(TrainBegin), traces.metrics.rows
             if begun is None:
                 return False
             now = rows[PACE_STEPS - 1]["time"] if len(rows) >= PACE_STEPS else seconds
-            return now - begun["time"] > PACE_STEPS * allowed
+            return now - begun.time > PACE_STEPS * allowed
 
         return costly
 

@@ -3,11 +3,21 @@
 import atexit
 import sys
 
-from . import capture, heartbeat, imports, inspection, instruments, lineage, quiet, record, secrets, serve, watch
-from .held import faulthandler, gc, json, open, os, signal
-
-# A real-time signal that nobody uses: asks a silent process for the Python stacks of all its threads.
-STACK_SIGNAL = signal.SIGRTMIN + 9
+from . import (
+    heartbeat,
+    imports,
+    inspection,
+    instruments,
+    lineage,
+    objects,
+    protocol,
+    quiet,
+    record,
+    secrets,
+    serve,
+    watch,
+)
+from .held import faulthandler, gc, json, open, os
 
 # Until a trial forks, even `torch.cuda.is_available()` must not initialise CUDA; imports call it.
 _NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -17,43 +27,34 @@ _READ_LATER = ("WANDB_", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES")
 
 
 def start(path):
-    """Read the orders at `path` and prepare this process.
-
-    The orders are a JSON object: ``level`` ("cold", "imports", or "inspect", see `inspection`), ``restore``
-    (environment variables as the user has them, None for absent), ``capture``, and for a cold start the ``request``
-    (see `serve.begin`), for a server its ``socket`` (a file descriptor) and the ``modules`` to import. Level "config"
-    is a server that was told to advance.
-    """
-    with open(path, encoding="utf-8") as stream:
-        orders = json.load(stream)
+    """Read the orders at `path` (see `protocol`) and prepare this process."""
+    orders = _orders(path)
     secrets.know_environment(os.environ)
     lineage.answer()
-    if orders["level"] == "inspect":
+    if isinstance(orders, protocol.Inspect):
         lineage.hand_down(path)
         inspection.start(orders)
         return
-    for name, value in orders["restore"].items():
+    for name, value in orders.restore.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
 
-    capture.state.targets = orders.get("targets") or {}
-    capture.install()
+    objects.install()
     heartbeat.install(watch.HEAVY)
     watch.install()
     quiet.install()
-    if orders["level"] == "cold":
-        request = orders["request"]
-        serve.begin(request)
-        _hand_down(request)
-        _attach(request["folder"])
+    if isinstance(orders, protocol.Cold):
+        serve.begin(orders.request)
+        _hand_down(orders.request)
+        _attach(orders.request.folder)
         _note_preparations()
         return
 
     quiet.state.folder = os.path.dirname(path)  # what runs before the fork writes there, not to the user's places
-    server = serve.Server(orders["socket"])
-    os.set_inheritable(orders["socket"], False)
+    server = serve.Server(orders.socket)
+    os.set_inheritable(orders.socket, False)
     nvml_of_the_user = os.environ.get(_NVML)
     os.environ[_NVML] = "1"
     serve.keep_single_threaded()
@@ -62,30 +63,35 @@ def start(path):
         # Hundreds of thousands of objects are there by now, and most of them for good. A child that collects garbage
         # (accelerate does before the first step) would look through all of them, and copy their pages by looking.
         gc.freeze()
-        server.send({"ready": position, "unsound": serve.unsound()})
-        kind, orders_now = server.run()
-        if kind == "advance":
-            capture.state.before = fork_point(orders_now)
+        server.send(protocol.Ready(position, serve.unsound()))
+        told = server.run()
+        if isinstance(told, protocol.ForkPoint):
+            objects.state.before = fork_point(told)
             return
         if nvml_of_the_user is None:  # a forked child: from here on as the user has it
             os.environ.pop(_NVML, None)
         else:
             os.environ[_NVML] = nvml_of_the_user
-        serve.begin(orders_now)
-        _hand_down(orders_now)
-        serve.restore_threads(orders_now.get("threads"))
-        _attach(orders_now["folder"])
+        serve.begin(told)
+        _hand_down(told)
+        serve.restore_threads(told.threads)
+        _attach(told.folder)
 
     def fork_point(wanted):
         def before(kind, index):
-            if (kind, index) == (wanted["kind"], wanted["index"]):
-                capture.state.before = None
+            if (kind, index) == (wanted.kind, wanted.index):
+                objects.state.before = None
                 wait_for_orders(f"{kind} {index}")
 
         return before
 
-    _import(orders["modules"])
+    _import(orders.modules)
     wait_for_orders("imports")
+
+
+def _orders(path):
+    with open(path, encoding="utf-8") as stream:
+        return protocol.read(protocol.ORDERS, json.load(stream))
 
 
 def join():
@@ -99,42 +105,40 @@ def join():
     lineage.answer()
     folder = lineage.state.folder
     try:
-        with open(os.path.join(folder, "orders.json"), encoding="utf-8") as stream:
-            orders = json.load(stream)
-    except (OSError, ValueError):  # the trial is over, and so will we be in a moment
+        orders = _orders(os.path.join(folder, protocol.ORDERS_FILE))
+    except (OSError, ValueError, TypeError, KeyError):  # the trial is over, and so will we be in a moment
         return
-    capture.state.targets = orders.get("targets") or {}
     quiet.state.folder = folder  # started before there is a trial: nothing goes to the user's places
-    capture.install()
+    objects.install()
     watch.install()
     quiet.install()
-    if orders["level"] != "cold":
+    if not isinstance(orders, protocol.Cold):
         return
-    serve.begin(orders["request"], first=False)
+    serve.begin(orders.request, first=False)
 
     def engage():
         if watch.engage is not None:
             watch.engage = None
             heartbeat.install(watch.HEAVY)  # not before: other processes are left as they are
-            instruments.begin(orders["request"].get("instruments"), folder)
+            instruments.begin(orders.request.instruments, folder)
             _attach(folder)
 
     def before(kind, index):
         if kind == "args":
-            capture.state.before = None
+            objects.state.before = None
             engage()
 
     watch.engage = engage
-    capture.state.before = before
+    objects.state.before = before
 
 
 def _hand_down(request):
     """What this trial's process starts belongs to the trial, and finds its orders in the trial's folder."""
-    lineage.begin(request["folder"])
-    path = os.path.join(request["folder"], "orders.json")
+    lineage.begin(request.folder)
+    path = os.path.join(request.folder, protocol.ORDERS_FILE)
     if not os.path.exists(path):  # repeated by hand
         with open(path, "w", encoding="utf-8", opener=record.private) as stream:
-            json.dump({"level": "cold", "restore": {}, "request": request, "targets": request.get("targets")}, stream)
+            json.dump(protocol.to_json(protocol.Cold({}, request)), stream)
 
 
 def _note_preparations():
@@ -154,7 +158,7 @@ def _note_preparations():
         own = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else None
         added = [entry for entry in sys.path if entry not in path and os.path.abspath(entry) != own]
         if changed or added:
-            record.event("prepared", variables=changed, path=added)
+            record.event(protocol.Prepared(changed, added))
 
     imports.before_first_import(watch.HEAVY + ("numpy", "huggingface_hub", "tokenizers"), note)
 
@@ -172,9 +176,9 @@ def _import(modules):
 def _attach(folder):
     """Files and handlers that belong to one trial's process."""
     stacks = open(
-        os.path.join(folder, "stacks.txt"), "a", opener=record.private
+        os.path.join(folder, protocol.STACKS_FILE), "a", opener=record.private
     )  # kept open: faulthandler writes to its descriptor
     faulthandler.enable(file=stacks, all_threads=True)
-    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
-    record.event("started", pid=os.getpid())
-    atexit.register(lambda: record.event("script_end"))
+    faulthandler.register(protocol.STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
+    record.event(protocol.Started(os.getpid()))
+    atexit.register(lambda: record.event(protocol.ScriptEnd()))

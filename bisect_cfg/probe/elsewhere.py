@@ -13,7 +13,7 @@ Before that training the script's files are its own: a model that it saves for o
 
 import sys
 
-from . import lineage, record
+from . import lineage, protocol, record
 from .held import functools, os
 from .imports import when_imported
 
@@ -122,7 +122,7 @@ def saved(path, is_folder):
         os.makedirs(place if is_folder else os.path.dirname(place), exist_ok=True)
     except (OSError, ValueError):
         return path
-    record.event("redirected", path=os.fspath(path))
+    record.event(protocol.Redirected(os.fspath(path)))
     return place
 
 

@@ -18,18 +18,17 @@ so it is taken away before the first compilation, and forward passes are no long
 import sys
 import types
 
+from . import protocol
 from .held import functools, mmap, os, threading
 from .imports import around_import, when_imported
 
-FILE = "heartbeat"
-SIZE = 64
-_NAME = slice(16, 48)
+_NAME = protocol.HEARTBEAT_NAME
 
 
 class _State:
     installed = stopped = False
     opened = False  # whether the count is that of a trial's file
-    bytes = memoryview(bytearray(SIZE))  # ours alone until a trial begins
+    bytes = memoryview(bytearray(protocol.HEARTBEAT_SIZE))  # ours alone until a trial begins
     count = bytes.cast("Q")
     phases = []  # of the main thread, innermost last
     expected = ""  # what is going on while no phase is
@@ -88,18 +87,20 @@ def open_file(folder):
         return
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        handle = os.open(os.path.join(folder, FILE), flags, 0o600)
+        handle = os.open(os.path.join(folder, protocol.HEARTBEAT_FILE), flags, 0o600)
     except OSError:
         return
     try:
-        if os.fstat(handle).st_size < SIZE:
+        if os.fstat(handle).st_size < protocol.HEARTBEAT_SIZE:
             # Written, not stretched: on a full disk the first beat into a hole would be a SIGBUS. And a script that
             # writes to every descriptor it finds then writes behind what counts.
-            os.write(handle, bytes(SIZE))
+            os.write(handle, bytes(protocol.HEARTBEAT_SIZE))
         else:
-            os.lseek(handle, SIZE, os.SEEK_SET)
+            os.lseek(handle, protocol.HEARTBEAT_SIZE, os.SEEK_SET)
         untracked = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-        mapped = mmap.mmap(handle, SIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, **untracked)
+        mapped = mmap.mmap(
+            handle, protocol.HEARTBEAT_SIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, **untracked
+        )
     except (OSError, ValueError):
         return
     finally:
@@ -162,7 +163,7 @@ def _show():
 
 def _forget():
     """A process that the trial's forks is a helper of its own; what happens in it is not the training's doing."""
-    _state.bytes = memoryview(bytearray(SIZE))
+    _state.bytes = memoryview(bytearray(protocol.HEARTBEAT_SIZE))
     _state.count = _state.bytes.cast("Q")
     _state.opened = False
 

@@ -13,7 +13,7 @@ import importlib.util
 import socket
 import sys
 
-from . import capture, quiet, record, watch
+from . import objects, protocol, quiet, record, watch
 from .held import functools, os
 from .imports import when_imported
 
@@ -25,16 +25,12 @@ _state = {"orders": None, "world": 1}
 
 
 def start(orders):
-    """Set the hooks.
-
-    `orders` has `folder`, `restore`, `collectors` (files that know the environment) and `launched`: whether the command
-    is a launcher, so that this process need not be the one that trains.
-    """
+    """Set the hooks, by a `protocol.Inspect`."""
     _state["orders"] = orders
-    capture.install()
+    objects.install()
     quiet.install()
-    capture.state.before = _before
-    capture.state.after = _after
+    objects.state.before = _before
+    objects.state.after = _after
     when_imported("transformers.trainer", lambda module: _end_at(module.Trainer))
     when_imported("transformers.trainer", lambda module: _end_instead_of_training(module.Trainer))
     when_imported("trl.trainer.grpo_trainer", lambda module: _end_at(module.GRPOTrainer))
@@ -42,7 +38,7 @@ def start(orders):
 
     def excepthook(kind, error, trace):
         # A script may die before it has built anything. A launcher dies as well then, and says nothing new.
-        if record.folder() is not None or not orders["launched"] or _number(_RANK, None) is not None:
+        if record.folder() is not None or not orders.launched or _number(_RANK, None) is not None:
             _arrive()
             watch.record_exception(error, trace, phase="before training", final=watch.nothing_left())
         previous(kind, error, trace)
@@ -64,16 +60,16 @@ def _arrive():
         return
     rank = _number(_RANK, 0)
     _state["world"] = _number(_WORLD, 1)
-    folder = os.path.join(orders["folder"], "rank-%d" % rank)
+    folder = os.path.join(orders.folder, "rank-%d" % rank)
     os.makedirs(folder, exist_ok=True)
     record.open_folder(folder)
-    for name, value in orders["restore"].items():
+    for name, value in orders.restore.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
     found = {}
-    for number, path in enumerate(orders["collectors"]):
+    for number, path in enumerate(orders.collectors):
         spec = importlib.util.spec_from_file_location("_bisect_cfg_collector_%d" % number, path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -82,14 +78,8 @@ def _arrive():
         else:
             found.update(module.machine())
             found["loaded_cublas"] = module.loaded_cublas() if "torch" in sys.modules else None
-    record.event(
-        "arrived",
-        rank=rank,
-        local_rank=_number(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), 0),
-        world_size=_state["world"],
-        host=socket.gethostname(),
-        environment=found,
-    )
+    local_rank = _number(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), 0)
+    record.event(protocol.Arrived(found, _state["world"], rank, local_rank, socket.gethostname()))
 
 
 def _before(kind, index):
@@ -115,7 +105,7 @@ def _end_at(cls):
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
         given = [*args, *kwargs.values()]
-        arguments = next((one for one in given if capture.object_index("args", one) is not None), None)
+        arguments = next((one for one in given if objects.object_index("args", one) is not None), None)
         if arguments is not None and not _is_the_trainers(arguments):
             return original(self, *args, **kwargs)
         _end(arguments, kwargs.get("model", args[0] if args else None))
@@ -134,9 +124,6 @@ def _end_instead_of_training(cls):
 
 def _end(arguments, model=None):
     _arrive()
-    record.event(
-        "stopped",
-        args=None if arguments is None else capture.object_index("args", arguments),
-        trained_dtype=str(getattr(model, "dtype", "")).replace("torch.", "") or None,
-    )
+    index = None if arguments is None else objects.object_index("args", arguments)
+    record.event(protocol.Stopped(index, str(getattr(model, "dtype", "")).replace("torch.", "") or None))
     watch.finish(0)

@@ -18,7 +18,7 @@ import ctypes
 import subprocess
 import sys
 
-from . import record
+from . import protocol, record
 from .held import _getframe, faulthandler, json, os, signal
 
 FATAL = (signal.SIGFPE, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
@@ -59,7 +59,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class _State:
-    spec = None  # what is wanted: `step` (of the failure), `kind`, `gdb`; None for an ordinary trial
+    spec = None  # `protocol.InstrumentOrders`; None for an ordinary trial
     modules = []  # names of the modules that are being computed, outermost first
     names = {}
     operations = set()  # (operation, module) of those recorded
@@ -72,15 +72,15 @@ state = _State()
 
 
 def begin(spec, folder):
-    """Before anything else of the trial: `spec` comes from the request and is None for an ordinary trial."""
+    """Before anything else of the trial. `spec` is a `protocol.InstrumentOrders`, None for an ordinary trial."""
     state.spec = spec
-    if spec and spec["kind"] == "signal":
-        state.place = os.open(os.path.join(folder, "place.json"), os.O_RDWR | os.O_CREAT, 0o600)
-        if spec.get("gdb"):
+    if spec is not None and spec.kind == "signal":
+        state.place = os.open(os.path.join(folder, protocol.PLACE_FILE), os.O_RDWR | os.O_CREAT, 0o600)
+        if spec.gdb:
             try:
-                _stop_at_faults(folder, spec["gdb"])
+                _stop_at_faults(folder, spec.gdb)
             except (OSError, AttributeError) as error:
-                record.event("no_instrument", name="gdb", error=str(error))
+                record.event(protocol.NoInstrument("gdb", str(error)))
 
 
 def _stop_at_faults(folder, gdb):
@@ -98,9 +98,9 @@ def _stop_at_faults(folder, gdb):
     )  # fmt: skip
 
 
-def context():
-    """What is being computed now, for the record of an exception."""
-    return {"computing": state.modules[-1] if state.modules else ""} if state.spec else {}
+def computing():
+    """The module that is being computed now, "" if that is not followed."""
+    return state.modules[-1] if state.modules else ""
 
 
 def attach(trainer, module):
@@ -116,7 +116,7 @@ def attach(trainer, module):
 
         def on_step_begin(self, args, global_state, control, **kwargs):
             state.step = global_state.global_step + 1
-            if not self.begun and state.step >= state.spec["from_step"]:
+            if not self.begun and state.step >= state.spec.from_step:
                 self.begun = True
                 _on(trainer)
             if self.begun:
@@ -128,8 +128,8 @@ def attach(trainer, module):
 def _on(trainer):
     import torch
 
-    kind = state.spec["kind"]
-    record.event("instruments", step=state.step, kind=kind)
+    kind = state.spec.kind
+    record.event(protocol.InstrumentsOn(state.step, kind))
     wanted = [(_follow_modules, (torch, trainer.model)), (_watch_updates, (torch, trainer))]
     if kind in ("non-finite", "exception", "cuda-assert"):
         wanted.append((_detect_anomaly, (torch,)))
@@ -141,7 +141,7 @@ def _on(trainer):
         try:
             instrument(*arguments)
         except Exception as error:  # an old or unusual library lacks one of them: the others still tell something
-            record.event("no_instrument", name=instrument.__name__, error=f"{type(error).__name__}: {error}")
+            record.event(protocol.NoInstrument(instrument.__name__, f"{type(error).__name__}: {error}"))
 
 
 def _label(part):
@@ -151,7 +151,7 @@ def _label(part):
 def _place(operation=""):
     """Where a process that dies now was; overwritten in place, so it costs a system call."""
     if state.place is not None:
-        row = {"module": state.modules[-1] if state.modules else "", "operation": operation, "step": state.step}
+        row = protocol.to_json(protocol.LastOperation(computing(), operation, state.step))
         os.pwrite(state.place, json.dumps(row).ljust(1024).encode()[:1024], 0)
 
 
@@ -205,9 +205,7 @@ def _stop_at_overflow(model):
             with _Ours():
                 super().create_frame(module, input, output)
             if self.detected_overflow:
-                record.event(
-                    "overflow", step=state.step, module=_label(module), variables=self.frames[-1].split("\n")[-6:]
-                )
+                record.event(protocol.Overflow(state.step, _label(module), self.frames[-1].split("\n")[-6:]))
 
     with _Ours():
         Recording(model)
@@ -227,7 +225,7 @@ def _watch_gradients(torch, model):
                     good = bool(torch.isfinite(gradient).all())
                 if not good:
                     seen.append(name)
-                    record.event("gradient", step=state.step, parameter=name, what=_what(torch, gradient))
+                    record.event(protocol.Gradient(state.step, name, _what(torch, gradient)))
 
         return look
 
@@ -272,15 +270,16 @@ def _watch_updates(torch, trainer):
                     furthest, largest = name, moved / size
         _, operation, frames = moves.furthest.get(broken[0] if broken else furthest, (0.0, "", []))
         record.event(
-            "update",
-            step=state.step,
-            optimizer=type(inner).__name__,
-            parameter=furthest,
-            relative=largest,
-            broken=broken[:1],
-            broken_count=len(broken),
-            operation=operation,
-            frames=frames,
+            protocol.Update(
+                state.step,
+                type(inner).__name__,
+                parameter=furthest,
+                relative=largest,
+                broken=broken[:1],
+                broken_count=len(broken),
+                operation=operation,
+                frames=frames,
+            )
         )
 
     inner.register_step_pre_hook(before)
@@ -327,7 +326,7 @@ def _moves(torch, names):
 def _watch_operations(torch):
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    numeric = state.spec["kind"] == "non-finite"
+    numeric = state.spec.kind == "non-finite"
 
     def tensors(value):
         if isinstance(value, torch.Tensor):
@@ -369,21 +368,22 @@ def _watch_operations(torch):
             frames, inside = _frames()
             if inside:  # watching the weights or the metrics is ours
                 return
-            module = state.modules[-1] if state.modules else ""
+            module = computing()
             if (name, module) in state.operations:
                 return
             state.operations.add((name, module))
             node = getattr(torch._C, "_current_autograd_node", lambda: None)()
             trace = node.metadata.get("traceback_") if node is not None else None
             record.event(
-                "operation",
-                step=state.step,
-                operation=name,
-                what=what,
-                module=module,
-                frames=frames,
-                backward=node.name() if node is not None else "",
-                forward=[line for one in trace or () for line in one.rstrip().split("\n")][-16:],
+                protocol.Operation(
+                    state.step,
+                    name,
+                    what,
+                    module=module,
+                    frames=frames,
+                    backward=node.name() if node is not None else "",
+                    forward=[line for one in trace or () for line in one.rstrip().split("\n")][-16:],
+                )
             )
 
     Watch().__enter__()

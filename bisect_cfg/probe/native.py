@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 
+import protocol  # runs as a script: its own folder comes first
+
 POLL_SECONDS = 0.05
 
 GDB_SECONDS = 180
@@ -32,16 +34,16 @@ those that the stack so far is known to pass through, which then shows the next 
 
 
 def main(pid, folder, gdb):
-    stacks, started = os.path.join(folder, "stacks.txt"), time.time()
+    stacks, started = os.path.join(folder, protocol.STACKS_FILE), time.time()
     while b"Fatal Python error" not in _read(stacks):
         if os.getppid() != pid:  # it has ended by itself
             return
         time.sleep(POLL_SECONDS)
     text = backtrace(pid, gdb)
-    with open(os.path.join(folder, "native.txt"), "w", opener=private) as stream:
+    with open(os.path.join(folder, protocol.NATIVE_FILE), "w", opener=private) as stream:
         stream.write(text)
-    row = {"event": "native", "time": round(time.time() - started, 4), "frames": text.count("\n#") + 1}
-    with open(os.path.join(folder, "events.jsonl"), "a", opener=private) as stream:
+    row = protocol.event_row(protocol.NativeStack(text.count("\n#") + 1), time.time() - started)
+    with open(os.path.join(folder, protocol.EVENTS_FILE), "a", opener=private) as stream:
         stream.write(json.dumps(row) + "\n")
     os.kill(pid, signal.SIGKILL)
 

@@ -3,13 +3,14 @@ none.
 
 The tool compares the inputs before each trial. It names the folders whose data counts (the script's, and the one it is
 started in) and single files (of its command line). A module counts wherever it lies, unless it is Python's own or an
-installed package's: also one that is first imported in the middle of the training, or found by PYTHONPATH. Only this
-process is heard, not its children, nor libraries that open files without Python's help.
+installed package's: also one that is first imported in the middle of the training, or found by PYTHONPATH. What a
+process had imported before it was heard counts as well, if a process of the user's has started it. Only the process
+that trains is heard, not its children, nor libraries that open files without Python's help.
 """
 
 import sys
 
-from . import record
+from . import protocol, record
 from .held import os
 
 # A script that opens more than this walks through a data set; its files are then not told apart.
@@ -36,18 +37,35 @@ class _State:
 state = _State()
 
 
-def begin(wanted):
+def begin(wanted, first=True):
     """Note what is opened from here on.
 
-    `wanted` holds ``folders`` and ``files``, absolute paths; None to note nothing.
+    `wanted` is a `protocol.InputPlaces`; None to note nothing. `first` says whether this is the first process of the
+    run, so that nothing of the script has been imported yet (or, after a fork, that the first run has shown it).
     """
-    if not wanted:
+    if wanted is None:
         return
-    state.folders = tuple(os.path.join(folder, "") for folder in wanted["folders"])
-    state.files = frozenset(wanted["files"])
+    state.folders = tuple(os.path.join(folder, "") for folder in wanted.folders)
+    state.files = frozenset(wanted.files)
     if state.known is None:
         sys.addaudithook(_hook)
     state.known, state.modules, state.process = set(), 0, os.getpid()
+    if not first:
+        _note_imported()
+
+
+def train():
+    """This process trains: it is the one that is heard, also if it was forked from the one that was."""
+    if state.known is not None and state.process != os.getpid():
+        state.process = os.getpid()
+        _note_imported()
+
+
+def _note_imported():
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__dict__", {}).get("__file__")  # asking a lazy module itself may import something
+        if isinstance(path, str) and path.endswith(".py"):
+            _note(path, "r")
 
 
 def _hook(event, arguments):
@@ -108,7 +126,7 @@ def _is_own_module(path):
 def _tell(path, mode, exists):
     known = os.stat(path) if exists else None
     stamp = None if known is None else [known.st_mtime_ns, known.st_size, known.st_ino]
-    record.event("opened", path=path, mode=mode, stamp=stamp)
+    record.event(protocol.Opened(path, mode, stamp))
 
 
 def _counts(path):

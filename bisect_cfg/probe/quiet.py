@@ -6,7 +6,7 @@ upload draws no random number.
 
 import sys
 
-from . import elsewhere, record
+from . import elsewhere, protocol, record
 from .held import functools, os
 from .imports import when_imported
 
@@ -79,7 +79,7 @@ def silence(arguments):
 def _wrap_hub(module):
     def skipped(name):
         def nothing(*args, run_as_future=False, **kwargs):
-            record.event("skipped", call=name)
+            record.event(protocol.Skipped(name))
             answer = _commit(module, kwargs) if name in _HUB_COMMITS else None
             if not run_as_future:
                 return answer
@@ -90,7 +90,7 @@ def _wrap_hub(module):
         return nothing
 
     def create_repo(*args, **kwargs):
-        record.event("skipped", call="create_repo")
+        record.event(protocol.Skipped("create_repo"))
         name = kwargs.get("repo_id") or next((arg for arg in args if isinstance(arg, str)), "name")
         return _repository(module, name, kwargs.get("repo_type"))
 
@@ -111,7 +111,7 @@ def _wrap_push(module):
 
     @functools.wraps(original)
     def push_to_hub(self, *args, **kwargs):
-        record.event("skipped", call="push_to_hub")
+        record.event(protocol.Skipped("push_to_hub"))
         hub = sys.modules.get("huggingface_hub.hf_api")
         return _commit(hub, {**({"repo_id": args[0]} if args else {}), **kwargs})
 

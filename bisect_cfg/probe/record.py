@@ -9,7 +9,7 @@ begins to train (`claim`). The others, forked or started anew, write into files 
 their process id.
 """
 
-from . import lineage
+from . import lineage, protocol
 from .held import json, open, os, time
 
 _state = {"folder": None, "start": time.time(), "process": None, "first": None}
@@ -47,7 +47,7 @@ def claim():
     if not lineage.claim():
         return False
     if not ours():
-        for name in ("events.jsonl", "metrics.jsonl"):
+        for name in (protocol.EVENTS_FILE, protocol.METRICS_FILE):
             try:
                 with open(os.path.join(_state["folder"], _own(name)), "rb") as stream:
                     lines = stream.read()
@@ -79,11 +79,11 @@ def _write(name, lines):
         os.close(handle)
 
 
-def event(kind, /, **details):
-    """Append one event; `time` is seconds since the trial's process (or fork) began."""
-    _append("events.jsonl", {"event": kind, "time": round(time.time() - _state["start"], 4), **details})
+def event(happened):
+    """Append one `protocol.Event`."""
+    _append(protocol.EVENTS_FILE, protocol.event_row(happened, time.time() - _state["start"]))
 
 
 def metrics(row):
     """Append the metrics of one optimizer step."""
-    _append("metrics.jsonl", {"time": round(time.time() - _state["start"], 4), **row})
+    _append(protocol.METRICS_FILE, {"time": round(time.time() - _state["start"], 4), **row})

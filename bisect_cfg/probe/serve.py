@@ -1,15 +1,6 @@
 """A process that waits at a good place and forks one child per trial: the warm start.
 
-The tool talks to a waiting server over a Unix socket, one JSON object a line:
-
-- ``{"op": "trial", "id": 3, "request": {...}}`` -> ``{"id": 3, "pid": 4711}`` at once and
-  ``{"id": 3, "exit": -8}`` when the child has ended (a negative number is the signal that killed it);
-- ``{"op": "resolve", "id": 4, "items": [...], "seconds": 120}`` -> ``{"id": 4, "results": [...]}``: builds
-configuration
-  objects in a child of its own and says what they resolve to, or why they are invalid; each may take so many seconds;
-- ``{"op": "advance", "fork_at": {...}}``: a server that waits after the imports runs the script up to that point
-  and waits there;
-- end of file: the tool is gone, so are we, with every child.
+The tool talks to a waiting server over a Unix socket, in the questions and answers of `protocol`.
 
 Forking is sound only while nothing that cannot be inherited is alive: no CUDA context, no thread of the
 script's own. `unsound` says what stands in the way, and then the tool takes a shallower level.
@@ -17,7 +8,7 @@ script's own. `unsound` says what stands in the way, and then the tool takes a s
 
 import sys
 
-from . import capture, heartbeat, instruments, opened, quiet, record, secrets, values, watch
+from . import heartbeat, instruments, objects, opened, protocol, quiet, record, secrets, values, watch
 from .held import json, os, select, signal, threading, time, traceback
 from .imports import when_imported
 
@@ -126,13 +117,13 @@ class Server:
         self.children = {}  # pid -> (id, pidfd)
         self.resolver = None  # (pid, where it is asked, where it answers)
         self.answer = b""  # of the resolver, as far as it has come
-        self.asked = []  # questions for the resolver: (id, items, results so far, seconds for each), oldest first
+        self.asked = []  # (question for the resolver, results so far), oldest first
         self.deadline = None  # when the resolver must have answered; None while nothing is asked of it
 
     def send(self, message):
         """Write one message; a closed socket means the tool is gone."""
         self._check()
-        data = (json.dumps(message) + "\n").encode()
+        data = _line(message)
         while data:
             try:
                 data = data[os.write(self.descriptor, data) :]
@@ -148,8 +139,7 @@ class Server:
         """Serve until the tool hangs up.
 
         Returns:
-            In a forked child ``("trial", request)``; in the server itself ``("advance", fork_at)``, when it is to
-            go on to a later point.
+            In a forked child its `TrialOrders`; in the server itself a `ForkPoint`, when it is to go on to a later one.
         """
         try:
             return self._serve()
@@ -161,15 +151,14 @@ class Server:
         self._check()
         while True:
             for line in self._lines():
-                message = json.loads(line)
-                if message["op"] == "trial":
-                    if self._fork(message["id"], message["request"]["folder"]):
-                        return "trial", message["request"]
-                elif message["op"] == "resolve":
-                    self.asked.append((message["id"], list(message["items"]), [], message["seconds"]))
+                question = protocol.read(protocol.QUESTIONS, json.loads(line))
+                if isinstance(question, protocol.Advance):
+                    return question.fork_at
+                if isinstance(question, protocol.Resolve):
+                    self.asked.append((question, []))
                     self._ask_resolver()
-                elif message["op"] == "advance":
-                    return "advance", message["fork_at"]
+                elif self._fork(question.id, question.request.folder):
+                    return question.request
 
     def _lines(self):
         """Wait for messages, for children that end and for the resolver; yields complete lines."""
@@ -187,7 +176,7 @@ class Server:
                     _, status = os.waitpid(pid, 0)
                     os.close(handle)
                     del self.children[pid]
-                    self.send({"id": number, "exit": os.waitstatus_to_exitcode(status)})
+                    self.send(protocol.Ended(number, os.waitstatus_to_exitcode(status)))
             if self.deadline is not None:
                 if self.resolver[2] in ready:
                     data = os.read(self.resolver[2], 1 << 16)
@@ -215,7 +204,7 @@ class Server:
             except OSError:
                 pass
             self.children[pid] = (number, os.pidfd_open(pid))
-            self.send({"id": number, "pid": pid})
+            self.send(protocol.Forked(number, pid))
             return False
         os.setpgid(0, 0)
         os.close(self.descriptor)
@@ -241,9 +230,9 @@ class Server:
             return
         if self.resolver is None:
             self.resolver = self._fork_resolver()
-        _, items, results, seconds = self.asked[0]
-        self.deadline = time.monotonic() + seconds
-        data = (json.dumps(items[len(results)]) + "\n").encode()
+        question, results = self.asked[0]
+        self.deadline = time.monotonic() + question.seconds
+        data = _line(question.items[len(results)])
         try:
             while data:
                 data = data[os.write(self.resolver[1], data) :]
@@ -252,21 +241,21 @@ class Server:
 
     def _resolved(self, hangs=False):
         pid, *handles = self.resolver
-        number, items, results, seconds = self.asked[0]
+        question, results = self.asked[0]
         try:
-            results.append(json.loads(self.answer))
-        except ValueError:  # none, or not one of ours
+            results.append(protocol.from_json(protocol.BuildAnswer, json.loads(self.answer)))
+        except (ValueError, TypeError):  # none, or not one of ours
             self.resolver = None
             status = _end(pid, 0.0 if hangs else _ENDING_SECONDS)
             for handle in handles:
                 os.close(handle)
             code = os.waitstatus_to_exitcode(status)
-            said = f"took longer than {seconds:g} s" if hangs else f"ended the process with status {code}"
-            results.append({"error": f"building the configuration {said}", "unanswered": True})
+            said = f"took longer than {question.seconds:g} s" if hangs else f"ended the process with status {code}"
+            results.append(protocol.BuildAnswer(error=f"building the configuration {said}", unanswered=True))
         self.answer, self.deadline = b"", None
-        if len(results) == len(items):
+        if len(results) == len(question.items):
             self.asked.pop(0)
-            self.send({"id": number, "results": results})
+            self.send(protocol.Resolved(question.id, results))
         self._ask_resolver()
 
     def _fork_resolver(self):
@@ -289,7 +278,8 @@ class Server:
             try:
                 with os.fdopen(child_reads) as questions, os.fdopen(child_writes, "w") as answers:
                     for line in questions:  # ends when the server does
-                        answers.write(json.dumps(build(json.loads(line))) + "\n")
+                        request = protocol.from_json(protocol.BuildRequest, json.loads(line))
+                        answers.write(_line(build(request)).decode())
                         answers.flush()
             finally:  # also of SystemExit: the script does not go on in here
                 os._exit(0)
@@ -307,44 +297,36 @@ class Server:
 
 
 def build(item):
-    """Build one configuration object from recorded raw values and overrides; say what it resolves to.
-
-    Args:
-        item: ``{"module", "cls", "raw": {field: encoded}, "overrides": {field: encoded}}``.
-
-    Returns:
-        ``{"values": {field: encoded}, "reads": [field, ...]}`` or ``{"error": text, "reads": [...]}``. `reads` names
-        the fields the library looked at: a configuration that agrees in those resolves, or fails, in the same way.
-    """
+    """Build one configuration object from a `protocol.BuildRequest`; a `protocol.BuildAnswer`."""
     import importlib
     import warnings
 
     warnings.simplefilter("ignore")
-    capture.state.before = None
+    objects.state.before = None
     reads = set()
     try:
-        cls = getattr(importlib.import_module(item["module"]), item["cls"])
-        defaults = capture.defaults_of(cls)
+        cls = getattr(importlib.import_module(item.module), item.cls)
+        defaults = objects.defaults_of(cls)
         watched = _reading(cls, reads)
         thing = watched.__new__(watched)
         for name, value in defaults.items():
             setattr(thing, name, value)
-        for name, value in item["raw"].items():
+        for name, value in item.raw.items():
             try:
-                setattr(thing, name, values.decode_part(value, capture.takes_dict(cls, name)))
+                setattr(thing, name, values.decode_part(value, objects.takes_dict(cls, name)))
             except ValueError:
                 pass  # an opaque object: its default stands in for it
-        capture.apply(thing, item["overrides"], defaults)
+        objects.apply(thing, item.overrides, defaults)
         quiet.silence(thing)
         thing.output_dir = os.devnull  # never created: resolving only checks
         reads.clear()
         if hasattr(thing, "__post_init__"):
-            with capture.unwatched(thing):  # our own hook would look at every field
+            with objects.unwatched(thing):  # our own hook would look at every field
                 thing.__post_init__()
     except Exception as error:
-        return {"error": secrets.scrub(f"{type(error).__name__}: {error}"), "reads": sorted(reads)}
-    read = sorted(reads & set(defaults))
-    return {"values": {name: values.encode(getattr(thing, name, None), name) for name in defaults}, "reads": read}
+        return protocol.BuildAnswer(error=secrets.scrub(f"{type(error).__name__}: {error}"), reads=sorted(reads))
+    found = {name: values.encode(getattr(thing, name, None), name) for name in defaults}
+    return protocol.BuildAnswer(found, reads=sorted(reads & set(defaults)))
 
 
 _reading_classes = {}
@@ -364,25 +346,27 @@ def _reading(cls, reads):
     return _reading_classes[cls][0]
 
 
-def begin(request, first=True):
-    """In the process that carries out a trial: folder, limits, overrides, environment.
+def _line(message):
+    return (json.dumps(protocol.to_json(message)) + "\n").encode()
 
-    `first` says whether it is the first process of the run, or one that this has started; ``started`` in the request,
-    that the latter trains.
+
+def begin(request, first=True):
+    """In the process that carries out a trial (`protocol.TrialOrders`): folder, limits, overrides, environment.
+
+    `first` says whether it is the first process of the run, or one that this has started.
     """
-    record.open_folder(request["folder"], first)
-    opened.begin(request.get("opened"))
-    if not request.get("heartbeat", True):
+    record.open_folder(request.folder, first)
+    opened.begin(request.opened, first)
+    if not request.heartbeat:
         heartbeat.stop()
     elif first:
-        heartbeat.open_file(request["folder"])
-    if first and not request.get("started"):
-        instruments.begin(request.get("instruments"), request["folder"])
-    for name, value in request.get("env", {}).items():
-        os.environ[name] = value
-    capture.state.overrides = request.get("overrides", {})
-    if request.get("targets"):
-        capture.state.targets = request["targets"]
-    capture.state.before = None
-    watch.limits.steps = request.get("steps")
-    watch.limits.stop_when_non_finite = request.get("stop_when_non_finite", True)
+        heartbeat.open_file(request.folder)
+    if first and not request.started:
+        instruments.begin(request.instruments, request.folder)
+    os.environ.update(request.env)
+    objects.state.overrides = request.overrides
+    if request.targets is not None:
+        objects.state.targets = request.targets
+    objects.state.before = None
+    watch.limits.steps = request.steps
+    watch.limits.stop_when_non_finite = request.stop_when_non_finite

@@ -7,7 +7,7 @@ happens: the process ends where training ends.
 
 import sys
 
-from . import capture, elsewhere, heartbeat, instruments, lineage, record, secrets, values
+from . import elsewhere, heartbeat, instruments, lineage, objects, opened, protocol, record, secrets, values
 from .held import _getframe, os, threading, traceback
 from .imports import when_imported
 
@@ -77,23 +77,23 @@ def finish(code):
 
 def record_exception(error, trace, phase, final):
     """Write an exception with its frames, outermost first, as an event; `final` says whether it ends the run."""
-    frames = [[frame.filename, frame.lineno, frame.name] for frame in traceback.extract_tb(trace)]
     record.event(
-        "exception",
-        phase=phase,
-        final=final,
-        type=type(error).__name__,
-        module=type(error).__module__,
-        message=secrets.scrub(str(error)[:20000]),
-        frames=frames,
-        **instruments.context(),
+        protocol.Raised(
+            type(error).__name__,
+            secrets.scrub(str(error)[:20000]),
+            [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(trace)],
+            module=type(error).__module__,
+            phase=phase,
+            final=final,
+            computing=instruments.computing(),
+        )
     )
 
 
 def _is_target(trainer):
     """Whether this is the training under study; a script may train something else first."""
-    wanted = capture.state.targets.get("args")
-    index = capture.object_index("args", trainer.args)
+    wanted = objects.state.targets.args
+    index = objects.object_index("args", trainer.args)
     if wanted is not None and (index is not None or record.ours()):
         return index == wanted  # a process may also be given a configuration that another one has built
     if "trl.trainer.grpo_config" in sys.modules:
@@ -112,6 +112,7 @@ def _wrap_trainer(module):
             engage()
         if record.folder() is not None:
             record.claim()
+            opened.train()
             if record.ours():
                 heartbeat.open_file(record.folder())
         elsewhere.begin()
@@ -128,7 +129,7 @@ def _wrap_trainer(module):
         try:
             original(self, *args, **kwargs)
         except SystemExit as error:
-            record.event("exit", phase="training", code=error.code if isinstance(error.code, int) else 1)
+            record.event(protocol.Exited(error.code if isinstance(error.code, int) else 1))
             finish(error.code if isinstance(error.code, int) else 1)
         except BaseException as error:
             try:
@@ -137,7 +138,7 @@ def _wrap_trainer(module):
             except Exception:  # the script has closed its output, or the disk is full: the run is over all the same
                 pass
             finish(1)
-        record.event("train_end", steps=self.state.global_step)
+        record.event(protocol.TrainEnd(self.state.global_step))
         finish(0)
 
     train.__doc__ = original.__doc__
@@ -150,7 +151,7 @@ def _checkpoint_of_the_user(args, kwargs):
     if value is True:
         from transformers.trainer_utils import get_last_checkpoint
 
-        folder = capture.state.user_output_dir
+        folder = objects.state.user_output_dir
         path = get_last_checkpoint(folder) if folder and os.path.isdir(folder) else None
         if path:
             return (path, *args[1:]), {k: v for k, v in kwargs.items() if k != "resume_from_checkpoint"}
@@ -161,7 +162,7 @@ def _model_index(model):
     """Which `from_pretrained` call of the user made this model, looking through PEFT's wrappers."""
     seen = 0
     while model is not None and seen < 4:
-        index = capture.object_index("load", model)
+        index = objects.object_index("load", model)
         if index is not None:
             return index
         inner = getattr(model, "base_model", None)  # never its truth: a compiled module has none
@@ -188,45 +189,28 @@ def environment():
 
 def _record_begin(trainer):
     def last(kind):
-        indices = [index for known, index, _ in capture.state.objects if known == kind]
+        indices = [index for known, index, _ in objects.state.objects if known == kind]
         return indices[-1] if indices else None
 
     heavy = [name for name in list(sys.modules) if name.split(".")[0] in HEAVY]
     record.event(
-        "train_begin",
-        pid=os.getpid(),
-        parent=os.getppid(),
-        first=record.first(),
-        args=capture.object_index("args", trainer.args),
-        modelcfg=last("modelcfg"),
-        peft=last("peft"),
-        load=_model_index(trainer.model),
-        world_size=getattr(trainer.args, "world_size", 1),
-        trainer=type(trainer).__name__,
-        model=type(trainer.model).__name__,
-        dtype=str(getattr(trainer.model, "dtype", "")).replace("torch.", ""),
-        modules=heavy,
-        simulated=_simulated(),
-        own_files=_own_files(),
-        environment=environment(),
+        protocol.TrainBegin(
+            pid=os.getpid(),
+            parent=os.getppid(),
+            first=record.first(),
+            args=objects.object_index("args", trainer.args),
+            modelcfg=last("modelcfg"),
+            peft=last("peft"),
+            load=_model_index(trainer.model),
+            world_size=getattr(trainer.args, "world_size", 1),
+            trainer=type(trainer).__name__,
+            model=type(trainer.model).__name__,
+            dtype=str(getattr(trainer.model, "dtype", "")).replace("torch.", ""),
+            modules=heavy,
+            simulated=_simulated(),
+            environment=environment(),
+        )
     )
-
-
-def _own_files():
-    """Modules that lie beside the script (its rewards, its data): part of what is run."""
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    if not main:
-        return []
-    script = os.path.abspath(main)
-    folder = os.path.dirname(script) + os.sep
-    files = set()
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__dict__", {}).get("__file__")  # asking a lazy module itself may import something
-        if isinstance(path, str) and (path.startswith(folder) or not os.path.isabs(path)):
-            files.add(os.path.abspath(path))
-    if record.first():
-        files.discard(script)  # the user's own command names it; that of a process which it started is known here only
-    return sorted(f for f in files if f.startswith(folder) and "site-packages" not in f)
 
 
 def _simulated():
@@ -278,7 +262,7 @@ def _callback_class(module):
             self.bad_since = None  # the step at which the weights were first seen non-finite
 
         def on_train_begin(self, args, state, control, **kwargs):
-            record.event("schedule", max_steps=getattr(state, "max_steps", None))
+            record.event(protocol.Schedule(getattr(state, "max_steps", None)))
 
         def on_step_begin(self, args, state, control, **kwargs):
             if self.first_step is None:
@@ -298,7 +282,7 @@ def _callback_class(module):
                 name = first_non_finite(model if model is not None else self.trainer.model)
                 if name is not None:
                     self.bad_since = state.global_step
-                    record.event("non_finite_parameters", step=state.global_step, parameter=name)
+                    record.event(protocol.NonFiniteParameters(state.global_step, name))
             self.pending["non_finite_parameters"] = self.bad_since is not None
             control.should_log = True
             return control
@@ -326,10 +310,10 @@ def _callback_class(module):
             if self.bad_since is not None:
                 patience = 0 if limits.stop_when_non_finite else _STEPS_AFTER_NON_FINITE
                 if state.global_step - self.bad_since >= patience:
-                    record.event("train_end", steps=done, stopped="non-finite parameters")
+                    record.event(protocol.TrainEnd(done, "non-finite parameters"))
                     finish(0)
             if limits.steps is not None and done >= limits.steps:
-                record.event("train_end", steps=done, stopped="horizon")
+                record.event(protocol.TrainEnd(done, "horizon"))
                 finish(0)
 
     return Watcher

@@ -16,6 +16,7 @@ from bisect_cfg.capture.captured import fields_of
 from bisect_cfg.capture.settings import DEFAULT, build_item
 from bisect_cfg.configuration import Configuration, Purpose, equal
 from bisect_cfg.parameters import canonical, parameter
+from bisect_cfg.probe.protocol import TrainBegin, TrainEnd
 from bisect_cfg.recommend import facts, healthy, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
 from bisect_cfg.recommend.candidates import candidates_for
@@ -100,7 +101,7 @@ class Case:
         self._settings = runner.settings
         self._good_run, self._good_rows = good_run, good_run.traces.metrics.rows
         self._usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
-        self._total = total_steps(bad_run.traces.events.rows)
+        self._total = total_steps(bad_run.traces)
         self._resolved = dict(self._settings.capture.args.resolved)
         self._folder_of = folder_of
         self._horizon = runner.horizon
@@ -154,9 +155,9 @@ class Case:
         settings = self._settings
         overrides = settings.overrides({**settings.bad, **changes})
         answer = self._runner.checks.resolve(build_item(settings.capture.args, overrides))
-        if "error" in answer:
+        if answer.error is not None:
             return None
-        values = {name: value for name, value in answer["values"].items() if not parameter(name).pinned}
+        values = {name: value for name, value in answer.values.items() if not parameter(name).pinned}
         rest = {name: value for name, value in overrides.items() if not name.startswith("args.")}
         if rest.get("model.dtype", "") in (None, DEFAULT):
             rest["model.dtype"] = self._dtype_by_default()
@@ -170,8 +171,8 @@ class Case:
 
     def _dtype_by_default(self) -> str | None:
         """The dtype of the weights when nobody sets it, as the good run showed it; None if it does not tell."""
-        begun = self._good_run.traces.event("train_begin") or {}
-        return begun.get("dtype") or None
+        begun = self._good_run.traces.event(TrainBegin)
+        return (begun.dtype or None) if begun is not None else None
 
     def budget(self) -> Budget:
         """What the remedies after the first may cost: as long again as isolating the cause took. The first run of all
@@ -273,8 +274,8 @@ class Case:
         found = healthy.deviations(rows, self._good_rows, usual=self._usual, scaler=values.get("fp16") is True)
         if found:
             return Judgement(False, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
-        ended = run.traces.event("train_end") or {}
-        cut_off = ended.get("stopped") == "horizon"
+        ended = run.traces.event(TrainEnd)
+        cut_off = ended is not None and ended.stopped == "horizon"
         if cut_off and healthy.reached_full_rate(rows, values.get("learning_rate")) is False:
             return Judgement(
                 False, "its warmup was not over when it ended", None, "not healthy: warmup", too_short=True

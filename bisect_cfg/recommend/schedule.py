@@ -9,13 +9,13 @@ begins at the full rate, which is the harder test, and the report says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.parameters import parameter
-from bisect_cfg.trials.health import Row
+from bisect_cfg.probe.protocol import Schedule
+from bisect_cfg.trials.files import Traces
 
 LONGEST_WARMUP = 5
 """A trial is run through a warmup of at most so many horizons. Beyond, its trials would spend nearly all their time
@@ -44,12 +44,10 @@ class Prefix:
         return "at the full learning rate from the first step"
 
 
-def total_steps(events: Sequence[Row]) -> int | None:
+def total_steps(traces: Traces) -> int | None:
     """How many steps the user's own run would have, as the trainer said when it began; None if it did not."""
-    for event in events:
-        if event.get("event") == "schedule":
-            return event.get("max_steps")
-    return None
+    told = traces.event(Schedule)
+    return None if told is None else told.max_steps
 
 
 def warmup_of(values: Configuration, total: int | None) -> int | None:

@@ -16,6 +16,7 @@ from bisect_cfg.configuration import Configuration, Purpose
 from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.jsonfile import JsonObject, write_json, write_text
+from bisect_cfg.probe.protocol import Raised, TrainBegin
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.recommendation import (
@@ -166,8 +167,8 @@ def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
 
 def simulated(run: Run | None) -> str:
     """What a study says of a fault it simulates, "" for a natural one."""
-    begun = run.traces.event("train_begin") if run is not None else None
-    return (begun or {}).get("simulated") or ""
+    begun = run.traces.event(TrainBegin) if run is not None else None
+    return (begun.simulated if begun is not None else None) or ""
 
 
 def failure_of(run: Run | None) -> JsonObject | None:
@@ -176,13 +177,13 @@ def failure_of(run: Run | None) -> JsonObject | None:
         return None
     signature, seen = run.seen.failure, run.seen
     failure: JsonObject = {"kind": signature.kind}
-    exception = run.traces.event("exception")
+    exception = run.traces.event(Raised)
     if signature.kind == "signal":
         failure["signal"] = signature.name
     elif signature.kind == "non-finite":
         failure["quantity"] = signature.name
     if exception is not None and signature.kind != "signal":
-        failure["exception"] = exception["type"]
+        failure["exception"] = exception.type
     text = seen.message if seen.died is not None else seen.symptoms[0].text
     text += f", then {seen.after}" if seen.after else f" in {seen.place}" if seen.place else ""
     return {**failure, "message": scrub(text), "where": signature.where, "step": seen.step, "signature": str(signature)}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration, configuration_of, equal
 from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.protocol import Assigned, Opened
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.edits import Change, Edit, Edits, find_edits
 from bisect_cfg.recommend.plan import Candidate, Remedy, SafeRange, Status
@@ -189,12 +190,13 @@ def _unsettled(safe: Safe) -> list[str]:
 def edits_of(answer: Answer, changes: Changes) -> Edits:
     """Where changes (name -> from, to) are to be made in the user's command and files."""
     args, traces = answer.settings.capture.args, answer.bad_run.traces
-    own = (traces.event("train_begin") or {}).get("own_files", ())
-    assigned = {row["name"] for row in traces.events.rows if row["event"] == "assigned" and row["index"] == args.index}
+    beside = answer.script.path.resolve().parent
+    own = [path for row in traces.all(Opened) if row.mode == "m" and (path := Path(row.path)).is_relative_to(beside)]
+    assigned = {row.name for row in traces.all(Assigned) if row.index == args.index}
     return find_edits(
         wanted_changes(answer, changes),
         answer.script.arguments,
-        [answer.script.path, *map(Path, own)],
+        [answer.script.path, *(path for path in own if path != answer.script.path.resolve())],
         configured_by(answer),
         config=args.cls,
         fields=args.types,
@@ -220,9 +222,9 @@ def wanted_changes(answer: Answer, changes: Changes) -> list[Change]:
 def configured_by(answer: Answer) -> list[Path]:
     """The files that configured the run: those that the command names, and YAML that the script itself opened (a folder
     of Hydra's). JSON is opened for many other reasons, above all by models."""
-    script, rows = answer.script, answer.bad_run.traces.events.rows
+    script, traces = answer.script, answer.bad_run.traces
     named = [Path(name) for name in script.argument_files() if name.endswith((".yaml", ".yml", ".json"))]
-    opened = [Path(row["path"]) for row in rows if row["event"] == "opened" and row["mode"] == "r"]
+    opened = [Path(row.path) for row in traces.all(Opened) if row.mode == "r"]
     known = {path.resolve() for path in (*named, *([script.good_file] if script.good_file else ()))}
     return named + [
         path for path in opened if path.suffix in (".yaml", ".yml") and path.is_file() and path.resolve() not in known

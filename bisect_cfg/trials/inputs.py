@@ -24,6 +24,7 @@ from bisect_cfg.capture.script import Script, hash_of, interpreter
 from bisect_cfg.diagnosis.environment import PATIENCE, packages_of
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.jsonfile import write_json
+from bisect_cfg.probe.protocol import InputPlaces, Opened
 from bisect_cfg.trials.files import Traces
 
 SOURCES_SEEN = 2000
@@ -66,10 +67,10 @@ class Inputs:
     def _script_folder(self) -> str:
         return os.path.dirname(os.path.abspath(self._script.path))
 
-    def to_note(self) -> dict[str, list[str]]:
+    def to_note(self) -> InputPlaces:
         """Where the probe looks which files a run opens."""
         folders = sorted({self._script_folder, os.getcwd()})
-        return {"folders": folders, "files": [os.path.abspath(name) for name in self._script.argument_files()]}
+        return InputPlaces(folders, [os.path.abspath(name) for name in self._script.argument_files()])
 
     def check(self) -> None:
         """See that nothing has changed.
@@ -94,17 +95,15 @@ class Inputs:
         with self._lock:
             first = "modules" not in self._state
             written = set(self._state.get("written", ()))
-            news = {row["path"] for row in _opened(traces, "w")} - written
+            news = {row.path for row in _opened(traces, "w")} - written
             written |= news
-            imported = {row["path"]: row["stamp"] for row in _opened(traces, "m")}
-            own = dict.fromkeys([*(traces.event("train_begin") or {}).get("own_files", ()), *imported])
-            own = [path for path in own if path not in written]
-            changed = [path for path in own if first and self._sources.get(path, stamp_of(path)) != stamp_of(path)]
-            changed += [path for path in own if path in imported and tuple(imported[path]) != stamp_of(path)]
+            imported = {row.path: row.stamp for row in _opened(traces, "m") if row.path not in written}
+            changed = [path for path in imported if first and self._sources.get(path, stamp_of(path)) != stamp_of(path)]
+            changed += [path for path, stamp in imported.items() if stamp is None or tuple(stamp) != stamp_of(path)]
             later: dict[str, str] = {}
             if not changed:
                 known = {os.path.abspath(path) for path in files_of(self._script, self._state)}
-                later = self._hashes(path for path in own if path not in known)
+                later = self._hashes(path for path in imported if path not in known)
                 if first:
                     self._state |= {"modules": later, "read": self._hashes(self._read(traces, known | written))}
                 elif later:
@@ -120,9 +119,8 @@ class Inputs:
         """Files that a run has read and that nothing has touched since."""
         study = os.path.join(self._folder, "")
         for row in _opened(traces, "r"):
-            path = row["path"]
-            stamp = stamp_of(path)
-            if path not in others and not path.startswith(study) and stamp is not None and list(stamp) == row["stamp"]:
+            path, stamp = row.path, stamp_of(row.path)
+            if path not in others and not path.startswith(study) and stamp is not None and list(stamp) == row.stamp:
                 yield path
 
     def _hashes(self, paths: Iterable[str]) -> dict[str, str]:
@@ -191,7 +189,7 @@ def learn_written(folder: Path, state: dict[str, Any]) -> None:
     for path in (folder / "trials").glob("*/events.jsonl"):
         traces = Traces.of(path.parent)
         traces.read()
-        written |= {row["path"] for row in _opened(traces, "w")}
+        written |= {row.path for row in _opened(traces, "w")}
     if written:
         state["written"] = sorted(written)
 
@@ -215,8 +213,8 @@ def _stop(changed: list[str]) -> NoReturn:
     )
 
 
-def _opened(traces: Traces, mode: str) -> list[dict[str, Any]]:
-    return [row for row in traces.events.rows if row["event"] == "opened" and row["mode"] == mode]
+def _opened(traces: Traces, mode: str) -> list[Opened]:
+    return [row for row in traces.all(Opened) if row.mode == mode]
 
 
 def _sources(folder: str) -> Iterator[tuple[str, Stamp | None]]:

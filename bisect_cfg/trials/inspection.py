@@ -19,8 +19,18 @@ from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.diagnosis import _machine, _packages
 from bisect_cfg.diagnosis.environment import with_loaded_cublas
 from bisect_cfg.jsonfile import write_json
+from bisect_cfg.probe.protocol import (
+    ORDERS_FILE,
+    Arrived,
+    ConfigInvalid,
+    Event,
+    Inspect,
+    Raised,
+    Stopped,
+    to_json,
+)
 from bisect_cfg.trials.files import Traces, tail_of_log
-from bisect_cfg.trials.process import LAST_SECONDS, POLL_SECONDS, Reaper, kill_group, launch
+from bisect_cfg.trials.process import LAST_SECONDS, POLL_SECONDS, LaunchedChild, Reaper, kill_group, launch
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.training import check_watched
 
@@ -86,11 +96,10 @@ def inspect(
     reaper = Reaper()
     started = time.monotonic()
     try:
-        orders_path = folder / "orders.json"
+        orders_path = folder / ORDERS_FILE
         environment, restore = probe_environment(os.environ, orders_path)
-        collectors = [_packages.__file__, _machine.__file__]
-        orders = {"level": "inspect", "folder": str(folder), "restore": restore, "collectors": collectors}
-        write_json(orders_path, {**orders, "launched": launched})
+        orders = Inspect(restore, str(folder), [_packages.__file__, _machine.__file__], launched)
+        write_json(orders_path, to_json(orders))
         process = launch(command, environment, folder, "log.txt", reaper)
         try:
             code = _wait(process, folder, started, patience)
@@ -107,7 +116,7 @@ def inspect(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait(process: Any, folder: Path, started: float, patience: float) -> int | None:
+def _wait(process: LaunchedChild, folder: Path, started: float, patience: float) -> int | None:
     """Until it ends, or until waiting longer is of no use; its exit code, None if it had to be ended."""
     first: float | None = None
     over: float | None = None
@@ -116,7 +125,7 @@ def _wait(process: Any, folder: Path, started: float, patience: float) -> int | 
         if first is None and any(folder.glob("rank-*")):
             first = now
         several = first is not None and _world(folder) > 1
-        if over is None and not several and any(_died(path) for path in folder.glob("rank-*")):
+        if over is None and not several and any(_traces(path).died for path in folder.glob("rank-*")):
             over = now
         if over is not None and now - over > LAST_SECONDS:  # other threads of it, or its exit handlers, stay
             return None
@@ -126,15 +135,11 @@ def _wait(process: Any, folder: Path, started: float, patience: float) -> int | 
     return code
 
 
-def _died(folder: Path) -> bool:
-    return _traces(folder).event("exception", final=True) is not None
-
-
 def _world(folder: Path) -> int:
     for path in folder.glob("rank-*"):
-        arrived = _traces(path).event("arrived")
-        if arrived:
-            return arrived["world_size"]
+        arrived = _traces(path).event(Arrived)
+        if arrived is not None:
+            return arrived.world_size
     return 1
 
 
@@ -146,23 +151,22 @@ def _traces(folder: Path) -> Traces:
 
 def _rank(folder: Path) -> Rank | None:
     traces = _traces(folder)
-    arrived, stopped = traces.event("arrived"), traces.event("stopped")
+    arrived, stopped = traces.event(Arrived), traces.event(Stopped)
     if arrived is None:
         return None
-    found = dict(arrived["environment"])
+    found = dict(arrived.environment)
     environment = with_loaded_cublas(found, found.pop("loaded_cublas"))
-    environment |= {name: arrived[name] for name in ("rank", "local_rank", "world_size", "host")}
+    environment |= {name: getattr(arrived, name) for name in ("rank", "local_rank", "world_size", "host")}
     # Where a script configures several trainings, the one that the trainer got.
-    chosen = stopped and stopped["args"]
-    rows = traces.events.rows
-    if chosen is not None:
-        rows = [row for row in rows if row.get("kind") != "args" or row["index"] == chosen]
-    invalid, exception = traces.event("invalid"), traces.event("exception")
+    rows: list[Event] = traces.events.rows
+    if stopped is not None and stopped.args is not None:
+        rows = [row for row in rows if getattr(row, "kind", "") != "args" or row.index == stopped.args]
+    invalid, exception = traces.event(ConfigInvalid), traces.event(Raised)
     return Rank(
         environment,
         read_capture(rows),
-        stopped["trained_dtype"] if stopped else None,
-        invalid["message"] if invalid and not stopped else None,
-        f"{exception['type']}: {exception['message']}" if exception and not stopped else None,
+        stopped.trained_dtype if stopped else None,
+        invalid.message if invalid and not stopped else None,
+        f"{exception.type}: {exception.message}" if exception and not stopped else None,
         stopped is not None,
     )

@@ -16,6 +16,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bisect_cfg.probe.protocol import HEARTBEAT_FILE, HEARTBEAT_NAME, HEARTBEAT_SIZE
+
 HANG_TIMES = 10.0
 """Nothing for so many times the longest silence so far is a hang."""
 
@@ -37,9 +39,6 @@ anything being wrong."""
 LOOK_SECONDS = 1.0
 """A single look counts for no more silence than this. Looks are hundredths of a second apart; if one comes later, it is
 we who were stopped or starved, and the trial may have been, too."""
-
-BEAT_FILE, BEAT_SIZE, BEAT_NAME = "heartbeat", 64, slice(16, 48)
-"""Must equal what `bisect_cfg.probe.heartbeat` writes; the probe imports nothing of ours, and we nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ class Pulse:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / BEAT_FILE
+        self._path = folder / HEARTBEAT_FILE
         self._handle: int | None = None
 
     def read(self) -> tuple[int, str]:
@@ -149,10 +148,10 @@ class Pulse:
         try:
             if self._handle is None:
                 self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            data = os.pread(self._handle, BEAT_SIZE, 0)
+            data = os.pread(self._handle, HEARTBEAT_SIZE, 0)
         except OSError:
             return 0, ""
-        name = data[BEAT_NAME].rstrip(b"\0")
+        name = data[HEARTBEAT_NAME].rstrip(b"\0")
         plain = name.isascii() and name.decode("ascii", "replace").isprintable()
         return int.from_bytes(data[:8], sys.byteorder), name.decode("ascii") if plain else ""
 

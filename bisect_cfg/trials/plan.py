@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from bisect_cfg.capture.settings import Settings
+from bisect_cfg.configuration import Configuration
+from bisect_cfg.probe.protocol import Encoded, InstrumentOrders
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import Patience
 from bisect_cfg.trials.verdict import FailureTest
@@ -25,21 +26,21 @@ class Plan:
         until_it_dies: do not stop at NaN weights or at a silent failure, but let the run die by itself.
         overrides: encoded overrides in place of those that `configuration` means (before it is known).
         seconds: a bound on the whole run; reaching it ends the run like a horizon.
-        instruments: what to find out besides (see the probe's `instruments`); None for an ordinary trial.
+        instruments: what to find out besides; None for an ordinary trial.
         environment: further environment variables.
         enough: whether what is seen so far settles it; None: a silent failure under study does.
         costly: whether it takes longer than can be afforded, asked all the time with the seconds since its start.
     """
 
     name: int | str
-    configuration: Mapping[str, Any]
+    configuration: Configuration
     steps: int | None
     level: str | None = None
     patience: Patience | None = None
     until_it_dies: bool = False
-    overrides: Mapping[str, Any] | None = None
+    overrides: Mapping[str, Encoded] | None = None
     seconds: float | None = None
-    instruments: Mapping[str, Any] | None = None
+    instruments: InstrumentOrders | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     enough: Callable[[Traces], bool] | None = None
     costly: Callable[[Traces, float], bool] = lambda traces, seconds: False

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import private
+from bisect_cfg.probe.protocol import STACK_SIGNAL, TrainBegin
 from bisect_cfg.trials import reaper as reaper_module
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import Patience, Pulse, Silence
@@ -43,9 +44,6 @@ is waited for it."""
 LAST_SECONDS = 2.0
 """An exception that nothing has caught is the end of a run. The process gets this long to end by itself, with its
 traceback printed and a status of its own; one whose other threads or exit handlers keep it alive is ended then."""
-
-STACK_SIGNAL = signal.SIGRTMIN + 9
-"""Must equal `bisect_cfg.probe.boot.STACK_SIGNAL`; the probe imports nothing of ours, and we nothing of it."""
 
 
 class Reaper:
@@ -349,7 +347,7 @@ def follow(
         return Ending(code, hang, seconds, round(silence.longest, 3), dict(silence.phases))
 
     def hangs() -> str | None:
-        steps, training = len(traces.metrics.rows), traces.event("train_begin") is not None
+        steps, training = len(traces.metrics.rows), traces.event(TrainBegin) is not None
         written = (len(traces.events.rows), steps)
         return silence.look(time.monotonic(), written, pulse.read(), training, steps)
 
@@ -364,7 +362,7 @@ def follow(
                 return ending(code)
             if interrupted is not None and interrupted.is_set():
                 raise KeyboardInterrupt
-            if over is None and traces.event("exception", final=True) is not None:
+            if over is None and traces.died:
                 over = time.monotonic()
             if over is not None:
                 if time.monotonic() - over > LAST_SECONDS:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.errors import InputError
+from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.verdict import Observation, observe
@@ -109,7 +110,7 @@ def what_ended(run: Run) -> str:
     ("stopped")."""
     if run.seen.died is not None:
         return "failure"
-    end = run.traces.event("train_end")
+    end = run.traces.event(TrainEnd)
     if end is None:
         return "stopped"
-    return "horizon" if end.get("stopped") == "horizon" else "end"
+    return "horizon" if end.stopped == "horizon" else "end"

@@ -24,6 +24,7 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
+from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, TrialOrders, to_json
 from bisect_cfg.study.trial import TrialRequest, TrialResult
 from bisect_cfg.trials import health
 from bisect_cfg.trials.clean import Cleaner
@@ -283,28 +284,28 @@ class ScriptRunner:
             if device is not None:
                 self._slots.put(device)
 
-    def _request(self, plan: Plan, folder: Path, device: str | None) -> dict[str, Any]:
+    def _request(self, plan: Plan, folder: Path, device: str | None) -> TrialOrders:
         """What the probe of a run is told."""
         settings, capture = self.known.settings, self.starts.capture
         overrides = plan.overrides if plan.overrides is not None else settings.overrides(plan.configuration)
-        return {
-            "folder": str(folder),
-            "overrides": dict(overrides),
-            "targets": settings.targets if settings is not None else None,
-            "steps": plan.steps,
-            "opened": None if self._inputs is None else self._inputs.to_note(),
-            "stop_when_non_finite": not plan.until_it_dies,
-            "env": {
+        return TrialOrders(
+            str(folder),
+            dict(overrides),
+            targets=settings.targets if settings is not None else None,
+            steps=plan.steps,
+            opened=None if self._inputs is None else self._inputs.to_note(),
+            stop_when_non_finite=not plan.until_it_dies,
+            env={
                 **({} if plan.name == 0 else own_port(os.environ)),  # the first run is the user's, as it is
                 **plan.environment,
                 **({} if device is None else {"CUDA_VISIBLE_DEVICES": device}),
             },
-            "started": capture is not None and capture.started,
-            "instruments": None if plan.instruments is None else dict(plan.instruments),
-            "threads": max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
-        }
+            started=capture is not None and capture.started,
+            instruments=plan.instruments,
+            threads=max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
+        )
 
-    def _follow(self, plan: Plan, level: str, folder: Path, traces: Traces, request: dict[str, Any]) -> Ending | None:
+    def _follow(self, plan: Plan, level: str, folder: Path, traces: Traces, request: TrialOrders) -> Ending | None:
         """Start a run and stay with it to its end; None if its server went away, so that it says nothing."""
         write_json(folder / "configuration.json", dict(plan.configuration))
         environment, orders_path = self._write_cold_orders(folder, request)
@@ -382,26 +383,21 @@ class ScriptRunner:
         make_folder(folder)
         return folder
 
-    def _write_cold_orders(self, folder: Path, request: dict[str, Any]) -> tuple[dict[str, str], Path]:
+    def _write_cold_orders(self, folder: Path, request: TrialOrders) -> tuple[dict[str, str], Path]:
         """Orders for a cold start, and the command that repeats the trial by hand."""
-        orders_path = folder / "orders.json"
+        orders_path = folder / ORDERS_FILE
         environment, restore = probe_environment(os.environ, orders_path)
-        write_json(
-            orders_path, {"level": "cold", "restore": restore, "request": request, "targets": request["targets"]}
-        )
+        write_json(orders_path, to_json(Cold(restore, request)))
         # By hand the run goes to a folder of its own, so that the evidence stays as it is.
-        by_hand = {**request, "folder": str(folder / "by-hand")}
-        write_json(
-            folder / "orders-by-hand.json",
-            {"level": "cold", "restore": restore, "request": by_hand, "targets": request["targets"]},
-        )
-        variables = {**{name: environment[name] for name in restore}, **request["env"]}
+        by_hand = replace(request, folder=str(folder / "by-hand"))
+        write_json(folder / "orders-by-hand.json", to_json(Cold(restore, by_hand)))
+        variables = {**{name: environment[name] for name in restore}, **request.env}
         variables["BISECT_CFG_PROBE"] = str(folder / "orders-by-hand.json")
         lines = [
             "#!/bin/sh",
             "# Repeats this trial by hand, from the start, with everything printed here.",
             f"cd {shlex.quote(os.getcwd())} || exit",
-            f"mkdir -p {shlex.quote(by_hand['folder'])}",
+            f"mkdir -p {shlex.quote(by_hand.folder)}",
             "exec env " + " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()) + " \\",
             "  " + self.script.by_hand,
             "",

@@ -1,7 +1,7 @@
 """Our side of a warm start: a process that waits at a fork point and makes one child per trial.
 
-The other side is `bisect_cfg.probe.serve`, which documents the messages. A reader thread hands each answer to whoever
-waits for it, so that several trials can run at once.
+The other side is `bisect_cfg.probe.serve`; what they say to each other is in `bisect_cfg.probe.protocol`. A reader
+thread hands each answer to whoever waits for it, so that several trials can run at once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_json
+from bisect_cfg.probe import protocol
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, ForkPoint, Message, TrialOrders
 from bisect_cfg.trials.process import Reaper, kill_group, launch
 
 BUILD_SECONDS = 120.0
@@ -38,10 +40,14 @@ class ServerGone(Exception):
     """The server process ended; whatever was asked of it has no answer."""
 
 
+Answers = queue.SimpleQueue[Message | None]
+"""What the server says to one question; None: it is gone."""
+
+
 class ForkedChild:
     """A trial's process forked by a server."""
 
-    def __init__(self, pid: int, answers: queue.SimpleQueue[dict[str, Any]]) -> None:
+    def __init__(self, pid: int, answers: Answers) -> None:
         self.pid = pid
         self.lost = False
         """Whether the server went away and took the child along: how it would have ended nobody knows."""
@@ -55,8 +61,8 @@ class ForkedChild:
                 answer = self._answers.get_nowait()
             except queue.Empty:
                 return None
-            self.lost = "exit" not in answer
-            self._code = answer.get("exit", -signal.SIGKILL)
+            self.lost = not isinstance(answer, protocol.Ended)
+            self._code = -signal.SIGKILL if self.lost else answer.code
         return self._code
 
 
@@ -66,7 +72,7 @@ class TrialServer:
     Args:
         command: the user's command.
         environment: with the probe's variables in place.
-        orders: level, fork point and the rest (see `bisect_cfg.probe.boot.start`), without the socket.
+        orders: without the socket.
         orders_path: the file its orders are written to; its folder holds the log.
         log: name of the log.
         reaper: clears up behind us.
@@ -76,20 +82,20 @@ class TrialServer:
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        orders: Mapping[str, Any],
+        orders: protocol.Server,
         orders_path: Path,
         log: str,
         reaper: Reaper,
     ) -> None:
         self._reaper = reaper
         self._ours, theirs = socket.socketpair()
-        write_json(orders_path, {**orders, "socket": theirs.fileno()})
+        write_json(orders_path, protocol.to_json(replace(orders, socket=theirs.fileno())))
         self._process = launch(command, environment, orders_path.parent, log, reaper, pass_fds=[theirs.fileno()])
         theirs.close()
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
-        self._ready: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._waiting: dict[int, Answers] = {}
+        self._ready: Answers = queue.SimpleQueue()
         self._gone = False
         self._why_gone = "the script ended before it came to its configuration again"
         threading.Thread(target=self._read, name="trial-server-reader", daemon=True).start()
@@ -111,43 +117,38 @@ class TrialServer:
                 answer = self._ready.get(timeout=0.1)
             except queue.Empty:
                 continue
-            if "gone" in answer:
-                return self._why_gone
-            return answer["unsound"]
+            return answer.unsound if isinstance(answer, protocol.Ready) else self._why_gone
         return f"the script did not come to its configuration within {timeout:.0f} s"
 
-    def advance(self, fork_at: Mapping[str, Any]) -> None:
+    def advance(self, fork_at: ForkPoint) -> None:
         """Let a server that waits after the imports run the script up to a later fork point."""
-        with self._lock:
-            try:
-                self._ours.sendall((json.dumps({"op": "advance", "fork_at": dict(fork_at)}) + "\n").encode())
-            except OSError:
-                pass  # wait_until_ready will tell
+        with self._lock, contextlib.suppress(OSError):  # wait_until_ready will tell
+            self._send(protocol.Advance(fork_at))
 
-    def fork(self, request: Mapping[str, Any]) -> ForkedChild:
+    def fork(self, request: TrialOrders) -> ForkedChild:
         """Start one trial.
 
         Raises:
             ServerGone: the server has ended.
         """
-        answers = self._ask({"op": "trial", "request": dict(request)})
+        answers = self._ask(lambda number: protocol.Trial(number, request))
         first = _answer(answers, ANSWER_SECONDS)
-        if "pid" not in first:
+        if not isinstance(first, protocol.Forked):
             raise ServerGone
-        self._reaper.add(first["pid"], Path(request["folder"]))
-        return ForkedChild(first["pid"], answers)
+        self._reaper.add(first.pid, Path(request.folder))
+        return ForkedChild(first.pid, answers)
 
-    def resolve(self, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def resolve(self, items: Sequence[BuildRequest]) -> list[BuildAnswer]:
         """Build configuration objects without training: what they resolve to, or why they are invalid.
 
         Raises:
             ServerGone: the server has ended.
         """
-        question = {"op": "resolve", "items": list(items), "seconds": BUILD_SECONDS}
-        answer = _answer(self._ask(question), ANSWER_SECONDS + BUILD_SECONDS * len(items))
-        if "results" not in answer:
+        answers = self._ask(lambda number: protocol.Resolve(number, list(items), BUILD_SECONDS))
+        answer = _answer(answers, ANSWER_SECONDS + BUILD_SECONDS * len(items))
+        if not isinstance(answer, protocol.Resolved):
             raise ServerGone
-        return answer["results"]
+        return answer.results
 
     def close(self) -> None:
         """End the server and every child of it."""
@@ -160,15 +161,18 @@ class TrialServer:
             self._process.wait()
         self._reaper.remove(self._process.pid)
 
-    def _ask(self, message: dict[str, Any]) -> queue.SimpleQueue[dict[str, Any]]:
-        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    def _send(self, message: Message) -> None:
+        self._ours.sendall((json.dumps(protocol.to_json(message)) + "\n").encode())
+
+    def _ask(self, question: Callable[[int], Message]) -> Answers:
+        answers: Answers = queue.SimpleQueue()
         with self._lock:
             if self._gone:
                 raise ServerGone
             number = next(self._numbers)
             self._waiting[number] = answers
             try:
-                self._ours.sendall((json.dumps({**message, "id": number}) + "\n").encode())
+                self._send(question(number))
             except OSError:
                 raise ServerGone from None
         return answers
@@ -181,14 +185,14 @@ class TrialServer:
                 if len(buffer) > MOST_BYTES:
                     raise ValueError("no answer")
                 for line in lines:
-                    self._take(json.loads(line))
+                    self._take(protocol.read(protocol.ANSWERS, json.loads(line)))
         except (ValueError, TypeError, KeyError):  # the user's code has this socket open, too, before it is forked
             self._why_gone = "the script writes into descriptors that it did not open"
         with self._lock:
             self._gone = True
-            self._ready.put({"gone": True})
+            self._ready.put(None)
             for answers in self._waiting.values():
-                answers.put({"gone": True})
+                answers.put(None)
 
     def _receive(self) -> bytes:
         try:
@@ -196,19 +200,19 @@ class TrialServer:
         except OSError:
             return b""
 
-    def _take(self, answer: dict[str, Any]) -> None:
-        if "ready" in answer:
-            self._ready.put({"unsound": answer["unsound"]})
+    def _take(self, answer: Message) -> None:
+        if isinstance(answer, protocol.Ready):
+            self._ready.put(answer)
             return
         with self._lock:
-            waiting = self._waiting.get(answer["id"])
-            if "exit" in answer or "results" in answer:
-                self._waiting.pop(answer["id"], None)
+            waiting = self._waiting.get(answer.id)
+            if not isinstance(answer, protocol.Forked):  # the last that is said to it
+                self._waiting.pop(answer.id, None)
         if waiting is not None:
             waiting.put(answer)
 
 
-def _answer(answers: queue.SimpleQueue[dict[str, Any]], seconds: float) -> dict[str, Any]:
+def _answer(answers: Answers, seconds: float) -> Message | None:
     """The next answer.
 
     Raises:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.capture.captured import Capture, fork_point
 from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder
+from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, Server, TrialOrders
 from bisect_cfg.trials.patience import PHASE_SECONDS
 from bisect_cfg.trials.process import Reaper
 from bisect_cfg.trials.server import ForkedChild, ServerGone, TrialServer, probe_environment
@@ -116,7 +116,7 @@ class Starts:
                 self.level = level
             return reason
 
-    def fork(self, request: Mapping[str, Any]) -> ForkedChild | None:
+    def fork(self, request: TrialOrders) -> ForkedChild | None:
         """Fork a trial from the server; None if that is gone, or no longer to be used."""
         with self._lock:
             if self.level == "cold" or self.start_at(self.level) is not None:
@@ -128,7 +128,7 @@ class Starts:
             self._lose(server)
             return None
 
-    def resolve(self, item: Mapping[str, Any]) -> dict[str, Any]:
+    def resolve(self, item: BuildRequest) -> BuildAnswer:
         """Build one configuration object in the user's environment; see the probe's `build`.
 
         Raises:
@@ -148,7 +148,7 @@ class Starts:
                 return server.resolve([item])[0]
             except ServerGone:
                 self._lose(server)
-        return {"error": "building this configuration ends the process", "unanswered": True}
+        return BuildAnswer(error="building this configuration ends the process", unanswered=True)
 
     def _lose(self, server: TrialServer) -> None:
         with self._lock:
@@ -184,10 +184,9 @@ class Starts:
     def _new_server(self, modules: Sequence[str]) -> TrialServer:
         folder = self._folder / "server"
         make_folder(folder)
-        orders_path = folder / "orders.json"
+        orders_path = folder / ORDERS_FILE
         environment, restore = probe_environment(os.environ, orders_path)
-        orders = {"level": "imports", "restore": restore, "modules": list(modules)}
         command = self._script.command
         if self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
             command = [self.capture.environment.get("executable") or command[0], *command[1:]]
-        return TrialServer(command, environment, orders, orders_path, "log.txt", self._reaper)
+        return TrialServer(command, environment, Server(restore, list(modules)), orders_path, "log.txt", self._reaper)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bisect_cfg.diagnosis.stacks import fatal_signal
 from bisect_cfg.errors import InputError
+from bisect_cfg.probe.protocol import STACKS_FILE, Over, TrainBegin, Unwatched
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import KILL_SECONDS, POLL_SECONDS, Child, kill_group
 
@@ -29,11 +30,11 @@ def check_watched(traces: Traces) -> None:
     Raises:
         InputError: what it was, and what to do.
     """
-    unwatched = traces.event("unwatched")
+    unwatched = traces.event(Unwatched)
     if unwatched is not None:
         raise InputError(
             "The run was ended: it started a program that loaded torch where bisect-cfg cannot watch it, and what "
-            f"cannot be watched could overwrite your files: {unwatched['command']}",
+            f"cannot be watched could overwrite your files: {unwatched.command}",
             "Name the script that trains as TARGET; or have it started with the environment that its parent has "
             "(no `env -i`, no `sudo`) and by a Python that reads it (without -I, -E or -S).",
         )
@@ -75,12 +76,11 @@ class Training:
     def _of_the_training(self) -> int | None:
         rows = self._traces.events.rows
         for row in rows[self._looked :]:
-            if row["event"] == "over":
-                return row["code"]
-            trainer = row.get("pid", self.pid) if row["event"] == "train_begin" else self.pid
-            if not row.get("first", True) and isinstance(trainer, int) and trainer != self.pid:
-                self._trainer = trainer
-                self._word_seconds = WORD_SECONDS if _is_python(row.get("parent")) else 0.0
+            if isinstance(row, Over):
+                return row.code
+            if isinstance(row, TrainBegin) and not row.first and row.pid not in (None, self.pid):
+                self._trainer = row.pid
+                self._word_seconds = WORD_SECONDS if _is_python(row.parent) else 0.0
                 try:
                     self._end = os.pidfd_open(self._trainer)
                 except OSError:
@@ -92,7 +92,7 @@ class Training:
             return None
         code = _code_of_zombie(self._trainer)
         if code is None and time.monotonic() - self._gone >= self._word_seconds:
-            code = _died_of(self._traces.events.path.parent / "stacks.txt") or 1
+            code = _died_of(self._traces.events.path.parent / STACKS_FILE) or 1
         return code
 
     def _end_all(self) -> None:

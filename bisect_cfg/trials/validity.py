@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.jsonfile import write_json
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, Encoded, from_json, to_json
 
 MOST_UNANSWERED = 3
 """So many configurations may end or hang the process that builds them; after that nothing is asked beforehand any more.
 Each such question costs minutes, and the trials will tell."""
+
+
+Build = Callable[[BuildRequest], BuildAnswer]
+"""Asks the library what a configuration resolves to."""
 
 
 class ConfigChecks:
@@ -24,72 +28,69 @@ class ConfigChecks:
 
     Args:
         path: the file that keeps them.
-        build: asks the library: a request in, ``{"values" or "error": ..., "reads": [field, ...]}`` out.
+        build: asks the library.
     """
 
-    def __init__(self, path: Path, build: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+    def __init__(self, path: Path, build: Build) -> None:
         self._path, self._build = path, build
-        self._resolved: dict[str, dict[str, Any]] = {}  # request -> answer
+        self._resolved: dict[str, BuildAnswer] = {}  # request -> answer
         self._errors: dict[frozenset[str], dict[str, str | None]] = {}  # fields looked at -> their values -> error
         self._changed = False
         self._unanswered = 0
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            resolved = {str(key): dict(answer) for key, answer in kept["resolved"].items()}
+            resolved = {str(key): from_json(BuildAnswer, answer) for key, answer in kept["resolved"].items()}
             self._errors = {frozenset(map(str, reads)): dict(answers) for reads, answers in kept["errors"]}
             self._resolved = resolved
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass  # a cache: whatever is wrong with it, the library can be asked again
 
-    def resolve(
-        self, item: Mapping[str, Any], build: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
-    ) -> dict[str, Any]:
+    def resolve(self, item: BuildRequest, build: Build | None = None) -> BuildAnswer:
         """What a configuration resolves to, or why it cannot be built; `build` asks in place of the usual way."""
-        key = json.dumps(item, sort_keys=True, default=repr)
+        key = json.dumps(to_json(item), sort_keys=True, default=repr)
         if key not in self._resolved:
             answer = (build or self._build)(item)
-            if answer.get("unanswered"):
+            if answer.unanswered:
                 return answer  # no answer of the library's; another time there may be one
             self._resolved[key] = answer
             self._changed = True
             self.save()
         return self._resolved[key]
 
-    def error(self, item: Mapping[str, Any]) -> str | None:
+    def error(self, item: BuildRequest) -> str | None:
         """None if the configuration can be built, otherwise the library's own words.
 
         One whose building ends or hangs the process counts as one that can be built: that may be the very failure under
         study, and a trial will show it.
         """
-        overrides = item["overrides"]
         for reads, answers in self._errors.items():
-            key = _restricted(overrides, reads)
+            key = _restricted(item.overrides, reads)
             if key in answers:
                 return answers[key]
         if self._unanswered >= MOST_UNANSWERED:
             return None
         answer = self._build(item)
-        if answer.get("unanswered"):
+        if answer.unanswered:
             self._unanswered += 1
             return None
-        reads = frozenset(answer.get("reads", ()))
-        self._errors.setdefault(reads, {})[_restricted(overrides, reads)] = answer.get("error")
+        reads = frozenset(answer.reads)
+        self._errors.setdefault(reads, {})[_restricted(item.overrides, reads)] = answer.error
         self._changed = True
-        return answer.get("error")
+        return answer.error
 
     def save(self) -> None:
         """Write the answers down, if there are new ones."""
         if not self._changed:
             return
         kept = {
-            "resolved": self._resolved,
+            "resolved": {key: to_json(answer) for key, answer in self._resolved.items()},
             "errors": [[sorted(reads), answers] for reads, answers in self._errors.items()],
         }
         write_json(self._path, kept)
         self._changed = False
 
 
-def _restricted(overrides: Mapping[str, Any], fields: frozenset[str]) -> str:
+def _restricted(overrides: Mapping[str, Encoded], fields: frozenset[str]) -> str:
     """The overrides of certain fields, as a key."""
     kept = {name: value for name, value in overrides.items() if name.split(".")[0] in fields}
     return json.dumps(kept, sort_keys=True, default=repr)

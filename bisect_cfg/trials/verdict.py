@@ -17,6 +17,14 @@ from pathlib import Path
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis import signature as signatures
 from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.probe.protocol import (
+    ConfigInvalid,
+    NonFiniteParameters,
+    Raised,
+    TrainBegin,
+    TrainEnd,
+    Unwatched,
+)
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Row, Traces, innermost_frame
 
@@ -106,10 +114,10 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
         seconds: wall-clock time of the run.
     """
     rows = traces.metrics.rows
-    begun = traces.event("train_begin")
-    ended = traces.event("train_end")
+    begun = traces.event(TrainBegin)
+    ended = traces.event(TrainEnd)
     death = _death(traces, folder, exit_code, hang, bool(begun), ended)
-    invalid = traces.event("invalid")
+    invalid = traces.event(ConfigInvalid)
     symptoms = health.symptoms(rows, ended=True)
     return Observation(
         died=death.signature,
@@ -117,10 +125,10 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
         steps=len(rows),
         message=death.message,
         trained=begun is not None,
-        invalid=f"{invalid['type']}: {invalid['message']}" if invalid and not begun else None,
+        invalid=f"{invalid.type}: {invalid.message}" if invalid and not begun else None,
         remarks=tuple(health.remarks(rows)),
         seconds=seconds,
-        training_seconds=(rows[-1].get("time", 0.0) - begun.get("time", 0.0)) if rows and begun else 0.0,
+        training_seconds=(rows[-1].get("time", 0.0) - begun.time) if rows and begun else 0.0,
         place=death.place,
         after=death.after,
     )
@@ -137,30 +145,30 @@ class _Death:
 
 
 def _death(
-    traces: Traces, folder: Path, exit_code: int | None, hang: str | None, begun: bool, ended: Row | None
+    traces: Traces, folder: Path, exit_code: int | None, hang: str | None, begun: bool, ended: TrainEnd | None
 ) -> _Death:
     log = folder / "log.txt"
-    unwatched = traces.event("unwatched")
+    unwatched = traces.event(Unwatched)
     if unwatched is not None:
         return _Death(
-            Signature(UNWATCHED), f"{unwatched['command']} loaded torch where nothing could watch it, and was ended"
+            Signature(UNWATCHED), f"{unwatched.command} loaded torch where nothing could watch it, and was ended"
         )
-    weights = traces.event("non_finite_parameters")
-    exception = traces.event("exception")
+    weights = traces.event(NonFiniteParameters)
+    exception = traces.event(Raised)
     if weights is not None:
-        after = f"{exception['type']}: {_line(exception['message'])}" if exception else ""
-        origin = _origin(traces.metrics.rows, weights["step"])
-        text = f"NaN or infinite weights ({weights['parameter']})"
+        after = f"{exception.type}: {_line(exception.message)}" if exception else ""
+        origin = _origin(traces.metrics.rows, weights.step)
+        text = f"NaN or infinite weights ({weights.parameter})"
         return _Death(Signature("non-finite", "parameters", where=origin), text, after=after)
     place = innermost_frame(folder)
     if hang is not None:
         return _Death(Signature("hang"), hang, place)
     if exception is not None:
-        frames = [(frame[0], frame[2]) for frame in exception["frames"]]
-        found = signatures.from_exception(exception["type"], exception["message"], frames, _read(log))
-        return _Death(found, f"{exception['type']}: {_line(exception['message'])}")
+        frames = [(path, function) for path, _, function in exception.frames]
+        found = signatures.from_exception(exception.type, exception.message, frames, _read(log))
+        return _Death(found, f"{exception.type}: {_line(exception.message)}")
     if ended is not None:
-        if ended["steps"] == 0 and not traces.metrics.rows:
+        if ended.steps == 0 and not traces.metrics.rows:
             return _Death(Signature("no-steps"), "training ended without a single optimizer step")
         return _Death()
     if exit_code is None:  # ended by us because a symptom was certain

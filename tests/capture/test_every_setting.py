@@ -21,6 +21,7 @@ from bisect_cfg.capture.captured import fields_of, read_capture
 from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.configuration import equal
 from bisect_cfg.parameters import parameter
+from bisect_cfg.probe.protocol import ConfigResolved, Event
 from bisect_cfg.reports.safe_config import safe_yaml
 
 VALUES: dict[str, str | tuple[str, str]] = {
@@ -210,7 +211,7 @@ BUILD = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 cases = json.loads(open(sys.argv[1]).read())
-state = sys.modules["_bisect_cfg_probe.capture"].state
+state = sys.modules["_bisect_cfg_probe.objects"].state
 objects = []
 for case in cases:
     state.overrides = case["overrides"]
@@ -251,7 +252,7 @@ def arguments_for(name: str, default: object) -> str:
     return ", ".join(filter(None, [f"{name}={value}", beside]))
 
 
-def built(warm, folder: Path, cases: list[dict]) -> tuple[list[dict], list[str]]:
+def built(warm, folder: Path, cases: list[dict]) -> tuple[list[Event], list[str]]:
     """Build objects in a process of its own.
 
     Returns:
@@ -266,14 +267,19 @@ def built(warm, folder: Path, cases: list[dict]) -> tuple[list[dict], list[str]]
     return run.traces.events.rows, [line.split()[1] for line in log if line.startswith("REFUSED ")]
 
 
-def of_object(rows: list[dict], kind: str, index: int) -> list[dict]:
+def of_object(rows: list[Event], kind: str, index: int) -> list[Event]:
     """What was recorded of one object."""
-    return [row for row in rows if (row.get("kind"), row.get("index")) == (kind, index)]
+    return [row for row in rows if (getattr(row, "kind", ""), getattr(row, "index", None)) == (kind, index)]
 
 
-def resolved(rows: list[dict], kind: str, index: int) -> dict:
+def resolution(rows: list[Event], kind: str, index: int) -> dict:
+    """What one object came to."""
+    return next(row.values for row in of_object(rows, kind, index) if isinstance(row, ConfigResolved))
+
+
+def resolved(rows: list[Event], kind: str, index: int) -> dict:
     """What one object came to, without what is the same in every trial."""
-    values = next(row["values"] for row in of_object(rows, kind, index) if row["event"] == "resolved")
+    values = resolution(rows, kind, index)
     return {name: value for name, value in values.items() if not parameter(name).pinned}
 
 
@@ -281,7 +287,7 @@ def case(cls: str, arguments: str, name: str = "", overrides: dict | None = None
     return {"cls": cls, "module": CLASSES[cls], "arguments": arguments, "name": name, "overrides": overrides or {}}
 
 
-def seen_of(warm, rows: list[dict], index: int, **options: object) -> Settings:
+def seen_of(warm, rows: list[Event], index: int, **options: object) -> Settings:
     """The factors, as if this object were the only one."""
     capture = read_capture(of_object(rows, "args", index))
     return build_settings(capture, lambda item: warm.server.resolve([item])[0], **options)
@@ -368,7 +374,7 @@ def test_every_field_of_the_model_and_of_lora(warm, tmp_path, cls, kind, namespa
     names = fields(cls)
     users = [case(cls, arguments_for(name, default), name) for name, default in names.items()]
     rows, refused = built(warm, tmp_path / "users", [*users, case("GRPOConfig", "use_cpu=True")])
-    args = [row for row in rows if row.get("kind") == "args"]
+    args = [row for row in rows if getattr(row, "kind", "") == "args"]
     found = {}
     for index, user in enumerate(users):
         if user["name"] in refused:
@@ -383,17 +389,10 @@ def test_every_field_of_the_model_and_of_lora(warm, tmp_path, cls, kind, namespa
     trials = [(index, level) for index, settings in found.items() for level in (settings.good, settings.bad)]
     cases = [{**users[index], "overrides": found[index].overrides(level)} for index, level in trials]
     again, _ = built(warm, tmp_path / "trials", [*cases, case(cls, "")])
-    default = of_object(again, kind, len(cases))
+    default = resolution(again, kind, len(cases))
     for position, (index, level) in enumerate(trials):
-        settings, values = (
-            found[index],
-            next(r["values"] for r in of_object(again, kind, position) if r["event"] == "resolved"),
-        )
-        wanted = next(
-            r["values"]
-            for r in (default if level == settings.good else of_object(rows, kind, index))
-            if r["event"] == "resolved"
-        )
+        settings, values = found[index], resolution(again, kind, position)
+        wanted = default if level == settings.good else resolution(rows, kind, index)
         assert all(values[name] == wanted[name] for name in values if f"{namespace}.{name}" not in settings.pinned), (
             cases[position]
         )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bisect_cfg.capture.captured import Built, Capture
 from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.errors import InputError
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
 
 NAMES = ("learning_rate", "bf16", "beta", "num_generations", "temperature", "warmup_steps", "weight_decay", "top_p")
 DEFAULTS = dict.fromkeys(NAMES, 0)
@@ -20,12 +21,12 @@ USERS = dict.fromkeys(NAMES, 1)
 def settings(refuses: Callable[[dict[str, int]], str | None], **options: object) -> Settings:
     """The factors of a config whose defaults are all 0 and the user's values all 1."""
 
-    def resolve(request: dict) -> dict:
+    def resolve(request: BuildRequest) -> BuildAnswer:
         changes = {name: DEFAULTS[name] if value == {"$default": True} else value
-                   for name, value in request["overrides"].items()}  # fmt: skip
-        values = {**request["raw"], **changes}
+                   for name, value in request.overrides.items()}  # fmt: skip
+        values = {**request.raw, **changes}
         error = refuses(values)
-        return {"values": values} if error is None else {"error": error}
+        return BuildAnswer(values if error is None else None, error)
 
     types = dict.fromkeys(NAMES, "int")
     args = Built("args", 0, "GRPOConfig", "trl.trainer.grpo_config", USERS, DEFAULTS, types, USERS)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bisect_cfg.diagnosis.where import Where, innermost, locate, native_frames, short, without_templates
+from bisect_cfg.probe.protocol import LastOperation, Operation, Overflow, Raised, Update
 
 SITE = "/venv/lib/python3.11/site-packages/"
 
@@ -39,21 +40,13 @@ Extension modules: numpy
 """
 
 
-def operation(name: str, what: str, step: int = 1, **more: Any) -> dict[str, Any]:
-    row = {
-        "event": "operation",
-        "step": step,
-        "operation": f"aten.{name}.default",
-        "what": what,
-        "module": "",
-    }
-    row |= {"frames": [["/a/train.py", 3, "main"], [f"{SITE}torch/optim/adam.py", 547, "adam"]]}
-    return {**row, "backward": "", "forward": [], **more}
+def operation(name: str, what: str, step: int = 1, **more: Any) -> Operation:
+    frames = [("/a/train.py", 3, "main"), (f"{SITE}torch/optim/adam.py", 547, "adam")]
+    return Operation(step, f"aten.{name}.default", what, frames=frames, **more)
 
 
-def update(step: int = 1, broken: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
-    row = {"event": "update", "step": step, "optimizer": "AdamW", "parameter": None, "relative": 0.0}
-    return {**row, "broken": list(broken[:1]), "broken_count": len(broken), **more}
+def update(step: int = 1, broken: tuple[str, ...] = (), **more: Any) -> Update:
+    return Update(step, "AdamW", broken=list(broken[:1]), broken_count=len(broken), **more)
 
 
 def test_the_first_nan_and_the_weights_it_breaks() -> None:
@@ -94,31 +87,23 @@ def test_the_backward_pass_is_led_back_to_its_forward_line() -> None:
 
 def test_a_module_whose_output_overflows() -> None:
     variables = ["  model.norm Norm", "1.0e+00 2.0e+00 weight", "     nan      nan output"]
-    found = locate(
-        "non-finite",
-        [{"event": "overflow", "step": 3, "module": "model.norm (Norm)", "variables": variables}],
-    )
+    found = locate("non-finite", [Overflow(3, "model.norm (Norm)", variables)])
     assert (found.step, found.module, found.text) == (3, "model.norm (Norm)", "output is not finite")
 
 
 def test_an_exception_and_the_module_it_was_raised_in() -> None:
     frames = [
-        ["/a/train.py", 9, "main"],
-        [f"{SITE}trl/x.py", 4, "_generate"],
-        [f"{SITE}torch/_ops.py", 1, "call"],
+        ("/a/train.py", 9, "main"),
+        (f"{SITE}trl/x.py", 4, "_generate"),
+        (f"{SITE}torch/_ops.py", 1, "call"),
     ]
-    row = {
-        "event": "exception",
-        "type": "RuntimeError",
-        "frames": frames,
-        "computing": "model.layers.0 (Layer)",
-    }
+    row = Raised("RuntimeError", "", frames, computing="model.layers.0 (Layer)")
     found = locate("exception", [update(step=2), row])
     assert (found.step, found.line, found.module) == (3, "trl/x.py:4 in _generate", "model.layers.0 (Layer)")
 
 
 def test_a_signal_with_everything_known() -> None:
-    place = {"module": "model.q_proj (Linear)", "operation": "aten.div.Tensor_mode", "step": 1}
+    place = LastOperation("model.q_proj (Linear)", "aten.div.Tensor_mode", 1)
     found = locate("signal", [], STACKS, GDB, place)
     assert (found.step, found.module, found.operation) == (1, "model.q_proj (Linear)", "div")
     assert found.line == "reward.py:31 in score"

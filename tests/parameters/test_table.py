@@ -25,6 +25,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import canonical, every, parameter, spelled, successors, table
 from bisect_cfg.parameters.odds import risk_of
 from bisect_cfg.probe import quiet
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
 from bisect_cfg.recommend.candidates import weight
 from bisect_cfg.recommend.facts import source
 from bisect_cfg.recommend.search_range import search_range_of
@@ -186,9 +187,9 @@ def capture_of() -> Callable[..., object]:
         built = Built("args", 0, "GRPOConfig", "trl", raw, defaults, dict.fromkeys(defaults, ""), {**defaults, **raw})
         capture = Capture(built, {}, (("args", 0),), (), {})
 
-        def resolve(request: dict) -> dict:
-            changed = {k: defaults[k] if v == {"$default": True} else v for k, v in request["overrides"].items()}
-            return {"values": {**raw, **changed}}
+        def resolve(request: BuildRequest) -> BuildAnswer:
+            changed = {k: defaults[k] if v == {"$default": True} else v for k, v in request.overrides.items()}
+            return BuildAnswer({**raw, **changed})
 
         return build_settings(capture, resolve)
 

@@ -7,6 +7,8 @@ import textwrap
 import pytest
 import toys
 
+from bisect_cfg.probe.protocol import Skipped
+
 KEEPS_THE_BEST = f"""
     import os, shutil, tempfile
     import torch, toy
@@ -83,7 +85,7 @@ def test_what_callbacks_save_lands_in_the_trial(warm, tmp_path):
     assert {path.name for path in kept.iterdir()} >= {"model", "accelerator", "state.json", "step.pt"}
     assert not (kept / "best").exists()
     assert (script.parent / "plain.txt").read_text() == "2"  # a plain open is the script's own affair
-    skipped = {row["call"] for row in run.traces.events.rows if row["event"] == "skipped"}
+    skipped = {row.call for row in run.traces.all(Skipped)}
     assert skipped >= {"create_repo", "upload_folder"}
 
 

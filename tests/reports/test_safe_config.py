@@ -10,8 +10,10 @@ import yaml
 
 from bisect_cfg.capture.captured import Built
 from bisect_cfg.capture.script import Script
+from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.reports.answer import _safe_config
 from bisect_cfg.reports.recommendation import configured_by, edits_of
+from bisect_cfg.trials.files import Traces
 
 RECIPE = """\
 # Model
@@ -39,8 +41,8 @@ def answer(
         SimpleNamespace(name=name, kind="args", good=DEFAULTS[name], bad=raw[name])
         for name in ("learning_rate", "beta")
     ]
-    rows = [{"event": "opened", "mode": "r", "path": str(path)} for path in opened]
-    traces = SimpleNamespace(event=lambda name: None, events=SimpleNamespace(rows=rows))
+    traces = Traces.of(folder)
+    traces.events.rows += [Opened(str(path), "r") for path in opened]
     settings = SimpleNamespace(capture=SimpleNamespace(args=args), factors=factors, pins={})
     target = Script(folder / "train.py", arguments)
     return SimpleNamespace(script=target, settings=settings, bad_run=SimpleNamespace(traces=traces))

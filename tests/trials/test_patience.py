@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import toys
 
+from bisect_cfg.probe.protocol import Cold, TrialOrders, to_json
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import (
     HANG_SECONDS,
@@ -256,8 +257,7 @@ class Bench:
         folder.mkdir()
         orders = folder / "orders.json"
         environment, restore = probe_environment({"PYTHONPATH": str(self.library)}, orders)
-        request = {"folder": str(folder), "steps": 5}
-        orders.write_text(json.dumps({"level": "cold", "restore": restore, "request": request}))
+        orders.write_text(json.dumps(to_json(Cold(restore, TrialOrders(str(folder), steps=5)))))
         reaper = Reaper()
         traces = Traces.of(folder)
         try:

@@ -19,6 +19,7 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.configuration import Outcome
+from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runs import Run
@@ -272,7 +273,7 @@ def test_an_exception_that_the_script_only_shows_is_not_the_end(bench, level):
 def test_nothing_that_a_script_rebinds_is_needed_to_watch_it(bench, level):
     run = bench("other modules", level)
     assert run.seen.failure is None and run.seen.steps == 5, run.seen
-    assert run.traces.event("train_end")["stopped"] == "horizon"
+    assert run.traces.event(TrainEnd).stopped == "horizon"
     bench.assert_nothing_left()
 
 

@@ -6,6 +6,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,13 +137,13 @@ def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, wha
     runner, settings = case.runner, case.runner.settings
     for beta in (0.5, 0.25):
         item = settings.args_item(settings.bad)
-        item = {**item, "overrides": {**item["overrides"], "beta": beta}}
+        item = replace(item, overrides={**item.overrides, "beta": beta})
         answer = runner.starts.resolve(item)
         if beta == 0.5:
-            assert answer["unanswered"] and "building" in answer["error"], answer
+            assert answer.unanswered and "building" in answer.error, answer
             assert runner.checks.error(item) is None, "the trial will tell"
         else:
-            assert "error" not in answer and runner.checks.error(item) is None
+            assert answer.error is None and runner.checks.error(item) is None
     assert runner.train(Plan(1, settings.bad, 5)).seen.failure is None, "and the server stands"
     assert not Path("out").exists()
 
@@ -155,14 +156,14 @@ def test_trials_end_while_a_configuration_is_being_built(started, monkeypatch):
     item = settings.args_item(settings.bad)
     found = []
     asking = threading.Thread(
-        target=lambda: found.append(runner.starts.resolve({**item, "overrides": {**item["overrides"], "beta": 0.5}}))
+        target=lambda: found.append(runner.starts.resolve(replace(item, overrides={**item.overrides, "beta": 0.5})))
     )
     asking.start()
     for number in range(1, 4):
         assert runner.train(Plan(number, settings.bad, 5)).seen.failure is None
     assert not found, "the trials waited for the building"
     asking.join()
-    assert found[0]["unanswered"]
+    assert found[0].unanswered
 
 
 # --------------------------------------------------------------------------------------------- several trials at once

@@ -177,7 +177,7 @@ def test_widened_by_nonsense():
 
 def test_tail_reads_only_complete_lines(tmp_path):
     path = tmp_path / "x.jsonl"
-    tail = Tail(path, lambda row: True)
+    tail = Tail(path, lambda row: row)
     assert tail.read() is False
     path.write_text('{"a": 1}\n{"a"')
     assert tail.read() is True and tail.rows == [{"a": 1}]
@@ -191,7 +191,7 @@ def test_tail_passes_over_a_broken_line(tmp_path):
     """A full disk cuts a line short; the rest of the trial still counts."""
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n{"b": {"a": 2}\n\x00\xff\n{"a": 3}\n')
-    tail = Tail(path, lambda row: True)
+    tail = Tail(path, lambda row: row)
     tail.read()
     assert tail.rows == [{"a": 1}, {"a": 3}]
 

@@ -26,7 +26,7 @@ kind           built by                                    names
 import contextlib
 import sys
 
-from . import quiet, record, secrets, values
+from . import protocol, quiet, record, secrets, values
 from .held import _getframe, dataclasses, functools
 from .imports import when_imported
 
@@ -47,7 +47,7 @@ class _State:
     """What the hooks need to know; one per process."""
 
     overrides: dict = {}
-    targets: dict = {}
+    targets = protocol.Targets()
     counts: dict = {}
     objects: list = []
     user_output_dir = None  # where the script itself would have written
@@ -122,7 +122,7 @@ def _watch_assignments(base):
         index, wanted, defaults = settled
         if name not in defaults:
             return original(self, name, value)
-        record.event("assigned", kind="args", index=index, name=name, value=values.encode(value, name))
+        record.event(protocol.Assigned("args", index, name, values.encode(value, name)))
         if name in wanted or quiet.redirects(name):
             return None
         original(self, name, value)
@@ -187,7 +187,7 @@ def _note_changes(thing):
     for name, value in _values.get(index, {}).items():
         now = values.encode(getattr(thing, name, None), name)
         if now != value:
-            record.event("changed", kind="args", index=index, name=name, value=now)
+            record.event(protocol.Changed("args", index, name, now))
             _values[index][name] = now
 
 
@@ -256,13 +256,13 @@ def _next_index(kind):
 def _wanted(kind, index):
     """The overrides meant for this object: field name -> encoded value."""
     prefix = NAMESPACE[kind] + "."
-    target = state.targets.get(kind)
+    target = getattr(state.targets, kind)
     if target is not None and target != index:
         return {}
     chosen = {}
     for name, value in state.overrides.items():
         # model.* is served by ModelConfig and by from_pretrained; `via` says which one owns the name.
-        owner = state.targets.get("via", {}).get(name)
+        owner = state.targets.via.get(name)
         if name.startswith(prefix) and owner in (None, kind):
             chosen[name[len(prefix) :]] = value
     return chosen
@@ -314,14 +314,15 @@ def _on_object(thing, kind, resolve):
     defaults = defaults_of(cls)
     library = _library_class(cls)
     record.event(
-        "config",
-        kind=kind,
-        index=index,
-        cls=library.__name__,
-        module=library.__module__,
-        raw={name: values.encode(value, name) for name, value in raw.items()},
-        defaults={name: values.encode(value, name) for name, value in defaults.items()},
-        types={field.name: str(field.type) for field in dataclasses.fields(cls) if field.init},
+        protocol.ConfigBuilt(
+            kind,
+            index,
+            cls=library.__name__,
+            module=library.__module__,
+            raw={name: values.encode(value, name) for name, value in raw.items()},
+            defaults={name: values.encode(value, name) for name, value in defaults.items()},
+            types={field.name: str(field.type) for field in dataclasses.fields(cls) if field.init},
+        )
     )
     wanted = _wanted(kind, index)
     apply(thing, wanted, defaults)
@@ -331,14 +332,14 @@ def _on_object(thing, kind, resolve):
     try:
         resolve()
     except BaseException as error:
-        record.event("invalid", kind=kind, index=index, type=type(error).__name__, message=secrets.scrub(str(error)))
+        record.event(protocol.ConfigInvalid(type(error).__name__, secrets.scrub(str(error)), kind, index))
         raise
     state.objects.append((kind, index, thing))  # also keeps the object, and so its id, for as long as we run
     found = {name: values.encode(getattr(thing, name, None), name) for name in names}
     if kind == "args":
         _settled[id(thing)] = (index, wanted, defaults)
         _values[index] = dict(found)
-    record.event("resolved", kind=kind, index=index, values=found)
+    record.event(protocol.ConfigResolved(kind, index, found))
     if state.after is not None:
         state.after(kind, thing)
 
@@ -385,15 +386,16 @@ def _wrap_loader(cls):
                 state.before("load", index)
             given = {_LOAD_NAMES[name]: value for name, value in kwargs.items() if name in _LOAD_NAMES}
             record.event(
-                "config",
-                kind="load",
-                index=index,
-                cls=inner_cls.__name__,
-                module=inner_cls.__module__,
-                raw={name: values.encode(_dtype_name(value), name) for name, value in given.items()},
-                defaults={},
-                types={},
-                others=sorted(name for name in kwargs if name not in _LOAD_NAMES),
+                protocol.ConfigBuilt(
+                    "load",
+                    index,
+                    cls=inner_cls.__name__,
+                    module=inner_cls.__module__,
+                    raw={name: values.encode(_dtype_name(value), name) for name, value in given.items()},
+                    defaults={},
+                    types={},
+                    others=sorted(name for name in kwargs if name not in _LOAD_NAMES),
+                )
             )
             for name, value in _wanted("load", index).items():
                 aliases = [alias for alias, today in _LOAD_NAMES.items() if today == name]

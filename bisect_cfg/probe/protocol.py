@@ -1,0 +1,725 @@
+"""What the tool and the probe say to each other: orders one way, events and answers the other. All of it is here.
+
+- **Orders** (`Cold`, `Server`, `Inspect`) lie in the file that ``BISECT_CFG_PROBE`` names, as one JSON object.
+- A waiting server is **asked** (`Trial`, `Resolve`, `Advance`) and **answers** (`Ready`, `Forked`, `Ended`, `Resolved`)
+  over a socket, one JSON object a line. End of file: the tool is gone, and the server goes with its children.
+- **Events** are what a run tells of itself, one JSON object a line of ``events.jsonl``. Lines that are none, or of a
+  kind that this version does not know, are passed over: studies of other versions are read, and the script can write
+  into that file as well.
+
+Each is a dataclass, and its tag in JSON stands in front of it. Who adds a field that an older study lacks gives it a
+default. The tool imports this module, too: the standard library only, and syntax of Python 3.9 (annotations are not
+evaluated there).
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+from dataclasses import dataclass, field, fields, is_dataclass
+
+Encoded = object
+"""A setting's value as `values.encode` writes it: what JSON can hold."""
+
+Frame = tuple[str, int, str]
+"""A line of a Python stack: file, number, function."""
+
+STACK_SIGNAL = signal.SIGRTMIN + 9
+"""A real-time signal that nobody uses: asks a silent process for the Python stacks of all its threads."""
+
+HEARTBEAT_FILE, HEARTBEAT_SIZE, HEARTBEAT_NAME = "heartbeat", 64, slice(16, 48)
+"""The file in a trial's folder that `heartbeat` counts in: 8 bytes, the machine's order; and where the name of what is
+going on stands in it."""
+
+ORDERS_FILE, EVENTS_FILE, METRICS_FILE = "orders.json", "events.jsonl", "metrics.jsonl"
+STACKS_FILE, NATIVE_FILE, PLACE_FILE = "stacks.txt", "native.txt", "place.json"
+"""Of a trial's folder: what faulthandler writes, what gdb says, and where a process was that died (`LastOperation`)."""
+
+
+class Message:
+    """Whatever crosses the border; `tag` says in JSON what it is."""
+
+    tag = ""
+
+
+def _family(key):
+    """A table of messages by their tag, which stands under `key`, and the decorator that enters one."""
+    known = {}
+
+    def tagged(tag):
+        def enter(cls):
+            cls.tag, cls.key = tag, key
+            known[tag] = cls
+            return cls
+
+        return enter
+
+    return known, tagged
+
+
+ORDERS, _order = _family("level")
+QUESTIONS, _question = _family("op")
+ANSWERS, _answer = _family("says")
+EVENTS, _event = _family("event")
+
+
+def to_json(message: object) -> dict[str, object]:
+    """A message as plain data."""
+    plain = {one.name: _plain(getattr(message, one.name)) for one in fields(message)}
+    return {message.key: message.tag, **plain} if isinstance(message, Message) else plain
+
+
+def _plain(value):
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return to_json(value) if is_dataclass(value) else value
+
+
+def from_json(cls, data):
+    """A dataclass of plain data; what it does not know is left out.
+
+    Raises:
+        TypeError: something is missing, or is no mapping.
+    """
+    if not isinstance(data, dict):
+        raise TypeError("%s: not an object" % cls.__name__)
+    found = {}
+    for one in fields(cls):
+        if one.name in data:
+            found[one.name] = _made(one.metadata.get("of"), data[one.name])
+    return cls(**found)
+
+
+def _made(cls, value):
+    if cls is None or value is None:
+        return value
+    return [from_json(cls, item) for item in value] if isinstance(value, list) else from_json(cls, value)
+
+
+def read(family, data):
+    """A message of a family (`ORDERS`, `QUESTIONS`, `ANSWERS`) of plain data.
+
+    Raises:
+        KeyError, TypeError: it is none.
+    """
+    key = next(iter(family.values())).key
+    return from_json(family[data[key]], data)
+
+
+# ------------------------------------------------------------------------------------------------------- one trial
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Which objects a trial changes: by kind the index of the one, in order of creation; None for all of a kind.
+
+    `via` says for a name that several kinds know which of them owns it.
+    """
+
+    args: int | None = None
+    modelcfg: int | None = None
+    peft: int | None = None
+    load: int | None = None
+    via: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InputPlaces:
+    """Where a file that is opened may be an input: folders, and single files; absolute paths."""
+
+    folders: list[str]
+    files: list[str]
+
+
+@dataclass(frozen=True)
+class InstrumentOrders:
+    """What a run is to find out besides: about a failure of this kind, from this optimizer step on.
+
+    `gdb` is the path of that program, None where there is none.
+    """
+
+    kind: str
+    from_step: int
+    gdb: str | None = None
+
+
+@dataclass(frozen=True)
+class TrialOrders:
+    """One trial.
+
+    Attributes:
+        folder: of the trial.
+        overrides: full name of a setting -> encoded value.
+        targets: which objects they are for; None: of each kind all.
+        steps: optimizer steps, None for all that the script makes.
+        opened: where what is opened is noted; None: nowhere.
+        stop_when_non_finite: end the run as soon as its weights are not finite.
+        env: further environment variables.
+        started: whether a process that the script starts is the one that trains.
+        instruments: None for an ordinary trial.
+        threads: torch has at most so many; None: as it has them.
+        heartbeat: whether signs of life are counted.
+    """
+
+    folder: str
+    overrides: dict[str, Encoded] = field(default_factory=dict)
+    targets: Targets | None = field(default=None, metadata={"of": Targets})
+    steps: int | None = None
+    opened: InputPlaces | None = field(default=None, metadata={"of": InputPlaces})
+    stop_when_non_finite: bool = True
+    env: dict[str, str] = field(default_factory=dict)
+    started: bool = False
+    instruments: InstrumentOrders | None = field(default=None, metadata={"of": InstrumentOrders})
+    threads: int | None = None
+    heartbeat: bool = True
+
+
+# ---------------------------------------------------------------------------------------------------------- orders
+
+
+@_order("cold")
+@dataclass(frozen=True)
+class Cold(Message):
+    """Run one trial. `restore`: environment variables as the user has them, None for absent."""
+
+    restore: dict[str, str | None]
+    request: TrialOrders = field(metadata={"of": TrialOrders})
+
+
+@_order("imports")
+@dataclass(frozen=True)
+class Server(Message):
+    """Import these modules, then wait at this socket (a file descriptor) for what is asked."""
+
+    restore: dict[str, str | None]
+    modules: list[str]
+    socket: int = -1
+
+
+@_order("inspect")
+@dataclass(frozen=True)
+class Inspect(Message):
+    """Tell what is set and where it runs, and end before the training (`inspection`).
+
+    `collectors` are files that know the environment; `launched` says whether the command is a launcher, so that the
+    first process need not be the one that trains.
+    """
+
+    restore: dict[str, str | None]
+    folder: str
+    collectors: list[str]
+    launched: bool = False
+
+
+# ------------------------------------------------------------------------------------------- a server and its tool
+
+
+@dataclass(frozen=True)
+class ForkPoint:
+    """The first object of a script that a trial may change."""
+
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """A configuration object to be built: of this class, from what the user passed, with changes; field -> encoded."""
+
+    module: str
+    cls: str
+    raw: dict[str, Encoded]
+    overrides: dict[str, Encoded]
+
+
+@dataclass(frozen=True)
+class BuildAnswer:
+    """What a configuration object resolves to, or why it cannot be built.
+
+    Attributes:
+        values: field -> encoded value; None where it cannot be built.
+        error: the library's own words; None where it can.
+        reads: the fields that the library looked at: a configuration that agrees in those resolves, or fails, in the
+            same way.
+        unanswered: whether the error is none of the library's: building it ended the process, or did not end.
+    """
+
+    values: dict[str, Encoded] | None = None
+    error: str | None = None
+    reads: list[str] = field(default_factory=list)
+    unanswered: bool = False
+
+
+@_question("trial")
+@dataclass(frozen=True)
+class Trial(Message):
+    """Fork a trial: `Forked` at once, `Ended` when the child has ended."""
+
+    id: int
+    request: TrialOrders = field(metadata={"of": TrialOrders})
+
+
+@_question("resolve")
+@dataclass(frozen=True)
+class Resolve(Message):
+    """Build configuration objects in a child of the server's own: `Resolved`. Each may take so many seconds."""
+
+    id: int
+    items: list[BuildRequest] = field(metadata={"of": BuildRequest})
+    seconds: float
+
+
+@_question("advance")
+@dataclass(frozen=True)
+class Advance(Message):
+    """Run the script up to this point and wait there: `Ready`."""
+
+    fork_at: ForkPoint = field(metadata={"of": ForkPoint})
+
+
+@_answer("ready")
+@dataclass(frozen=True)
+class Ready(Message):
+    """The server waits at "imports", or at an object. `unsound`: why forking here would not be sound, None if it is."""
+
+    position: str
+    unsound: str | None = None
+
+
+@_answer("forked")
+@dataclass(frozen=True)
+class Forked(Message):
+    """The trial runs in this process."""
+
+    id: int
+    pid: int
+
+
+@_answer("ended")
+@dataclass(frozen=True)
+class Ended(Message):
+    """The trial's process has ended; a negative code is the signal that killed it."""
+
+    id: int
+    code: int
+
+
+@_answer("resolved")
+@dataclass(frozen=True)
+class Resolved(Message):
+    """What the objects came to, in the order of the question."""
+
+    id: int
+    results: list[BuildAnswer] = field(metadata={"of": BuildAnswer})
+
+
+# ---------------------------------------------------------------------------------------------------------- events
+
+
+class Event(Message):
+    """What happened in a run."""
+
+    time = 0.0
+    """Seconds since the trial's process, or fork, began."""
+
+
+@_event("started")
+@dataclass(frozen=True)
+class Started(Event):
+    """The process of a trial has its files and handlers."""
+
+    pid: int
+
+
+@_event("prepared")
+@dataclass(frozen=True)
+class Prepared(Event):
+    """What the script set up before it imported the first library: variables, and entries of `sys.path`."""
+
+    variables: list[str]
+    path: list[str]
+
+
+@_event("config")
+@dataclass(frozen=True)
+class ConfigBuilt(Event):
+    """A configuration object is being built: what the user passed, and the defaults of the library's class.
+
+    `others`: what the user passed besides and a trial does not vary.
+    """
+
+    kind: str
+    index: int
+    cls: str
+    module: str
+    raw: dict[str, Encoded]
+    defaults: dict[str, Encoded]
+    types: dict[str, str]
+    others: list[str] = field(default_factory=list)
+
+
+@_event("resolved")
+@dataclass(frozen=True)
+class ConfigResolved(Event):
+    """What the library made of it."""
+
+    kind: str
+    index: int
+    values: dict[str, Encoded]
+
+
+@_event("invalid")
+@dataclass(frozen=True)
+class ConfigInvalid(Event):
+    """Or why it refused it."""
+
+    type: str
+    message: str
+    kind: str = ""
+    index: int = 0
+
+
+@_event("assigned")
+@dataclass(frozen=True)
+class Assigned(Event):
+    """The script has set a field of an object that was built: a setting like any other."""
+
+    kind: str
+    index: int
+    name: str
+    value: Encoded = None
+
+
+@_event("changed")
+@dataclass(frozen=True)
+class Changed(Event):
+    """A field was changed in a way that a trial cannot follow."""
+
+    kind: str
+    index: int
+    name: str
+    value: Encoded = None
+
+
+@_event("opened")
+@dataclass(frozen=True)
+class Opened(Event):
+    """A file was read ("r"), written ("w"), or imported ("m"; `path` is the module's source).
+
+    `stamp`: its time of change in ns, its size and its inode, if it was read.
+    """
+
+    path: str
+    mode: str
+    stamp: tuple[int, int, int] | None = None
+
+
+@_event("skipped")
+@dataclass(frozen=True)
+class Skipped(Event):
+    """A call that would have left this machine was answered here."""
+
+    call: str
+
+
+@_event("redirected")
+@dataclass(frozen=True)
+class Redirected(Event):
+    """What was to be saved at this path is in the trial's folder."""
+
+    path: str
+
+
+@_event("train_begin")
+@dataclass(frozen=True)
+class TrainBegin(Event):
+    """The training under study begins.
+
+    Attributes:
+        pid: of this process.
+        parent: of the process that started it.
+        first: whether it is the first process of the run.
+        args: index of the training config that the trainer got; None if it was not seen being built.
+        modelcfg: of the last one of its kind, and so for `peft`.
+        load: of the `from_pretrained` call that made the model.
+        world_size: processes that train together.
+        trainer: name of its class.
+        model: the same.
+        dtype: of the model, "" if it has none.
+        modules: those imported of the packages that take long.
+        simulated: what the script says of a fault that it simulates; None for honest ones.
+        environment: versions and devices.
+    """
+
+    pid: int | None = None
+    parent: int | None = None
+    first: bool = True
+    args: int | None = None
+    modelcfg: int | None = None
+    peft: int | None = None
+    load: int | None = None
+    world_size: int = 1
+    trainer: str = ""
+    model: str = ""
+    dtype: str = ""
+    modules: list[str] = field(default_factory=list)
+    simulated: str | None = None
+    environment: dict[str, object] = field(default_factory=dict)
+
+
+@_event("schedule")
+@dataclass(frozen=True)
+class Schedule(Event):
+    """How many optimizer steps the user's own run would have."""
+
+    max_steps: int | None = None
+
+
+@_event("non_finite_parameters")
+@dataclass(frozen=True)
+class NonFiniteParameters(Event):
+    """The first weight that holds a NaN or an infinity after this step."""
+
+    step: int
+    parameter: str
+
+
+@_event("train_end")
+@dataclass(frozen=True)
+class TrainEnd(Event):
+    """Training is over; `stopped`: by us, at the "horizon" or because of "non-finite parameters"."""
+
+    steps: int
+    stopped: str = ""
+
+
+@_event("exception")
+@dataclass(frozen=True)
+class Raised(Event):
+    """An exception that nothing has caught.
+
+    Attributes:
+        type: name of its class.
+        message: its text.
+        frames: of the stack, outermost first.
+        module: where its class is defined.
+        phase: "before training" or "training".
+        final: whether it ends the run.
+        computing: the module of the model that was being computed; only with instruments.
+    """
+
+    type: str
+    message: str
+    frames: list[Frame]
+    module: str = ""
+    phase: str = ""
+    final: bool = False
+    computing: str = ""
+
+
+@_event("exit")
+@dataclass(frozen=True)
+class Exited(Event):
+    """The script has called `sys.exit` in its training."""
+
+    code: int
+    phase: str = "training"
+
+
+@_event("script_end")
+@dataclass(frozen=True)
+class ScriptEnd(Event):
+    """The interpreter ends in an orderly way."""
+
+
+@_event("over")
+@dataclass(frozen=True)
+class Over(Event):
+    """The training, in a process that the script started, has ended with this code. Written by `lineage`."""
+
+    code: int
+
+
+@_event("unwatched")
+@dataclass(frozen=True)
+class Unwatched(Event):
+    """A process of the run has loaded torch without a probe, and was ended. Written by the tool's reaper."""
+
+    command: str
+    pid: int = 0
+
+
+# Of `inspection`.
+
+
+@_event("arrived")
+@dataclass(frozen=True)
+class Arrived(Event):
+    """A process of the command runs here: what its collectors say of the environment."""
+
+    environment: dict[str, object]
+    world_size: int
+    rank: int = 0
+    local_rank: int = 0
+    host: str = ""
+
+
+@_event("stopped")
+@dataclass(frozen=True)
+class Stopped(Event):
+    """It has come to where it was to be ended. `trained_dtype`: of the weights that the trainer was given."""
+
+    args: int | None = None
+    trained_dtype: str | None = None
+
+
+# Of `instruments`; `step` is the optimizer step, counted from 1.
+
+
+@dataclass(frozen=True)
+class LastOperation:
+    """What was being computed when a process died, as `PLACE_FILE` has it."""
+
+    module: str = ""
+    operation: str = ""
+    step: int | None = None
+
+
+@_event("instruments")
+@dataclass(frozen=True)
+class InstrumentsOn(Event):
+    """The instruments for this kind of failure are on."""
+
+    step: int
+    kind: str
+
+
+@_event("no_instrument")
+@dataclass(frozen=True)
+class NoInstrument(Event):
+    """One of them is not to be had."""
+
+    name: str
+    error: str
+
+
+@_event("operation")
+@dataclass(frozen=True)
+class Operation(Event):
+    """An operation made "nan" or "inf" out of finite numbers.
+
+    `backward` names its node in the backward pass, `forward` are the lines of the forward pass that it belongs to.
+    """
+
+    step: int
+    operation: str
+    what: str
+    module: str = ""
+    frames: list[Frame] = field(default_factory=list)
+    backward: str = ""
+    forward: list[str] = field(default_factory=list)
+
+
+@_event("overflow")
+@dataclass(frozen=True)
+class Overflow(Event):
+    """A module with a non-finite output or weight, in the words of `DebugUnderflowOverflow`."""
+
+    step: int
+    module: str
+    variables: list[str]
+
+
+@_event("gradient")
+@dataclass(frozen=True)
+class Gradient(Event):
+    """The first weight whose gradient is not finite."""
+
+    step: int
+    parameter: str
+    what: str
+
+
+@_event("update")
+@dataclass(frozen=True)
+class Update(Event):
+    """What a step of the optimizer did to the weights.
+
+    Attributes:
+        step: of the training.
+        optimizer: its class.
+        parameter: the weight that moved furthest for its size; None if none moved.
+        relative: so far.
+        broken: the first weight that is not finite any more, if there is one.
+        broken_count: how many are not.
+        operation: that moved it (the broken one, else the furthest) most.
+        frames: of that operation.
+    """
+
+    step: int
+    optimizer: str
+    parameter: str | None = None
+    relative: float = 0.0
+    broken: list[str] = field(default_factory=list)
+    broken_count: int = 0
+    operation: str = ""
+    frames: list[Frame] = field(default_factory=list)
+
+
+@_event("native")
+@dataclass(frozen=True)
+class NativeStack(Event):
+    """gdb has written the native stack, of so many frames."""
+
+    frames: int
+
+
+def event_row(event: Event, seconds: float) -> dict[str, object]:
+    """The one writer: an event as a line's data; `seconds` since the trial began."""
+    return {"event": event.tag, "time": round(seconds, 4), **to_json(event)}
+
+
+def read_event(row: object) -> Event | None:
+    """The one reader, for the tool: an event of a line's data; None for what is none, or of an unknown kind."""
+    if not isinstance(row, dict) or not _fits(row.get("time", 0.0), float):
+        return None
+    tag = row.get("event")
+    cls = EVENTS.get(tag) if isinstance(tag, str) else None
+    if cls is None:
+        return None
+    given = {one.name: row[one.name] for one in fields(cls) if row.get(one.name) is not None}
+    hints = _hints(cls)
+    if not all(_fits(value, hints[name]) for name, value in given.items()):
+        return None
+    try:
+        found = cls(**given)
+    except TypeError:  # something is missing
+        return None
+    object.__setattr__(found, "time", row.get("time", 0.0))
+    return found
+
+
+@functools.cache
+def _hints(cls):
+    import typing  # the probe only writes
+
+    return typing.get_type_hints(cls)
+
+
+def _fits(value, hint):
+    """Whether a value that was JSON is of an annotated type."""
+    import types
+    import typing
+
+    kind, parts = typing.get_origin(hint), typing.get_args(hint)
+    if kind in (typing.Union, getattr(types, "UnionType", None)):
+        return any(_fits(value, part) for part in parts)
+    if kind is list:
+        return isinstance(value, list) and all(_fits(item, parts[0]) for item in value)
+    if kind is tuple:
+        return isinstance(value, list) and len(value) == len(parts) and all(map(_fits, value, parts))
+    if kind is dict:
+        return isinstance(value, dict) and all(_fits(item, parts[1]) for item in value.values())
+    if hint in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if hint is float else hint)
