@@ -12,7 +12,7 @@ import typing
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.probe import lineage, protocol
@@ -68,6 +68,7 @@ def values(hint: object) -> st.SearchStrategy:
 
 
 @pytest.mark.parametrize("cls", EVENTS.values(), ids=EVENTS)
+@settings(deadline=None, max_examples=20)
 @given(data=st.data())
 def test_every_event_is_read_back_as_it_was_written(cls: type[Event], data: st.DataObject) -> None:
     event = data.draw(messages(cls))
@@ -76,6 +77,7 @@ def test_every_event_is_read_back_as_it_was_written(cls: type[Event], data: st.D
 
 
 @pytest.mark.parametrize("family", [ORDERS, QUESTIONS, ANSWERS])
+@settings(deadline=None, max_examples=20)
 @given(data=st.data())
 def test_orders_questions_and_answers_come_across(family: dict[str, type], data: st.DataObject) -> None:
     for cls in family.values():
