@@ -58,7 +58,7 @@ class Script:
     def by_hand(self) -> str:
         """The command for a shell; where it had a secret, whoever runs it puts that into a variable."""
         words, flag = [shlex.quote(self.python), shlex.quote(str(self.path))], ""
-        for own, shown in zip(self.arguments, self.shown_arguments):
+        for own, shown in zip(self.arguments, self.shown_arguments, strict=True):
             if own == shown:
                 words.append(shlex.quote(own))
             else:

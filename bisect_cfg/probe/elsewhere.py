@@ -91,7 +91,7 @@ def _active():
     if state.began:
         return True
     trainer = lineage.trainer()
-    return trainer is not None and os.path.exists("/proc/%d" % trainer)
+    return trainer is not None and os.path.exists(f"/proc/{trainer}")
 
 
 def _is_path(value):

@@ -60,7 +60,7 @@ def _arrive():
         return
     rank = _number(_RANK, 0)
     _state["world"] = _number(_WORLD, 1)
-    folder = os.path.join(orders.folder, "rank-%d" % rank)
+    folder = os.path.join(orders.folder, f"rank-{rank}")
     os.makedirs(folder, exist_ok=True)
     record.open_folder(folder)
     for name, value in orders.restore.items():
@@ -70,7 +70,7 @@ def _arrive():
             os.environ[name] = value
     found = {}
     for number, path in enumerate(orders.collectors):
-        spec = importlib.util.spec_from_file_location("_bisect_cfg_collector_%d" % number, path)
+        spec = importlib.util.spec_from_file_location(f"_bisect_cfg_collector_{number}", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         if hasattr(module, "installed"):

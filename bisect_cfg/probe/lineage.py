@@ -53,7 +53,7 @@ def begin(folder):
     `folder`."""
     state.root, state.folder = os.getpid(), folder
     state.followed = "BISECT_CFG_STUDY" in os.environ
-    hand_down("%s%d:%s" % (STARTED[0 if state.followed else 1], state.root, folder))
+    hand_down(f"{STARTED[0 if state.followed else 1]}{state.root}:{folder}")
 
 
 def join(value):
@@ -236,7 +236,7 @@ def claim():
             known = trainer()
             if known == os.getpid():
                 return True
-            if known is None or os.path.exists("/proc/%d" % known):
+            if known is None or os.path.exists(f"/proc/{known}"):
                 return False
             os.unlink(path)  # repeated by hand: of the time before
             continue
@@ -253,14 +253,14 @@ def _noticed(pid, status):
     training = trainer()
     if training is None or training == os.getpid():
         return
-    if training == pid or not os.path.exists("/proc/%d" % training):
+    if training == pid or not os.path.exists(f"/proc/{training}"):
         over(os.waitstatus_to_exitcode(status))
 
 
 def over(code):
     """The training has ended with `code`: say so and wait here for the end of the run; nothing else happens any
     more."""
-    line = '{"event": "over", "code": %d}\n' % code
+    line = f'{{"event": "over", "code": {code}}}\n'
     handle = os.open(
         os.path.join(state.folder, "events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
     )

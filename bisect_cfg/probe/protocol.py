@@ -82,7 +82,7 @@ def from_json(cls, data):
         TypeError: something is missing, or is no mapping.
     """
     if not isinstance(data, dict):
-        raise TypeError("%s: not an object" % cls.__name__)
+        raise TypeError(f"{cls.__name__}: not an object")
     found = {}
     for one in fields(cls):
         if one.name in data:

@@ -122,7 +122,7 @@ def _repository(module, name, kind):
     """The address of a repository as the hub would give it: always with a namespace, which the real hub fills in."""
     kinds = {"dataset": "datasets/", "space": "spaces/"}
     name = "/".join(["user", *str(name).strip("/").split("/")][-2:])
-    return module.RepoUrl("https://huggingface.co/%s%s" % (kinds.get(kind, ""), name))
+    return module.RepoUrl(f"https://huggingface.co/{kinds.get(kind, '')}{name}")
 
 
 def _commit(module, given):
@@ -131,7 +131,7 @@ def _commit(module, given):
         repository = _repository(module, given.get("repo_id") or "name", given.get("repo_type"))
         commit = "0" * 40
         return module.CommitInfo(
-            commit_url="%s/commit/%s" % (repository, commit),
+            commit_url=f"{repository}/commit/{commit}",
             commit_message=given.get("commit_message") or "",
             commit_description=given.get("commit_description") or "",
             oid=commit,

@@ -9,7 +9,7 @@ begins to train (`claim`). The others, forked or started anew, write into files 
 their process id.
 """
 
-from . import lineage, protocol
+from . import lineage, protocol, secrets
 from .held import json, open, os, time
 
 _state = {"folder": None, "start": time.time(), "process": None, "first": None}
@@ -59,7 +59,7 @@ def claim():
 
 
 def _own(name):
-    return os.path.join("children", "%d-%s" % (os.getpid(), name))
+    return os.path.join("children", f"{os.getpid()}-{name}")
 
 
 def _append(name, row):
@@ -68,7 +68,10 @@ def _append(name, row):
     if not ours():
         name = _own(name)
         os.makedirs(os.path.join(_state["folder"], "children"), 0o700, exist_ok=True)
-    _write(name, (json.dumps(row) + "\n").encode())
+    line = json.dumps(row)
+    if secrets.holds_known(line):
+        line = json.dumps(secrets.scrub_texts(row))
+    _write(name, (line + "\n").encode())
 
 
 def _write(name, lines):

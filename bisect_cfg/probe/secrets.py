@@ -7,7 +7,7 @@ none. Used on both sides of the process border: the probe encodes a secret as ``
 the tool writes and prints texts through `scrub`.
 """
 
-from .held import os, re
+from .held import json, open, os, re
 
 HIDDEN = "***"
 
@@ -28,14 +28,22 @@ _VOCABULARY = re.compile(
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.-]{12,}")
 
 # Forms that issuers gave their keys: Hugging Face, OpenAI and others (sk-), GitHub, GitLab, Slack, AWS, Google,
-# signed web tokens, private keys. Lower-case words after "hf_" are modules (hf_argparser), not keys.
-_SHAPES = re.compile(
-    r"\bhf_(?:[A-Za-z0-9]{16,}|(?=[A-Za-z0-9]*[A-Z0-9])[A-Za-z0-9]{6,})\b"
-    r"|\bsk-[A-Za-z0-9_-]{16,}|\bgh[opsu]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}"
-    r"|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{35}"
-    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?"
-)
+# signed web tokens, private keys. Lower-case words after "hf_" are modules (hf_argparser), not keys. Each form begins
+# with letters, and what may not stand before them comes after: so they are found a hundred times as quickly.
+_SHAPES = tuple(
+    re.compile(f"{begin}(?<!\\w{begin}){rest}")
+    for begin, rest in (
+        ("hf_", r"(?:[A-Za-z0-9]{16,}|(?=[A-Za-z0-9]*[A-Z0-9])[A-Za-z0-9]{6,})\b"),
+        ("sk-", r"[A-Za-z0-9_-]{16,}"),
+        ("gh[opsu]_", r"[A-Za-z0-9]{20,}"),
+        ("github_pat_", r"\w{20,}"),
+        ("glpat-", r"[\w-]{16,}"),
+        ("xox[abprs]-", r"[\w-]{10,}"),
+        ("AKIA", r"[0-9A-Z]{16}\b"),
+        ("AIza", r"[\w-]{35}"),
+        ("eyJ", r"[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
+    )
+) + (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?"),)
 _BEARER = re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}")
 
 # What stands before the @ of an address: a user's name may stay, a password or a lone token may not.
@@ -53,12 +61,27 @@ _ASSIGNED = re.compile(
 )
 _NO_VALUE = ("none", "null", "true", "false", "str", "bool", "int", "optional", "any", "")
 
-_known = set()
+_known = set()  # as they are, and as JSON has them
 _SHORTEST_KNOWN = 6  # shorter values would also be hidden where they are ordinary words
 _SHORTEST_OF_ENVIRONMENT = 8  # the same for values that are no settings of the training
 
 # What a line of a log has in it where `scrub` could find something that neither its form nor its value gives away.
-_TELLING = re.compile(r"(?i)token|api_?-?key|secret|passw|passphrase|credential|_key|bearer|authorization|://")
+_TELLING = (
+    "token",
+    "apikey",
+    "api-key",
+    "_key",
+    "_-key",
+    "secret",
+    "passw",
+    "passphrase",
+    "credential",
+    "bearer",
+    "authorization",
+    "://",
+)
+_READ_BYTES = 1 << 20  # scripts and configurations are read so far; longer ones are data
+_CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".env", ".sh")
 _PIECE = 4096  # characters; a longer line (a progress bar, a dump) is looked at in pieces
 
 
@@ -84,7 +107,7 @@ def hides(name, value):
 def know(value):
     """Remember a value that was seen to be a secret, so that `scrub` finds it in texts."""
     if isinstance(value, str) and len(value) >= _SHORTEST_KNOWN:
-        _known.add(value)
+        _known.update((value, json.dumps(value)[1:-1]))
 
 
 def know_environment(environment):
@@ -95,6 +118,32 @@ def know_environment(environment):
     for name, value in environment.items():
         if len(value) >= _SHORTEST_OF_ENVIRONMENT and hides(name, value) and not os.path.exists(value):
             know(value)
+
+
+def know_command(command):
+    """Remember the secrets that a run is given: by its environment, by its arguments, by the script and by the files
+    that configure it.
+
+    Args:
+        command: the script and its arguments.
+    """
+    know_environment(os.environ)
+    mask_arguments(command[1:])
+    for number, argument in enumerate(command):
+        for path in (argument, argument.partition("=")[2]):
+            if number == 0 or path.endswith(_CONFIGURATIONS):
+                _know_file(path, code=number == 0)
+
+
+def _know_file(path, code):
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read(_READ_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return
+    for line in text.split("\n"):
+        for start in range(0, min(len(line), 16 * _PIECE), _PIECE):  # the pattern is slow on long words
+            know_text(line[start : start + _PIECE], code)
 
 
 def know_text(text, code=False):
@@ -114,9 +163,20 @@ def know_text(text, code=False):
             know(bare)
 
 
-def holds_known(text):
-    """Whether a text has in it a secret that is known, or that its form gives away."""
-    return any(value in text for value in _known) or _SHAPES.search(text) is not None
+def holds_known(line):
+    """Whether a line of JSON has in it a secret that is known, or that its form gives away."""
+    if any(value in line for value in _known):
+        return True
+    line = line.replace("\\n", " ").replace("\\t", " ")  # else the letter would belong to what comes after
+    return any(shape.search(line) for shape in _SHAPES)
+
+
+def _without_keys(text):
+    for value in sorted(_known, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    for shape in _SHAPES:
+        text = shape.sub(HIDDEN, text)
+    return text
 
 
 def scrub_texts(value):
@@ -134,12 +194,10 @@ def scrub_log(text):
     What is told by its name is looked for in lines that have such a name, in pieces of a few thousand characters: the
     pattern begins anew at each character of a word.
     """
-    for value in sorted(_known, key=len, reverse=True):
-        text = text.replace(value, HIDDEN)
-    text = _SHAPES.sub(HIDDEN, text)
-    lines = text.split("\n")
+    lines = _without_keys(text).split("\n")
     for number, line in enumerate(lines):
-        if _TELLING.search(line):
+        lower = line.lower()
+        if any(word in lower for word in _TELLING):
             lines[number] = "".join(map(scrub, _pieces(line)))
     return "\n".join(lines)
 
@@ -156,9 +214,7 @@ def _pieces(line):
 
 def scrub_value(text):
     """A text without the keys and addresses' passwords that it holds; names in it say nothing."""
-    for value in sorted(_known, key=len, reverse=True):
-        text = text.replace(value, HIDDEN)
-    text = _SHAPES.sub(HIDDEN, text)
+    text = _without_keys(text)
     if "://" in text:
         text = _PARAMETER.sub(_parameter, _USERINFO.sub(_address, text))
     return _BEARER.sub(lambda match: match.group(1) + HIDDEN, text)
@@ -205,12 +261,12 @@ def _address(match):
     password = match.group("password")
     if password is None:  # https://TOKEN@host
         return match.group("scheme") + HIDDEN + "@"
-    return "%s%s:%s@" % (match.group("scheme"), match.group("user"), HIDDEN)
+    return match.group("scheme") + match.group("user") + ":" + HIDDEN + "@"
 
 
 def _parameter(match):
     before, name, value = match.groups()
-    return "%s%s=%s" % (before, name, HIDDEN if hides(name, value) else value)
+    return before + name + "=" + (HIDDEN if hides(name, value) else value)
 
 
 def _assigned(match):

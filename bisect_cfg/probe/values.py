@@ -70,7 +70,7 @@ def decode(value, own=None):
     """
     if isinstance(value, list):
         theirs = own if isinstance(own, (list, tuple)) and len(own) == len(value) else [None] * len(value)
-        return [decode(item, other) for item, other in zip(value, theirs)]
+        return list(map(decode, value, theirs))
     if isinstance(value, dict):
         if "$secret" in value:
             return value["$secret"] if own is None else own

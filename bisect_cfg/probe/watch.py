@@ -245,10 +245,8 @@ def first_non_finite(model):
     finite = torch.isfinite(torch.stack([total.to(device) for total in totals]))
     if bool(finite.all()):
         return None
-    for name, tensor, good in zip(names, tensors, finite.tolist()):
-        if not good and not bool(torch.isfinite(tensor).all()):
-            return name
-    return None
+    suspects = [place for place, good in enumerate(finite.tolist()) if not good]
+    return next((names[place] for place in suspects if not bool(torch.isfinite(tensors[place]).all())), None)
 
 
 def _callback_class(module):

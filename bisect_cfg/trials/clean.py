@@ -15,15 +15,11 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.jsonfile import private
 from bisect_cfg.probe import secrets
 from bisect_cfg.probe.elsewhere import FOLDER as ELSEWHERE
+from bisect_cfg.probe.protocol import STACKS_FILE, Event
+from bisect_cfg.trials.files import Tail
 
 BLOCK = 4 << 20
 """Bytes of a text that are held at once."""
-
-SCRIPT_BYTES = 1 << 20
-"""Scripts and configurations are read so far for the secrets in them; longer ones are data."""
-
-CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".env", ".sh")
-"""Files named on a command line that configure a run, and so may have its secrets."""
 
 KEPT_BYTES = 256 << 20
 """What a trial's callbacks saved is kept up to this size, for whoever wants to look; models of each trial would fill
@@ -38,36 +34,26 @@ class Cleaner:
     """
 
     def __init__(self, script: Script) -> None:
-        secrets.know_environment(os.environ)
-        secrets.mask_arguments(script.arguments)
-        paths = [Path(value) for argument in script.arguments for value in (argument, argument.partition("=")[2])]
-        _learn(Path(script.path), code=True)
-        for path in paths:
-            if path.suffix in CONFIGURATIONS:
-                _learn(path, code=False)
+        secrets.know_command([str(script.path), *script.arguments])
 
-    def clean(self, folder: Path) -> None:
+    def clean(self, folder: Path, events: Tail[Event] | None = None) -> None:
         """Take secrets out of the log and the traces of the run in `folder`, and models out of its output.
 
         Nothing is raised: on a full disk a text that cannot be written anew is emptied instead.
+
+        Args:
+            folder: of the run.
+            events: as they were read along: each line was looked at then. The probe masks what it knows before it
+                writes, so that they hardly ever have to be written anew.
         """
-        for name in ("log.txt", "stacks.txt"):
+        for name in ("log.txt", STACKS_FILE):
             _rewrite(folder / name, secrets.scrub_log)
-        for path in (folder / "events.jsonl", *sorted(folder.glob("children/*.jsonl"))):
+        traces = [] if events is None or events.clean else [events.path]
+        for path in (*traces, *sorted(folder.glob("children/*.jsonl"))):
             _rewrite(path, _scrub_rows)
         with contextlib.suppress(OSError):
             if _size(folder / ELSEWHERE) > KEPT_BYTES:
                 shutil.rmtree(folder / ELSEWHERE, ignore_errors=True)
-
-
-def _learn(path: Path, code: bool) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        if path.is_file():
-            with path.open("rb") as stream:
-                text = stream.read(SCRIPT_BYTES).decode("utf-8", "replace")
-            for line in text.split("\n"):
-                for start in range(0, min(len(line), 65536), 4096):  # the pattern is slow on long words
-                    secrets.know_text(line[start : start + 4096], code)
 
 
 def _scrub_rows(text: str) -> str:

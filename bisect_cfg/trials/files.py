@@ -52,6 +52,14 @@ class Tail(Generic[T]):
         self.rows: list[T] = []
         self._read_row = read_row
         self._position = 0
+        self._held_secret = False
+
+    @property
+    def clean(self) -> bool:
+        """Whether no line of the file holds a secret that is known, as far as it was read; that must be all of it."""
+        with contextlib.suppress(OSError):
+            return not self._held_secret and self.path.stat().st_size == self._position
+        return True
 
     def read(self) -> bool:
         """Take in what has been added; whether there was anything."""
@@ -65,12 +73,12 @@ class Tail(Generic[T]):
         self._position += end
         new = data[:end].split(b"\n")[:-1]
         for line in new:
+            secret = holds_known(line.decode("utf-8", "replace"))  # the probe masks what it knows, others do not
+            self._held_secret |= secret
             # Cut short by a full disk, or written by somebody else: the other lines still count.
             with contextlib.suppress(ValueError, RecursionError):
                 plain = json.loads(line)
-                if holds_known(line.decode("utf-8", "replace")):  # of an argument, say: the probe does not know them
-                    plain = scrub_texts(plain)
-                row = self._read_row(plain)
+                row = self._read_row(scrub_texts(plain) if secret else plain)
                 if row is not None:
                     self.rows.append(row)
         return bool(new)

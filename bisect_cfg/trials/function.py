@@ -178,8 +178,8 @@ def result_of_answer(answer: Any) -> TrialResult:
     if isinstance(answer, bool) or type(answer).__name__ in ("bool_", "bool"):  # numpy's bool as well
         return TrialResult(Outcome.PASS) if answer else TrialResult(Outcome.FAIL, "fail", "the trial returned False")
     text = (
-        f"trial(configuration) returned {_short(answer)} ({type(answer).__name__}); it must return an Outcome, True (pass), "
-        "False (fail), None (neither) or a TrialResult, or raise an exception to fail"
+        f"trial(configuration) returned {_short(answer)} ({type(answer).__name__}); it must return an Outcome, True "
+        "(pass), False (fail), None (neither) or a TrialResult, or raise an exception to fail"
     )
     return TrialResult(Outcome.UNRESOLVED, UNUSABLE, text)
 
@@ -479,7 +479,9 @@ def identity_of(function: Callable[..., Any]) -> dict[str, str]:
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None) or getattr(getattr(type(function), "__call__", None), "__code__", None)
+    if not hasattr(function, "__code__"):  # an object that can be called
+        function = type(function).__call__
+    code = getattr(function, "__code__", None)
     if code is None:
         return {}
     return {f"trial function (Python {sys.version_info.major}.{sys.version_info.minor})": digest(_parts(code))}

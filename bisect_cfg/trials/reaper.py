@@ -430,7 +430,7 @@ class _Process:
         output, *kept = [fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, free) for handle in handles]
         writes_now = fcntl.fcntl(writes, fcntl.F_DUPFD_CLOEXEC, free)
         nothing = fcntl.fcntl(os.open(os.devnull, os.O_RDONLY), fcntl.F_DUPFD_CLOEXEC, free)
-        for source, target in ((nothing, 0), (output, 1), (output, 2), *zip(kept, numbers)):
+        for source, target in ((nothing, 0), (output, 1), (output, 2), *zip(kept, numbers, strict=True)):
             os.dup2(source, target)
         environment = {_bytes(name): _bytes(value) for name, value in message["environment"]}
         command = [_bytes(word) for word in message["command"]]

@@ -158,6 +158,7 @@ class ScriptRunner:
         self.checks.save()
         self.starts.close()
         self._reaper.close()
+        self._cleaner.clean(self.starts.folder)
 
     def interrupt(self) -> None:
         """End the running trials: on Ctrl-C, or because their results are not needed. None starts before `go_on`."""
@@ -337,7 +338,7 @@ class ScriptRunner:
         traces.read()
         traces.adopt()
         shorten(folder / "log.txt")
-        self._cleaner.clean(folder)
+        self._cleaner.clean(folder, traces.events)
         if self._inputs is not None:  # it may have changed before the script was read: then this is no evidence
             self._inputs.after_run(traces)
             self._inputs.check()

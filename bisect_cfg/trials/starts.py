@@ -66,13 +66,15 @@ class Starts:
         level: at which trials start.
         capture: what the first run has shown of the script; None before.
         seconds: that the first run took to get to its training; 0 before.
+        folder: of the server, with its log.
     """
 
     def __init__(self, script: Script, folder: Path, reaper: Reaper, interrupted: threading.Event) -> None:
         self.level = "cold"
         self.capture: Capture | None = None
         self.seconds = 0.0
-        self._script, self._folder, self._reaper, self._interrupted = script, folder, reaper, interrupted
+        self.folder = folder / "server"
+        self._script, self._reaper, self._interrupted = script, reaper, interrupted
         self._server: TrialServer | None = None
         self._stands_at = ""  # the level that the server is of, or PREPARING
         self._lock = threading.RLock()
@@ -141,7 +143,7 @@ class Starts:
                     if reason is not None:
                         raise InputError(
                             f"The process in which configurations are checked cannot be started: {reason}.",
-                            f"Its log is {self._folder / 'server' / 'log.txt'}.",
+                            f"Its log is {self.folder / 'log.txt'}.",
                         )
                 server = self._server
             try:
@@ -182,9 +184,8 @@ class Starts:
         return None
 
     def _new_server(self, modules: Sequence[str]) -> TrialServer:
-        folder = self._folder / "server"
-        make_folder(folder)
-        orders_path = folder / ORDERS_FILE
+        make_folder(self.folder)
+        orders_path = self.folder / ORDERS_FILE
         environment, restore = probe_environment(os.environ, orders_path)
         command = self._script.command
         if self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train

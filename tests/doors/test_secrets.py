@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bisect_cfg.capture.script import Script
 from bisect_cfg.probe import values
 from bisect_cfg.probe.secrets import HIDDEN, hides, is_secret_name, mask, mask_arguments, scrub
 
@@ -121,6 +122,60 @@ def test_what_a_script_prints_is_kept_without_secrets(tool, level):
     assert f"given {HIDDEN} and {HIDDEN} and {HIDDEN}" in log and f"refused: {HIDDEN} / {HIDDEN}" in log
     assert "x" * 100000 in log and f"https://me:{HIDDEN}@host/simple - DB_PASSWORD='{HIDDEN}' eos_token=<eos>" in log
     assert str(tool.folder) in log
+
+
+@pytest.mark.parametrize("level", ["config", "cold"])
+def test_events_are_written_without_secrets(tool, level):
+    """Already as the probe writes them: what a run has told so far is read while it goes on."""
+    write_script(
+        tool,
+        PRINTS.replace(
+            "def step",
+            """open(given + ".txt", "w").close()
+    import shutil
+    if not os.path.exists("seen.jsonl"):
+        shutil.copy("s/trials/0/events.jsonl", "seen.jsonl")
+    def step""",
+        ),
+    )
+    tool.environment["WANDB_API_KEY"] = "0f" * 20
+    said = tool("bisect", "train.py", "--study", "s", "--start", level, "--no-recommend", "--", "--token", FLAG)
+    assert said.status == 0, said.all
+    seen = (tool.folder / "seen.jsonl").read_text()
+    assert FLAG not in seen and f'"{tool.folder}/{HIDDEN}.txt"' in seen
+
+
+def test_an_event_that_others_wrote_is_masked_as_it_is_read_and_then_in_its_file(tmp_path):
+    from bisect_cfg.probe import secrets
+    from bisect_cfg.trials.clean import Cleaner
+    from bisect_cfg.trials.files import Traces
+
+    (tmp_path / "train.py").write_text("api_key = 'a-key of the script'\n")
+    cleaner = Cleaner(Script(tmp_path / "train.py", ("--token", FLAG)))
+    path = tmp_path / "events.jsonl"
+    for text in (FLAG, "a-key of the script", "first\nhf_TokenOfAMessage012345", "x -----BEGIN RSA PRIVATE KEY-----ab"):
+        path.write_text(json.dumps({"event": "unwatched", "command": f"run {text}"}) + "\n")
+        traces = Traces.of(tmp_path)
+        traces.read()
+        assert HIDDEN in traces.events.rows[0].command and text not in traces.events.rows[0].command
+        assert not traces.events.clean
+        cleaner.clean(tmp_path, traces.events)
+        assert text not in path.read_text() and HIDDEN in path.read_text()
+        again = Traces.of(tmp_path)
+        again.read()
+        assert again.events.clean
+    path.write_text(path.read_text() + FLAG)  # a full disk has cut a line short
+    again.read()
+    assert not again.events.clean
+    assert not secrets.holds_known('{"event": "started"}')
+
+
+def test_the_log_of_a_server_is_kept_without_secrets(tool):
+    write_script(tool, PRINTS)
+    tool.environment["WANDB_API_KEY"] = "0f" * 20
+    said = tool("bisect", "train.py", "--study", "s", "--start", "config", "--no-recommend", "--", "--token", FLAG)
+    log = (tool.folder / "s/server/log.txt").read_text()
+    assert said.status == 0 and f"given {HIDDEN}" in log and FLAG not in log
 
 
 @pytest.mark.training
