@@ -13,9 +13,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-Configuration = Mapping[str, Any]
+Value = object
+"""Of a setting: whatever the library takes for it."""
+
+Configuration = Mapping[str, Value]
 """Dotted name -> value, e.g. ``{"args.learning_rate": 5e-6, "model.dtype": "float16"}``."""
 
 Subset = frozenset[str]
@@ -88,11 +90,11 @@ class Factor:
     """A name on which the good and the bad configuration differ, with its two levels."""
 
     name: str
-    good: Any
-    bad: Any
+    good: Value
+    bad: Value
 
 
-def equal(left: Any, right: Any) -> bool:
+def equal(left: Value, right: Value) -> bool:
     """Whether two values are the same setting. NaN equals NaN; ``1`` equals ``1.0``, but ``True`` is not ``1``."""
     if isinstance(left, bool) is not isinstance(right, bool):
         return False
@@ -109,7 +111,7 @@ def difference(good: Configuration, bad: Configuration) -> tuple[Factor, ...]:
     return tuple(Factor(name, low, high) for name, low, high in pairs if not equal(low, high))
 
 
-def configuration_of(subset: Iterable[str], good: Configuration, bad: Configuration) -> dict[str, Any]:
+def configuration_of(subset: Iterable[str], good: Configuration, bad: Configuration) -> dict[str, Value]:
     """The configuration in which the factors of `subset` are bad and everything else is good."""
     chosen = set(subset)
     names = [*bad, *(name for name in good if name not in bad)]

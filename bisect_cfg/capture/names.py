@@ -8,17 +8,17 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import parameter, successors
 from bisect_cfg.probe.secrets import hides, mask
 
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
 
-Assignment = str | tuple[str, Any]
+Assignment = str | tuple[str, Value]
 """A setting as given: ``"name=value"`` from the command line, (name, value) from Python."""
 
 
@@ -52,7 +52,7 @@ def number_of(text: str) -> int | float | None:
     return number
 
 
-def finite_number(text: Any, lowest: float = -math.inf, highest: float = math.inf, above: bool = False) -> float:
+def finite_number(text: object, lowest: float = -math.inf, highest: float = math.inf, above: bool = False) -> float:
     """A finite number within bounds, for the options of both doors.
 
     Args:
@@ -74,8 +74,9 @@ def finite_number(text: Any, lowest: float = -math.inf, highest: float = math.in
 
 
 _COMPLAINTS = re.compile(
-    r"unexpected keyword|unrecognized argument|not used by|no attribute|no such option|unknown (?:field|key|argument|option)"
-    r"|not a valid|is not (?:supported|recognized|accepted)|deprecated|was removed|invalid (?:key|argument|field)",
+    r"unexpected keyword|unrecognized argument|not used by|no attribute|no such option"
+    r"|unknown (?:field|key|argument|option)|not a valid|is not (?:supported|recognized|accepted)"
+    r"|deprecated|was removed|invalid (?:key|argument|field)",
     re.IGNORECASE,
 )
 """How libraries and parsers say that they do not know a name. Elsewhere in a log it says nothing (`dtype`)."""
@@ -92,7 +93,7 @@ def outdated_in(text: str) -> str:
     return ""
 
 
-def check_name(name: str, known: Mapping[str, Any], source: str, preferred: Sequence[str] = ()) -> None:
+def check_name(name: str, known: Mapping[str, object], source: str, preferred: Sequence[str] = ()) -> None:
     """Make sure that a name exists.
 
     Args:
@@ -116,7 +117,7 @@ def check_name(name: str, known: Mapping[str, Any], source: str, preferred: Sequ
     raise InputError(f"{source} names {name}, which this version does not know.", advice)
 
 
-def convert(name: str, value: Any, kind: str) -> tuple[Any, str]:
+def convert(name: str, value: Value, kind: str) -> tuple[Value, str]:
     """Bring a value to the type of its field.
 
     YAML 1.1 reads ``1e-6`` (no dot) as text; a number is meant, and is taken, with a remark.
@@ -155,7 +156,7 @@ def convert(name: str, value: Any, kind: str) -> tuple[Any, str]:
     return result, f"{name}: {value} is text to YAML 1.1; read as the number {result!r}."
 
 
-def parse_value(text: str) -> Any:
+def parse_value(text: str) -> Value:
     """A value as typed on the command line: number, true/false, none, JSON or YAML list/dict, otherwise text.
 
     Raises:
@@ -173,7 +174,7 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def parse_assignment(given: Assignment, option: str) -> tuple[str, Any]:
+def parse_assignment(given: Assignment, option: str) -> tuple[str, Value]:
     """One setting as it was given, its name without ``args.``.
 
     Raises:
@@ -201,13 +202,13 @@ def parse_assignment(given: Assignment, option: str) -> tuple[str, Any]:
     return name, value
 
 
-def parse_assignments(given: Iterable[Assignment], option: str) -> dict[str, Any]:
+def parse_assignments(given: Iterable[Assignment], option: str) -> dict[str, Value]:
     """All settings of one option.
 
     Raises:
         InputError: a name is given twice, with different values.
     """
-    result: dict[str, Any] = {}
+    result: dict[str, Value] = {}
     for one in given:
         name, value = parse_assignment(one, option)
         if name in result and not (type(result[name]) is type(value) and result[name] == value):
@@ -218,7 +219,7 @@ def parse_assignments(given: Iterable[Assignment], option: str) -> dict[str, Any
     return result
 
 
-def parse_pins(given: Iterable[Assignment]) -> dict[str, Any]:
+def parse_pins(given: Iterable[Assignment]) -> dict[str, Value]:
     """The settings of --pin.
 
     Raises:
@@ -235,7 +236,7 @@ def parse_pins(given: Iterable[Assignment]) -> dict[str, Any]:
     return pins
 
 
-def read_good(given: Iterable[Assignment], beside: Path | None = None) -> dict[str, Any]:
+def read_good(given: Iterable[Assignment], beside: Path | None = None) -> dict[str, Value]:
     """The good configuration as given: the file beside the script, then files and values in the order of --good.
 
     Raises:
@@ -251,7 +252,7 @@ def read_good(given: Iterable[Assignment], beside: Path | None = None) -> dict[s
     return good | parse_assignments(single, "--good")
 
 
-def _refuse_secret(name: str, value: Any, option: str) -> None:
+def _refuse_secret(name: str, value: Value, option: str) -> None:
     if mask(value, name) != value:
         raise InputError(
             f"{option} {name} holds a secret, which the study would have to write down.",
@@ -262,7 +263,7 @@ def _refuse_secret(name: str, value: Any, option: str) -> None:
 class _Loader(yaml.SafeLoader):
     """YAML as settings need it: a date is its text, and a name that comes twice is a mistake."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         twice = next((name for name in names if names.count(name) > 1 and name != "<<"), None)
         if twice is not None:
@@ -276,14 +277,14 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _load(text: str) -> Any:
+def _load(text: str) -> object:
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
 
 
-def _plain(value: Any, source: str) -> Any:
+def _plain(value: object, source: str) -> Value:
     """What YAML read, as far as a setting can be it.
 
     Raises:
@@ -300,7 +301,7 @@ def _plain(value: Any, source: str) -> Any:
         raise InputError(f"{source[:60]} holds itself, which no setting can.", "Write it out.") from None
 
 
-def _as_plain(value: Any) -> Any:
+def _as_plain(value: object) -> Value:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, dict):
@@ -310,7 +311,7 @@ def _as_plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-def read_good_file(path: Path) -> dict[str, Any]:
+def read_good_file(path: Path) -> dict[str, Value]:
     """Read a good.yaml: a flat mapping of names to values.
 
     Raises:
@@ -331,7 +332,7 @@ def read_good_file(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise InputError(f"{path} does not hold names and values.", "It should hold one `name: value` a line.")
-    result: dict[str, Any] = {}
+    result: dict[str, Value] = {}
     for name, value in _plain(content, str(path)).items():
         if name in ("args", "model", "peft") and isinstance(value, dict):  # nested spelling of the namespaces
             result.update({f"{name}.{inner}": item for inner, item in value.items()})

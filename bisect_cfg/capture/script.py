@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments
@@ -79,7 +78,7 @@ class Script:
         # Bytes of a file name that are no text in this locale: a database takes none of them.
         return name.encode("utf-8", "backslashreplace").decode()
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """What makes this target this target; recorded with the study and compared when it is resumed."""
         return {
             "script": str(self.path.resolve()),

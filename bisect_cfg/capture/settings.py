@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
 
 from bisect_cfg.capture.captured import (
     Built,
@@ -29,10 +28,10 @@ from bisect_cfg.capture.captured import (
     takes_dict,
 )
 from bisect_cfg.capture.names import check_name, convert
-from bisect_cfg.configuration import equal
+from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import every, parameter
-from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, Targets
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, Encoded, Targets
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
 
 DEFAULT = {"$default": True}
@@ -61,9 +60,9 @@ class Setting:
     name: str
     full: str
     kind: str
-    good: Any
-    bad: Any
-    reset: Any
+    good: Value
+    bad: Value
+    reset: Encoded
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class Settings:
         indices = {kind: other.index for kind, other in self.capture.others.items()}
         return Targets(self.capture.args.index, **indices, via={factor.full: factor.kind for factor in self.factors})
 
-    def overrides(self, configuration: Mapping[str, Any]) -> Row:
+    def overrides(self, configuration: Configuration) -> Row:
         """What the probe has to change in the script for this configuration.
 
         A factor at its bad level is left as the script has it. A value that is neither level is set as it is, and
@@ -125,11 +124,11 @@ class Settings:
             changes[factor.full] = factor.reset if equal(value, factor.good) else value
         return changes
 
-    def args_item(self, configuration: Mapping[str, Any]) -> BuildRequest:
+    def args_item(self, configuration: Configuration) -> BuildRequest:
         """The request that builds this configuration's training config without training (probe's `build`)."""
         return build_item(self.capture.args, self.overrides(configuration))
 
-    def work(self, configuration: Mapping[str, Any]) -> float:
+    def work(self, configuration: Configuration) -> float:
         """How much work a step of this configuration is, in arbitrary units."""
         result = 1.0
         for name in (name for name, known in every().items() if known.work):
@@ -171,8 +170,8 @@ def build_settings(
     capture: Capture,
     resolve: Resolve,
     *,
-    good: Mapping[str, Any] | None = None,
-    pins: Mapping[str, Any] | None = None,
+    good: Configuration | None = None,
+    pins: Configuration | None = None,
     only: Sequence[str] = (),
     excluded: Sequence[str] = (),
 ) -> Settings:
@@ -195,7 +194,7 @@ def build_settings(
     pinned_values = _checked(pins or {}, capture, "pin", notes)
     pins_encoded = dict(pinned_values)
 
-    chosen: dict[str, Any] = {}  # full name -> encoded raw value of the good level
+    chosen: Row = {}  # full name -> encoded raw value of the good level
     never: dict[str, str] = {}
     user_set = set_by_user(args)
     for name in dict.fromkeys((*user_set, *_names_in(moved, "args"))):
@@ -307,7 +306,7 @@ def _chosen(name: str, names: Sequence[str]) -> bool:
     return any(name == other or name.startswith(other + ".") for other in names)
 
 
-def _is_secret(name: str, value: Any) -> bool:
+def _is_secret(name: str, value: Encoded) -> bool:
     """Whether a setting holds a token or a password: every trial has the script's own, and none is written down.
 
     An address with a password in it is told by its value alone; it may vary, its mask is what is shown.
@@ -315,14 +314,14 @@ def _is_secret(name: str, value: Any) -> bool:
     return value == MASKED or (is_secret_name(name) and isinstance(value, str))
 
 
-def _with_secrets(good: Any, bad: Any) -> Any:
+def _with_secrets(good: Encoded, bad: Encoded) -> Encoded:
     """A good level that was given as a whole dictionary, with the secrets that the script has there."""
     if not (_is_dict(good) and _is_dict(bad)):
         return good
     return {**{key: value for key, value in bad.items() if _is_secret(key, value)}, **good}
 
 
-def _is_dict(value: Any) -> bool:
+def _is_dict(value: Encoded) -> bool:
     return isinstance(value, dict) and not any(key.startswith("$") for key in value)
 
 
@@ -349,7 +348,7 @@ def _is_field_of_object(name: str, args: Built) -> bool:
     return bool(key) and isinstance(raw, dict) and "$object" in raw
 
 
-def _look_up(values: Row, name: str) -> Any:
+def _look_up(values: Row, name: str) -> Encoded:
     setting, _, key = name.partition(".")
     value = plain(values.get(setting))
     return (fields_of(value) or {}).get(key) if key else value
@@ -374,7 +373,7 @@ def _differs(full: str, args: Built, pins: Row, good: Row, resolve: Resolve) -> 
     return any(_outcome(args, left, resolve) != _outcome(args, right, resolve) for left, right in pairs)
 
 
-def _outcome(args: Built, overrides: Row, resolve: Resolve) -> Any:
+def _outcome(args: Built, overrides: Row, resolve: Resolve) -> Row | str:
     """All that a configuration resolves to, save what is never a factor; or why it is invalid."""
     answer = resolve(build_item(args, overrides))
     if answer.error is not None:
@@ -426,7 +425,7 @@ def _pinned_elsewhere(capture: Capture, pins: Row) -> dict[str, str]:
     return found
 
 
-def _checked(values: Mapping[str, Any], capture: Capture, source: str, notes: list[str]) -> Row:
+def _checked(values: Configuration, capture: Capture, source: str, notes: list[str]) -> Row:
     """User-given names and values as full names and encoded values.
 
     Raises:

@@ -42,7 +42,8 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+
+from bisect_cfg.configuration import Configuration, Value
 
 FILE = Path(__file__).parent / "table.yaml"
 
@@ -50,6 +51,10 @@ NAMESPACES = ("args", "model", "peft", "launch", "env", "packages")
 
 LISTS = ("name", "also", "source", "switched_off", "resource", "risky_default")
 """Fields of a row that hold several things; one alone needs no brackets."""
+
+
+Row = Mapping[str, object]
+"""Of the table: field -> what it says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +67,11 @@ class Parameter:
     risk: float = 1.0
     why: str = ""
     group: str = ""
-    risky_default: tuple[Any, ...] = ()
+    risky_default: tuple[Value, ...] = ()
     scale: str = ""
     share_below_one: bool = False
     switched_off: tuple[float, ...] = ()
-    idle_under: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    idle_under: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     weight: float = 1.0
     resource: tuple[str, ...] = ()
     work: bool = False
@@ -76,7 +81,7 @@ class Parameter:
     instead: str = ""
     removed: Mapping[str, str] = field(default_factory=dict)
 
-    def idle(self, values: Mapping[str, Any]) -> bool:
+    def idle(self, values: Configuration) -> bool:
         """Whether another setting of a configuration leaves this one without effect."""
         return any(values.get(name) in there for name, there in self.idle_under.items())
 
@@ -92,10 +97,10 @@ class Table:
         patterns: (beginning of a name, row), namespaces first.
     """
 
-    rows: tuple[Mapping[str, Any], ...]
+    rows: tuple[Row, ...]
     failures: Mapping[str, Mapping[str, float]]
-    exact: Mapping[str, Mapping[str, Any]]
-    patterns: tuple[tuple[str, Mapping[str, Any]], ...]
+    exact: Mapping[str, Row]
+    patterns: tuple[tuple[str, Row], ...]
 
 
 @functools.cache
@@ -109,8 +114,8 @@ def table() -> Table:
 
     data = yaml.load(FILE.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     known = {one.name for one in fields(Parameter)}
-    exact: dict[str, Mapping[str, Any]] = {}
-    patterns: list[tuple[str, Mapping[str, Any]]] = []
+    exact: dict[str, Row] = {}
+    patterns: list[tuple[str, Row]] = []
     rows = []
     for given in data["settings"]:
         row = {key: _several(value) if key in LISTS else value for key, value in given.items()}
@@ -129,7 +134,7 @@ def table() -> Table:
     return Table(tuple(rows), failures, exact, tuple(patterns))
 
 
-def _several(value: Any) -> tuple[Any, ...]:
+def _several(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
@@ -138,7 +143,7 @@ def parameter(name: str) -> Parameter:
     """What is known of a setting, by any of its names; ``args.`` may be left out."""
     name = name.removeprefix("args.")
     last = name.rpartition(".")[2]
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for beginning, row in table().patterns:
         if (name if "." in beginning else last).startswith(beginning):
             found |= row

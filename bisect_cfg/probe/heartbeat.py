@@ -53,7 +53,7 @@ def install(slow_imports):
         ("torch.nn.modules.module", _count_forward_passes),
         ("torch._dynamo.callback", _watch_compiler),
         ("torch._dynamo.eval_frame", _watch_compiled_modules),
-        ("torch.utils.cpp_extension", lambda module: _wrap(module, "_jit_compile", "compile")),
+        ("torch.utils.cpp_extension", lambda module: _announce(module, "_jit_compile", "compile")),
         ("transformers.modeling_utils", _watch_models),
         ("transformers.generation.stopping_criteria", _count_tokens),
         ("transformers.trainer", _watch_saving),
@@ -126,7 +126,7 @@ def expect(name):
 def watch_trainer(trainer):
     """Watch what this trainer does beside forward passes: its rewards, and weights that it sends to vLLM."""
     if hasattr(trainer, "_calculate_rewards"):
-        _wrap(trainer, "_calculate_rewards", "reward call")
+        _announce(trainer, "_calculate_rewards", "reward call")
     else:  # TRL before 0.18 calls them in the middle of a long method
         functions = getattr(trainer, "reward_funcs", None)
         if isinstance(functions, list):
@@ -134,7 +134,7 @@ def watch_trainer(trainer):
                 if isinstance(function, types.FunctionType):
                     functions[index] = _within("reward call", function)
     if hasattr(trainer, "_move_model_to_vllm"):
-        _wrap(trainer, "_move_model_to_vllm", "weight sync")
+        _announce(trainer, "_move_model_to_vllm", "weight sync")
 
 
 # ------------------------------------------------------------------------------------------------------ phases
@@ -180,7 +180,7 @@ def _within(name, function):
     return announced
 
 
-def _wrap(owner, attribute, name):
+def _announce(owner, attribute, name):
     """Announce every call of a function, or of a method of a class or of one object, where there is such a thing."""
     found = owner.__dict__.get(attribute) if isinstance(owner, type) else getattr(owner, attribute, None)
     if isinstance(found, classmethod):
@@ -230,8 +230,8 @@ def _watch_compiled_modules(module):
 
 
 def _watch_models(module):
-    _wrap(module.PreTrainedModel, "from_pretrained", "load")
-    _wrap(module.PreTrainedModel, "save_pretrained", "saving")
+    _announce(module.PreTrainedModel, "from_pretrained", "load")
+    _announce(module.PreTrainedModel, "save_pretrained", "saving")
 
 
 def _count_tokens(module):
@@ -247,18 +247,18 @@ def _count_tokens(module):
 
 def _watch_saving(module):
     for name in ("_save_checkpoint", "save_model"):
-        _wrap(module.Trainer, name, "saving")
+        _announce(module.Trainer, name, "saving")
 
 
 def _watch_vllm(cls):
-    _wrap(cls, "__init__", "engine start")
-    _wrap(cls, "init_communicator", "engine start")
+    _announce(cls, "__init__", "engine start")
+    _announce(cls, "init_communicator", "engine start")
     for name in ("generate", "chat", "get_sequence_logprobs"):
-        _wrap(cls, name, "vLLM request")
+        _announce(cls, name, "vLLM request")
     for name in ("update_named_param", "update_model_params"):
-        _wrap(cls, name, "weight sync")
+        _announce(cls, name, "weight sync")
 
 
 def _watch_weight_sync(module):
-    _wrap(module.VLLMGeneration, "__init__", "engine start")
-    _wrap(module.VLLMGeneration, "sync_weights", "weight sync")
+    _announce(module.VLLMGeneration, "__init__", "engine start")
+    _announce(module.VLLMGeneration, "sync_weights", "weight sync")

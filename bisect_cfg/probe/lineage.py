@@ -70,7 +70,7 @@ def hand_down(value):
     if not state.wrapped:
         state.wrapped = True
         _putenv(PATH, _joined(os.environb.get(PATH)))
-        _wrap()
+        _wrap_processes()
 
 
 def restore_path():
@@ -135,7 +135,7 @@ def _like(original):
     return named
 
 
-def _wrap():
+def _wrap_processes():
     """Around everything with which Python starts a process, sets a variable, or waits for a process.
 
     ``os.environ`` and the functions of ``os``, ``subprocess`` and ``multiprocessing`` look these up when they are

@@ -30,10 +30,9 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.configuration import Configuration, Outcome, Value
 from bisect_cfg.diagnosis.signature import from_exception
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
@@ -54,6 +53,10 @@ UNUSABLE = "unusable answer"
 """Signature of a return value that says neither pass nor fail."""
 
 
+Trial = Callable[[dict[str, Value]], object]
+"""A function of the user's, of a configuration."""
+
+
 class FunctionRunner:
     """A `Runner` around ``trial(configuration)``.
 
@@ -70,8 +73,8 @@ class FunctionRunner:
 
     def __init__(
         self,
-        trial: Callable[[dict[str, Any]], Any],
-        is_valid: Callable[[dict[str, Any]], Any] | None = None,
+        trial: Trial,
+        is_valid: Trial | None = None,
         isolation: str = "process",
         timeout: float | None = None,
     ) -> None:
@@ -85,7 +88,7 @@ class FunctionRunner:
         self._children: set[int] = set()
         self._lock = threading.Lock()
 
-    def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
+    def is_valid(self, configuration: Configuration) -> str | None:
         """None if valid, otherwise the reason. What the user's function raises is a mistake in it, and comes up."""
         if self._is_valid is None:
             return None
@@ -117,7 +120,7 @@ class FunctionRunner:
             for child in self._children:
                 _end(child)
 
-    def _run_in_child(self, configuration: dict[str, Any]) -> TrialResult:
+    def _run_in_child(self, configuration: dict[str, Value]) -> TrialResult:
         reader, writer = os.pipe()
         for stream in (sys.stdout, sys.stderr):  # else the child inherits, and prints again, what we buffered
             with contextlib.suppress(Exception):
@@ -154,7 +157,7 @@ _TIMED_OUT = -(10**6)
 """A wait status no process can have."""
 
 
-def call(trial: Callable[[dict[str, Any]], Any], configuration: dict[str, Any]) -> TrialResult:
+def call(trial: Trial, configuration: dict[str, Value]) -> TrialResult:
     """Call the function here and translate whatever happens; KeyboardInterrupt passes through."""
     try:
         answer = trial(dict(configuration))
@@ -167,7 +170,7 @@ def call(trial: Callable[[dict[str, Any]], Any], configuration: dict[str, Any]) 
     return result_of_answer(answer)
 
 
-def result_of_answer(answer: Any) -> TrialResult:
+def result_of_answer(answer: object) -> TrialResult:
     """A function's return value as a result; what has no meaning as one is UNRESOLVED with the signature `UNUSABLE`."""
     if isinstance(answer, TrialResult):
         return answer
@@ -184,7 +187,7 @@ def result_of_answer(answer: Any) -> TrialResult:
     return TrialResult(Outcome.UNRESOLVED, UNUSABLE, text)
 
 
-def _short(answer: Any) -> str:
+def _short(answer: object) -> str:
     try:
         return repr(answer)[:60]
     except Exception:  # a __repr__ of the user's own
@@ -205,7 +208,7 @@ def _said(error: BaseException) -> str:
         return f"(its text cannot be had: {type(broken).__name__})"
 
 
-def _result_of_exit(code: Any) -> TrialResult:
+def _result_of_exit(code: object) -> TrialResult:
     if code in (None, 0):
         text = "the trial exited with status 0 and without an answer"
         return TrialResult(Outcome.UNRESOLVED, "no answer", text)
@@ -232,8 +235,8 @@ def _replace_seconds(result: TrialResult, seconds: float) -> TrialResult:
 
 
 def _child_main(
-    trial: Callable[[dict[str, Any]], Any],
-    configuration: dict[str, Any],
+    trial: Trial,
+    configuration: dict[str, Value],
     reader: int,
     writer: int,
     parent: int,
@@ -461,7 +464,7 @@ def _is_unreaped(child: int) -> bool:
         return False
 
 
-def describe(trial: Callable[..., Any]) -> str:
+def describe(trial: Callable[..., object]) -> str:
     """Where a function comes from, for messages: ``train.py:my_trial``."""
     name = getattr(trial, "__qualname__", type(trial).__name__)
     try:
@@ -470,7 +473,7 @@ def describe(trial: Callable[..., Any]) -> str:
         return name
 
 
-def identity_of(function: Callable[..., Any]) -> dict[str, str]:
+def identity_of(function: Callable[..., object]) -> dict[str, str]:
     """What tells a trial function from another one: its code, as this Python compiles it, whatever it closes over.
 
     Returns:
@@ -487,8 +490,8 @@ def identity_of(function: Callable[..., Any]) -> dict[str, str]:
     return {f"trial function (Python {sys.version_info.major}.{sys.version_info.minor})": digest(_parts(code))}
 
 
-def _parts(code: types.CodeType) -> list[Any]:
-    def constant(value: Any) -> Any:
+def _parts(code: types.CodeType) -> list[object]:
+    def constant(value: object) -> object:
         if isinstance(value, types.CodeType):
             return _parts(value)
         return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)

@@ -21,9 +21,9 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
-from typing import Any
 
-Row = dict[str, Any]
+Row = dict[str, float | str | None]
+"""Metrics of one optimizer step, by name, and its `step` and `time`."""
 
 COLLAPSE_SHARE = 0.05
 """A policy is collapsed when its entropy is below this share of what it began with. Measured collapses fall from

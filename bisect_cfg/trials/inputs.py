@@ -18,12 +18,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from bisect_cfg.capture.script import Script, hash_of, interpreter
 from bisect_cfg.diagnosis.environment import PATIENCE, packages_of
 from bisect_cfg.errors import InputsChanged
-from bisect_cfg.jsonfile import write_json
+from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.protocol import InputPlaces, Opened
 from bisect_cfg.trials.files import Traces
 
@@ -55,7 +55,7 @@ class Inputs:
         state: of the study (see `study_folder`); what is learned of the inputs is kept there.
     """
 
-    def __init__(self, script: Script, folder: Path, state: dict[str, Any]) -> None:
+    def __init__(self, script: Script, folder: Path, state: JsonObject) -> None:
         self._script, self._folder, self._state = script, folder, state
         self._lock = threading.Lock()
         self._stamps: dict[str, Stamp] = {}  # of files whose hash is known to be right
@@ -159,7 +159,7 @@ class Inputs:
         return changed
 
 
-def files_of(script: Script, state: Mapping[str, Any]) -> dict[str, str]:
+def files_of(script: Script, state: JsonObject) -> dict[str, str]:
     """Path -> hash of every file that a study rests on, as they were."""
     target = state["target"]
     found = {str(script.path): target["script_hash"]}
@@ -171,7 +171,7 @@ def files_of(script: Script, state: Mapping[str, Any]) -> dict[str, str]:
     return {path: digest for path, digest in found.items() if os.path.abspath(path) not in written}
 
 
-def changed_files(script: Script, state: Mapping[str, Any]) -> list[str]:
+def changed_files(script: Script, state: JsonObject) -> list[str]:
     """Those of them that are not what they were."""
 
     def now(path: str) -> str | None:
@@ -183,7 +183,7 @@ def changed_files(script: Script, state: Mapping[str, Any]) -> list[str]:
     return [path for path, digest in files_of(script, state).items() if now(path) != digest]
 
 
-def learn_written(folder: Path, state: dict[str, Any]) -> None:
+def learn_written(folder: Path, state: JsonObject) -> None:
     """Take in what the runs of a study wrote, those too during which the tool was killed."""
     written = set(state.get("written", ()))
     for path in (folder / "trials").glob("*/events.jsonl"):
@@ -194,7 +194,7 @@ def learn_written(folder: Path, state: dict[str, Any]) -> None:
         state["written"] = sorted(written)
 
 
-def changed_versions(state: Mapping[str, Any], packages: Mapping[str, str]) -> list[str]:
+def changed_versions(state: JsonObject, packages: Mapping[str, str]) -> list[str]:
     """Packages whose version is not what it was, in words."""
     return [
         f"{name} ({version or 'not installed'} -> {packages.get(name) or 'not installed'})"

@@ -13,12 +13,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.diagnosis import _machine, _packages
 from bisect_cfg.diagnosis.environment import with_loaded_cublas
-from bisect_cfg.jsonfile import write_json
+from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.protocol import (
     ORDERS_FILE,
     Arrived,
@@ -57,7 +56,7 @@ class Rank:
         stopped: whether it came to where it was to be ended.
     """
 
-    environment: dict[str, Any]
+    environment: JsonObject
     capture: Capture | None
     dtype: str | None
     refused: str | None

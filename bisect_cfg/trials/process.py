@@ -19,10 +19,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import private
+from bisect_cfg.jsonfile import JsonObject, private
 from bisect_cfg.probe.protocol import STACK_SIGNAL, TrainBegin
 from bisect_cfg.trials import reaper as reaper_module
 from bisect_cfg.trials.files import Traces
@@ -53,7 +53,7 @@ class Reaper:
         self.mark = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._waiting: dict[int, queue.SimpleQueue[JsonObject]] = {}
         self._gone = False
         self._socket, theirs = socket.socketpair()
         with theirs:
@@ -93,7 +93,7 @@ class Reaper:
             OSError: the command cannot be started.
             InputError: the reaper process was ended by somebody.
         """
-        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[JsonObject] = queue.SimpleQueue()
         message = {
             "op": "start",
             "command": [_text_of(word) for word in command],
@@ -130,7 +130,7 @@ class Reaper:
             self._socket.shutdown(socket.SHUT_WR)
         self._process.wait()
 
-    def _send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> bool:
+    def _send(self, message: JsonObject, descriptors: Sequence[int] = ()) -> bool:
         data = json.dumps(message).encode()
         with self._lock:
             try:
@@ -173,7 +173,7 @@ def _reaper_gone() -> InputError:
 class LaunchedChild:
     """A process that the reaper has started for us."""
 
-    def __init__(self, pid: int, answers: queue.SimpleQueue[dict[str, Any]]) -> None:
+    def __init__(self, pid: int, answers: queue.SimpleQueue[JsonObject]) -> None:
         self.pid = pid
         self._answers = answers
         self._lock = threading.Lock()

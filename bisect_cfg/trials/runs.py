@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Ending
@@ -35,7 +35,7 @@ class Run:
     costly: bool = False
 
 
-def _read_ending(folder: Path) -> tuple[Ending, dict[str, Any]] | None:
+def _read_ending(folder: Path) -> tuple[Ending, JsonObject] | None:
     """How a run ended, and what else ``ending.json`` says of it; None if it did not come to its end."""
     try:
         kept = json.loads((folder / "ending.json").read_text(encoding="utf-8"))

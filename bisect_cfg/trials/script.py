@@ -17,11 +17,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.configuration import Configuration, Outcome
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
 from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, TrialOrders, to_json
@@ -173,11 +172,11 @@ class ScriptRunner:
         """The script's settings and factors, once they are known."""
         return self.known.settings
 
-    def learn(self, **known: Any) -> None:
+    def learn(self, **known: object) -> None:
         """Fields of `Known` that a phase has found out."""
         self.known = replace(self.known, **known)
 
-    def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
+    def is_valid(self, configuration: Configuration) -> str | None:
         """None if the training config can be built, otherwise the library's own words. Trains nothing."""
         return self.checks.error(self.settings.args_item(configuration))
 
@@ -359,7 +358,7 @@ class ScriptRunner:
 
         return enough
 
-    def _patience(self, configuration: Mapping[str, Any]) -> Patience:
+    def _patience(self, configuration: Configuration) -> Patience:
         start = self.starts.patience
         if self._timeout is not None:
             return Patience(max(start, self._timeout), self._timeout, self._timeout)
