@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -190,13 +191,14 @@ def _unsettled(safe: Safe) -> list[str]:
 def edits_of(answer: Answer, changes: Changes) -> Edits:
     """Where changes (name -> from, to) are to be made in the user's command and files."""
     args, traces = answer.settings.capture.args, answer.bad_run.traces
-    beside = answer.script.path.resolve().parent
-    own = [path for row in traces.all(Opened) if row.mode == "m" and (path := Path(row.path)).is_relative_to(beside)]
+    script = Path(os.path.abspath(answer.script.path))
+    imported = dict.fromkeys(Path(row.path) for row in traces.all(Opened) if row.mode == "m")
+    own = [path for path in imported if path != script and path.is_relative_to(script.parent)]
     assigned = {row.name for row in traces.all(Assigned) if row.index == args.index}
     return find_edits(
         wanted_changes(answer, changes),
         answer.script.arguments,
-        [answer.script.path, *(path for path in own if path != answer.script.path.resolve())],
+        [answer.script.path, *own],
         configured_by(answer),
         config=args.cls,
         fields=args.types,
