@@ -137,6 +137,8 @@ def know_command(command):
 
 def _know_file(path, code):
     try:
+        if not os.path.isfile(path):  # to read a pipe would take away what is in it
+            return
         with open(path, "rb") as stream:
             text = stream.read(_READ_BYTES).decode("utf-8", "replace")
     except (OSError, ValueError):
