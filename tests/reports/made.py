@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from bisect_cfg.capture.captured import Built, Capture
@@ -12,8 +11,10 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Setting, Settings
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.probe.protocol import Event
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report
+from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
 
@@ -62,9 +63,9 @@ REPORT = Report(
 )
 
 
-def run(folder: Path, seen: Observation, *rows: dict[str, Any]) -> Run:
-    events = SimpleNamespace(rows=list(rows))
-    traces = SimpleNamespace(events=events, event=lambda kind: next((r for r in rows if r["event"] == kind), None))
+def run(folder: Path, seen: Observation, *events: Event) -> Run:
+    traces = Traces.of(folder)
+    traces.events.rows += events
     return Run(seen, traces, folder)
 
 

@@ -10,6 +10,7 @@ import made
 import pytest
 
 from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.reports.answer import as_result, commands, failure_of, warnings_of, write_answer
 from bisect_cfg.trials.health import Symptom
 
@@ -58,7 +59,7 @@ def test_a_failure_with_what_came_after_it(tmp_path):
     seen = dataclasses.replace(
         made.DIED, died=Signature("non-finite", "parameters"), message="NaN weights", place="", after="E: inf"
     )
-    found = failure_of(made.run(tmp_path, seen, {"event": "exception", "type": "E", "message": "inf"}))
+    found = failure_of(made.run(tmp_path, seen, Raised("E", "inf", [])))
     assert (found["quantity"], found["exception"], found["step"]) == ("parameters", "E", 2)
     assert found["message"] == "NaN weights, then E: inf"
 

@@ -329,7 +329,7 @@ def test_hang(bench, what, level):
     assert judge(run.seen, same_as(run.seen.died), frozenset())[0] is Outcome.FAIL
     stacks = (run.folder / "stacks.txt").read_text()
     assert "in lazy_reward" in stacks and "in step" in stacks
-    assert "lazy_reward" in run.seen.message
+    assert "lazy_reward" in run.seen.place
     bench.assert_nothing_left()
 
 
