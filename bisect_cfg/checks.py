@@ -17,6 +17,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.phases.options import Options
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.probe.values import encode
+from bisect_cfg.trials.start_points import STARTS
 from bisect_cfg.trials.verdict import widened
 
 NUMBERS: Mapping[str, tuple[float, float, bool]] = {
@@ -42,7 +43,7 @@ _DEVICE = r"\d+|(GPU|MIG)-[\w/-]+"
 CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "strategy": ("adaptive", "one-at-a-time", "ddmin"),
     "prior": ("risk", "flat"),
-    "start": (None, "config", "imports", "cold"),
+    "start": (None, *STARTS),
 }
 
 

@@ -15,6 +15,7 @@ import click
 from bisect_cfg import crash, interrupts
 from bisect_cfg.entry import INTERRUPTED
 from bisect_cfg.errors import InputError
+from bisect_cfg.trials.start_points import STARTS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,7 +96,6 @@ COUNT: dict[str, Any] = {"type": AT_LEAST_ONE, "metavar": "N"}
 OFF: dict[str, Any] = {"is_flag": True, "default": True, "flag_value": False}
 """Of a flag that switches off what is on by default."""
 SECONDS = _Number(1, MORE_THAN_ANYONE_WAITS)
-STARTS = click.Choice(["config", "imports", "cold"])
 
 PLAIN = _option("--plain", "Plain lines instead of the live view.", is_flag=True)
 AS_JSON = _option("--json as_json", "Print everything as JSON.", is_flag=True)
@@ -126,8 +126,10 @@ TRIALS = _section(
     ),
     _option("--jobs", "Trials that run in parallel.", **COUNT, default=1),
     _option("--devices", "CUDA devices, one per job.", default="", metavar="0,1,..."),
-    _option("--start", "Start trials no warmer than this. [the warmest that is sound]", type=STARTS),
-    _option("--level", "What --start was called before.", type=STARTS, hidden=True),
+    _option(
+        "--start", "Start trials no warmer than this. [the warmest that is sound]", type=click.Choice(list(STARTS))
+    ),
+    _option("--level", "What --start was called before.", type=click.Choice(list(STARTS)), hidden=True),
     _option("--python", "Interpreter that runs the script. [this one]", metavar="PATH"),
 )
 

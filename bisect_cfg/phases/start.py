@@ -21,7 +21,7 @@ from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run, load_run
 from bisect_cfg.trials.script import ScriptRunner
-from bisect_cfg.trials.starts import LEVELS
+from bisect_cfg.trials.start_points import STARTS
 from bisect_cfg.trials.verdict import judge
 
 WARM_TRIES = 2
@@ -176,7 +176,8 @@ class Baselines:
     def levels(self) -> tuple[str, ...]:
         """The starts still to be considered: none warmer than was settled before, or than the user allows."""
         wanted = [level for level in (self._state.get("level"), self._options.start) if level]
-        return LEVELS[max((LEVELS.index(level) for level in wanted), default=0) :]
+        starts = tuple(STARTS)
+        return starts[max((starts.index(one) for one in wanted), default=0) :]
 
     def bring_up(self, level: str) -> bool:
         """Have trials start at a level; whether that is sound. If not, the user hears why, once."""

@@ -26,6 +26,7 @@ from bisect_cfg.reports.report import Cause
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
 from bisect_cfg.study.trial import TrialRequest
 from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.start_points import STARTS
 
 OUTCOMES = {
     Outcome.PASS: ("passes", "green"),
@@ -270,14 +271,9 @@ def print_answer(console: Console, answer: Answer, result: JsonObject) -> None:
         if note not in answer.notes:  # those were said when they came up
             console.print(Text(note, style="yellow"))
     trials = text.count(len(result["trials"]), "trial")
-    starts = {
-        "config": "each forked from your script at its configuration",
-        "imports": "each forked after the imports",
-        "cold": "each launched cold",
-    }[answer.start]
     console.print(
         Text(
-            f"{trials}, {starts}; {text.duration(answer.seconds)}. "
+            f"{trials}, each {STARTS[answer.start].said}; {text.duration(answer.seconds)}. "
             f"Everything is in {answers.short_path(answer.folder)}/",
             style="dim",
         )

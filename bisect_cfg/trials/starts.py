@@ -1,7 +1,7 @@
-"""How a trial's process comes to be: the ways to start one, and the process that trials are forked from.
+"""How a trial's process comes to be: the process that trials are forked from.
 
-A trial starts at the deepest *level* that is sound: "config" forks from a process that has run the script up to its
-configuration, "imports" from one that has imported the libraries, "cold" runs the user's command from the start.
+A trial starts at the warmest of the `STARTS` that is sound: "config" forks from a process that has run the script up to
+its configuration, "imports" from one that has imported the libraries, "cold" runs the user's command from the start.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from bisect_cfg.capture.captured import Capture, fork_point
+from bisect_cfg.capture.captured import Capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder
@@ -20,9 +20,7 @@ from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, Se
 from bisect_cfg.trials.patience import PHASE_SECONDS
 from bisect_cfg.trials.process import Reaper
 from bisect_cfg.trials.server import ForkedChild, ServerGone, TrialServer, probe_environment
-
-LEVELS = ("config", "imports", "cold")
-"""Ways to start a trial, fastest first."""
+from bisect_cfg.trials.start_points import STARTS
 
 SERVER_PATIENCE = 3.0
 """A server, or a trial, gets this many times as long to reach its fork point, or its training, as the first run took
@@ -152,6 +150,11 @@ class Starts:
                 self._lose(server)
         return BuildAnswer(error="building this configuration ends the process", unanswered=True)
 
+    def _has_advanced(self) -> bool:
+        """Whether the server has run part of the script."""
+        start = STARTS.get(self._stands_at)
+        return start is not None and start.fork_point is not None
+
     def _lose(self, server: TrialServer) -> None:
         with self._lock:
             if self._server is server:
@@ -161,7 +164,7 @@ class Starts:
         """Bring up the server of a level, whatever the level that trials start at; as `start_at`."""
         if self._server is not None and level == self._stands_at:
             return None
-        if self._stands_at == "config" or (level == "cold" and self._server is not None):
+        if self._has_advanced() or (level == "cold" and self._server is not None):
             self.close()  # it cannot go back
         if level == "cold":
             return None
@@ -174,7 +177,8 @@ class Starts:
         reason = None
         if fresh or self._stands_at == PREPARING:
             reason = self._server.wait_until_ready(self.patience, self._interrupted)
-        if reason is None and level == "config":
+        fork_point = STARTS[level].fork_point
+        if reason is None and fork_point is not None:
             self._server.advance(fork_point(self.capture))
             reason = self._server.wait_until_ready(self.patience, self._interrupted)
         if reason is not None:

@@ -32,7 +32,7 @@ from bisect_cfg.reports.listener import Listener
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.script import ScriptRunner
-from bisect_cfg.trials.starts import LEVELS
+from bisect_cfg.trials.start_points import STARTS
 
 HERE = Path(__file__).parent
 STUDY = HERE.parent / "trl_2906"
@@ -171,7 +171,7 @@ def trials_at(runner: ScriptRunner, level: str, repeats: int) -> Iterator[tuple[
 def per_trial(script: Script, folder: Path, settings: Settings, repeats: int) -> dict[str, list[float]]:
     """Wall seconds of one and the same passing trial at each level."""
     with runner_for(script, folder, settings) as runner:
-        return {level: [seconds for seconds, _ in trials_at(runner, level, repeats)] for level in LEVELS}
+        return {level: [seconds for seconds, _ in trials_at(runner, level, repeats)] for level in STARTS}
 
 
 def until_the_first_step(folder: Path, settings: Settings, repeats: int) -> dict[str, float]:

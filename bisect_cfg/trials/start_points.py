@@ -1,0 +1,43 @@
+"""The starts there are: how a trial's process may come to be. A row each, the warmest first.
+
+A new one is a row here, and nothing else: the command line, the phases and the reports take theirs from it. A row that
+has a fork point is a process that has run the script up to there, and waits; where it forks soundly is found out by
+trying (`phases/start.py`), so a start that does not suit a script costs it a run or two and nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bisect_cfg.capture.captured import Capture, Row
+
+
+@dataclass(frozen=True)
+class StartPoint:
+    """One start.
+
+    Attributes:
+        said: of trials that start so, for people: "13 trials, each ...".
+        fork_point: capture -> the configuration object ("kind", "index") before which the process waits; None where it
+            runs nothing of the script.
+    """
+
+    said: str
+    fork_point: Callable[[Capture], Row] | None = None
+
+
+def _first_that_may_change(capture: Capture) -> Row:
+    from bisect_cfg.capture.captured import fork_point
+
+    return fork_point(capture)
+
+
+STARTS: Mapping[str, StartPoint] = {
+    "config": StartPoint("forked from your script at its configuration", _first_that_may_change),
+    "imports": StartPoint("forked after the imports"),
+    "cold": StartPoint("launched cold"),
+}
+"""By the name that `--start` takes; the last one runs the user's command from nothing, and is always sound."""
