@@ -82,7 +82,8 @@ def test_short_run_that_is_nan_throughout():
 def test_one_nan_is_a_remark():
     found = rows(10, kl=[0.1, 0.1, INF, 0.1])
     assert kinds(found) == []
-    assert health.remarks(found) == ["kl is inf at 1 of 10 steps (first at step 3)"]
+    (remark,) = health.remarks(found)
+    assert remark == health.Symptom("non-finite", "kl", 3, "kl is inf at 1 of 10 steps (first at step 3)")
     assert health.remarks(rows()) == []
 
 
@@ -161,9 +162,9 @@ def test_a_step_that_gets_slower_is_a_remark():
 
     assert health.remarks(run(60.0, 0.5, 0.5, 0.6, 0.5)) == []  # the first step is slow in any run
     assert health.remarks(run(1.0, 0.01, 0.01, 0.3, 0.01)) == []  # too short to speak of
-    (text,) = health.remarks(run(1.0, 0.5, 0.5, 0.5, 0.5, 15.0, 0.5))
-    assert text == "step 6 took 15.0 s, 30 times as long as usual (0.5 s)"
-    (text,) = health.remarks(run(1.0, 0.5, 0.5, 0.5, 10.0, 12.0, 11.0))
-    assert text == "3 of 7 steps are slow: step 6 took 12.0 s, 24 times as long as usual (0.5 s)"
+    (remark,) = health.remarks(run(1.0, 0.5, 0.5, 0.5, 0.5, 15.0, 0.5))
+    assert remark.text == "step 6 took 15.0 s, 30 times as long as usual (0.5 s)"
+    (remark,) = health.remarks(run(1.0, 0.5, 0.5, 0.5, 10.0, 12.0, 11.0))
+    assert remark.text == "3 of 7 steps are slow: step 6 took 12.0 s, 24 times as long as usual (0.5 s)"
     assert health.symptoms(run(1.0, 0.5, 0.5, 0.5, 0.5, 15.0), ended=True) == []
     assert health.remarks([{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.0}]) == []  # rows of an older study
