@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -71,17 +72,13 @@ def example(wanted: object) -> object:
     """A value that agrees with what an entry asks for."""
     if isinstance(wanted, list):
         return wanted[0]
-    examples = {
-        "*": 0.1,
-        "<6e-8": 1e-8,
-        "<=0": 0.0,
-        ">0": 0.5,
-        ">1": 2,
-        "<1": 0.9,
-        ">0.01": 0.2,
-        "<0.01": 3e-4,
-    }
-    return examples.get(wanted, wanted) if isinstance(wanted, str) else wanted
+    compared = (
+        re.fullmatch(r"(?P<sign>[<>])(?P<equal>=?)(?P<limit>[\d.e-]+)", wanted) if isinstance(wanted, str) else None
+    )
+    if compared is None:
+        return 0.1 if wanted == "*" else wanted
+    limit = float(compared["limit"])
+    return limit if compared["equal"] else limit / 2 if compared["sign"] == "<" else 2 * limit or 0.5
 
 
 @pytest.mark.parametrize(
