@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ from bisect_cfg.trials.start_points import STARTS
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+SIMILAR = 0.75
+"""From so much likeness on (`difflib`) an option may be the one that was meant: no --failure for --lr."""
 
 SCRIPT_FLAG_ADVICE = "Options of your script go after `--`: bisect-cfg bisect train.py -- --config my.yaml"
 
@@ -38,6 +42,18 @@ class _Number(click.ParamType):
             return float(finite_number(value, *self._bounds))
         except InputError as error:
             self.fail(error.message, param, context)
+
+
+class _Count(click.ParamType):
+    """A whole number from 1 on."""
+
+    name = "number"
+
+    def convert(self, value: str | int, param: click.Parameter | None, context: click.Context | None) -> int:
+        with contextlib.suppress(ValueError):
+            if int(value) >= 1:
+                return int(value)
+        self.fail(f"{value} is not a whole number from 1 on.", param, context)
 
 
 MORE_THAN_ANYONE_WAITS = 1e9
@@ -81,8 +97,8 @@ class _Command(click.Command):
 
 
 def _option(names: str, text: str, **details: Any) -> _Option:
-    has_default = details.get("default") not in (None, "", True)
-    return _Option(names.split(), help=text, show_default=has_default, **details)
+    default = details.get("default", "")
+    return _Option(names.split(), help=text, show_default=default != "" and default is not True, **details)
 
 
 def _section(title: str, *options: _Option) -> list[_Option]:
@@ -91,8 +107,7 @@ def _section(title: str, *options: _Option) -> list[_Option]:
     return list(options)
 
 
-AT_LEAST_ONE = click.IntRange(1)
-COUNT: dict[str, Any] = {"type": AT_LEAST_ONE, "metavar": "N"}
+COUNT: dict[str, Any] = {"type": _Count(), "metavar": "N"}
 OFF: dict[str, Any] = {"is_flag": True, "default": True, "flag_value": False}
 """Of a flag that switches off what is on by default."""
 SECONDS = _Number(1, MORE_THAN_ANYONE_WAITS)
@@ -186,7 +201,7 @@ SAFE_VALUES = _section(
     _option(
         "--frontier",
         "If a cause has two numeric settings, also map how far they can go together, in at most this many runs.",
-        type=AT_LEAST_ONE,
+        type=_Count(),
         metavar="RUNS",
     ),
 )
@@ -348,11 +363,15 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        return int(cli.main(standalone_mode=False) or 0)  # --help and --version return nothing
+        return int(cli.main(prog_name="bisect-cfg", standalone_mode=False) or 0)  # --help returns nothing
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
     except click.exceptions.NoSuchOption as error:
+        error.possibilities = get_close_matches(error.option_name, error.possibilities or (), cutoff=SIMILAR)
         _complain(error.format_message(), SCRIPT_FLAG_ADVICE)
     except click.ClickException as error:
-        _complain(error.format_message(), "See bisect-cfg --help.")
+        context = getattr(error, "ctx", None)
+        _complain(error.format_message(), f"See {context.command_path if context else 'bisect-cfg'} --help.")
     except InputError as error:
         _complain(error.message, error.advice)
         return error.status

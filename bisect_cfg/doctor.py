@@ -141,9 +141,8 @@ def read_recorded(path: str) -> tuple[JsonObject, JsonObject | None]:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} cannot be read: {error}.", "--fingerprint takes what doctor --json printed."
-        ) from None
+        why = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        raise InputError(f"{path} cannot be read: {why}.", "--fingerprint takes what doctor --json printed.") from None
     environment = content.get("environment", content) if isinstance(content, dict) else None
     if not isinstance(environment, dict) or not {"packages", "gpus", "cublas", "python"} & set(environment):
         raise InputError(f"{path} holds no environment.", "--fingerprint takes what doctor --json printed.")

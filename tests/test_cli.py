@@ -512,3 +512,24 @@ def test_a_death_before_training_is_no_step_and_its_sentence_ends_once(tool):
     assert "dies before the first step of training with ValueError: there is no such kernel.\n" in said.out
     assert "(before training, " in said.out and "step 1" not in said.out and ".." not in said.out.replace("...", "")
     assert json.loads((tool.folder / "s/result.json").read_text())["failure"]["step"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "Usage: bisect-cfg [OPTIONS] COMMAND"),
+        (("bisct",), "bisect-cfg: No such command 'bisct'. Did you mean 'bisect'?\nSee bisect-cfg --help."),
+        (("bisect", "a.py", "--lr", "3"), "bisect-cfg: No such option '--lr'.\nOptions of your script go after `--`"),
+        (("bisect", "a.py", "--verify-seed", "3"), "'--verify-seeds'"),
+        (
+            ("bisect", "a.py", "--jobs", "0"),
+            "'--jobs': 0 is not a whole number from 1 on.\nSee bisect-cfg bisect --help.",
+        ),
+        (("bisect", "a.py", "--jobs", "1.5"), "1.5 is not a whole number from 1 on."),
+        (("recommend", "s", "--margin", "2"), "'--margin': '2' is not a finite number from 0 to 1."),
+        (("recommend", "s", "--ratio", "1"), "'--ratio': '1' is not a finite number above 1 up to 100."),
+    ],
+)
+def test_what_was_typed_wrong_is_said_in_one_line(tool, words, said):
+    done = tool(*words)
+    assert done.status == 2 and said in done.err and done.out == ""

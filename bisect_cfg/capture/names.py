@@ -68,9 +68,9 @@ def finite_number(text: object, lowest: float = -math.inf, highest: float = math
     real = isinstance(number, (int, float)) and not isinstance(number, bool)
     if real and math.isfinite(number) and lowest <= number <= highest and not (above and number == lowest):
         return number
-    bounds = [f"{'above' if above else 'at least'} {lowest:g}"] if lowest > -math.inf else []
-    bounds += [f"at most {highest:g}"] if highest < math.inf else []
-    raise InputError(f"{text!r} is not a finite number{' ' if bounds else ''}{' and '.join(bounds)}.")
+    bounds = [f"{'above' if above else 'from'} {lowest:g}"] if lowest > -math.inf else []
+    bounds += [f"{'up ' if above or not bounds else ''}to {highest:g}"] if highest < math.inf else []
+    raise InputError(f"{text!r} is not a finite number{' ' if bounds else ''}{' '.join(bounds)}.")
 
 
 _COMPLAINTS = re.compile(
