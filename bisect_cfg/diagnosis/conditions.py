@@ -6,22 +6,12 @@ not hold rules an entry out; only those that hold count for it.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_COMPARISON = re.compile(r"(<=|>=|==|!=|<|>)\s*(.+)")
-_OFF = ("", "false", "none", "0", "no", "[]", "{}")
-_OPERATORS = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-}
+from bisect_cfg.parameters.comparing import agrees, is_comparison
 
 
 @dataclass(frozen=True)
@@ -91,24 +81,8 @@ def _version(name: str, specifier: str, version: str | None) -> Verdict:
 
 def _parameters(wanted: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[Verdict]:
     for name, value in wanted.items():
-        asks = f"{name} {value}" if _comparison(value) else f"{name}={value}"
+        asks = f"{name} {value}" if is_comparison(value) else f"{name}={value}"
         if name not in settings:
             yield Verdict(asks, "unknown", None)
             continue
-        yield Verdict(asks, f"{name}={settings[name]}", _matches(value, settings[name]))
-
-
-def _comparison(value: Any) -> re.Match[str] | None:
-    return _COMPARISON.fullmatch(value) if isinstance(value, str) else None
-
-
-def _matches(wanted: Any, actual: Any) -> bool | None:
-    if isinstance(wanted, bool):
-        return (str(actual).lower() not in _OFF) == wanted
-    comparison = _comparison(wanted)
-    if not comparison:
-        return str(wanted).lower() == str(actual).lower()
-    try:
-        return _OPERATORS[comparison[1]](float(actual), float(comparison[2]))
-    except (TypeError, ValueError):
-        return None
+        yield Verdict(asks, f"{name}={settings[name]}", agrees(value, settings[name]))

@@ -26,6 +26,7 @@ from typing import Any
 
 from bisect_cfg.configuration import Configuration, equal
 from bisect_cfg.parameters import NAMESPACES, canonical, spelled
+from bisect_cfg.parameters.comparing import agrees, plain
 from bisect_cfg.recommend import facts
 from bisect_cfg.recommend.facts import DataError
 
@@ -95,13 +96,13 @@ def alternatives_for(
 
 
 def _fits(entry: Entry, inside: set[str], bad: Configuration) -> bool:
-    return all(name in inside and facts.agrees(value, bad[name]) for name, value in entry.cause.items()) and all(
-        name not in bad or facts.agrees(value, bad[name]) for name, value in entry.where.items()
+    return all(name in inside and agrees(value, bad[name]) for name, value in entry.cause.items()) and all(
+        name not in bad or agrees(value, bad[name]) for name, value in entry.where.items()
     )
 
 
 def _same(name: str, value: Any, bad: Configuration) -> bool:
-    return name in bad and equal(facts.plain(bad[name]), value)
+    return name in bad and equal(plain(bad[name]), value)
 
 
 def _written(value: Any, like: Any) -> Any:

@@ -16,8 +16,9 @@ from bisect_cfg.capture.captured import fields_of
 from bisect_cfg.capture.settings import DEFAULT, build_item
 from bisect_cfg.configuration import Configuration, Purpose, equal
 from bisect_cfg.parameters import canonical, parameter
+from bisect_cfg.parameters.comparing import plain
 from bisect_cfg.probe.protocol import TrainBegin, TrainEnd
-from bisect_cfg.recommend import facts, healthy, joint
+from bisect_cfg.recommend import healthy, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
 from bisect_cfg.recommend.candidates import candidates_for
 from bisect_cfg.recommend.order import Budget
@@ -166,7 +167,7 @@ class Case:
         # What a training config's own dtype is by default is known only once a model is loaded: its file may say.
         own = (name for name in settings.bad if name.startswith("model_init_kwargs."))
         if given or any(canonical(name) == "model.dtype" for name in own):
-            values["model_init_kwargs"] = {**loaded, "dtype": facts.plain(given or self._dtype_by_default())}
+            values["model_init_kwargs"] = {**loaded, "dtype": plain(given or self._dtype_by_default())}
         return json.dumps([values, rest], sort_keys=True, default=repr)
 
     def _dtype_by_default(self) -> str | None:

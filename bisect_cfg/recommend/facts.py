@@ -1,4 +1,4 @@
-"""What the data files of this package share: how values are compared, what a source is.
+"""What the data files of this package share: how they are read, what a source is.
 
 A setting has one name there, the dotted one (`args.learning_rate`, `model.dtype`). Users and reports call a
 setting of the training config by its bare name, and older versions called some settings otherwise; `spelled` and
@@ -7,23 +7,14 @@ setting of the training config by its bare name, and older versions called some 
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "data"
 
 _SOURCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
-_COMPARISON = re.compile(r"(<=|>=|!=|<|>)\s*(.+)")
-_OPERATORS = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-}
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -72,36 +63,3 @@ def source(text: Any, place: str) -> str:
     if text == "measured" or str(text).startswith("https://"):
         return str(text)
     raise DataError(f"{place}: source {text!r} is no owner/repository#number, no https address and not 'measured'")
-
-
-def plain(value: Any) -> Any:
-    """A value as people write it: a tagged or real torch dtype is its name."""
-    if isinstance(value, Mapping) and "$dtype" in value:
-        return value["$dtype"]
-    text = str(value)
-    return text.removeprefix("torch.") if text.startswith("torch.") else value
-
-
-def agrees(wanted: Any, actual: Any) -> bool:
-    """Whether a value is what an entry asks for.
-
-    Args:
-        wanted: a value, a list of values of which one is enough, a comparison (">1"), or "*" for any value.
-        actual: the value of a configuration.
-    """
-    if isinstance(wanted, list):
-        return any(agrees(one, actual) for one in wanted)
-    if wanted == "*":
-        return True
-    actual = plain(actual)
-    comparison = _COMPARISON.fullmatch(wanted) if isinstance(wanted, str) else None
-    if comparison:
-        try:
-            return not isinstance(actual, bool) and _OPERATORS[comparison[1]](float(actual), float(comparison[2]))
-        except (TypeError, ValueError):
-            return False
-    if isinstance(wanted, bool) or isinstance(actual, bool) or wanted is None or actual is None:
-        return wanted is actual
-    if isinstance(wanted, str) or isinstance(actual, str):
-        return str(wanted).lower() == str(actual).lower()
-    return bool(wanted == actual)
