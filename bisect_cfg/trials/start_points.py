@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bisect_cfg.capture.captured import Capture, Row
+    from bisect_cfg.capture.captured import Capture
+    from bisect_cfg.probe.protocol import ForkPoint
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,15 @@ class StartPoint:
 
     Attributes:
         said: of trials that start so, for people: "13 trials, each ...".
-        fork_point: capture -> the configuration object ("kind", "index") before which the process waits; None where it
+        fork_point: capture -> the configuration object before which the process waits; None where it
             runs nothing of the script.
     """
 
     said: str
-    fork_point: Callable[[Capture], Row] | None = None
+    fork_point: Callable[[Capture], ForkPoint] | None = None
 
 
-def _first_that_may_change(capture: Capture) -> Row:
+def _first_that_may_change(capture: Capture) -> ForkPoint:
     from bisect_cfg.capture.captured import fork_point
 
     return fork_point(capture)
