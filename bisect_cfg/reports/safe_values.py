@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,8 @@ def print_recommendation(console: Console, answer: answers.Answer, result: JsonO
     if left:
         names = "; ".join(_known(remedy) for remedy in left)
         more = 1 + len(others) + len(left)
-        console.print(Text(f"Known, not verified  {names}   (--remedies {more} verifies them)", style="dim"))
+        verify = f"bisect-cfg recommend {shlex.quote(answers.short_path(answer.folder))} --remedies {more}"
+        console.print(Text(f"Known, not verified  {names}   ({verify} runs them)", style="dim"))
     for frontier in found.get("frontiers", ()):
         title, *rows = in_lines(frontier)
         console.print(Text.assemble(("Together  ", "bold"), title))
@@ -188,7 +190,7 @@ def _passes(found: JsonObject) -> str:
         return "healthy in short runs only"
     evidence = found["evidence"]
     seen = f"{evidence['seen']}/{evidence['runs']}" if evidence and evidence["runs"] else "once"
-    return f"passes {seen} in short runs, not verified"
+    return f"passed {seen} in short runs"
 
 
 def _print_edits(console: Console, found: JsonObject) -> None:

@@ -79,6 +79,18 @@ def test_unverified_ones_are_never_printed_as_verified():
     assert "Or  " not in text and "Not recommended  lr: 2   grad_norm is inf" in text
 
 
+def test_what_is_known_and_not_verified_comes_with_the_command_that_runs_it():
+    untried = found(verified=False, status="untried", changes={"lr": {"from": 1, "to": 2}})
+    assert "Known, not verified  lr: 2   (bisect-cfg recommend s --remedies 2 runs them)" in printed(
+        found(alternatives=[untried])
+    )
+
+
+def test_what_passed_in_the_search_alone_is_said_once_to_be_not_verified():
+    text = printed(found(verified=False, status="open", evidence={"seen": 1, "runs": 1, "trials": [3]}))
+    assert "Not verified  bf16: False   passed 1/1 in short runs  (safe_config.yaml)" in text
+
+
 def test_a_reset_that_only_delays_a_silent_failure_says_so():
     rejected = found(verified=False, status="rejected", rejected="learns nothing", changes={"lr": {"from": 2, "to": 1}})
     pair = {"lr": {"good": 1, "bad": 2}, "beta": {"good": 0.0, "bad": 0.1}}
