@@ -18,6 +18,8 @@ import pytest
 
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
+from bisect_cfg.probe.protocol import Opened
+from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runs import Run
@@ -129,8 +131,8 @@ def folder(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> It
     assert os.listdir(tmp_path / "out") == ["checkpoint"]
 
 
-def train(folder: Path, way: str, name: str, **overrides: object) -> Run:
-    runner = ScriptRunner(Script(folder / "train.py", (way,)), folder / "study")
+def train(folder: Path, way: str, name: str, inputs: Inputs | None = None, **overrides: object) -> Run:
+    runner = ScriptRunner(Script(folder / "train.py", (way,)), folder / "study", inputs=inputs)
     try:
         return runner.train(Plan(name, {}, 5, level="cold", patience=Patience(60, 20, 20), overrides=overrides))
     finally:
@@ -154,6 +156,21 @@ def test_training_in_another_process(folder, way):
         "pool",
     ):  # when a signal ends the training they go on at once; the tool ends them 20 ms later
         assert not (folder / "after.txt").exists()
+
+
+@pytest.mark.parametrize("way", ["call", "spawn", "fork", "os.fork", "execv"])
+def test_its_modules_are_heard_whenever_they_are_imported(folder, way):
+    before, after = "def train(args=None):\n    import early\n", "    import late\n    args = args or"
+    text = (folder / "train.py").read_text().replace("def train(args=None):\n", before)
+    (folder / "train.py").write_text(text.replace("    args = args or", after))
+    for name in ("early.py", "late.py"):
+        (folder / name).write_text("")
+    script = Script(folder / "train.py", (way,))
+    state = {"target": {**script.identity(), "files": {}}}
+    run = train(folder, way, "heard", Inputs(script, folder / "study", state), **{"args.bf16": False})
+    heard = [Path(row.path).name for row in run.traces.all(Opened) if row.mode == "m"]
+    assert {"train.py", "early.py", "late.py"} <= set(heard) <= {"train.py", "early.py", "late.py", "sitecustomize.py"}
+    assert {str(folder / "early.py"), str(folder / "late.py")} <= set(state["modules"])
 
 
 @pytest.mark.parametrize("way", ["call", SHELL, "spawn", "pool", "os.fork", "execv"])
