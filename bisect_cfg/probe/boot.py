@@ -91,7 +91,7 @@ def start(path):
 
 def _orders(path):
     with open(path, encoding="utf-8") as stream:
-        return protocol.read(protocol.ORDERS, json.load(stream))
+        return protocol.read(protocol.Orders, json.load(stream))
 
 
 def join():

@@ -37,30 +37,35 @@ STACKS_FILE, NATIVE_FILE, PLACE_FILE = "stacks.txt", "native.txt", "place.json"
 
 
 class Message:
-    """Whatever crosses the border; `tag` says in JSON what it is."""
+    """Whatever crosses the border. What it is stands in its JSON under `key`, and is the same for all of a family."""
 
-    tag = ""
+    key = tag = ""
 
-
-def _family(key):
-    """A table of messages by their tag, which stands under `key`, and the decorator that enters one."""
-    known = {}
-
-    def tagged(tag):
-        def enter(cls):
-            cls.tag, cls.key = tag, key
-            known[tag] = cls
-            return cls
-
-        return enter
-
-    return known, tagged
+    def __init_subclass__(cls, key: str = "", tag: str = "") -> None:
+        if key:
+            cls.key, cls.known = key, {}
+        else:
+            cls.tag = tag
+            cls.known[tag] = cls
 
 
-ORDERS, _order = _family("level")
-QUESTIONS, _question = _family("op")
-ANSWERS, _answer = _family("says")
-EVENTS, _event = _family("event")
+class Orders(Message, key="level"):
+    """Of a process that is started."""
+
+
+class Question(Message, key="op"):
+    """To a waiting server."""
+
+
+class Answer(Message, key="says"):
+    """From it."""
+
+
+class Event(Message, key="event"):
+    """What happened in a run."""
+
+    time = 0.0
+    """Seconds since the trial's process, or fork, began."""
 
 
 def to_json(message: object) -> dict[str, object]:
@@ -97,13 +102,12 @@ def _made(cls, value):
 
 
 def read(family, data):
-    """A message of a family (`ORDERS`, `QUESTIONS`, `ANSWERS`) of plain data.
+    """A message of a family (`Orders`, `Question`, `Answer`) of plain data.
 
     Raises:
         KeyError, TypeError: it is none.
     """
-    key = next(iter(family.values())).key
-    return from_json(family[data[key]], data)
+    return from_json(family.known[data[family.key]], data)
 
 
 # ------------------------------------------------------------------------------------------------------- one trial
@@ -177,18 +181,16 @@ class TrialOrders:
 # ---------------------------------------------------------------------------------------------------------- orders
 
 
-@_order("cold")
 @dataclass(frozen=True)
-class Cold(Message):
+class Cold(Orders, tag="cold"):
     """Run one trial. `restore`: environment variables as the user has them, None for absent."""
 
     restore: dict[str, str | None]
     request: TrialOrders = field(metadata={"of": TrialOrders})
 
 
-@_order("imports")
 @dataclass(frozen=True)
-class Server(Message):
+class Server(Orders, tag="imports"):
     """Import these modules, then wait at this socket (a file descriptor) for what is asked."""
 
     restore: dict[str, str | None]
@@ -196,9 +198,8 @@ class Server(Message):
     socket: int = -1
 
 
-@_order("inspect")
 @dataclass(frozen=True)
-class Inspect(Message):
+class Inspect(Orders, tag="inspect"):
     """Tell what is set and where it runs, and end before the training (`inspection`).
 
     `collectors` are files that know the environment; `launched` says whether the command is a launcher, so that the
@@ -250,18 +251,16 @@ class BuildAnswer:
     unanswered: bool = False
 
 
-@_question("trial")
 @dataclass(frozen=True)
-class Trial(Message):
+class Trial(Question, tag="trial"):
     """Fork a trial: `Forked` at once, `Ended` when the child has ended."""
 
     id: int
     request: TrialOrders = field(metadata={"of": TrialOrders})
 
 
-@_question("resolve")
 @dataclass(frozen=True)
-class Resolve(Message):
+class Resolve(Question, tag="resolve"):
     """Build configuration objects in a child of the server's own: `Resolved`. Each may take so many seconds."""
 
     id: int
@@ -269,44 +268,39 @@ class Resolve(Message):
     seconds: float
 
 
-@_question("advance")
 @dataclass(frozen=True)
-class Advance(Message):
+class Advance(Question, tag="advance"):
     """Run the script up to this point and wait there: `Ready`."""
 
     fork_at: ForkPoint = field(metadata={"of": ForkPoint})
 
 
-@_answer("ready")
 @dataclass(frozen=True)
-class Ready(Message):
+class Ready(Answer, tag="ready"):
     """The server waits at "imports", or at an object. `unsound`: why forking here would not be sound, None if it is."""
 
     position: str
     unsound: str | None = None
 
 
-@_answer("forked")
 @dataclass(frozen=True)
-class Forked(Message):
+class Forked(Answer, tag="forked"):
     """The trial runs in this process."""
 
     id: int
     pid: int
 
 
-@_answer("ended")
 @dataclass(frozen=True)
-class Ended(Message):
+class Ended(Answer, tag="ended"):
     """The trial's process has ended; a negative code is the signal that killed it."""
 
     id: int
     code: int
 
 
-@_answer("resolved")
 @dataclass(frozen=True)
-class Resolved(Message):
+class Resolved(Answer, tag="resolved"):
     """What the objects came to, in the order of the question."""
 
     id: int
@@ -316,33 +310,23 @@ class Resolved(Message):
 # ---------------------------------------------------------------------------------------------------------- events
 
 
-class Event(Message):
-    """What happened in a run."""
-
-    time = 0.0
-    """Seconds since the trial's process, or fork, began."""
-
-
-@_event("started")
 @dataclass(frozen=True)
-class Started(Event):
+class Started(Event, tag="started"):
     """The process of a trial has its files and handlers."""
 
     pid: int
 
 
-@_event("prepared")
 @dataclass(frozen=True)
-class Prepared(Event):
+class Prepared(Event, tag="prepared"):
     """What the script set up before it imported the first library: variables, and entries of `sys.path`."""
 
     variables: list[str]
     path: list[str]
 
 
-@_event("config")
 @dataclass(frozen=True)
-class ConfigBuilt(Event):
+class ConfigBuilt(Event, tag="config"):
     """A configuration object is being built: what the user passed, and the defaults of the library's class.
 
     `others`: what the user passed besides and a trial does not vary.
@@ -358,9 +342,8 @@ class ConfigBuilt(Event):
     others: list[str] = field(default_factory=list)
 
 
-@_event("resolved")
 @dataclass(frozen=True)
-class ConfigResolved(Event):
+class ConfigResolved(Event, tag="resolved"):
     """What the library made of it."""
 
     kind: str
@@ -368,9 +351,8 @@ class ConfigResolved(Event):
     values: dict[str, Encoded]
 
 
-@_event("invalid")
 @dataclass(frozen=True)
-class ConfigInvalid(Event):
+class ConfigInvalid(Event, tag="invalid"):
     """Or why it refused it."""
 
     type: str
@@ -379,9 +361,8 @@ class ConfigInvalid(Event):
     index: int = 0
 
 
-@_event("assigned")
 @dataclass(frozen=True)
-class Assigned(Event):
+class Assigned(Event, tag="assigned"):
     """The script has set a field of an object that was built: a setting like any other."""
 
     kind: str
@@ -390,9 +371,8 @@ class Assigned(Event):
     value: Encoded = None
 
 
-@_event("changed")
 @dataclass(frozen=True)
-class Changed(Event):
+class Changed(Event, tag="changed"):
     """A field was changed in a way that a trial cannot follow."""
 
     kind: str
@@ -401,9 +381,8 @@ class Changed(Event):
     value: Encoded = None
 
 
-@_event("opened")
 @dataclass(frozen=True)
-class Opened(Event):
+class Opened(Event, tag="opened"):
     """A file was read ("r"), written ("w"), or imported ("m"; `path` is the module's source).
 
     `stamp`: its time of change in ns, its size and its inode, if it was read.
@@ -414,25 +393,22 @@ class Opened(Event):
     stamp: tuple[int, int, int] | None = None
 
 
-@_event("skipped")
 @dataclass(frozen=True)
-class Skipped(Event):
+class Skipped(Event, tag="skipped"):
     """A call that would have left this machine was answered here."""
 
     call: str
 
 
-@_event("redirected")
 @dataclass(frozen=True)
-class Redirected(Event):
+class Redirected(Event, tag="redirected"):
     """What was to be saved at this path is in the trial's folder."""
 
     path: str
 
 
-@_event("train_begin")
 @dataclass(frozen=True)
-class TrainBegin(Event):
+class TrainBegin(Event, tag="train_begin"):
     """The training under study begins.
 
     Attributes:
@@ -467,35 +443,31 @@ class TrainBegin(Event):
     environment: dict[str, object] = field(default_factory=dict)
 
 
-@_event("schedule")
 @dataclass(frozen=True)
-class Schedule(Event):
+class Schedule(Event, tag="schedule"):
     """How many optimizer steps the user's own run would have."""
 
     max_steps: int | None = None
 
 
-@_event("non_finite_parameters")
 @dataclass(frozen=True)
-class NonFiniteParameters(Event):
+class NonFiniteParameters(Event, tag="non_finite_parameters"):
     """The first weight that holds a NaN or an infinity after this step."""
 
     step: int
     parameter: str
 
 
-@_event("train_end")
 @dataclass(frozen=True)
-class TrainEnd(Event):
+class TrainEnd(Event, tag="train_end"):
     """Training is over; `stopped`: by us, at the "horizon" or because of "non-finite parameters"."""
 
     steps: int
     stopped: str = ""
 
 
-@_event("exception")
 @dataclass(frozen=True)
-class Raised(Event):
+class Raised(Event, tag="exception"):
     """An exception that nothing has caught.
 
     Attributes:
@@ -517,32 +489,28 @@ class Raised(Event):
     computing: str = ""
 
 
-@_event("exit")
 @dataclass(frozen=True)
-class Exited(Event):
+class Exited(Event, tag="exit"):
     """The script has called `sys.exit` in its training."""
 
     code: int
     phase: str = "training"
 
 
-@_event("script_end")
 @dataclass(frozen=True)
-class ScriptEnd(Event):
+class ScriptEnd(Event, tag="script_end"):
     """The interpreter ends in an orderly way."""
 
 
-@_event("over")
 @dataclass(frozen=True)
-class Over(Event):
+class Over(Event, tag="over"):
     """The training, in a process that the script started, has ended with this code. Written by `lineage`."""
 
     code: int
 
 
-@_event("unwatched")
 @dataclass(frozen=True)
-class Unwatched(Event):
+class Unwatched(Event, tag="unwatched"):
     """A process of the run has loaded torch without a probe, and was ended. Written by the tool's reaper."""
 
     command: str
@@ -552,9 +520,8 @@ class Unwatched(Event):
 # Of `inspection`.
 
 
-@_event("arrived")
 @dataclass(frozen=True)
-class Arrived(Event):
+class Arrived(Event, tag="arrived"):
     """A process of the command runs here: what its collectors say of the environment."""
 
     environment: dict[str, object]
@@ -564,9 +531,8 @@ class Arrived(Event):
     host: str = ""
 
 
-@_event("stopped")
 @dataclass(frozen=True)
-class Stopped(Event):
+class Stopped(Event, tag="stopped"):
     """It has come to where it was to be ended. `trained_dtype`: of the weights that the trainer was given."""
 
     args: int | None = None
@@ -585,27 +551,24 @@ class LastOperation:
     step: int | None = None
 
 
-@_event("instruments")
 @dataclass(frozen=True)
-class InstrumentsOn(Event):
+class InstrumentsOn(Event, tag="instruments"):
     """The instruments for this kind of failure are on."""
 
     step: int
     kind: str
 
 
-@_event("no_instrument")
 @dataclass(frozen=True)
-class NoInstrument(Event):
+class NoInstrument(Event, tag="no_instrument"):
     """One of them is not to be had."""
 
     name: str
     error: str
 
 
-@_event("operation")
 @dataclass(frozen=True)
-class Operation(Event):
+class Operation(Event, tag="operation"):
     """An operation made "nan" or "inf" out of finite numbers.
 
     `backward` names its node in the backward pass, `forward` are the lines of the forward pass that it belongs to.
@@ -620,9 +583,8 @@ class Operation(Event):
     forward: list[str] = field(default_factory=list)
 
 
-@_event("overflow")
 @dataclass(frozen=True)
-class Overflow(Event):
+class Overflow(Event, tag="overflow"):
     """A module with a non-finite output or weight, in the words of `DebugUnderflowOverflow`."""
 
     step: int
@@ -630,9 +592,8 @@ class Overflow(Event):
     variables: list[str]
 
 
-@_event("gradient")
 @dataclass(frozen=True)
-class Gradient(Event):
+class Gradient(Event, tag="gradient"):
     """The first weight whose gradient is not finite."""
 
     step: int
@@ -640,9 +601,8 @@ class Gradient(Event):
     what: str
 
 
-@_event("update")
 @dataclass(frozen=True)
-class Update(Event):
+class Update(Event, tag="update"):
     """What a step of the optimizer did to the weights.
 
     Attributes:
@@ -666,9 +626,8 @@ class Update(Event):
     frames: list[Frame] = field(default_factory=list)
 
 
-@_event("native")
 @dataclass(frozen=True)
-class NativeStack(Event):
+class NativeStack(Event, tag="native"):
     """gdb has written the native stack, of so many frames."""
 
     frames: int
@@ -684,7 +643,7 @@ def read_event(row: object) -> Event | None:
     if not isinstance(row, dict) or not _fits(row.get("time", 0.0), float):
         return None
     tag = row.get("event")
-    cls = EVENTS.get(tag) if isinstance(tag, str) else None
+    cls = Event.known.get(tag) if isinstance(tag, str) else None
     if cls is None:
         return None
     given = {one.name: row[one.name] for one in fields(cls) if row.get(one.name) is not None}

@@ -151,7 +151,7 @@ class Server:
         self._check()
         while True:
             for line in self._lines():
-                question = protocol.read(protocol.QUESTIONS, json.loads(line))
+                question = protocol.read(protocol.Question, json.loads(line))
                 if isinstance(question, protocol.Advance):
                     return question.fork_at
                 if isinstance(question, protocol.Resolve):

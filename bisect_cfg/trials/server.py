@@ -185,7 +185,7 @@ class TrialServer:
                 if len(buffer) > MOST_BYTES:
                     raise ValueError("no answer")
                 for line in lines:
-                    self._take(protocol.read(protocol.ANSWERS, json.loads(line)))
+                    self._take(protocol.read(protocol.Answer, json.loads(line)))
         except (ValueError, TypeError, KeyError):  # the user's code has this socket open, too, before it is forked
             self._why_gone = "the script writes into descriptors that it did not open"
         with self._lock:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from bisect_cfg.probe import lineage, protocol
 from bisect_cfg.probe.protocol import (
-    ANSWERS,
-    EVENTS,
-    ORDERS,
-    QUESTIONS,
+    Answer,
     Event,
+    Message,
+    Orders,
+    Question,
     event_row,
     read,
     read_event,
@@ -67,7 +67,7 @@ def values(hint: object) -> st.SearchStrategy:
     return st.none() if hint is type(None) else st.from_type(hint)
 
 
-@pytest.mark.parametrize("cls", EVENTS.values(), ids=EVENTS)
+@pytest.mark.parametrize("cls", Event.known.values(), ids=Event.known)
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
 def test_every_event_is_read_back_as_it_was_written(cls: type[Event], data: st.DataObject) -> None:
@@ -76,11 +76,11 @@ def test_every_event_is_read_back_as_it_was_written(cls: type[Event], data: st.D
     assert found == event and type(found) is cls and found.time == 1.25
 
 
-@pytest.mark.parametrize("family", [ORDERS, QUESTIONS, ANSWERS])
+@pytest.mark.parametrize("family", [Orders, Question, Answer])
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
-def test_orders_questions_and_answers_come_across(family: dict[str, type], data: st.DataObject) -> None:
-    for cls in family.values():
+def test_orders_questions_and_answers_come_across(family: type[Message], data: st.DataObject) -> None:
+    for cls in family.known.values():
         message = data.draw(messages(cls))
         assert read(family, json.loads(json.dumps(to_json(message)))) == message
 
@@ -94,7 +94,7 @@ def test_the_probe_writes_no_other_events_and_all_of_these() -> None:
                 written.add(getattr(protocol, name.removeprefix("protocol."), name))
     elsewhere = {protocol.Over, protocol.Unwatched}  # below
     written.discard("happened")  # in `record.event` itself
-    assert written | elsewhere == set(EVENTS.values())
+    assert written | elsewhere == set(Event.known.values())
 
 
 def test_what_is_written_where_nothing_can_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
