@@ -1,43 +1,38 @@
 """`Bisection`: ask, run, record, until nothing is left to ask.
 
-The search decides (`bisect_cfg.search`), a runner runs (`bisect_cfg.trials`), the study remembers
-(`bisect_cfg.study`); this module passes the word between them. It keeps nothing of its own: at every step the
-question is recomputed from the study, so that stopping and starting again, here or elsewhere, changes
-nothing.
+The search decides (`bisect_cfg.search`), a runner runs (`bisect_cfg.trials`), the study remembers (`bisect_cfg.study`);
+this module passes the word between them. It keeps nothing of its own: at every step the question is recomputed from the
+study, so that stopping and starting again, here or elsewhere, changes nothing.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from numbers import Integral, Real
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
-from bisect_cfg.configuration import UNSET, Outcome, configuration_of, difference, equal
+from bisect_cfg.configuration import UNSET, Factor, Outcome, Purpose, configuration_of, difference, equal
 from bisect_cfg.parameters.odds import odds_of
+from bisect_cfg.phases.arguments import check_kinds, check_numbers, shown
+from bisect_cfg.phases.conclude import cause_of, report_of
+from bisect_cfg.phases.loop import Turn, work_off
 from bisect_cfg.reports.events import CauseFound, Concluded, Event, Progress, Resumed, TrialFinished, TrialStarted
-from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report, wilson
-from bisect_cfg.search import Ask, Conclusion, Done, FoundCause, Problem, State, look
-from bisect_cfg.search import Claim as SearchClaim
+from bisect_cfg.reports.report import Report
+from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
-from bisect_cfg.study.encoding import result_of
-from bisect_cfg.study.store import BEAT_SECONDS, Ledger
+from bisect_cfg.study.search_trials import BisectionSampler, SearchTrials
+from bisect_cfg.study.store import Store, Void
 from bisect_cfg.study.trial import Runner, TrialRequest, TrialResult
 from bisect_cfg.trials.function import FunctionRunner, identity_of
 
 _OTHERS_POLL_SECONDS = 0.2
 """How often to look whether another process has finished what we wait for."""
-
-_SHOWN_LENGTH = 60
-"""Of a value in an error: enough to recognise it."""
 
 
 class Bisection:
@@ -118,23 +113,23 @@ class Bisection:
         timeout: float | None = None,
         identity: Mapping[str, Any] | None = None,
     ) -> None:
-        _check_kinds(
+        check_kinds(
             {"good": good, "bad": bad},
             {"loss": loss, "work": work, "identity": identity, "prior": None if isinstance(prior, str) else prior},
             {"is_valid": is_valid, "is_failure": is_failure, "on_event": on_event},
         )
         runs = _is_runner(trial)
         if not (runs or callable(trial)):
-            raise TypeError(f"trial must be a function that takes a configuration, or a Runner, not {_shown(trial)}")
+            raise TypeError(f"trial must be a function that takes a configuration, or a Runner, not {shown(trial)}")
         if not (storage is None or isinstance(storage, (str, optuna.storages.BaseStorage))):
             raise TypeError(
-                f"storage must be an Optuna storage or its address ('sqlite:///study.db'), not {_shown(storage)}"
+                f"storage must be an Optuna storage or its address ('sqlite:///study.db'), not {shown(storage)}"
             )
         if not (study_name is None or isinstance(study_name, str)):
-            raise TypeError(f"study_name must be a text, not {_shown(study_name)}")
+            raise TypeError(f"study_name must be a text, not {shown(study_name)}")
         if strategy not in ("adaptive", "one-at-a-time", "ddmin"):
             raise ValueError(f"strategy must be 'adaptive', 'one-at-a-time' or 'ddmin', not {strategy!r}")
-        _check_numbers(
+        check_numbers(
             {"jobs": jobs, "max_trials": max_trials, "confirm": confirm},
             {"confidence": confidence, "max_seconds": max_seconds, "timeout": timeout},
             {"prior": {} if isinstance(prior, str) else prior, "loss": loss or {}, "work": work or {}},
@@ -150,32 +145,33 @@ class Bisection:
             raise ValueError(f"confidence must lie between 0 and 1, not {confidence!r}")
         self.good, self.bad, self.seed = dict(good), dict(bad), seed
         self.factors = difference(self.good, self.bad)
-        self._runner: Runner = (
-            trial if runs else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
-        )
-        self._max_trials, self._max_seconds, self._jobs = max_trials, max_seconds, jobs
-        self._is_failure, self._on_event = is_failure, on_event
-        self._valid_cache: dict[int, str | None] = {}
+        runner: Runner = trial if runs else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
+        self._validity = _Validity(self.factors, self.good, self.bad, runner)
         names = tuple(factor.name for factor in self.factors)
         problem = Problem(
-            names, self._valid, odds_of(names, prior), strategy=strategy, first=first, confidence=confidence,
+            names, self._validity, odds_of(names, prior), strategy=strategy, first=first, confidence=confidence,
             confirm=confirm, jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
             work=tuple(math.log((work or {}).get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
         if identity is None and not runs:
             identity = identity_of(trial)
-        self._ledger = Ledger(self.factors, problem, storage, study_name, self._classify, identity)
-        self._running: dict[int, tuple[FrozenTrial, TrialRequest]] = {}
-        self._announced: set[int] = set()
-        # A decision multiplies small matrices; more threads make it no faster, and would take the cores of a trial.
-        self._threads = ThreadpoolController()
+        self._store = Store(self.factors, storage, study_name, identity)
+        self._trials = SearchTrials(self._store, problem, _verdict(is_failure))
+        self._store.study.sampler = BisectionSampler(self._trials)
+        self._emit: Callable[[Event], None] = on_event or (lambda event: None)
+        self._isolation = _Isolation(
+            self._trials, self._store.study.sampler, runner, self.good, self.bad, self._emit, max_trials, max_seconds
+        )
 
     @property
     def study(self) -> optuna.Study:
         """The Optuna study behind it."""
-        return self._ledger.study
+        return self._store.study
 
-    # ------------------------------------------------------------------------------ the public part
+    @property
+    def store(self) -> Store:
+        """Where later phases write trials of their own."""
+        return self._store
 
     def run(self) -> Report:
         """Run trials until the answer stands, or the budget is spent.
@@ -188,31 +184,27 @@ class Bisection:
             TypeError: the trial function returned something that says neither pass nor fail; that run does not count.
             Exception: whatever `is_valid` raised.
         """
-        self._ledger.enter()
-        started = time.monotonic()
-        lost = self._ledger.close_stale()
-        known = len(self._ledger.records())
-        if known or lost:
-            self._emit(Resumed(known, lost))
-        try:
-            with self._heart(), self._pool() as pool:
-                conclusion = self._refused_side() or self._loop(pool, started)
-        finally:
-            self._ledger.leave()
-        report = self._report(conclusion)
+        with self._store.alive():
+            lost = self._trials.close_lost()
+            known = len(self._trials.records())
+            if known or lost:
+                self._emit(Resumed(known, lost))
+            conclusion = self._refused_side() or self._isolation.run()
+        report = report_of(conclusion, self._trials, self.good, self.bad)
         self._emit(Concluded(report))
         return report
 
-    def add(self, configuration: Mapping[str, Any], result: TrialResult, purpose: str) -> None:
+    def add(self, configuration: Mapping[str, Any], result: TrialResult, purpose: str, run: str = "") -> None:
         """Record a trial that was run before the bisection started; it counts. Repeating the call does nothing.
 
         Args:
             configuration: what was run; each factor must have its good or its bad value.
             result: what came out.
-            purpose: e.g. "bad baseline".
+            purpose: a `Purpose`, or its value: "bad baseline".
+            run: which run it was, where several have the same purpose.
 
         Raises:
-            ValueError: a factor has neither of its values.
+            ValueError: a factor has neither of its values, or there is no such purpose.
         """
         mask = 0
         for index, factor in enumerate(self.factors):
@@ -221,295 +213,174 @@ class Bisection:
                 mask |= 1 << index
             elif not equal(value, factor.good):
                 raise ValueError(f"{factor.name}={value!r} is neither the good nor the bad value")
-        reference = result if mask == self._ledger.problem.full else self._reference()
-        self._ledger.add(Ask(mask, 0, purpose), result, self._classify(result, mask, reference))
-
-    def recorded(self, purpose: str) -> TrialResult | None:
-        """The result of the first finished trial with this purpose, e.g. one added before the tool was
-        killed."""
-        for trial in self._ledger.trials():
-            if trial.state.is_finished() and trial.user_attrs["purpose"] == purpose:
-                return result_of(trial)
-        return None
+        self._trials.add(Ask(mask, 0, Purpose(purpose)), result, run)
 
     def progress(self) -> Progress:
         """A snapshot for a live view; cheap enough to take after every event."""
-        records = self._ledger.records()
-        state = look(self._ledger.problem, records)
+        records = self._trials.records()
+        state = look(self._trials.problem, records)
         finished = [r for r in records if r.outcome is not None]
         seconds = sum(r.seconds for r in finished) / len(finished) if finished else 0.0
-        names = self._ledger.problem.names
+        names = self._trials.problem.names
         return Progress(
             len(finished),
-            tuple(request for _, request in list(self._running.values())),
+            tuple(begun.request for begun in list(self._isolation.running)),
             len(self.factors),
             tuple(names[i] for i in bits(state.ruled_out)),
             tuple(names[i] for i in bits(state.suspected)),
-            tuple(self._cause(found) for found in state.causes),
+            tuple(cause_of(found, self._trials) for found in state.causes),
             _remaining(state, len(self.factors), len(finished)),
             seconds,
         )
 
-    # ------------------------------------------------------------------------------------- the loop
-
-    def _loop(self, pool: ThreadPoolExecutor | None, started: float) -> Conclusion:
-        futures: dict[Future[TrialResult], int] = {}
-        problem = self._ledger.problem
-        try:
-            while True:
-                records = self._ledger.records()
-                with self._threads.limit(limits=1, user_api="blas"):
-                    state = look(problem, records)
-                self._announce(state)
-                if isinstance(state.question, Done):
-                    self._drop(futures)
-                    return state.question.conclusion
-                spent = self._spent(records, started)
-                if spent and not futures:
-                    return state.partial(spent)
-                if isinstance(state.question, Ask) and not spent and len(futures) < self._jobs:
-                    trial = self._ledger.start(state.question, records)
-                    if trial is None:
-                        continue
-                    request = self._request(trial, state.question)
-                    self._running[trial.number] = (trial, request)
-                    self._emit(TrialStarted(request))
-                    if pool is None:
-                        self._finish(trial.number, self._runner.run(request))
-                    else:
-                        futures[pool.submit(self._runner.run, request)] = trial.number
-                    continue
-                if not futures:  # another process runs what we wait for
-                    time.sleep(_OTHERS_POLL_SECONDS)
-                    self._ledger.close_stale()
-                    continue
-                ended, _ = wait(futures, timeout=1.0, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    self._finish(futures.pop(future), future.result())
-        except BaseException:  # KeyboardInterrupt above all: nothing may be left running, in fact or on paper
-            self._drop(futures)
-            raise
-
-    def _drop(self, futures: Mapping[Future[TrialResult], int]) -> None:
-        """End what is running and close it in the study; its results are not needed."""
-        for future in futures:
-            future.cancel()
-        interrupt = getattr(self._runner, "interrupt", None)
-        if interrupt is not None and self._running:
-            interrupt()
-            wait(futures)
-            getattr(self._runner, "go_on", lambda: None)()  # later phases run trials of their own
-        for trial, _ in list(self._running.values()):
-            self._ledger.void(trial, "interrupted")
-        self._running.clear()
-
-    def _finish(self, number: int, result: TrialResult) -> None:
-        trial, request = self._running.pop(number)
-        mask = self._ledger.mask(trial)
-        reference = self._reference() or (result if mask == self._ledger.problem.full else None)
-        outcome = self._classify(result, mask, reference)
-        self._ledger.finish(trial, result, outcome)
-        self._emit(TrialFinished(request, result, outcome or result.outcome))
-
-    def _spent(self, records: Sequence[Any], started: float) -> str:
-        if self._max_trials is not None and len(records) >= self._max_trials:
-            return f"Stopped after {len(records)} trials, as max_trials asks."
-        if self._max_seconds is not None and time.monotonic() - started > self._max_seconds:
-            return "Stopped when the time was up, as max_seconds asks."
-        return ""
-
-    def _request(self, trial: FrozenTrial, ask: Ask) -> TrialRequest:
-        subset = self._ledger.names(ask.subset)
-        configuration = configuration_of(subset, self.good, self.bad)
-        return TrialRequest(trial.number, configuration, subset, ask.purpose, ask.reason)
-
-    @contextmanager
-    def _pool(self) -> Iterator[ThreadPoolExecutor | None]:
-        """Threads for several trials at once; a single one runs in the caller's thread, where Ctrl-C
-        arrives."""
-        if self._jobs == 1:
-            yield None
-            return
-        pool = ThreadPoolExecutor(self._jobs, thread_name_prefix="bisect-cfg")
-        try:
-            yield pool
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    @contextmanager
-    def _heart(self) -> Iterator[None]:
-        stop = threading.Event()
-
-        def beat() -> None:
-            while not stop.wait(BEAT_SECONDS):
-                self._ledger.beat()
-
-        thread = threading.Thread(target=beat, name="bisect-cfg-heart", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-
-    # ------------------------------------------------------------------------ validity and verdicts
-
-    def _valid(self, mask: int) -> bool:
-        if mask not in self._valid_cache:
-            names = self._ledger.names(mask)
-            self._valid_cache[mask] = self._runner.is_valid(configuration_of(names, self.good, self.bad))
-        return self._valid_cache[mask] is None
-
     def _refused_side(self) -> Conclusion | None:
         """The answer where one of the two configurations is not valid and was not run; None if both are."""
-        seen = {record.subset for record in self._ledger.records()}
-        for side, mask, status in (
-            ("good", 0, "baseline_fails"), ("bad", self._ledger.problem.full, "inconclusive")
-        ):  # fmt: skip
-            if mask not in seen and self.factors and not self._valid(mask):
-                return Conclusion(status, notes=(f"The {side} configuration is not valid: {self._valid_cache[mask]}.",))
+        seen = {record.subset for record in self._trials.records()}
+        full = self._trials.problem.full
+        for side, mask, status in (("good", 0, "baseline_fails"), ("bad", full, "inconclusive")):
+            reason = self._validity.reason(mask) if mask not in seen and self.factors else None
+            if reason is not None:
+                return Conclusion(status, notes=(f"The {side} configuration is not valid: {reason}.",))
         return None
 
-    def _reference(self) -> TrialResult | None:
-        return self._ledger.reference(self._ledger.trials())
 
-    def _classify(self, result: TrialResult, mask: int, reference: TrialResult | None) -> Outcome | None:
-        """The bisection's verdict on a result; None while the failure under study is not known yet."""
-        if result.outcome is not Outcome.FAIL:
-            return result.outcome
-        if mask == 0:  # whatever makes the good configuration fail, it is no baseline
-            return Outcome.FAIL
-        if self._is_failure is not None:
-            return Outcome.FAIL if self._is_failure(result) else Outcome.UNRESOLVED
-        if reference is None:
-            return None
-        return Outcome.FAIL if result.signature == reference.signature else Outcome.UNRESOLVED
+@dataclass(frozen=True, eq=False)
+class _Begun:
+    """A trial that runs."""
 
-    # ----------------------------------------------------------------------------------- the answer
+    trial: FrozenTrial
+    request: TrialRequest
 
-    def _emit(self, event: Event) -> None:
-        if self._on_event is not None:
-            self._on_event(event)
+
+class _Isolation:
+    """What the loop works off: the search's questions."""
+
+    def __init__(
+        self,
+        trials: SearchTrials,
+        sampler: BisectionSampler,
+        runner: Runner,
+        good: Mapping[str, Any],
+        bad: Mapping[str, Any],
+        emit: Callable[[Event], None],
+        max_trials: int | None,
+        max_seconds: float | None,
+    ) -> None:
+        self._trials, self._sampler, self._runner = trials, sampler, runner
+        self._good, self._bad, self._emit = good, bad, emit
+        self._max_trials, self._max_seconds = max_trials, max_seconds
+        self.running: list[_Begun] = []
+        self._announced: set[int] = set()
+        # A decision multiplies small matrices; more threads make it no faster, and would take the cores of a trial.
+        self._threads = ThreadpoolController()
+
+    def run(self) -> Conclusion:
+        """Run trials until the search concludes, or the budget is spent."""
+        self._started = time.monotonic()
+        work_off(self, self._trials.problem.jobs)
+        return self._conclusion
+
+    def turn(self) -> _Begun | Turn:
+        records = self._trials.records()
+        with self._threads.limit(limits=1, user_api="blas"):
+            state = self._sampler.state(records)
+        self._announce(state)
+        if isinstance(state.question, Done):
+            self._conclusion = state.question.conclusion
+            return Turn.DONE
+        spent = self._spent(records)
+        if spent and not self.running:
+            self._conclusion = state.partial(spent)
+            return Turn.DONE
+        if spent or not isinstance(state.question, Ask) or len(self.running) >= self._trials.problem.jobs:
+            return Turn.WAIT
+        trial = self._sampler.begin(state.question, records)
+        if trial is None:
+            return Turn.AGAIN
+        subset = self._trials.names(state.question.subset)
+        configuration = configuration_of(subset, self._good, self._bad)
+        question = state.question
+        begun = _Begun(trial, TrialRequest(trial.number, configuration, subset, question.purpose, question.reason))
+        self.running.append(begun)
+        self._emit(TrialStarted(begun.request))
+        return begun
+
+    def conduct(self, begun: _Begun) -> TrialResult:
+        return self._runner.run(begun.request)
+
+    def record(self, begun: _Begun, came: TrialResult) -> None:
+        outcome = self._trials.finish(begun.trial, came)
+        self.running.remove(begun)
+        self._emit(TrialFinished(begun.request, came, outcome))
+
+    def wait_for_others(self) -> None:
+        time.sleep(_OTHERS_POLL_SECONDS)
+        self._trials.close_lost()
+
+    def interrupt(self) -> None:
+        getattr(self._runner, "interrupt", lambda: None)()
+
+    def go_on(self) -> None:
+        getattr(self._runner, "go_on", lambda: None)()
+
+    def close(self, begun: _Begun) -> None:
+        self._trials.store.void(begun.trial.number, Void.INTERRUPTED)
 
     def _announce(self, state: State) -> None:
         for found in state.causes:
             if found.parameters not in self._announced:
                 self._announced.add(found.parameters)
-                self._emit(CauseFound(self._cause(found)))
+                self._emit(CauseFound(cause_of(found, self._trials)))
 
-    def _names(self, mask: int) -> tuple[str, ...]:
-        return tuple(sorted(self._ledger.names(mask)))
+    def _spent(self, records: Sequence[Record]) -> str:
+        if self._max_trials is not None and len(records) >= self._max_trials:
+            return f"Stopped after {len(records)} trials, as max_trials asks."
+        if self._max_seconds is not None and time.monotonic() - self._started > self._max_seconds:
+            return "Stopped when the time was up, as max_seconds asks."
+        return ""
 
-    def _claim(self, claim: SearchClaim) -> Claim:
-        subset = None if claim.subset is None else self._names(claim.subset)
-        return Claim(subset, claim.seen, claim.runs, claim.numbers, claim.note)
 
-    def _cause(self, found: FoundCause) -> Cause:
-        names = self._names(found.parameters)
-        levels = {f.name: {"good": f.good, "bad": f.bad} for f in self.factors}
-        without = {self.factors[i].name: self._claim(c) for i, c in found.without.items()}
-        reference = self._reference()
-        return Cause(
-            names,
-            {name: levels[name] for name in names},
-            self._names(found.companions),
-            reference.signature if reference else None,
-            Evidence(self._claim(found.fails), without),
-            self._names(found.inseparable),
-        )
+class _Validity:
+    """Which subsets can be built, each asked once."""
 
-    def _report(self, conclusion: Conclusion) -> Report:
-        safe = None
-        if conclusion.safe is not None:
-            safe = configuration_of(self._ledger.names(conclusion.safe), self.good, self.bad)
-        reference = self._reference()
-        rows = tuple(self._rows())
-        fails, runs = conclusion.reproduction
-        return Report(
-            conclusion.status,
-            tuple(self._cause(found) for found in conclusion.causes),
-            tuple(Correction(self._names(mask), self._claim(claim)) for mask, claim in conclusion.corrections),
-            conclusion.complete,
-            safe,
-            reference.signature if reference else None,
-            tuple((self._names(mask), self._names(cause)) for mask, cause in conclusion.masking),
-            fails / runs if runs else None,
-            wilson(fails, runs) if runs else None,
-            conclusion.notes,
-            rows,
-            sum(row["seconds"] for row in rows),
-        )
+    def __init__(
+        self, factors: Sequence[Factor], good: Mapping[str, Any], bad: Mapping[str, Any], runner: Runner
+    ) -> None:
+        self._names, self._good, self._bad, self._runner = [f.name for f in factors], good, bad, runner
+        self._known: dict[int, str | None] = {}
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        trials = self._ledger.trials()
-        outcomes = {record.number: record.outcome for record in self._ledger.records()}
-        for trial in trials:
-            if not trial.state.is_finished():
-                continue
-            result, attributes = result_of(trial), trial.user_attrs
-            outcome = outcomes[trial.number] or result.outcome
-            subset = set(attributes["subset"])
-            yield {
-                "number": trial.number,
-                "outcome": outcome.value,
-                "signature": result.signature,
-                "seconds": result.seconds,
-                "step": result.step,
-                "purpose": attributes["purpose"],
-                "reason": attributes["reason"],
-                "companions": ", ".join(attributes["companions"]),
-                **{f.name: f.bad if f.name in subset else f.good for f in self.factors},
-            }
+    def __call__(self, mask: int) -> bool:
+        return self.reason(mask) is None
+
+    def reason(self, mask: int) -> str | None:
+        """Why a subset cannot be built; None if it can."""
+        if mask not in self._known:
+            subset = [self._names[i] for i in bits(mask)]
+            self._known[mask] = self._runner.is_valid(configuration_of(subset, self._good, self._bad))
+        return self._known[mask]
+
+
+def _verdict(
+    is_failure: Callable[[TrialResult], bool] | None,
+) -> Callable[[TrialResult, int, TrialResult | None], Outcome | None]:
+    """What a bisection says of a result; None while the failure under study is not known yet."""
+
+    def classify(result: TrialResult, mask: int, reference: TrialResult | None) -> Outcome | None:
+        if result.outcome is not Outcome.FAIL:
+            return result.outcome
+        if mask == 0:  # whatever makes the good configuration fail, it is no baseline
+            return Outcome.FAIL
+        if is_failure is not None:
+            return Outcome.FAIL if is_failure(result) else Outcome.UNRESOLVED
+        if reference is None:
+            return None
+        return Outcome.FAIL if result.signature == reference.signature else Outcome.UNRESOLVED
+
+    return classify
 
 
 def _is_runner(trial: Any) -> bool:
     return all(callable(getattr(trial, name, None)) for name in ("run", "is_valid")) and not isinstance(trial, type)
-
-
-def _check_kinds(configurations: Mapping[str, Any], tables: Mapping[str, Any], functions: Mapping[str, Any]) -> None:
-    """Raises a TypeError that names the argument which is not what it should be."""
-    for name, value in configurations.items():
-        if not isinstance(value, Mapping):
-            raise TypeError(f"{name} must be a dict of names and values, not {_shown(value)}")
-    for name, value in tables.items():
-        if not (value is None or isinstance(value, Mapping)):
-            raise TypeError(f"{name} must be a dict with names as keys, not {_shown(value)}")
-    for name, value in (*configurations.items(), *tables.items()):
-        odd = [key for key in value or () if not isinstance(key, str)]
-        if odd:
-            raise TypeError(f"{name} must have texts as names, not {_shown(odd[0])}")
-    for name, value in functions.items():
-        if not (value is None or callable(value)):
-            raise TypeError(f"{name} must be a function, not {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + '...'} ({type(value).__name__})"
-
-
-def _check_numbers(
-    counts: Mapping[str, Any], numbers: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Numbers are finite and counts are whole; NaN passes every comparison that is meant to refuse it.
-
-    Raises:
-        ValueError: names the argument.
-    """
-    for name, value in counts.items():
-        least = 0 if name == "confirm" else 1
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < least):
-            raise ValueError(f"{name} must be a whole number from {least} on, not {value!r}")
-    for name, value in numbers.items():
-        if value is not None and not (_is_finite(value) and value >= 0):
-            raise ValueError(f"{name} must be a finite number, not {value!r}")
-    for name, table in tables.items():
-        for key, value in table.items():
-            if not (_is_finite(value) and value >= 0):
-                raise ValueError(f"{name} of {key} must be a finite number, not {value!r}")
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _remaining(state: State, factors: int, finished: int) -> int:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
-from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import configuration_of
 from bisect_cfg.diagnosis.signature import Signature, is_sampling_error
 from bisect_cfg.diagnosis.stacks import fatal_signal
-from bisect_cfg.diagnosis.where import RERUN, SENT_FROM_OUTSIDE, Place, Where, locate
+from bisect_cfg.diagnosis.where import RERUN, SENT_FROM_OUTSIDE, Place, Where
+from bisect_cfg.diagnosis.where import locate as place_in
 from bisect_cfg.errors import InputError, InputsChanged
+from bisect_cfg.phases.context import Context
 from bisect_cfg.probe.protocol import (
     NATIVE_FILE,
     PLACE_FILE,
@@ -26,6 +26,7 @@ from bisect_cfg.probe.protocol import (
     Raised,
     from_json,
 )
+from bisect_cfg.reports.report import Report
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runs import Run, load_run
@@ -45,48 +46,45 @@ _INSTRUMENTS_SAID = ("DebugUnderflowOverflow: inf/nan detected", "returned nan v
 """Exceptions of the instruments themselves: they stop at NaN before the run would have died of it."""
 
 
-def localise(runner: ScriptRunner, settings: Settings, report: Any, bad_run: Run) -> Place | None:
+def locate(context: Context, report: Report, bad_run: Run) -> Place | None:
     """Say where the failure under study happens.
 
     Args:
-        runner: of the study; at its start level.
-        settings: the factors.
+        context: of this pass; its runner knows the factors, the start and the failure.
         report: of the isolation.
         bad_run: the first reproduction.
 
     Returns:
-        None if there is nothing to run, or nothing came out.
+        None if that is not asked for, there is nothing to run, or nothing came out.
     """
     failure = bad_run.seen.failure
-    if failure is None or not report.causes:
+    if not context.options.where or failure is None or not report.causes:
         return None
+    context.listener.phase("where", "looking for the place where it fails, with the instruments on")
     kind = "non-finite" if is_sampling_error(failure) else failure.kind
     if kind not in RERUN or (failure.kind == "signal" and failure.name in SENT_FROM_OUTSIDE):
         where = _read(bad_run, kind)
         return Place(where, True, bad_run.folder.name, 0.0) if where else None
     try:
-        run = load_run(runner.folder, FOLDER) or _run(runner, settings, report, bad_run, kind)
+        run = load_run(context.folder, FOLDER) or _run(context.runner, report, bad_run, kind)
     except InputsChanged:
         raise
     except (InputError, OSError):  # nothing that was proven depends on it
         return None
-    same = _same(run, failure, runner)
+    same = _same(run, failure, context.runner)
     where = _read(run, kind) if same else Where()
     note = "" if same else _otherwise(run)
     return Place(where, same, run.folder.name, run.seen.seconds, note) if where or note else None
 
 
-def _run(runner: ScriptRunner, settings: Settings, report: Any, bad_run: Run, kind: str) -> Run:
-    proof = report.causes[0].evidence.fails
-    subset, steps = (
-        proof.subset,
-        [row["step"] for row in report.rows if row["number"] in proof.trials and row["step"]],
-    )
-    configuration = settings.bad if subset is None else configuration_of(subset, settings.good, settings.bad)
+def _run(runner: ScriptRunner, report: Report, bad_run: Run, kind: str) -> Run:
+    proof, settings = report.causes[0].evidence.fails, runner.settings
+    steps = [row["step"] for row in report.rows if row["number"] in proof.trials and row["step"]]
+    subset, whole = proof.subset, settings.bad
     silent = bad_run.seen.died is None
     plan = Plan(
         FOLDER,
-        configuration,
+        whole if subset is None else configuration_of(subset, settings.good, whole),
         runner.horizon,
         patience=PATIENCE,
         until_it_dies=not silent,
@@ -125,7 +123,7 @@ def _read(run: Run, kind: str) -> Where:
         place = from_json(LastOperation, json.loads(_text(run.folder / PLACE_FILE)))
     except (ValueError, TypeError):  # there is none, or it is cut short: the process died while it was written
         place = LastOperation()
-    return locate(
+    return place_in(
         kind,
         run.traces.events.rows,
         _text(run.folder / STACKS_FILE),

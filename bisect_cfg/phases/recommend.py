@@ -1,39 +1,52 @@
 """The phase after isolation: find values that train, by running them.
 
 What to run is decided by `recommend.plan` from what has been run; this module runs it, has it judged
-(`recommend.case`) and records it in the study (`recommend.ledger`). Stopping it anywhere and starting it again, with
-the same or other margins, seeds and weights, goes on from the recorded runs.
+(`recommend.case`) and records it in the study (`recommend.safe_trials`). Stopping it anywhere and starting it again,
+with the same or other margins, seeds and weights, goes on from the recorded runs.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import optuna
-
-from bisect_cfg.configuration import Outcome, difference
+from bisect_cfg.configuration import Outcome
+from bisect_cfg.phases.loop import Turn, work_off
 from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.candidates import ranked
 from bisect_cfg.recommend.case import Case, Judgement, Wishes
 from bisect_cfg.recommend.frontier import Frontier
-from bisect_cfg.recommend.ledger import ATTRIBUTE, NOT_NEEDED, Runs
 from bisect_cfg.recommend.order import look
-from bisect_cfg.recommend.plan import MOST_ASKED, Candidate, Remedy, Status, Terms
+from bisect_cfg.recommend.plan import MOST_ASKED, Remedy, Status
 from bisect_cfg.recommend.runs import Part, Question, Ran
 from bisect_cfg.recommend.safe import Safe
+from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.recommend.schedule import left_out
+from bisect_cfg.reports.report import Report
+from bisect_cfg.study.store import Store, Void
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run, load_run
 from bisect_cfg.trials.script import ScriptRunner
 
-POLL_SECONDS = 1.0
-"""How often a wait for parallel runs looks up, so that Ctrl-C arrives."""
+
+@dataclass(eq=False)
+class _Begun:
+    """A run that was begun; `needed` ends when its result cannot change anything any more."""
+
+    number: int
+    question: Question
+    needed: bool = True
+
+
+@dataclass(frozen=True)
+class _Came:
+    """What came of it; `judged` is None where it was not needed any more."""
+
+    run: Run
+    judged: Judgement | None = None
 
 
 class SafeValues:
@@ -41,7 +54,7 @@ class SafeValues:
 
     Args:
         runner: of the study, with its settings, level and horizon known.
-        study: the Optuna study.
+        store: of the study.
         report: of the bisection; its status is "isolated".
         bad_run: the reproduction.
         good_run: the good baseline, which healthy is measured against.
@@ -54,8 +67,8 @@ class SafeValues:
     def __init__(
         self,
         runner: ScriptRunner,
-        study: optuna.Study,
-        report: Any,
+        store: Store,
+        report: Report,
         bad_run: Run,
         good_run: Run,
         wishes: Wishes,
@@ -67,13 +80,8 @@ class SafeValues:
         self._case = Case(runner, report, bad_run, good_run, wishes, folder_of)
         self._bad = runner.settings.bad
         self._started, self._finished = started, finished
-        self.runs = Runs(study, difference(runner.settings.good, runner.settings.bad))
-        self._running: dict[int, Question] = {}
-        self._not_needed: set[int] = set()  # running, and without a say any more
-        self._closing = threading.Lock()  # of a run, which either has a result or was interrupted
-        self._pairs = self._case.frontiers_wanted() if wishes.frontier else []
-
-    # ------------------------------------------------------------------------------------------------- the loop
+        self._trials = SafeTrials(store)
+        self.running: list[_Begun] = []
 
     def run(self) -> Safe:
         """Run until every remedy is settled, or the budget is spent.
@@ -81,72 +89,58 @@ class SafeValues:
         Raises:
             KeyboardInterrupt: after the running trials were ended and closed.
         """
-        self._recover()
-        terms, candidates = self._case.terms(), self._case.candidates()
-        self._budget = self._case.budget()
-        known = self._case.known(candidates)
-        pool = ThreadPoolExecutor(self._wishes.jobs) if self._wishes.jobs > 1 else None
-        futures: dict[Future[None], int] = {}
-        try:
-            while True:
-                remedies, questions = self._look(terms, candidates, known)
-                open_questions = [q for q in questions if q.key not in {r.key for r in self._running.values()}]
-                spent = self._spent() if questions else ""
-                if not futures and (spent or not open_questions):
-                    runs = [*known, *self.runs.ran()]
-                    frontiers = tuple(joint.mapped(terms, pair, runs) for pair in self._pairs)
-                    return self._answer(remedies, spent, frontiers)
-                if not spent and open_questions and len(futures) < self._wishes.jobs:
-                    number = self._begin(open_questions[0])
-                    if pool is None:
-                        self._conduct(number)
-                    else:
-                        futures[pool.submit(self._conduct, number)] = number
-                    continue
-                ended, _ = wait(futures, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    futures.pop(future)
-                    future.result()
-        except BaseException:  # Ctrl-C above all: nothing may be left running, in fact or on paper
-            self._runner.interrupt()
-            with self._closing:
-                for number in list(self._running):
-                    self.runs.void(number, "interrupted")
-                self._running.clear()
-            raise
-        finally:
-            if pool is not None:
-                pool.shutdown(wait=True, cancel_futures=True)
+        with self._trials.store.alive():
+            self._recover()
+            self._terms, self._candidates = self._case.terms(), self._case.candidates()
+            self._budget = self._case.budget()
+            self._pairs = self._case.frontiers_wanted() if self._wishes.frontier else []
+            self._known = self._case.known(self._candidates)
+            work_off(self, self._wishes.jobs)
+        runs = [*self._known, *self._trials.ran()]
+        frontiers = tuple(joint.mapped(self._terms, pair, runs) for pair in self._pairs)
+        return self._answer(self._remedies, self._spent, frontiers)
 
-    def _look(
-        self, terms: Terms, candidates: Sequence[Candidate], known: Sequence[Ran]
-    ) -> tuple[list[Remedy], list[Question]]:
+    # ------------------------------------------------------------------------------------------- what to run next
+
+    def turn(self) -> _Begun | Turn:
+        self._remedies, questions = self._look()
+        self._spent = self._spent_why() if questions else ""
+        running = {begun.question.key for begun in self.running}
+        open_questions = [] if self._spent else [question for question in questions if question.key not in running]
+        if not open_questions:
+            return Turn.WAIT if self.running else Turn.DONE
+        if len(self.running) >= self._wishes.jobs:
+            return Turn.WAIT
+        question = open_questions[0]
+        number = self._trials.start(question, str(self._case.prefix(question.configuration, question.steps)))
+        begun = _Begun(number, question)
+        self.running.append(begun)
+        self._started(number, question)
+        return begun
+
+    def _look(self) -> tuple[list[Remedy], list[Question]]:
         """Every remedy as far as it is known, and what is asked next, most wanted first."""
-        running = dict(self._running)  # before what has run: a run that ends meanwhile is in both, never in neither
-        runs = [*known, *self.runs.ran()]
+        runs = [*self._known, *self._trials.ran()]
+        running = [begun.question for begun in self.running if begun.question.part is not Part.FRONTIER]
         remedies, questions, open_ones = look(
-            terms,
-            candidates,
-            runs,
-            self._budget,
-            self._wishes.keep,
-            [q for q in running.values() if q.part is not Part.FRONTIER],
+            self._terms, self._candidates, runs, self._budget, self._wishes.keep, running
         )
         still = {question.key for question in open_ones}
-        self._not_needed |= {n for n, q in running.items() if q.part is Part.VERIFY and q.key not in still}
-        return remedies, questions or self._joint_questions(terms, runs)
+        for begun in self.running:
+            if begun.question.part is Part.VERIFY and begun.question.key not in still:
+                begun.needed = False
+        return remedies, questions or self._joint_questions(runs)
 
-    def _joint_questions(self, terms: Terms, runs: Sequence[Ran]) -> list[Question]:
+    def _joint_questions(self, runs: Sequence[Ran]) -> list[Question]:
         """Once every remedy is settled: the frontiers that were asked for, one after the other."""
-        asked = sum(trial.user_attrs[ATTRIBUTE]["part"] == Part.FRONTIER for trial in self.runs.trials())
-        if asked >= (self._wishes.frontier or 0):
+        if self._trials.asked(Part.FRONTIER) >= (self._wishes.frontier or 0):
             return []
-        open_ones = (joint.next_question(terms, pair, runs) for pair in self._pairs)
+        open_ones = (joint.next_question(self._terms, pair, runs) for pair in self._pairs)
         return [question for question in open_ones if question is not None][:1]
 
-    def _spent(self) -> str:
+    def _spent_why(self) -> str:
         wishes = self._wishes
-        done = self._searched + len(self.runs.trials())
+        done = self._searched + len(self._trials.all())
         if wishes.max_trials is not None and done >= wishes.max_trials:
             return f"Stopped after {done} trials, as --max-trials asks."
         if wishes.deadline is not None and time.monotonic() > wishes.deadline:
@@ -160,10 +154,11 @@ class SafeValues:
         seeds = min(self._wishes.verify_seeds, max([MOST_ASKED, *(len(remedy.passed) for remedy in rank)]))
         best = next((remedy for remedy in rank if remedy.status is not Status.REJECTED), None)
         prefix = None if best is None else self._case.prefix({**self._bad, **best.changes}, best.steps)
+        details = self._trials.details()
         return Safe(
             tuple(rank),
-            tuple(self.runs.rows()),
-            {number: {**said, "seed": self._case.seed(said["seed"])} for number, said in self.runs.details().items()},
+            tuple(self._trials.rows()),
+            {number: {**said, "seed": self._case.seed(said["seed"])} for number, said in details.items()},
             tuple(first + k for k in range(seeds)),
             prefix,
             spent,
@@ -173,14 +168,8 @@ class SafeValues:
 
     # ------------------------------------------------------------------------------------------------- one run
 
-    def _begin(self, question: Question) -> int:
-        number = self.runs.start(question, str(self._case.prefix(question.configuration, question.steps)))
-        self._running[number] = question
-        self._started(number, question)
-        return number
-
-    def _conduct(self, number: int) -> None:
-        question = self._running[number]
+    def conduct(self, begun: _Begun) -> _Came:
+        number, question = begun.number, begun.question
         configuration = dict(question.configuration)
         if self._case.prefix(question.configuration, question.steps).skipped:
             configuration |= left_out(self._case.values(question.configuration))
@@ -188,14 +177,11 @@ class SafeValues:
             configuration["seed"] = self._case.seed(question.seed)
 
         def enough(traces: Traces) -> bool:
-            return number in self._not_needed or self._case.certain(traces)
+            return not begun.needed or self._case.certain(traces)
 
         run = self._runner.train(Plan(number, configuration, question.steps, enough=enough))
-        if number in self._not_needed:
-            with self._closing:
-                if self._running.pop(number, None) is not None:
-                    self.runs.void(number, NOT_NEEDED)
-            return
+        if not begun.needed:
+            return _Came(run)
         judged = self._case.judge(run, question)
         other = run.seen.died is not None and not self._runner.known.is_failure(run.seen.died)
         if other and self._runner.starts.level != "cold":
@@ -204,17 +190,22 @@ class SafeValues:
                 Plan(f"{number}-cold", configuration, question.steps, level="cold", enough=self._case.certain)
             )
             judged = self._case.judge(run, question)
-        self._record(number, question, run, judged)
+        return _Came(run, judged)
 
-    def _record(self, number: int, question: Question, run: Run, judged: Judgement) -> None:
-        values = {
+    def record(self, begun: _Begun, came: _Came) -> None:
+        run, judged = came.run, came.judged
+        if judged is None:
+            self._trials.store.void(begun.number, Void.NOT_NEEDED)
+            self.running.remove(begun)
+            return
+        values: dict[str, Any] = {
             "seconds": round(run.seen.seconds, 6),
             "step": judged.failed_at or run.seen.steps,
             "text": judged.text,
             "attributes": {
                 "folder": run.folder.name,
                 "level": self._runner.starts.level,
-                "horizon": question.steps,
+                "horizon": begun.question.steps,
                 "steps": run.seen.steps,
                 "remarks": [asdict(remark) for remark in run.seen.remarks],
             },
@@ -223,23 +214,29 @@ class SafeValues:
             values["failed_at"] = judged.failed_at
         if judged.signature is not None:
             values["signature"] = judged.signature
-        with self._closing:
-            if number not in self._running:  # Ctrl-C came first
-                return
-            self.runs.finish(number, values, Outcome.PASS if judged.healthy else Outcome.FAIL)
-            self._running.pop(number)
-        self._finished(number, question, judged, run.seen.seconds)
+        self._trials.finish(begun.number, values, Outcome.PASS if judged.healthy else Outcome.FAIL)
+        self.running.remove(begun)
+        self._finished(begun.number, begun.question, judged, run.seen.seconds)
+
+    def wait_for_others(self) -> None:
+        raise AssertionError("one process looks for safe values at a time")  # the folder is locked
+
+    def interrupt(self) -> None:
+        self._runner.interrupt()
+
+    def go_on(self) -> None:
+        self._runner.go_on()
+
+    def close(self, begun: _Begun) -> None:
+        self._trials.store.void(begun.number, Void.INTERRUPTED)
 
     def _recover(self) -> None:
         """Take in the runs that a killed process left: those that had come to their end count."""
-        for trial in self.runs.abandoned():
-            run = load_run(self._runner.folder, trial.number)
+        for number, question in self._trials.abandoned():
+            run = load_run(self._runner.folder, number)
             if run is None:
-                self.runs.void(trial.number, "lost")
+                self._trials.store.void(number, Void.LOST)
                 continue
-            asked = trial.user_attrs["recommend"]
-            question = Question(
-                asked["configuration"], asked["seed"], asked["steps"], Part(asked["part"]), trial.user_attrs["reason"]
-            )
-            self._running[trial.number] = question
-            self._record(trial.number, question, run, self._case.judge(run, question))
+            begun = _Begun(number, question)
+            self.running.append(begun)
+            self.record(begun, _Came(run, self._case.judge(run, question)))

@@ -1,26 +1,22 @@
 """The baselines of a script: a sound way to start trials, the bad configuration failing there, the good one training.
 
-What is found lies in the study folder and its state, and is looked for there first.
+What is found lies in the folders of the runs, and is looked for there first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.parameters import parameter
 from bisect_cfg.parameters.odds import names_it
-from bisect_cfg.phases.options import Options
+from bisect_cfg.phases.context import Context
 from bisect_cfg.probe.protocol import TrainBegin
-from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.text import duration
-from bisect_cfg.study.folder import save_state
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run, load_run
-from bisect_cfg.trials.script import ScriptRunner
 from bisect_cfg.trials.start_points import STARTS
 from bisect_cfg.trials.verdict import judge
 
@@ -53,30 +49,25 @@ PACE_STEPS = 3
 
 
 class Baselines:
-    """Finds them.
+    """Finds them, once with the library's own defaults and, where those fail too, without the risky ones.
 
-    Args:
-        options: of the user.
-        listener: hears of the phases and runs.
-        folder: of the study.
-        state: of the study, see `study_folder`.
-        runner: its level, settings and horizon are set on the way.
-        note: says a sentence to the user, once.
+    What is decided on the way (the start, the settings that stay as the user has them) is nowhere written down: each
+    run lies in a folder that is named after what it shows, so that a study that is resumed walks the same way again
+    without a run.
+
+    Attributes:
+        moved: settings that keep the user's value, as their defaults cannot be afforded.
+        spared_risks: whether the good configuration leaves out the risky defaults.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        listener: Listener,
-        folder: Path,
-        state: dict[str, Any],
-        runner: ScriptRunner,
-        note: Callable[[str], None],
-    ) -> None:
-        self._options, self._listener, self._note = options, listener, note
-        self._folder, self._state, self._runner = folder, state, runner
-        self._unsound: dict[str, str] = {}  # level -> why trials cannot start there
-        self._passed: list[Run] = []  # runs of the bad configuration that passed at a level that was given up
+    def __init__(self, context: Context) -> None:
+        self._context, self._runner = context, context.runner
+        self.moved: list[str] = []
+        self.spared_risks = False
+        self._needed: str | None = None
+        self._settled: str | None = None  # the start that was settled on
+        self._unsound: dict[str, str] = {}  # start -> why trials cannot begin there
+        self._passed: list[Run] = []  # runs of the bad configuration that passed at a start that was given up
 
     def find(self, bad_run: Run) -> tuple[list[Run], Run | None]:
         """Find the fastest way to start trials at which both configurations behave as they should.
@@ -89,6 +80,7 @@ class Baselines:
             The further runs of the bad configuration that count, and the run of the good one; None in its place if
             the failure never showed again.
         """
+        self._runner.learn(settings=self._runner.settings.without(self.moved))  # from a first pass, with risky defaults
         good_run, outcome = None, Outcome.UNRESOLVED
         warm_runs: list[Run] = []
         ended: list[tuple[str, list[Run], Run]] = []  # levels at which the good configuration met another failure
@@ -102,7 +94,7 @@ class Baselines:
             if outcome is Outcome.UNRESOLVED:
                 ended.append((level, warm_runs, good_run))
             if outcome is Outcome.UNRESOLVED and level != "cold":
-                self._note(
+                self._context.note(
                     f"With start {level!r} the good configuration ends with {good_run.seen.failure}; "
                     "trying a colder start."
                 )
@@ -113,8 +105,8 @@ class Baselines:
         if outcome is Outcome.UNRESOLVED:
             level, warm_runs, good_run = self._with_what_it_needs(bad_run, ended)
             outcome = self.outcome_of(good_run)
-        self.keep("level", level)
-        self._listener.run_finished(Purpose.GOOD_BASELINE, good_run, outcome)
+        self._settled = level
+        self._context.listener.run_finished(Purpose.GOOD_BASELINE, good_run, outcome)
         return warm_runs, good_run
 
     def _with_what_it_needs(self, bad_run: Run, ended: list[tuple[str, list[Run], Run]]) -> tuple[str, list[Run], Run]:
@@ -135,18 +127,18 @@ class Baselines:
             if same and (other[0] == level or self.bring_up(other[0])):
                 level, warm_runs, good_run = other
                 break
-        name = self._needed(good_run, level, self._too_costly(bad_run))
+        name = self._find_needed(good_run, level, self._too_costly(bad_run))
         if name is None:
             return ended[-1]
         value = self._runner.settings.bad[name]
-        self._note(
+        self._context.note(
             f"The good configuration ends with {good_run.seen.failure} unless it keeps your {name}={value}: not varied."
         )
-        self.keep("needed", name)
+        self._needed = name
         self._runner.learn(settings=self._runner.settings.without([name], NEEDED))
         return level, warm_runs, self._good_baseline(bad_run, level)
 
-    def _needed(self, good_run: Run, level: str, costly: Callable[[Traces, float], bool]) -> str | None:
+    def _find_needed(self, good_run: Run, level: str, costly: Callable[[Traces, float], bool]) -> str | None:
         """The setting with whose user's value the good configuration passes, by halving; those that the failure names
         come first. None if there is no such one."""
         settings = self._runner.settings
@@ -166,7 +158,7 @@ class Baselines:
 
     def _good_name(self, level: str, needed: str | None, moved: int = 0) -> str:
         """The folder of a run of the good configuration."""
-        name = f"good-{level}" + ("-without-risky-defaults" if self._state.get("risky_defaults") else "")
+        name = f"good-{level}" + ("-without-risky-defaults" if self.spared_risks else "")
         return name + (f"-with-{needed}" if needed else "") + (f"-affordable-{moved}" if moved else "")
 
     def outcome_of(self, run: Run) -> Outcome:
@@ -175,33 +167,42 @@ class Baselines:
 
     def levels(self) -> tuple[str, ...]:
         """The starts still to be considered: none warmer than was settled before, or than the user allows."""
-        wanted = [level for level in (self._state.get("level"), self._options.start) if level]
+        wanted = [level for level in (self._settled, self._context.options.start) if level]
         starts = tuple(STARTS)
-        return starts[max((starts.index(one) for one in wanted), default=0) :]
+        return starts[max((starts.index(level) for level in wanted), default=0) :]
 
     def bring_up(self, level: str) -> bool:
         """Have trials start at a level; whether that is sound. If not, the user hears why, once."""
         reason = self._unsound.get(level) or self._runner.starts.start_at(level)
         if reason is not None and level not in self._unsound:
             self._unsound[level] = reason
-            self._note(f"Trials cannot use start {level!r}: {reason}.")
+            self._context.note(f"Trials cannot use start {level!r}: {reason}.")
         return reason is None
+
+    def come_up(self, level: str) -> bool:
+        """Have trials start at a level; whether that is sound. Where runs began there before, or had to begin colder,
+        that is known; the server comes up when a trial needs it."""
+        starts = tuple(STARTS)
+        colder = starts[starts.index(level) + 1 :]
+        if self._was_used(level):
+            self._runner.starts.level = level
+            return True
+        return not any(map(self._was_used, colder)) and self.bring_up(level)
 
     def _warm_start(self, level: str) -> list[Run] | None:
         """Bring a level up and see the bad configuration fail there; None if the level is of no use."""
-        self._listener.phase("warm start", f"start {level!r}")
-        if self._state.get("level") == level:
-            self._runner.starts.level = level  # settled before; the server comes up when a trial needs it
-        elif not self.bring_up(level):
+        self._context.listener.phase("warm start", f"start {level!r}")
+        if not self.come_up(level):
             return None
         runs: list[Run] = []
         tries = COLD_TRIES if level == "cold" else WARM_TRIES
         wanted = BLAMED_AFTER if self._passed else 1
         while len(runs) < tries or (0 < self._fails(runs) < wanted and len(runs) < wanted):
-            run = self._run(f"bad-{level}-{len(runs) + 1}", self._runner.settings.bad)
+            run = self._run(self._bad_name(level, len(runs) + 1), self._runner.settings.bad)
             runs.append(run)
             outcome = self.outcome_of(run)
-            self._listener.run_finished(Purpose.WARM_START if level != "cold" else Purpose.BAD_AGAIN, run, outcome)
+            purpose = Purpose.BAD_AGAIN if level == "cold" else Purpose.WARM_START
+            self._context.listener.run_finished(purpose, run, outcome)
             if outcome is Outcome.FAIL and self._fails(runs) >= wanted:
                 break
         if self._fails(runs):
@@ -213,17 +214,18 @@ class Baselines:
         shown = runs[-1].seen.failure
         ending = "passes" if shown is None else f"ends with {shown}"
         if level != "cold":
-            self._note(f"With start {level!r} the bad configuration {ending}; trying a colder start.")
+            self._context.note(f"With start {level!r} the bad configuration {ending}; trying a colder start.")
         return None
+
+    def _was_used(self, level: str) -> bool:
+        return load_run(self._context.folder, self._bad_name(level, 1)) is not None
+
+    def _bad_name(self, level: str, number: int) -> str:
+        """The folder of a run of the bad configuration."""
+        return f"bad-{level}-{number}"
 
     def _fails(self, runs: list[Run]) -> int:
         return sum(self.outcome_of(run) is Outcome.FAIL for run in runs)
-
-    def keep(self, key: str, value: Any) -> None:
-        """Remember something in the study's state."""
-        if self._state.get(key) != value:
-            self._state[key] = value
-            save_state(self._folder, self._state)
 
     def _run(
         self,
@@ -231,7 +233,7 @@ class Baselines:
         configuration: dict[str, Any],
         costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
     ) -> Run:
-        known = load_run(self._folder, name)
+        known = load_run(self._context.folder, name)
         if known is not None:
             return known
         return self._runner.train(Plan(name, configuration, self._runner.horizon, costly=costly))
@@ -241,24 +243,22 @@ class Baselines:
 
         One setting at a time, the one that is predicted to save most first, so that as much as possible is varied.
         """
-        self._listener.phase("good baseline", "making sure the good configuration trains")
-        costly, moved = self._too_costly(bad_run), list(self._state.get("moved", ()))
+        self._context.listener.phase("good baseline", "making sure the good configuration trains")
+        costly, because = self._too_costly(bad_run), ""
         while True:
-            name = self._good_name(level, self._state.get("needed"), len(moved))
+            name = self._good_name(level, self._needed, len(self.moved))
             run = self._run(name, self._runner.settings.good, costly)
             reason = self._unaffordable(run, bad_run)
             names = self._savers(run) if reason else []
             if not names:
                 break
-            moved = [*moved, *names]  # a new list: the state holds the old one, and is written if they differ
-            self.keep("moved_because", self._state.get("moved_because", reason))
-            self.keep("moved", moved)
+            because = because or reason
+            self.moved += names
             self._runner.learn(settings=self._runner.settings.without(names))
-        if moved:
-            self._note(
-                f"With the library's defaults the good configuration costs too much here "
-                f"({self._state['moved_because']}), so it keeps your {', '.join(moved)}, and these are not varied. "
-                "Name them with --only to vary them anyway."
+        if because:
+            self._context.note(
+                f"With the library's defaults the good configuration costs too much here ({because}), so it keeps your "
+                f"{', '.join(self.moved)}, and these are not varied. Name them with --only to vary them anyway."
             )
         return run
 
@@ -282,7 +282,7 @@ class Baselines:
     def _savers(self, run: Run) -> list[str]:
         """The fewest settings whose user's values are predicted to make the good configuration affordable."""
         settings = self._runner.settings
-        spared = {name.removeprefix("args.") for name in self._options.only}
+        spared = {name.removeprefix("args.") for name in self._context.options.only}
         costs = {factor.name: parameter(factor.name.split(".")[0]).resource for factor in settings.factors}
         left = [name for name, what in costs.items() if what and name not in spared]
         work = settings.work(settings.good)

@@ -1,4 +1,4 @@
-"""How factors, results and the process that runs a trial are written into an Optuna trial, and read again.
+"""How factors and results are written into an Optuna trial, and read again.
 
 Values that Optuna cannot hold (dicts, lists, NaN) are stored as text in a categorical distribution. What was run is
 always derived from the subset, never from these values.
@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import socket
-from collections.abc import Mapping
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -110,27 +107,3 @@ def state_of(outcome: Outcome) -> tuple[TrialState, list[float] | None]:
     if outcome is Outcome.UNRESOLVED:
         return TrialState.FAIL, None
     return TrialState.COMPLETE, [1.0 if outcome is Outcome.FAIL else 0.0]
-
-
-def this_process() -> dict[str, Any]:
-    """Who runs a trial, so that others can tell whether it lives."""
-    import psutil
-
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
-
-
-def same_start(worker: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
-    """Process numbers are used again; the start time tells. It moves a little when the clock is set."""
-    return abs(float(worker.get("started", 0)) - float(here["started"])) < 5.0
-
-
-def is_running(worker: Mapping[str, Any]) -> bool:
-    """Whether that process of this machine still runs."""
-    import psutil
-
-    try:
-        process = psutil.Process(int(worker["pid"]))
-        started = {"started": process.create_time()}
-        return same_start(worker, started) and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
-        return False

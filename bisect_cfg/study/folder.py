@@ -314,7 +314,8 @@ def _check_target(folder: Path, script: Script) -> None:
         )
     if theirs["arguments"] != ours["arguments"]:
         raise InputError(
-            f"{folder} is a study of the same script with other arguments: {' '.join(theirs['arguments']) or '(none)'}.",
+            f"{folder} is a study of the same script with other arguments: "
+            f"{' '.join(theirs['arguments']) or '(none)'}.",
             "Name another folder with --study DIR.",
         )
 

@@ -1,53 +1,47 @@
-"""The study: everything that is remembered, in an Optuna study, and nothing anywhere else.
+"""The store: every trial that a bisection remembers, written in one place, in an Optuna study, and nothing elsewhere.
 
-A trial of the study is a run of ours. Its parameters are the factors with their real values (so that the
-dashboard and the samplers of Optuna understand them), its user attributes say what was asked and what came
-out. Every decision is recomputed from these trials. Resuming after a crash, a second process on the same
-storage and replaying an old study are therefore the same thing: reading the study.
+A trial of the study is a run of ours. Its parameters are the factors with their real values (so that the dashboard and
+the samplers of Optuna understand them), its user attributes say what was asked and what came out. Every decision is
+recomputed from these trials. Resuming after a crash, a second process on the same storage and replaying an old study
+are therefore the same thing: reading the study.
 
-Two things need care:
+Which phase a trial belongs to is told by the attribute that holds its question: "subset" for the search
+(`search_trials`), "recommend" for the safe values (`recommend.safe_trials`). Each sees only its own.
 
-*Crashes.* A trial is written as RUNNING, question included, in one transaction before it starts, and its
-result before its state changes. Whoever is killed leaves either a finished trial or a RUNNING one of a
-dead process, which the next process closes as "lost" and asks again.
+*Crashes.* A trial is written as RUNNING, question and worker included, in one transaction before it starts, and its
+result before its state changes. Whoever is killed leaves either a finished trial or a RUNNING one of a dead process,
+which the next process closes as lost and asks again.
 
-*Several processes.* Each decides from what it has read. If another one started a trial in between, the
-later of the two (by trial number) decides again with both in view, and withdraws its own if it would now
-ask otherwise.
+*Why not `Study.ask`.* It writes an empty trial first and each parameter and attribute after it, in transactions of
+their own. A process that dies in between leaves a trial of which nobody can say what was asked and whether its worker
+lives; one that reads in between cannot see what the other is about to run, and runs the same. So the question comes
+from the study's sampler, and is written by this store.
 
-How values and results are written is in `bisect_cfg.study.encoding`.
+*Why a beat of our own.* Optuna's heartbeats exist only under `Study.optimize` on an RDB storage. Here the storage can
+be any, and so there is one beat, an attribute of each running trial, written by a thread for as long as the store is
+`alive`.
 """
 
 from __future__ import annotations
 
+import enum
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from bisect_cfg.configuration import Factor, Outcome, Purpose, Subset
+from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, equal
 from bisect_cfg.probe.secrets import mask
-from bisect_cfg.search import Ask, Problem, Question, Record, next_question
-from bisect_cfg.search.problem import bits
-from bisect_cfg.study.encoding import (
-    as_text,
-    distribution_of,
-    is_running,
-    result_attributes,
-    result_of,
-    same_start,
-    state_of,
-    stored_value,
-    this_process,
-)
+from bisect_cfg.study.encoding import as_text, distribution_of, state_of, stored_value
 from bisect_cfg.study.storage import OPENING_ATTEMPTS, is_race
-from bisect_cfg.study.trial import TrialResult
+from bisect_cfg.study.workers import is_running, same_process, this_process
 
 BEAT_SECONDS = 20.0
 """How often a worker says that its running trials live: rare enough for a shared database."""
@@ -56,59 +50,42 @@ SILENCE_SECONDS = 120.0
 """A worker on another machine that has not been heard of for this long is dead (six missed beats)."""
 
 _LIVE_RUNS: set[str] = set()
-"""Bisections running in this very process, to tell their trials from those of an abandoned one."""
-
-_VOID = ("lost", "interrupted", "withdrawn")
+"""Stores alive in this very process, to tell their trials from those of an abandoned one."""
 
 
 class StudyMismatch(ValueError):
     """The study in the storage was made for other configurations."""
 
 
-class BisectionSampler(optuna.samplers.BaseSampler):
-    """The search as an Optuna sampler: stateless, rebuilt from the study at each call.
+class Void(enum.StrEnum):
+    """Why a trial that was begun has no result, and counts for nothing. The values are what studies record."""
 
-    It suggests one of the two levels of every factor and stops the study when nothing is left to ask. The
-    objective must record the outcome, as `Ledger.finish` does.
-
-    Args:
-        ledger: the view of the study to decide from.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return dict(self._ledger.distributions)
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        question = self._ledger.question(before=trial.number)
-        if not isinstance(question, Ask):
-            study.stop()
-            return self._ledger.params(0)
-        for name, value in self._ledger.attributes(question).items():
-            study._storage.set_trial_user_attr(trial._trial_id, name, value)
-        return self._ledger.params(question.subset)
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        return self._ledger.params(0)[param_name]
+    LOST = "lost"
+    """Its process died."""
+    INTERRUPTED = "interrupted"
+    WITHDRAWN = "withdrawn"
+    """Another process had begun a trial first, and with that one in view something else is asked."""
+    NOT_NEEDED = "not needed"
+    """Its result could not change anything any more."""
 
 
-class Ledger:
+_VOID = frozenset(why.value for why in Void)
+
+
+class Store:
     """One study, read and written.
 
     Args:
         factors: in the user's order.
-        problem: what the search needs to know, with names equal to those of the factors.
         storage: an Optuna storage or its URL; None keeps the study in memory.
         study_name: several bisections may share a storage under different names.
-        classify: (result, subset, result of the failing bad baseline or None) -> outcome, None while unknown.
         identity: what is studied beside the factors (name of a part -> value that JSON can hold); kept with the
             study.
+
+    Attributes:
+        study: the Optuna study.
+        factors: as given.
+        distributions: factor name -> its distribution.
 
     Raises:
         StudyMismatch: the study exists and was made for other factors or levels, or for something else.
@@ -117,42 +94,21 @@ class Ledger:
     def __init__(
         self,
         factors: Sequence[Factor],
-        problem: Problem,
         storage: str | optuna.storages.BaseStorage | None,
         study_name: str | None,
-        classify: Callable[[TrialResult, int, TrialResult | None], Outcome | None],
         identity: Mapping[str, Any] | None = None,
     ) -> None:
-        self.factors, self.problem, self._classify = tuple(factors), problem, classify
+        self.factors = tuple(factors)
         self.distributions = {factor.name: distribution_of(factor) for factor in self.factors}
-        self._stored = {f.name: (stored_value(f, "good"), stored_value(f, "bad")) for f in self.factors}
-        self._index = {factor.name: i for i, factor in enumerate(self.factors)}
         optuna.logging.set_verbosity(max(optuna.logging.get_verbosity(), optuna.logging.WARNING))
-        self.study = self._open(storage, study_name)
-        self._storage, self._study_id = self.study._storage, self.study._study_id
+        self._kept, self.study = _open(storage, study_name)
+        self._id = self._kept.get_study_id_from_name(self.study.study_name)
         self._run = uuid.uuid4().hex
         self._beats: dict[int, tuple[Any, float]] = {}
         self._mine: set[int] = set()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         _LIVE_RUNS.add(self._run)
         self._check_identity(dict(identity or {}))
-
-    def _open(self, storage: str | optuna.storages.BaseStorage | None, name: str | None) -> optuna.Study:
-        """Create or load the study; two processes may be creating the tables of one new database at once."""
-        for attempt in range(OPENING_ATTEMPTS):
-            try:
-                return optuna.create_study(
-                    storage=storage,
-                    study_name=name or (None if storage is None else "bisection"),
-                    direction="maximize",
-                    load_if_exists=True,
-                    sampler=BisectionSampler(self),
-                )
-            except Exception as error:
-                if attempt == OPENING_ATTEMPTS - 1 or not is_race(error):
-                    raise
-                time.sleep(0.1 * (attempt + 1))
-        raise AssertionError("not reached")
 
     def _check_identity(self, identity: Mapping[str, Any]) -> None:
         known = self.study.user_attrs.get("identity", {})
@@ -175,178 +131,168 @@ class Ledger:
                 f"{', '.join(differing)} differ. Use another study name or storage for this bisection."
             )
 
-    # -------------------------------------------------------------------------------------- reading
+    # ------------------------------------------------------------------------------------------------- reading
 
-    def trials(self) -> list[FrozenTrial]:
-        """All trials of ours, lost and withdrawn ones left out."""
-        trials = self._storage.get_all_trials(self._study_id, deepcopy=False)
-        return [t for t in trials if "subset" in t.user_attrs and t.user_attrs.get("outcome") not in _VOID]
+    def trials(self, asked: str) -> list[FrozenTrial]:
+        """The trials whose question is in this attribute, running ones included, without those that are void."""
+        return [trial for trial in self._all(asked) if trial.user_attrs.get("outcome") not in _VOID]
 
-    def records(self, before: int | None = None) -> list[Record]:
-        """What the search decides from, in the order of the trial numbers."""
-        trials = [t for t in self.trials() if before is None or t.number < before]
-        reference = self.reference(trials)
-        return [self._record(trial, reference) for trial in trials]
+    def _all(self, asked: str) -> list[FrozenTrial]:
+        trials = self._kept.get_all_trials(self._id, deepcopy=False)
+        return [trial for trial in trials if asked in trial.user_attrs]
 
-    def reference(self, trials: Sequence[FrozenTrial]) -> TrialResult | None:
-        """The result of the first failing run of the bad configuration: the failure under study."""
-        for trial in trials:
-            if self.mask(trial) == self.problem.full and trial.state.is_finished():
-                result = result_of(trial)
-                if self._classify(result, self.problem.full, result) is Outcome.FAIL:
-                    return result
-        return None
+    def params(self, configuration: Configuration) -> dict[str, Any]:
+        """The factors' values as Optuna stores them, wherever their distributions have room."""
+        found: dict[str, Any] = {}
+        for factor in self.factors:
+            value, distribution = configuration.get(factor.name, UNSET), self.distributions[factor.name]
+            if equal(value, factor.good):
+                found[factor.name] = stored_value(factor, "good")
+            elif equal(value, factor.bad):
+                found[factor.name] = stored_value(factor, "bad")
+            elif not isinstance(distribution, CategoricalDistribution) and _has_room(distribution, value):
+                found[factor.name] = value
+        return found
 
-    def _record(self, trial: FrozenTrial, reference: TrialResult | None) -> Record:
-        attributes = trial.user_attrs
-        mask = self.mask(trial)
-        outcome = None
-        if trial.state.is_finished():
-            outcome = self._classify(result_of(trial), mask, reference)
-        return Record(
-            mask,
-            outcome,
-            Purpose.of(attributes.get("purpose", Purpose.SEARCH)),
-            trial.number,
-            float(attributes.get("seconds") or 0.0),
-            self._mask_of_names(attributes.get("companions", ())),
-            (attributes.get("signature") or "") if outcome is Outcome.UNRESOLVED else "",
-        )
+    # ------------------------------------------------------------------------------------------------- writing
 
-    def mask(self, trial: FrozenTrial) -> int:
-        """The subset that a trial ran, as the search's integer."""
-        return self._mask_of_names(trial.user_attrs["subset"])
-
-    def _mask_of_names(self, names: Sequence[str]) -> int:
-        return sum(1 << self._index[name] for name in names)
-
-    def names(self, mask: int) -> Subset:
-        """A subset with its names."""
-        return frozenset(self.factors[i].name for i in bits(mask))
-
-    def question(self, before: int | None = None) -> Question:
-        """What the search would do now, or what it would have done before a certain trial."""
-        return next_question(self.problem, self.records(before))
-
-    # -------------------------------------------------------------------------------------- writing
-
-    def params(self, mask: int) -> dict[str, Any]:
-        """Factor -> stored value."""
-        return {f.name: self._stored[f.name][mask >> i & 1] for i, f in enumerate(self.factors)}
-
-    def attributes(self, ask: Ask) -> dict[str, Any]:
-        """What is written with a trial before it starts."""
-        order = [f.name for f in self.factors]
-        return {
-            "subset": [order[i] for i in bits(ask.subset)],
-            "companions": [order[i] for i in bits(ask.companions)],
-            "purpose": ask.purpose,
-            "reason": ask.reason,
-            "worker": {**this_process(), "run": self._run},
-        }
-
-    def start(self, ask: Ask, seen: Sequence[Record]) -> FrozenTrial | None:
-        """Write the trial as RUNNING; None if another process was faster and this question is not the one
-        now.
+    def start(self, params: Mapping[str, Any], attributes: Mapping[str, Any]) -> FrozenTrial:
+        """Write a trial as RUNNING, whole, before it starts.
 
         Args:
-            ask: the question.
-            seen: the records it was decided from.
+            params: values of factors, see `params`.
+            attributes: what is asked.
         """
-        template = create_trial(
-            state=TrialState.RUNNING,
-            params=self.params(ask.subset),
-            distributions=self.distributions,
-            user_attrs=self.attributes(ask),
-        )
-        trial_id = self._storage.create_new_trial(self._study_id, template_trial=template)
-        trial = self._storage.get_trial(trial_id)
+        template = self._template(TrialState.RUNNING, None, params, {**attributes, **self._worker()})
+        trial_id = self._kept.create_new_trial(self._id, template_trial=template)
         with self._lock:
             self._mine.add(trial_id)
-        known = {record.number for record in seen}
-        if any(t.number < trial.number and t.number not in known for t in self.trials()):
-            again = self.question(before=trial.number)
-            if not isinstance(again, Ask) or again.subset != ask.subset:
-                self.void(trial, "withdrawn")
-                return None
-        return trial
+        return self._kept.get_trial(trial_id)
 
-    def finish(self, trial: FrozenTrial, result: TrialResult, outcome: Outcome | None) -> None:
-        """Write the result, then the state. UNRESOLVED has no value and is a FAIL to Optuna, as its docs
-        ask."""
-        with suppress(optuna.exceptions.UpdateFinishedTrialError):  # someone took us for dead and closed it
-            for name, value in result_attributes(result, outcome).items():
-                self._storage.set_trial_user_attr(trial._trial_id, name, value)
-        self._close(trial, *state_of(outcome or result.outcome))
+    def take(self, number: int, attributes: Mapping[str, Any]) -> None:
+        """Write what is asked into a trial that Optuna has begun by itself."""
+        trial_id = self._of(number)
+        for name, value in {**attributes, **self._worker()}.items():
+            self._kept.set_trial_user_attr(trial_id, name, value)
+        with self._lock:
+            self._mine.add(trial_id)
 
-    def add(self, ask: Ask, result: TrialResult, outcome: Outcome | None) -> None:
-        """Write a trial that was run before, in one go. Adding the same one again (on resuming) does
-        nothing."""
-        subset = self.attributes(ask)["subset"]
-        for known in self.trials():
-            a = known.user_attrs
-            if a.get("added") and a["purpose"] == ask.purpose and a["subset"] == subset:
-                return
-        state, values = state_of(outcome or result.outcome)
-        self.study.add_trial(
-            create_trial(
-                state=state,
-                values=values,
-                params=self.params(ask.subset),
-                distributions=self.distributions,
-                user_attrs={**self.attributes(ask), **result_attributes(result, outcome), "added": True},
-            )
+    def add(self, params: Mapping[str, Any], attributes: Mapping[str, Any], outcome: Outcome) -> None:
+        """Write a trial that was run before, in one go."""
+        state, values = state_of(outcome)
+        self.study.add_trial(self._template(state, values, params, {**attributes, **self._worker()}))
+
+    def finish(self, number: int, attributes: Mapping[str, Any], outcome: Outcome) -> None:
+        """Write the result, then the state. UNRESOLVED has no value and is a FAIL to Optuna, as its docs ask.
+
+        A trial that somebody closed meanwhile, who took us for dead, stays as it is.
+        """
+        trial_id = self._of(number)
+        with suppress(UpdateFinishedTrialError):
+            for name, value in attributes.items():
+                self._kept.set_trial_user_attr(trial_id, name, value)
+        self._close(trial_id, *state_of(outcome))
+
+    def void(self, number: int, why: Void) -> None:
+        """Close a running trial that has no result; one that has ended meanwhile keeps its own."""
+        trial_id = self._of(number)
+        with suppress(UpdateFinishedTrialError):
+            self._kept.set_trial_user_attr(trial_id, "outcome", why.value)
+        self._close(trial_id, TrialState.FAIL, None)
+
+    def _close(self, trial_id: int, state: TrialState, values: Sequence[float] | None) -> None:
+        with suppress(UpdateFinishedTrialError):
+            self._kept.set_trial_state_values(trial_id, state=state, values=values)
+        with self._lock:
+            self._mine.discard(trial_id)
+
+    def _of(self, number: int) -> int:
+        return self._kept.get_trial_id_from_study_id_trial_number(self._id, number)
+
+    def _worker(self) -> dict[str, Any]:
+        return {"worker": {**this_process(), "run": self._run}}
+
+    def _template(
+        self,
+        state: TrialState,
+        values: Sequence[float] | None,
+        params: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+    ) -> FrozenTrial:
+        distributions = {name: self.distributions[name] for name in params}
+        return create_trial(
+            state=state, values=values, params=dict(params), distributions=distributions, user_attrs=dict(attributes)
         )
 
-    def void(self, trial: FrozenTrial, why: str) -> None:
-        """Close a running trial that has no result: "lost", "interrupted" or "withdrawn"."""
-        with suppress(optuna.exceptions.UpdateFinishedTrialError):  # it has ended meanwhile
-            self._storage.set_trial_user_attr(trial._trial_id, "outcome", why)
-        self._close(trial, TrialState.FAIL, None)
+    # --------------------------------------------------------------------------------- the living and the dead
 
-    def _close(self, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        with suppress(optuna.exceptions.UpdateFinishedTrialError):
-            self._storage.set_trial_state_values(trial._trial_id, state=state, values=values)
-        with self._lock:
-            self._mine.discard(trial._trial_id)
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """While it lasts, others are told that our running trials live."""
+        stop = threading.Event()
 
-    # ---------------------------------------------------------------------- the living and the dead
+        def heart() -> None:
+            while not stop.wait(BEAT_SECONDS):
+                self.beat()
 
-    def close_stale(self) -> int:
-        """Close the running trials of dead processes; returns how many."""
-        closed = 0
-        for trial in self._storage.get_all_trials(self._study_id, deepcopy=False, states=(TrialState.RUNNING,)):
-            if "subset" in trial.user_attrs and self._is_dead(trial):
-                self.void(trial, "lost")
-                closed += 1
-        return closed
+        threading.Thread(target=heart, name="bisect-cfg-heart", daemon=True).start()
+        _LIVE_RUNS.add(self._run)
+        try:
+            yield
+        finally:
+            _LIVE_RUNS.discard(self._run)
+            stop.set()
 
     def beat(self) -> None:
-        """Tell others that our running trials live. Called every `BEAT_SECONDS`."""
+        """Tell others that our running trials live."""
         with self._lock:
             mine = list(self._mine)
         for trial_id in mine:
-            with suppress(optuna.exceptions.UpdateFinishedTrialError):
-                self._storage.set_trial_user_attr(trial_id, "beat", round(time.time(), 1))
+            with suppress(UpdateFinishedTrialError):
+                self._kept.set_trial_user_attr(trial_id, "beat", round(time.time(), 1))
 
-    def leave(self) -> None:
-        """This bisection runs no longer."""
-        _LIVE_RUNS.discard(self._run)
-
-    def enter(self) -> None:
-        """This bisection runs (again)."""
-        _LIVE_RUNS.add(self._run)
+    def abandoned(self, asked: str) -> list[FrozenTrial]:
+        """Running trials of dead processes; see `trials`."""
+        return [trial for trial in self._all(asked) if trial.state is TrialState.RUNNING and self._is_dead(trial)]
 
     def _is_dead(self, trial: FrozenTrial) -> bool:
         worker = trial.user_attrs.get("worker") or {}
         here = this_process()
         if worker.get("host") != here["host"]:
             beat = trial.user_attrs.get("beat")
-            known, since = self._beats.get(trial._trial_id, (None, 0.0))
-            if trial._trial_id not in self._beats or known != beat:
-                self._beats[trial._trial_id] = (beat, time.monotonic())  # our clock: theirs may be wrong
+            known, since = self._beats.get(trial.number, (None, 0.0))
+            if trial.number not in self._beats or known != beat:
+                self._beats[trial.number] = (beat, time.monotonic())  # our clock: theirs may be wrong
                 return False
             return time.monotonic() - since > SILENCE_SECONDS
-        if worker.get("pid") == here["pid"] and same_start(worker, here):
+        if same_process(worker, here):
             return worker.get("run") not in _LIVE_RUNS
         return not is_running(worker)
+
+
+def _open(
+    storage: str | optuna.storages.BaseStorage | None, name: str | None
+) -> tuple[optuna.storages.BaseStorage, optuna.Study]:
+    """Create or load the study; two processes may be creating the tables of one new database at once."""
+    for attempt in range(OPENING_ATTEMPTS):
+        try:
+            kept = optuna.storages.get_storage(storage)
+            study = optuna.create_study(
+                storage=kept,
+                study_name=name or (None if storage is None else "bisection"),
+                direction="maximize",
+                load_if_exists=True,
+            )
+            return kept, study
+        except Exception as error:
+            if attempt == OPENING_ATTEMPTS - 1 or not is_race(error):
+                raise
+            time.sleep(0.1 * (attempt + 1))
+    raise AssertionError("not reached")
+
+
+def _has_room(distribution: BaseDistribution, value: Any) -> bool:
+    """Whether an int or float distribution of ours, which has no steps but whole numbers, holds a value."""
+    whole = isinstance(distribution, optuna.distributions.IntDistribution)
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    return number and distribution.low <= value <= distribution.high

@@ -1,0 +1,70 @@
+"""What every phase works with."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bisect_cfg.capture.script import Script
+from bisect_cfg.phases.options import Options
+from bisect_cfg.reports.listener import Listener
+from bisect_cfg.trials.script import ScriptRunner
+
+
+class Spent(Exception):
+    """No further run is wanted: the budget is used up."""
+
+
+@dataclass
+class Context:
+    """One pass through the phases.
+
+    Attributes:
+        script: the target.
+        options: of the user.
+        listener: hears of the phases and runs.
+        folder: of the study.
+        target: what the study is of, see `study.folder`.
+        runner: runs trials; what a phase finds out of how, it learns.
+        notes: sentences for the user, each said once.
+        started: when this pass began, on `time.monotonic`'s clock.
+    """
+
+    script: Script
+    options: Options
+    listener: Listener
+    folder: Path
+    target: dict[str, Any]
+    runner: ScriptRunner
+    notes: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    def note(self, text: str) -> None:
+        """Say a sentence to the user, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self.listener.note(text)
+
+    @property
+    def deadline(self) -> float | None:
+        """Until when runs may begin, on `time.monotonic`'s clock; None: for ever."""
+        return None if self.options.max_seconds is None else self.started + self.options.max_seconds
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the deadline; None: for ever."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def check_budget(self) -> None:
+        """What comes before the search counts as well.
+
+        Raises:
+            Spent: --max-trials or --max-seconds is used up.
+        """
+        done, most = len(list((self.folder / "trials").glob("*/ending.json"))), self.options.max_trials
+        if most is not None and done >= most:
+            raise Spent(f"Stopped after {done} trial{'' if done == 1 else 's'}, as --max-trials asks.")
+        if self.seconds_left == 0:
+            raise Spent("Stopped when the time was up, as --max-seconds asks.")

@@ -1,0 +1,69 @@
+"""Factors: what the first run was seen to set, against the good configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.names import check_name
+from bisect_cfg.capture.settings import Settings, build_settings
+from bisect_cfg.parameters import every
+from bisect_cfg.phases.context import Context
+from bisect_cfg.phases.start import Baselines
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
+from bisect_cfg.trials.runs import Run
+
+
+def find_factors(
+    context: Context, baselines: Baselines, bad_run: Run, good: Mapping[str, Any], pins: Mapping[str, Any]
+) -> Settings:
+    """Compare the settings of the user with the good ones.
+
+    Args:
+        context: of this pass.
+        baselines: bring up the process in which configurations are resolved.
+        bad_run: the reproduction.
+        good: what the user says of the good configuration.
+        pins: settings that are the same in all runs.
+
+    Raises:
+        InputError: a name after --keep is none of the script's.
+    """
+    context.listener.phase("factors", "comparing your settings with the good ones")
+    runner, options = context.runner, context.options
+
+    def build(request: BuildRequest) -> BuildAnswer:
+        """In the process that the trials will be forked from."""
+        next((level for level in baselines.levels() if baselines.come_up(level)), None)
+        return runner.starts.resolve(request)
+
+    capture = runner.starts.capture = read_capture(bad_run.traces.events.rows)
+    settings = build_settings(
+        capture,
+        lambda item: runner.checks.resolve(item, build),
+        good=good,
+        pins=pins,
+        only=options.only,
+        excluded=options.excluded,
+    )
+    runner.learn(settings=settings)
+    for note in settings.notes:
+        context.note(note)
+    context.listener.factors(settings)
+    known = dict.fromkeys([*(factor.name for factor in settings.factors), *capture.args.types], "")
+    for name in options.keep:
+        check_name(name.removeprefix("args."), known, "--keep")
+    return settings
+
+
+def without_risky_defaults(bad_run: Run, good: Mapping[str, Any], pins: Mapping[str, Any]) -> dict[str, Any]:
+    """Values in place of defaults that are known to be at fault now and then, where the run has those defaults."""
+    args = read_capture(bad_run.traces.events.rows).args
+    said = {name.removeprefix("args.") for name in (*good, *pins)}
+    known = {name: known.risky_default for name, known in every().items() if known.risky_default}
+    return {
+        name: before
+        for name, (default, before) in known.items()
+        if name not in said and args.resolved.get(name) == default
+    }

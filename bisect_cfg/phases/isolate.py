@@ -1,0 +1,180 @@
+"""Isolate: the search over a script's settings, in the study's store."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Sequence
+from dataclasses import replace
+
+import optuna
+from sqlalchemy.exc import SQLAlchemyError
+
+from bisect_cfg.configuration import Factor, Outcome, Purpose
+from bisect_cfg.crash import refused_by_machine
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import digest
+from bisect_cfg.parameters.odds import odds_of
+from bisect_cfg.phases.bisection import Bisection
+from bisect_cfg.phases.context import Context
+from bisect_cfg.phases.start import Baselines
+from bisect_cfg.probe.protocol import Raised
+from bisect_cfg.recommend.candidates import weight
+from bisect_cfg.reports.report import Report
+from bisect_cfg.study.encoding import result_of
+from bisect_cfg.study.folder import identity_of, save_state
+from bisect_cfg.study.storage import open_storage, sqlite_storage, study_name
+from bisect_cfg.study.store import StudyMismatch
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.runs import Run, load_run
+
+FRAMES_READ = 3
+"""So many of the innermost frames of a traceback have their lines read for names of settings."""
+
+TRIED_SECONDS = 30.0
+TRIED_SHARE = 0.5
+"""What the one run with costly defaults may take at the end: so many seconds, or this share of what the isolation
+took."""
+
+DEFAULTS = "defaults-of-the-moved"
+"""The folder of that run among the trials."""
+
+
+def isolate(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: Run) -> tuple[Bisection, Report]:
+    """Search until the causes are known and complete, or the budget is spent.
+
+    Args:
+        context: of this pass; its runner knows the factors, the start and the failure.
+        bad_run: the reproduction.
+        warm_runs: further runs of the bad configuration that count.
+        good_run: the good baseline.
+
+    Returns:
+        The bisection, for what other phases add to its study, and what it reports.
+
+    Raises:
+        InputError: the storage cannot be opened, or holds something else.
+    """
+    context.listener.phase("isolate", "")
+    runner, settings = context.runner, context.runner.settings
+    bisection = _bisection(context, bad_run)
+    runner.before_run = None  # from here on the search counts
+    bisection.add(settings.bad, runner.judged(bad_run, None), Purpose.BAD_BASELINE)
+    for run in warm_runs:
+        bisection.add(settings.bad, runner.judged(run, runner.horizon), Purpose.WARM_START, run.folder.name)
+    bisection.add(settings.good, runner.judged(good_run, runner.horizon), Purpose.GOOD_BASELINE)
+    runner.recall(result_of(trial) for trial in bisection.study.trials if trial.state.is_finished())
+    context.listener.isolating(bisection.progress)
+    return bisection, bisection.run()
+
+
+def _bisection(context: Context, bad_run: Run) -> Bisection:
+    options, settings, failure = context.options, context.runner.settings, bad_run.seen.failure
+    odds = odds_of(list(settings.bad), options.prior, failure.kind, _said_of(bad_run))
+    try:
+        storage, name, identity = _study_in_storage(context, failure)
+        return Bisection(
+            settings.good,
+            settings.bad,
+            context.runner,
+            storage=storage,
+            study_name=name,
+            identity=identity,
+            max_trials=options.max_trials,
+            jobs=options.jobs,
+            strategy=options.strategy,
+            first=options.first,
+            confidence=options.confidence,
+            prior=dict(zip(settings.bad, odds, strict=True)) if odds else options.prior,
+            confirm=options.confirm,
+            loss={name: weight(name, options.keep) for name in settings.bad},
+            work=settings.work_of_each(),
+            is_failure=lambda result: True,  # the runner has compared signatures already
+            on_event=context.listener.event,
+            max_seconds=context.seconds_left,
+        )
+    except StudyMismatch as error:
+        raise InputError(str(error), "Start over with --restart, or name another folder with --study.") from None
+    except (SQLAlchemyError, ImportError) as error:
+        if refused_by_machine(error):
+            raise
+        raise InputError(
+            f"The storage {options.storage or context.folder / 'study.db'} cannot be opened: "
+            f"{str(error).splitlines()[0]}.",
+            "Check its address and that its database driver is installed."
+            if options.storage
+            else "Start over with --restart (the old study is kept beside it), or name another folder with --study.",
+        ) from None
+
+
+def _said_of(run: Run) -> str:
+    """What a failing run said about itself: its message, and the lines of code that the exception left."""
+    exception = run.traces.event(Raised) or Raised("", "", [])
+    lines = [linecache.getline(path, line) for path, line, _ in exception.frames[-FRAMES_READ:]]
+    return "\n".join([run.seen.message, exception.message, *lines])
+
+
+def _study_in_storage(
+    context: Context, failure: Signature
+) -> tuple[optuna.storages.BaseStorage, str, dict[str, object]]:
+    """The storage, the study's name there, and what tells it from the others."""
+    address, target = context.options.storage, context.target
+    factors = {factor.name: [factor.good, factor.bad] for factor in context.runner.settings.factors}
+    identity = target.get("identity") or identity_of(target, str(failure), factors)  # older studies have it written
+    if not address:
+        return sqlite_storage(context.folder / "study.db"), context.script.name, identity
+    storage, names = open_storage(address), target.setdefault("studies", {})
+    if digest(address) not in names:
+        names[digest(address)] = study_name(storage, context.script.name, identity, target.get("anew", False))
+        save_state(context.folder, target)
+    return storage, names[digest(address)], identity
+
+
+def with_defaults_of_the_moved(
+    context: Context, baselines: Baselines, everything: Sequence[Factor], report: Report
+) -> Report:
+    """Where settings were taken over from the user because their defaults are costly: does the cause need them?
+
+    One run of the cause with their defaults tells, if it fails soon enough to be affordable.
+
+    Args:
+        context: of this pass.
+        baselines: know which were taken over.
+        everything: the factors before any was.
+        report: of the isolation.
+
+    Returns:
+        The report, which is not complete where that is not settled.
+    """
+    moved = [factor for factor in everything if factor.name in baselines.moved]
+    if not moved or not report.causes:
+        return report
+    runner, settings = context.runner, context.runner.settings
+    names = ", ".join(factor.name for factor in moved)
+    cause = report.causes[0]
+    configuration = {
+        **settings.good,
+        **{name: value["bad"] for name, value in cause.values.items()},
+        **{name: settings.bad[name] for name in cause.companions},
+        **{factor.name: factor.reset for factor in moved},
+    }
+    affordable = max(TRIED_SECONDS, TRIED_SHARE * report.seconds)
+    run = load_run(context.folder, DEFAULTS)
+    if run is None:
+        context.listener.phase("defaults", f"trying the cause with the defaults of {names}")
+        plan = Plan(DEFAULTS, configuration, runner.horizon, costly=lambda traces, seconds: seconds > affordable)
+        run = runner.train(plan)
+    outcome = baselines.outcome_of(run)
+    if outcome is Outcome.FAIL:
+        context.note(f"With the library's {names} it fails too, so yours are no part of the cause.")
+        return report
+    if outcome is Outcome.PASS and not run.costly:
+        context.note(
+            f"With the library's {names} instead of yours it passes ({run.seen.steps} steps), so the failure needs "
+            "your value as well."
+        )
+    else:
+        context.note(
+            f"Whether the failure needs your {names} was not settled: with the library's values a run takes too long."
+        )
+    return replace(report, complete=False)

@@ -1,0 +1,129 @@
+"""Reproduce: the user's own command, cold, watched and redirected but otherwise unchanged. How it fails is studied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.names import outdated_in
+from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.errors import InputError
+from bisect_cfg.phases.context import Context
+from bisect_cfg.probe.protocol import TrainBegin
+from bisect_cfg.trials.files import tail_of_log
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.script import REPRODUCTION_PATIENCE, REPRODUCTION_STEPS, horizon_for
+from bisect_cfg.trials.training import check_watched
+from bisect_cfg.trials.verdict import FailureTest, same_as, widened
+
+FOLDER = 0
+"""Of this run among the trials."""
+
+LINES_SHOWN = 8
+"""Of the log of a run that never came to train."""
+
+
+def reproduce(context: Context, pins: Mapping[str, Any]) -> Run:
+    """See the command fail; what is called the failure under study from here on, and how long trials run.
+
+    Args:
+        context: of this pass.
+        pins: settings that the user sets for all runs.
+
+    Returns:
+        The run. Where it did not fail, there is nothing to study.
+
+    Raises:
+        InputError: it never came to train, or does not fail as `--failure` asks.
+    """
+    run = load_run(context.folder, FOLDER)
+    if run is None:
+        run = _run(context, pins)
+    else:
+        context.listener.phase("resume", f"continuing the study in {context.folder}")
+    begun = run.traces.event(TrainBegin)
+    context.runner.starts.seconds = begun.time if begun else run.seen.seconds
+    _check_that_it_trains(context, run)
+    failure = run.seen.failure
+    context.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
+    if failure is not None:
+        is_failure = failure_test(context, failure)
+        if not is_failure(failure):
+            raise InputError(
+                f"The run fails, but not in the way --failure {context.options.failure} asks for: {failure}.",
+                "Leave out --failure to study the failure it shows.",
+            )
+        context.runner.learn(is_failure=is_failure, silent=run.seen.died is None)
+        context.runner.horizon = context.options.steps or horizon_for(run.seen.step)
+        context.listener.reproduced(run.seen, context.runner.horizon)
+    return run
+
+
+def failure_test(context: Context, failure: Signature) -> FailureTest:
+    """Tells the failure under study: the same one, or whatever `--failure` says.
+
+    Raises:
+        InputError: what `--failure` says makes no sense.
+    """
+    if not context.options.failure:
+        return same_as(failure)
+    try:
+        return widened(context.options.failure, failure)
+    except ValueError as error:
+        raise InputError(f"{error}.", "It takes any, signal, non-finite or a regular expression.") from None
+
+
+def _run(context: Context, pins: Mapping[str, Any]) -> Run:
+    context.listener.phase("reproduce", "running your command as it is, to see it fail")
+    if context.options.start != "cold":
+        context.runner.starts.prepare()
+    timeout = context.options.trial_timeout
+    patience = REPRODUCTION_PATIENCE
+    if timeout is not None:
+        patience = Patience(max(patience.before_training, timeout), timeout, timeout)
+    plan = Plan(
+        FOLDER,
+        {},
+        context.options.steps or REPRODUCTION_STEPS,
+        level="cold",
+        patience=patience,
+        until_it_dies=True,
+        overrides={(name if "." in name else f"args.{name}"): value for name, value in pins.items()},
+    )
+    return context.runner.train(plan)
+
+
+def _check_that_it_trains(context: Context, run: Run) -> None:
+    """A run that never came to its configuration has nothing to bisect.
+
+    Raises:
+        InputError: with the end of its log.
+    """
+    check_watched(run.traces)
+    script = context.script
+    log = "\n".join("    " + line for line in tail_of_log(run.folder / "log.txt", LINES_SHOWN))
+    where = f"Its last lines ({run.folder / 'log.txt'}):\n{log}" if log else "It printed nothing."
+    if run.seen.invalid is not None:
+        raise InputError(
+            f"Your configuration is not valid for the installed library, so no training ever starts: "
+            f"{run.seen.invalid}",
+            "There is nothing to bisect until it can be built.",
+        )
+    never_trained = run.seen.died is not None and run.seen.died.kind == "no-training"
+    if read_capture(run.traces.events.rows) is None:
+        hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
+        what = f"died before it built a training config: {run.seen.message or run.seen.died}"
+        if never_trained:
+            what = "ended without ever building a training config (GRPOConfig or another TrainingArguments)"
+        raise InputError(
+            f"The script {script.path} {what}.{hint}", f"It must do so when started as: {script.shown}\n{where}"
+        )
+    if never_trained:
+        raise InputError(
+            f"The script {script.path} built its configuration and ended without training.",
+            f"It must call the trainer's train() when started as: {script.shown}\n{where}",
+        )

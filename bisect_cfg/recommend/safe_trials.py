@@ -1,0 +1,137 @@
+"""The trials of this phase, in the same store as those of the search.
+
+They carry no "subset", so the search never takes them for its own; what they ran is in the attribute "recommend", with
+the values of the factors as parameters wherever Optuna's distribution has room for them, so that the dashboard shows
+them on the way between good and bad.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from optuna.trial import FrozenTrial
+
+from bisect_cfg.configuration import Outcome
+from bisect_cfg.recommend.runs import Part, Question, Ran, key_of
+from bisect_cfg.study.store import Store
+
+ASKED = "recommend"
+"""The attribute that a trial of this phase is known by: what it ran."""
+
+
+class SafeTrials:
+    """Those of one study.
+
+    Args:
+        store: of the study.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def all(self) -> list[FrozenTrial]:
+        """All that count, running ones included."""
+        return self.store.trials(ASKED)
+
+    def ran(self) -> list[Ran]:
+        """What the plan is made from."""
+        return [_ran(trial) for trial in self.all() if trial.state.is_finished()]
+
+    def asked(self, part: Part) -> int:
+        """How many runs this part of the phase has asked for."""
+        return sum(trial.user_attrs[ASKED]["part"] == part for trial in self.all())
+
+    def start(self, question: Question, mode: str) -> int:
+        """Write a run before it starts.
+
+        Args:
+            question: what is asked.
+            mode: how it meets the full learning rate, for people.
+
+        Returns:
+            Its number in the study.
+        """
+        asked = {
+            "configuration": question.configuration,
+            "seed": question.seed,
+            "steps": question.steps,
+            "part": question.part,
+            "mode": mode,
+        }
+        attributes = {ASKED: _plain(asked), "purpose": f"recommend: {question.part}", "reason": question.reason}
+        return self.store.start(self.store.params(question.configuration), attributes).number
+
+    def finish(self, number: int, values: Mapping[str, Any], outcome: Outcome) -> None:
+        """Write what came of it.
+
+        Args:
+            number: of the trial.
+            values: attributes: "seconds", "signature", "attributes", "failed_at", "text", ...
+            outcome: PASS if it was healthy.
+        """
+        self.store.finish(number, _plain({**values, "outcome": outcome.value}), outcome)
+
+    def abandoned(self) -> list[tuple[int, Question]]:
+        """Runs that a process which lives no longer left unfinished."""
+        return [(trial.number, _question(trial)) for trial in self.store.abandoned(ASKED)]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One row a run, as in the report of the bisection."""
+        for trial in self.all():
+            if not trial.state.is_finished():
+                continue
+            attributes = trial.user_attrs
+            configuration = attributes[ASKED]["configuration"]
+            yield {
+                "number": trial.number,
+                "outcome": attributes["outcome"],
+                "signature": attributes.get("signature"),
+                "seconds": float(attributes.get("seconds") or 0.0),
+                "step": attributes.get("step"),
+                "purpose": attributes["purpose"],
+                "reason": attributes["reason"],
+                "companions": "",
+                **{f.name: configuration.get(f.name, f.bad) for f in self.store.factors},
+            }
+
+    def details(self) -> dict[int, dict[str, Any]]:
+        """By number, what else is worth keeping of a run: what it set beside the factors, its seed, why it was not
+        healthy."""
+        names = {factor.name for factor in self.store.factors}
+        found = {}
+        for trial in self.all():
+            asked = trial.user_attrs[ASKED]
+            extra = {name: value for name, value in asked["configuration"].items() if name not in names}
+            found[trial.number] = {
+                **(trial.user_attrs.get("attributes") or {}),
+                "extra": extra,
+                "seed": asked["seed"],
+                "text": trial.user_attrs.get("text", ""),
+            }
+        return found
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(values, default=repr))
+
+
+def _question(trial: FrozenTrial) -> Question:
+    asked = trial.user_attrs[ASKED]
+    return Question(
+        asked["configuration"], asked["seed"], asked["steps"], Part(asked["part"]), trial.user_attrs["reason"]
+    )
+
+
+def _ran(trial: FrozenTrial) -> Ran:
+    attributes, asked = trial.user_attrs, trial.user_attrs[ASKED]
+    return Ran(
+        key_of(asked["configuration"], asked["seed"]),
+        asked["steps"],
+        attributes["outcome"] == Outcome.PASS.value,
+        trial.number,
+        attributes.get("failed_at"),
+        attributes.get("text", ""),
+        float(attributes.get("seconds") or 0.0),
+    )

@@ -1,0 +1,209 @@
+"""The trials of the search: what it asked and what came out, as it reads them, and the sampler that decides by them.
+
+Several processes may search in one study. Each decides from what it has read. If another one began a trial in between,
+the later of the two (by trial number) decides again with both in view, and withdraws its own if it would now ask
+otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial
+
+from bisect_cfg.configuration import Outcome, Purpose, Subset, configuration_of
+from bisect_cfg.search import Ask, Problem, Record, State, look
+from bisect_cfg.search.problem import bits
+from bisect_cfg.study.encoding import result_attributes, result_of
+from bisect_cfg.study.store import Store, Void
+from bisect_cfg.study.trial import TrialResult
+
+ASKED = "subset"
+"""The attribute that a trial of the search is known by: the factors that were bad in it."""
+
+Classify = Callable[[TrialResult, int, TrialResult | None], Outcome | None]
+"""(result, subset, result of the failing bad baseline or None) -> outcome, None while that is unknown."""
+
+
+class SearchTrials:
+    """Those of one study.
+
+    Args:
+        store: of the study.
+        problem: what the search needs to know, with names equal to those of the factors.
+        classify: the verdict on a result.
+    """
+
+    def __init__(self, store: Store, problem: Problem, classify: Classify) -> None:
+        self.store, self.problem, self._classify = store, problem, classify
+        self.good = {factor.name: factor.good for factor in store.factors}
+        self.bad = {factor.name: factor.bad for factor in store.factors}
+        self._index = {factor.name: i for i, factor in enumerate(store.factors)}
+
+    # ------------------------------------------------------------------------------------------------- reading
+
+    def all(self) -> list[FrozenTrial]:
+        """All that count, running ones included."""
+        return self.store.trials(ASKED)
+
+    def records(self, before: int | None = None) -> list[Record]:
+        """What the search decides from, in the order of the trial numbers."""
+        trials = [trial for trial in self.all() if before is None or trial.number < before]
+        reference = self._reference(trials)
+        return [self._record(trial, reference) for trial in trials]
+
+    def reference(self) -> TrialResult | None:
+        """The result of the first failing run of the bad configuration: the failure under study."""
+        return self._reference(self.all())
+
+    def _reference(self, trials: Sequence[FrozenTrial]) -> TrialResult | None:
+        for trial in trials:
+            if self.mask(trial) == self.problem.full and trial.state.is_finished():
+                result = result_of(trial)
+                if self._classify(result, self.problem.full, result) is Outcome.FAIL:
+                    return result
+        return None
+
+    def _record(self, trial: FrozenTrial, reference: TrialResult | None) -> Record:
+        attributes = trial.user_attrs
+        mask = self.mask(trial)
+        outcome = None
+        if trial.state.is_finished():
+            outcome = self._classify(result_of(trial), mask, reference)
+        return Record(
+            mask,
+            outcome,
+            Purpose.of(attributes.get("purpose", Purpose.SEARCH)),
+            trial.number,
+            float(attributes.get("seconds") or 0.0),
+            self._mask_of_names(attributes.get("companions", ())),
+            (attributes.get("signature") or "") if outcome is Outcome.UNRESOLVED else "",
+        )
+
+    def mask(self, trial: FrozenTrial) -> int:
+        """The subset that a trial ran, as the search's integer."""
+        return self._mask_of_names(trial.user_attrs[ASKED])
+
+    def _mask_of_names(self, names: Sequence[str]) -> int:
+        return sum(1 << self._index[name] for name in names)
+
+    def names(self, mask: int) -> Subset:
+        """A subset with its names."""
+        return frozenset(self.store.factors[i].name for i in bits(mask))
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    def params(self, mask: int) -> dict[str, Any]:
+        """The parameters of a subset's trial, as Optuna stores them."""
+        return self.store.params(configuration_of(self.names(mask), self.good, self.bad))
+
+    def attributes(self, ask: Ask, run: str = "") -> dict[str, Any]:
+        """What is written with a trial before it starts."""
+        order = [factor.name for factor in self.store.factors]
+        return {
+            ASKED: [order[i] for i in bits(ask.subset)],
+            "companions": [order[i] for i in bits(ask.companions)],
+            "purpose": f"{ask.purpose.value}: {run}" if run else ask.purpose.value,
+            "reason": ask.reason,
+        }
+
+    def start(self, ask: Ask) -> FrozenTrial:
+        """Write a trial as begun."""
+        return self.store.start(self.params(ask.subset), self.attributes(ask))
+
+    def finish(self, trial: FrozenTrial, result: TrialResult) -> Outcome:
+        """Write what came out.
+
+        Returns:
+            The verdict.
+        """
+        mask = self.mask(trial)
+        reference = self.reference() or (result if mask == self.problem.full else None)
+        outcome = self._classify(result, mask, reference) or result.outcome
+        self.store.finish(trial.number, result_attributes(result, outcome), outcome)
+        return outcome
+
+    def add(self, ask: Ask, result: TrialResult, run: str = "") -> None:
+        """Write a trial that was run before. Adding the same one again (on resuming) does nothing.
+
+        Args:
+            ask: what it answers.
+            result: what came out.
+            run: which run it was, where several answer the same.
+        """
+        attributes = self.attributes(ask, run)
+        for known in self.all():
+            if known.user_attrs.get("added") and all(known.user_attrs[k] == attributes[k] for k in (ASKED, "purpose")):
+                return
+        reference = result if ask.subset == self.problem.full else self.reference()
+        outcome = self._classify(result, ask.subset, reference) or result.outcome
+        attributes |= {**result_attributes(result, outcome), "added": True}
+        self.store.add(self.params(ask.subset), attributes, outcome)
+
+    def close_lost(self) -> int:
+        """Close the running trials of dead processes; returns how many."""
+        lost = self.store.abandoned(ASKED)
+        for trial in lost:
+            self.store.void(trial.number, Void.LOST)
+        return len(lost)
+
+
+class BisectionSampler(optuna.samplers.BaseSampler):
+    """The search as an Optuna sampler: stateless, rebuilt from the study at each call.
+
+    The tool asks it (`state`, `begin`), and so does Optuna's own loop: then it suggests one of the two levels of every
+    factor and stops the study when nothing is left to ask. The objective must record the outcome, as
+    `SearchTrials.finish` does.
+
+    Args:
+        trials: of the search, to decide from.
+    """
+
+    def __init__(self, trials: SearchTrials) -> None:
+        self._trials = trials
+
+    def state(self, records: Sequence[Record] | None = None, before: int | None = None) -> State:
+        """What is known, and what is asked next.
+
+        Args:
+            records: to decide from, if they have been read already.
+            before: only the trials before this one.
+        """
+        return look(self._trials.problem, self._trials.records(before) if records is None else records)
+
+    def begin(self, question: Ask, seen: Sequence[Record]) -> FrozenTrial | None:
+        """Write a trial as begun; None if another process was faster and this question is not the one now.
+
+        Args:
+            question: what is asked.
+            seen: the records that it was decided from.
+        """
+        trial = self._trials.start(question)
+        known = {record.number for record in seen}
+        if any(other.number < trial.number and other.number not in known for other in self._trials.all()):
+            again = self.state(before=trial.number).question
+            if not isinstance(again, Ask) or again.subset != question.subset:
+                self._trials.store.void(trial.number, Void.WITHDRAWN)
+                return None
+        return trial
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return dict(self._trials.store.distributions)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        question = self.state(before=trial.number).question
+        if not isinstance(question, Ask):
+            study.stop()
+            return self._trials.params(0)
+        self._trials.store.take(trial.number, self._trials.attributes(question))
+        return self._trials.params(question.subset)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._trials.params(0)[param_name]
