@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -14,12 +13,7 @@ from pathlib import Path
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments
-
-READ_WHOLE = 1 << 28
-"""Files up to this size (256 MiB, a fifth of a second) are hashed whole."""
-
-SAMPLES, SAMPLE_BYTES = 64, 1 << 16
-"""What is read of a larger one; its time of change counts too, so that a change elsewhere is noticed."""
+from bisect_cfg.study.basis import hash_of
 
 
 @dataclass(frozen=True)
@@ -94,23 +88,6 @@ class Script:
         """Files named on the script's command line: a YAML or JSON config, data."""
         values = [argument.partition("=")[2] or argument for argument in self.arguments]
         return sorted({value for value in values if Path(value).is_file()})
-
-
-def hash_of(path: Path) -> str:
-    """A short hash of a file's content; of a very large file that of its size, its time and samples.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with path.open("rb") as stream:
-        known = os.fstat(stream.fileno())
-        if known.st_size <= READ_WHOLE:
-            return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
-        found = hashlib.sha256(f"{known.st_size} {known.st_mtime_ns}".encode())
-        for number in range(SAMPLES):
-            stream.seek(number * (known.st_size - SAMPLE_BYTES) // (SAMPLES - 1))
-            found.update(stream.read(SAMPLE_BYTES))
-        return found.hexdigest()[:16]
 
 
 def interpreter(python: str) -> str:

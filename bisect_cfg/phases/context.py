@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.capture.script import Script
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.study.basis import Basis
 from bisect_cfg.trials.script import ScriptRunner
 
 
@@ -26,7 +26,7 @@ class Context:
         options: of the user.
         listener: hears of the phases and runs.
         folder: of the study.
-        target: what the study is of, see `study.folder`.
+        basis: what the study rests on.
         runner: runs trials; what a phase finds out of how, it learns.
         notes: sentences for the user, each said once.
         started: when this pass began, on `time.monotonic`'s clock.
@@ -36,7 +36,7 @@ class Context:
     options: Options
     listener: Listener
     folder: Path
-    target: dict[str, Any]
+    basis: Basis
     runner: ScriptRunner
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)

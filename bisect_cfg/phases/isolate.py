@@ -21,8 +21,8 @@ from bisect_cfg.phases.start import Baselines
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.recommend.candidates import weight
 from bisect_cfg.reports.report import Report
+from bisect_cfg.study.basis import identity_of, save_basis
 from bisect_cfg.study.encoding import result_of
-from bisect_cfg.study.folder import identity_of, save_state
 from bisect_cfg.study.storage import open_storage, sqlite_storage, study_name
 from bisect_cfg.study.store import StudyMismatch
 from bisect_cfg.trials.plan import Plan
@@ -118,15 +118,15 @@ def _study_in_storage(
     context: Context, failure: Signature
 ) -> tuple[optuna.storages.BaseStorage, str, dict[str, object]]:
     """The storage, the study's name there, and what tells it from the others."""
-    address, target = context.options.storage, context.target
+    address, basis = context.options.storage, context.basis
     factors = {factor.name: [factor.good, factor.bad] for factor in context.runner.settings.factors}
-    identity = target.get("identity") or identity_of(target, str(failure), factors)  # older studies have it written
+    identity = identity_of(basis, str(failure), factors)
     if not address:
         return sqlite_storage(context.folder / "study.db"), context.script.name, identity
-    storage, names = open_storage(address), target.setdefault("studies", {})
+    storage, names = open_storage(address), basis.setdefault("studies", {})
     if digest(address) not in names:
-        names[digest(address)] = study_name(storage, context.script.name, identity, target.get("anew", False))
-        save_state(context.folder, target)
+        names[digest(address)] = study_name(storage, context.script.name, identity, basis.get("anew", False))
+        save_basis(context.folder, basis)
     return storage, names[digest(address)], identity
 
 

@@ -38,7 +38,7 @@ from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.report import Report
 from bisect_cfg.study.folder import open_study
-from bisect_cfg.trials.inputs import Inputs
+from bisect_cfg.trials.inputs import Inputs, written_by_runs
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.script import ScriptRunner
 
@@ -58,19 +58,19 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
     installed = environment.get("packages", {})
     libraries = {name: installed.get(name) for name in LIBRARIES}
     gpus = [gpu["name"] for gpu in environment.get("gpus") or ()]
-    opened = open_study(script, options.study, options.identity(), options.restart, libraries, gpus)
-    with opened as (folder, target):
+    opened = open_study(script, options.study, options.identity(), options.restart, libraries, gpus, written_by_runs)
+    with opened as (folder, basis):
         runner = ScriptRunner(
             script,
             folder,
             timeout=options.trial_timeout,
             jobs=options.jobs,
             devices=options.devices,
-            inputs=Inputs(script, folder, target),
+            inputs=Inputs(script, folder, basis),
             on_progress=listener.step,
         )
         try:
-            answer = _answered(Context(script, options, listener, folder, target, runner))
+            answer = _answered(Context(script, options, listener, folder, basis, runner))
         finally:
             runner.close()
     return replace(answer, seconds=time.monotonic() - started)

@@ -16,15 +16,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from bisect_cfg.capture.script import Script, hash_of, interpreter
+from bisect_cfg.capture.script import Script, interpreter
 from bisect_cfg.diagnosis.environment import PATIENCE, packages_of
 from bisect_cfg.errors import InputsChanged
-from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.protocol import InputPlaces, Opened
+from bisect_cfg.study.basis import Basis, changed_versions, files_of, hash_of, save_basis
 from bisect_cfg.trials.files import Traces
 
 SOURCES_SEEN = 2000
@@ -52,14 +52,14 @@ class Inputs:
     Args:
         script: the target.
         folder: of the study.
-        state: of the study (see `study_folder`); what is learned of the inputs is kept there.
+        basis: of the study; what is learned of the inputs is kept there.
     """
 
-    def __init__(self, script: Script, folder: Path, state: JsonObject) -> None:
-        self._script, self._folder, self._state = script, folder, state
+    def __init__(self, script: Script, folder: Path, basis: Basis) -> None:
+        self._script, self._folder, self._basis = script, folder, basis
         self._lock = threading.Lock()
         self._stamps: dict[str, Stamp] = {}  # of files whose hash is known to be right
-        self._sources = {} if "modules" in state else dict(_sources(self._script_folder))
+        self._sources = {} if "modules" in basis else dict(_sources(self._script_folder))
         self._sites = _sites(script.python)
         self._site_stamps = self._stamps_of_sites()
 
@@ -80,7 +80,7 @@ class Inputs:
         """
         with self._lock:
             changed = [
-                path for path, digest in files_of(self._script, self._state).items() if self._differs(path, digest)
+                path for path, digest in files_of(self._script, self._basis).items() if self._differs(path, digest)
             ]
             changed += self._other_versions()
         if changed:
@@ -93,8 +93,8 @@ class Inputs:
             InputsChanged: one of the modules changed while the first run went on.
         """
         with self._lock:
-            first = "modules" not in self._state
-            written = set(self._state.get("written", ()))
+            first = "modules" not in self._basis
+            written = set(self._basis.get("written", ()))
             news = {row.path for row in _opened(traces, "w")} - written
             written |= news
             imported = {row.path: row.stamp for row in _opened(traces, "m") if row.path not in written}
@@ -102,16 +102,16 @@ class Inputs:
             changed += [path for path, stamp in imported.items() if stamp is None or tuple(stamp) != stamp_of(path)]
             later: dict[str, str] = {}
             if not changed:
-                known = {os.path.abspath(path) for path in files_of(self._script, self._state)}
+                known = {os.path.abspath(path) for path in files_of(self._script, self._basis)}
                 later = self._hashes(path for path in imported if path not in known)
                 if first:
-                    self._state |= {"modules": later, "read": self._hashes(self._read(traces, known | written))}
+                    self._basis |= {"modules": later, "read": self._hashes(self._read(traces, known | written))}
                 elif later:
-                    self._state["later_modules"] = {**self._state.get("later_modules", {}), **later}
+                    self._basis["later_modules"] = {**self._basis.get("later_modules", {}), **later}
             if news:
-                self._state["written"] = sorted(written)
+                self._basis["written"] = sorted(written)
             if first or later or news:
-                write_json(self._folder / "study.json", self._state)
+                save_basis(self._folder, self._basis)
         if changed:
             _stop(changed)
 
@@ -153,54 +153,20 @@ class Inputs:
         stamps = self._stamps_of_sites()
         if stamps == self._site_stamps:
             return []
-        changed = changed_versions(self._state, packages_of(self._script.python))
+        changed = changed_versions(self._basis, packages_of(self._script.python))
         if not changed:
             self._site_stamps = stamps
         return changed
 
 
-def files_of(script: Script, state: JsonObject) -> dict[str, str]:
-    """Path -> hash of every file that a study rests on, as they were."""
-    target = state["target"]
-    found = {str(script.path): target["script_hash"]}
-    if script.good_file is not None and target["good_file_hash"] is not None:
-        found[str(script.good_file)] = target["good_file_hash"]
-    for files in (target.get("files"), *(state.get(name) for name in ("modules", "later_modules", "read"))):
-        found |= files or {}
-    written = set(state.get("written", ()))
-    return {path: digest for path, digest in found.items() if os.path.abspath(path) not in written}
-
-
-def changed_files(script: Script, state: JsonObject) -> list[str]:
-    """Those of them that are not what they were."""
-
-    def now(path: str) -> str | None:
-        try:
-            return hash_of(Path(path))
-        except OSError:
-            return None
-
-    return [path for path, digest in files_of(script, state).items() if now(path) != digest]
-
-
-def learn_written(folder: Path, state: JsonObject) -> None:
-    """Take in what the runs of a study wrote, those too during which the tool was killed."""
-    written = set(state.get("written", ()))
+def written_by_runs(folder: Path) -> set[str]:
+    """What the runs of a study folder wrote, those too during which the tool was killed."""
+    written: set[str] = set()
     for path in (folder / "trials").glob("*/events.jsonl"):
         traces = Traces.of(path.parent)
         traces.read()
         written |= {row.path for row in _opened(traces, "w")}
-    if written:
-        state["written"] = sorted(written)
-
-
-def changed_versions(state: JsonObject, packages: Mapping[str, str]) -> list[str]:
-    """Packages whose version is not what it was, in words."""
-    return [
-        f"{name} ({version or 'not installed'} -> {packages.get(name) or 'not installed'})"
-        for name, version in state.get("libraries", {}).items()
-        if packages.get(name) != version
-    ]
+    return written
 
 
 def _stop(changed: list[str]) -> NoReturn:

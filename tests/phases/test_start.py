@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import toys
@@ -12,6 +13,11 @@ import toys
 def tool(forked):  # noqa: F811
     """Without the imports of each command: a process of its own it is all the same."""
     return forked
+
+
+def endings(study: Path) -> dict[str, int]:
+    """Every run that came to its end, with the time of that."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in study.glob("trials/*/ending.json")}
 
 
 COSTLY = """
@@ -45,8 +51,11 @@ def test_only_what_makes_the_good_configuration_costly_is_taken_over(tool):
     # At the end the cause was run with the default, too.
     assert any("max_completion_length it fails too" in note for note in result["notes"])
     assert result["complete"]
+    ended = endings(tool.folder / "s")
     again = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
     assert again.status == 0 and "max_completion_length" in again.all
+    assert endings(tool.folder / "s") == ended
+    assert json.loads((tool.folder / "s" / "result.json").read_text())["notes"] == result["notes"]
 
 
 ONCE = """
@@ -138,10 +147,11 @@ def test_what_the_script_cannot_do_without_stays(tool, says):
         "complete"
     ]
     assert "keeps your max_grad_norm=0.5" in said.all and result["not_varied"]["max_grad_norm"]
+    ended = endings(tool.folder / "s")
     again = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
-    assert (
-        again.status == 0 and json.loads((tool.folder / "s" / "result.json").read_text())["causes"] == result["causes"]
-    )
+    assert again.status == 0 and endings(tool.folder / "s") == ended
+    once_more = json.loads((tool.folder / "s" / "result.json").read_text())
+    assert (once_more["causes"], once_more["notes"]) == (result["causes"], result["notes"])
 
 
 def test_two_that_it_cannot_do_without_are_left_to_the_user(tool):
