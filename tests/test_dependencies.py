@@ -37,6 +37,43 @@ def imported() -> dict[str, str]:
     return {name: path for name, path in found.items() if name not in sys.stdlib_module_names | OURS | OPTIONAL}
 
 
+FLOORS = (
+    {"configuration", "errors", "jsonfile", "crash", "probe", "parameters"},
+    {"search"},
+    {"study"},
+    {"capture", "trials", "recommend", "diagnosis", "reports", "doctor"},
+    {"phases"},
+    {"api", "cli", "checks", "entry", "interrupts", "__init__", "__main__"},
+)
+"""The rooms of the package, lowest first: none imports one that lies higher."""
+
+
+def imported_rooms() -> dict[tuple[str, str], str]:
+    """(room, room that it imports) -> a file that does."""
+    found: dict[tuple[str, str], str] = {}
+    package = ROOT / "bisect_cfg"
+    for path in package.rglob("*.py"):
+        room = path.relative_to(package).parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module == "bisect_cfg":
+                names = [f"bisect_cfg.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for name in names:
+                if name.startswith("bisect_cfg."):
+                    found[room, name.split(".")[1]] = str(path.relative_to(ROOT))
+    return found
+
+
+def test_imports_point_down() -> None:
+    floor = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+    upward = {pair: path for pair, path in imported_rooms().items() if floor[pair[1]] > floor[pair[0]]}
+    assert upward == {}
+
+
 @pytest.mark.skipif(not PROJECT.exists(), reason="only in a checkout")
 def test_what_is_imported_is_declared() -> None:
     requirements = tomllib.loads(PROJECT.read_text("utf-8"))["project"]["dependencies"]

@@ -18,7 +18,7 @@ class Safe:
     Attributes:
         remedies: the remedies, the best verified one first.
         rows: one row a run of this phase, as in the report of the bisection.
-        details: by trial number, see `Runs.details`.
+        details: by trial number, see `SafeTrials.details`.
         seeds: the seeds of a verification.
         full_rate: how the runs met the full learning rate; None if there is no remedy.
         spent: why it ended before all was settled, "" if it did not.

@@ -75,12 +75,9 @@ def open_storage(address: str) -> optuna.storages.BaseStorage:
 
 
 def is_race(error: Exception) -> bool:
-    """Whether two processes creating the tables of one new database may have caused this.
-
-    The kinds of error are the database driver's, which need not be installed here.
-    """
-    named = type(error).__name__ in ("IntegrityError", "OperationalError")
-    return named and "unable to open" not in str(error)  # a folder that is not there will not come
+    """Whether two processes creating the tables of one new database may have caused this."""
+    raced = isinstance(error, (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.OperationalError))
+    return raced and "unable to open" not in str(error)  # a folder that is not there will not come
 
 
 def study_name(storage: optuna.storages.BaseStorage, name: str, identity: Mapping[str, Any], anew: bool) -> str:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import optuna
 import pytest
-from forked_tool import forked  # noqa: F401
 from test_cli import script
 
 
 @pytest.fixture
-def tool(forked):  # noqa: F811
+def tool(forked):
     """Without the imports of each command: a process of its own it is all the same."""
     return forked
 

@@ -1,0 +1,141 @@
+"""The store: what is written when, who is taken for dead, and whose names it uses."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+import bisect_cfg
+from bisect_cfg import Bisection, Outcome
+from bisect_cfg.configuration import difference
+from bisect_cfg.recommend.runs import Part, Question
+from bisect_cfg.recommend.safe_trials import SafeTrials
+from bisect_cfg.search import Ask
+from bisect_cfg.study import store as stores
+from bisect_cfg.study.search_trials import ASKED
+from bisect_cfg.study.store import Store, Void
+from bisect_cfg.study.trial import TrialResult
+
+GOOD = {"lr": 1e-6, "bf16": False, "steps": 4, "optim": "adamw"}
+BAD = {"lr": 1e-3, "bf16": True, "steps": 16, "optim": "sgd"}
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def storage(request, tmp_path):
+    return optuna.storages.InMemoryStorage() if request.param == "memory" else f"sqlite:///{tmp_path}/s.db"
+
+
+def opened(storage) -> Store:
+    return Store(difference(GOOD, BAD), storage, "s")
+
+
+def test_values_between_the_levels_are_parameters_and_others_are_not() -> None:
+    store = opened(None)
+    assert store.params(BAD) == {"lr": 1e-3, "bf16": True, "steps": 16, "optim": "sgd"}
+    assert store.params({**BAD, "lr": 1e-5, "steps": 8, "optim": "lion"}) == {"lr": 1e-5, "bf16": True, "steps": 8}
+    assert store.params({**BAD, "lr": 1.0, "steps": 8.5}) == {"bf16": True, "optim": "sgd"}
+
+
+def test_a_trial_is_whole_as_soon_as_another_can_see_it(storage) -> None:
+    store, other = opened(storage), opened(storage)
+    number = store.start(store.params(BAD), {ASKED: list(BAD)}).number
+    (seen,) = other.trials(ASKED)
+    assert (seen.number, seen.state, seen.params) == (number, TrialState.RUNNING, store.params(BAD))
+    assert seen.user_attrs[ASKED] == list(BAD) and seen.user_attrs["worker"]["pid"]
+    store.finish(number, {"outcome": "fail"}, Outcome.FAIL)
+    (seen,) = other.trials(ASKED)
+    assert (seen.state, seen.value, seen.user_attrs["outcome"]) == (TrialState.COMPLETE, 1.0, "fail")
+
+
+def test_a_trial_that_was_closed_meanwhile_stays_closed(storage) -> None:
+    store, other = opened(storage), opened(storage)
+    number = store.start({}, {ASKED: []}).number
+    other.void(number, Void.LOST)
+    store.finish(number, {"outcome": "pass"}, Outcome.PASS)
+    assert store.trials(ASKED) == []
+    assert store.study.trials[number].user_attrs["outcome"] == "lost"
+
+
+def test_each_phase_sees_its_own_trials(storage) -> None:
+    store = opened(storage)
+    safe = SafeTrials(store)
+    searched = store.start(store.params(GOOD), {ASKED: []}).number
+    number = safe.start(Question({**BAD, "lr": 1e-5}, 1, 30, Part.VERIFY, "does it train?"), "from the start")
+    assert [trial.number for trial in store.trials(ASKED)] == [searched]
+    assert [trial.number for trial in safe.all()] == [number] and safe.asked(Part.VERIFY) == 1
+    safe.finish(number, {"seconds": 2.0}, Outcome.PASS)
+    (ran,) = safe.ran()
+    assert (ran.number, ran.healthy, ran.steps, ran.seconds) == (number, True, 30, 2.0)
+
+
+def test_the_living_and_the_dead_of_this_machine(storage) -> None:
+    store, other = opened(storage), opened(storage)
+    with store.alive():
+        number = store.start({}, {ASKED: []}).number
+        assert other.abandoned(ASKED) == []
+    assert [trial.number for trial in other.abandoned(ASKED)] == [number]
+    with store.alive():
+        assert other.abandoned(ASKED) == []
+
+
+def test_a_silent_worker_on_another_machine_is_dead(storage, monkeypatch) -> None:
+    elsewhere = {"host": "elsewhere", "pid": 1, "started": 0.0}
+    with monkeypatch.context() as there:
+        there.setattr(stores, "this_process", lambda: elsewhere)
+        store = opened(storage)
+        number = store.start({}, {ASKED: []}).number
+    now = [1000.0]
+    monkeypatch.setattr(stores.time, "monotonic", lambda: now[0])
+    here = opened(storage)
+    assert here.abandoned(ASKED) == []  # seen for the first time
+    now[0] += stores.SILENCE_SECONDS - 1
+    assert here.abandoned(ASKED) == []
+    store.beat()
+    now[0] += stores.SILENCE_SECONDS - 1
+    assert here.abandoned(ASKED) == []  # it has been heard of
+    now[0] += stores.SILENCE_SECONDS + 1
+    assert [trial.number for trial in here.abandoned(ASKED)] == [number]
+
+
+def test_the_later_of_two_that_ask_the_same_withdraws() -> None:
+    storage = optuna.storages.InMemoryStorage()
+    first, second = (
+        Bisection(GOOD, BAD, bool, isolation="none", storage=storage, study_name="s").study.sampler for _ in range(2)
+    )
+    asked = second.state().question
+    assert isinstance(asked, Ask)
+    assert first.begin(first.state().question, []) is not None
+    assert second.begin(asked, []) is None  # both had read the empty study
+    outcomes = [trial.user_attrs.get("outcome") for trial in optuna.load_study(study_name="s", storage=storage).trials]
+    assert outcomes == [None, "withdrawn"]
+
+
+def test_optuna_asks_what_the_tool_asks() -> None:
+    ours = Bisection(GOOD, BAD, bool, isolation="none", confirm=0)
+    theirs = Bisection(GOOD, BAD, bool, isolation="none", confirm=0)
+    for bisection in (ours, theirs):
+        bisection.add(BAD, TrialResult(Outcome.FAIL, "boom"), "bad baseline")
+        bisection.add(GOOD, TrialResult(Outcome.PASS), "good baseline")
+    trial = theirs.study.ask(theirs.store.distributions)
+    subset = set(theirs.study.trials[trial.number].user_attrs[ASKED])
+    assert trial.params == ours.store.params({**GOOD, **{name: BAD[name] for name in subset}})
+    asked = ours.study.sampler.state().question
+    assert {factor.name for index, factor in enumerate(ours.factors) if asked.subset >> index & 1} == subset
+
+
+def test_no_private_name_of_optuna() -> None:
+    found = []
+    for path in Path(bisect_cfg.__file__).parent.rglob("*.py"):
+        text = path.read_text("utf-8")
+        if "optuna" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                owner = node.value.id if isinstance(node.value, ast.Name) else ast.unparse(node.value)
+                if owner not in ("self", "cls"):
+                    found.append(f"{path.name}: {owner}.{node.attr}")
+    assert found == []
