@@ -12,10 +12,10 @@ Which phase a trial belongs to is told by the attribute that holds its question:
 result before its state changes. Whoever is killed leaves either a finished trial or a RUNNING one of a dead process,
 which the next process closes as lost and asks again.
 
-*Why not `Study.ask`.* It writes an empty trial first and each parameter and attribute after it, in transactions of
-their own. A process that dies in between leaves a trial of which nobody can say what was asked and whether its worker
-lives; one that reads in between cannot see what the other is about to run, and runs the same. So the question comes
-from the study's sampler, and is written by this store.
+*Why not `Study.ask`.* It writes an empty trial first, and each parameter and attribute after it, in transactions of
+their own, the first of them when a value is asked for. A process that dies in between leaves a trial of which nobody
+can say what was asked and whether its worker lives; one that reads in between cannot see what the other is about to
+run, and runs the same. So the question comes from the study's sampler, and is written by this store.
 
 *Why a beat of our own.* Optuna's heartbeats exist only under `Study.optimize` on an RDB storage. Here the storage can
 be any, and so there is one beat, an attribute of each running trial, written by a thread for as long as the store is
