@@ -64,7 +64,7 @@ def isolate(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: 
         bisection.add(settings.bad, runner.judged(run, runner.horizon), Purpose.WARM_START, run.folder.name)
     bisection.add(settings.good, runner.judged(good_run, runner.horizon), Purpose.GOOD_BASELINE)
     runner.recall(result_of(trial) for trial in bisection.study.trials if trial.state.is_finished())
-    context.listener.isolating(bisection.progress)
+    context.listener.isolating(settings, bisection.progress)
     return bisection, bisection.run()
 
 

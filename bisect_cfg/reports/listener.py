@@ -34,8 +34,9 @@ class Listener:
     def factors(self, settings: Settings) -> None:
         """The factors are known."""
 
-    def isolating(self, progress: Callable[[], Progress]) -> None:
-        """The bisection proper begins; how far it is can be asked at any time."""
+    def isolating(self, settings: Settings, progress: Callable[[], Progress]) -> None:
+        """The bisection proper begins, over the settings that are left to vary; how far it is can be asked at any
+        time."""
 
     def event(self, event: Event) -> None:
         """An event of the bisection proper."""

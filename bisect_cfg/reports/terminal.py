@@ -122,7 +122,8 @@ class View(Listener):
         if settings.not_varied:
             self._line(Text(f"Not varied: {text.with_reasons(settings.not_varied)}.", style="dim"))
 
-    def isolating(self, progress: Callable[[], Progress]) -> None:
+    def isolating(self, settings: Settings, progress: Callable[[], Progress]) -> None:
+        self._settings = settings
         self._ask_progress = progress
         self._progress = progress()
 

@@ -73,7 +73,7 @@ class Clock(Listener):
             self.phases[self._phase] = self.phases.get(self._phase, 0.0) + now - self._since
         self._phase, self._since = name, now
 
-    def isolating(self, progress) -> None:
+    def isolating(self, settings, progress) -> None:
         self.begun, self.processor = time.perf_counter(), time.process_time()
 
     def event(self, event) -> None:

@@ -147,6 +147,7 @@ def test_what_the_script_cannot_do_without_stays(tool, says):
         "complete"
     ]
     assert "keeps your max_grad_norm=0.5" in said.all and result["not_varied"]["max_grad_norm"]
+    assert "yours without" in said.out and "without max_grad_norm" not in said.out  # it is not what a trial is told by
     ended = endings(tool.folder / "s")
     again = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
     assert again.status == 0 and endings(tool.folder / "s") == ended

@@ -27,8 +27,9 @@ def lines(answer) -> list[str]:
 @pytest.fixture
 def view(tmp_path):
     seen = View(Console(file=io.StringIO(), width=300, no_color=True), live=False)
-    seen.factors(made.answer(tmp_path).settings)
-    seen.isolating(lambda: SimpleNamespace(trials=1, remaining=1, seconds=1.0, causes=(), ruled_out=()))
+    settings = made.answer(tmp_path).settings
+    seen.factors(settings)
+    seen.isolating(settings, lambda: SimpleNamespace(trials=1, remaining=1, seconds=1.0, causes=(), ruled_out=()))
     return seen
 
 
