@@ -5,7 +5,7 @@ What is found lies in the folders of the runs, and is looked for there first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from bisect_cfg.configuration import Outcome, Purpose
@@ -80,7 +80,8 @@ class Baselines:
             The further runs of the bad configuration that count, and the run of the good one; None in its place if
             the failure never showed again.
         """
-        self._runner.learn(settings=self._runner.settings.without(self.moved))  # from a first pass, with risky defaults
+        self._keep(self.moved)  # what a first pass, with the risky defaults, has found
+        self._keep([self._needed] if self._needed else [], NEEDED)
         good_run, outcome = None, Outcome.UNRESOLVED
         warm_runs: list[Run] = []
         ended: list[tuple[str, list[Run], Run]] = []  # levels at which the good configuration met another failure
@@ -135,7 +136,7 @@ class Baselines:
             f"The good configuration ends with {good_run.seen.failure} unless it keeps your {name}={value}: not varied."
         )
         self._needed = name
-        self._runner.learn(settings=self._runner.settings.without([name], NEEDED))
+        self._keep([name], NEEDED)
         return level, warm_runs, self._good_baseline(bad_run, level)
 
     def _find_needed(self, good_run: Run, level: str, costly: Callable[[Traces, float], bool]) -> str | None:
@@ -155,6 +156,11 @@ class Baselines:
         name = names[0]
         run = self._run(self._good_name(level, name), {**settings.good, name: settings.bad[name]}, costly)
         return name if run.costly or self.outcome_of(run) is Outcome.PASS else None
+
+    def _keep(self, names: Collection[str], *reason: str) -> None:
+        """Leave these as the user has them."""
+        if names:
+            self._runner.learn(settings=self._runner.settings.without(names, *reason))
 
     def _good_name(self, level: str, needed: str | None, moved: int = 0) -> str:
         """The folder of a run of the good configuration."""
@@ -254,7 +260,7 @@ class Baselines:
                 break
             because = because or reason
             self.moved += names
-            self._runner.learn(settings=self._runner.settings.without(names))
+            self._keep(names)
         if because:
             self._context.note(
                 f"With the library's defaults the good configuration costs too much here ({because}), so it keeps your "
