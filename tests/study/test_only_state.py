@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 
-import optuna
 import pytest
 from test_cli import script
 
@@ -36,14 +37,16 @@ def runs(study: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in study.glob("trials/*/ending.json")}
 
 
+def rows(study: Path, question: str) -> list[tuple]:
+    """What the database answers. It is closed again, as a process that is forked must not inherit it."""
+    with contextlib.closing(sqlite3.connect(study / "study.db")) as database:
+        return sorted(database.execute(question).fetchall())
+
+
 def trials(study: Path) -> list[tuple]:
     """What the Optuna study records."""
-    storage = optuna.storages.RDBStorage(f"sqlite:///{study / 'study.db'}")
-    (name,) = optuna.get_all_study_names(storage)
-    return [
-        (trial.number, trial.state, trial.datetime_complete, trial.user_attrs)
-        for trial in optuna.load_study(study_name=name, storage=storage).trials
-    ]
+    attributes = rows(study, "select trial_id, key, value_json from trial_user_attributes")
+    return rows(study, "select number, state, datetime_complete from trials") + attributes
 
 
 def answer(study: Path) -> dict:
@@ -106,10 +109,8 @@ def test_a_study_that_had_its_decisions_written_down_resumes(tool):
     assert tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where").status == 0
     begun, said = runs(study), answer(study)
     basis = json.loads((study / "study.json").read_text())
-    storage = optuna.storages.RDBStorage(f"sqlite:///{study / 'study.db'}")
-    (name,) = optuna.get_all_study_names(storage)
-    identity = optuna.load_study(study_name=name, storage=storage).user_attrs["identity"]
-    before = {"level": "cold", "needed": "max_grad_norm", "moved": [], "identity": identity}
+    ((identity,),) = rows(study, "select value_json from study_user_attributes where key = 'identity'")
+    before = {"level": "cold", "needed": "max_grad_norm", "moved": [], "identity": json.loads(identity)}
     (study / "study.json").write_text(json.dumps({**basis, **before}))
     assert tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where").status == 0
     assert runs(study) == begun and answer(study) == said
