@@ -6,12 +6,13 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bisect_cfg.capture.script import find_script, interpreter
+from bisect_cfg.capture.command import is_launcher
+from bisect_cfg.capture.script import Script, find_script, interpreter
 from bisect_cfg.checks import checked, from_python
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.errors import InputError
@@ -35,15 +36,43 @@ def run(
     Returns:
         The answer, and the content of result.json.
     """
+    script = find_script(target, arguments, python=python)
+    with _set(script.variables):
+        return _run(script, target, arguments, python, options, console, live)
+
+
+@contextlib.contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[None]:
+    """With environment variables set for us and for whatever we start, as a shell does for ``NAME=VALUE command``."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _run(
+    script: Script,
+    target: str,
+    arguments: Sequence[str],
+    python: str | None,
+    options: Options,
+    console: Console,
+    live: bool | None,
+) -> tuple[Answer, dict[str, Any]]:
     from bisect_cfg.reports.terminal import View, print_answer
 
-    script = find_script(target, arguments, python=python)
     options = checked(options, script)
     command = {"target": target, "arguments": list(arguments), "python": python, "folder": os.getcwd()}
     with View(console, live=live) as view:
         answer = bisect_script(script, options, view)
     write_command(answer.folder, {**command, "options": asdict(options)})
-    result = write_answer(answer, fingerprint(python))
+    result = write_answer(answer, fingerprint(None if script.python == sys.executable else script.python))
     print_answer(console, answer, result)
     if answer.stopped is not None:  # said last, as it asks for something to be done
         raise answer.stopped
@@ -168,7 +197,9 @@ def _trusted_python(study: Path, command: JsonObject, python: str | None, trust:
 
 def shown(command: JsonObject) -> str:
     """A study's command as one would type it."""
-    words = [command["python"] or sys.executable, command["target"], *command["arguments"]]
+    words = [command["target"], *command["arguments"]]
+    if not is_launcher(command["target"]):
+        words = [command["python"] or sys.executable, *words]
     return f"cd {shlex.quote(command['folder'])} && {shlex.join(words)}"
 
 

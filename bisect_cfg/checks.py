@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.capture.fields import known_names, mentioned
+from bisect_cfg.capture.launched import PLAIN, PROCESSES
 from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.capture.script import Script
 from bisect_cfg.cli import MORE_THAN_ANYONE_WAITS
@@ -179,6 +180,9 @@ def _check_names(options: Options, pins: Mapping[str, Any], script: Script) -> N
         return  # the run will tell
     for option, names in asked:
         for name in _bare(names):
+            if name.startswith("launch."):
+                check_name(name, dict.fromkeys((PROCESSES, *PLAIN), ""), option)
+                continue
             field = name.split(".")[1] if name.startswith(("model.", "peft.")) and "." in name else name.split(".")[0]
             if not field:
                 raise InputError(f"{option} names no setting.", f"For example {option} bf16.")

@@ -67,7 +67,9 @@ class _Group(click.Group):
         try:
             return super().resolve_command(context, arguments)
         except click.UsageError:
-            if arguments and (arguments[0].endswith(".py") or Path(arguments[0]).is_dir()):
+            from bisect_cfg.capture.command import is_launcher
+
+            if arguments and (arguments[0].endswith(".py") or Path(arguments[0]).is_dir() or is_launcher(arguments[0])):
                 raise click.UsageError(f"Did you mean: bisect-cfg bisect {' '.join(arguments)}") from None
             raise
 
@@ -94,6 +96,28 @@ class _Command(click.Command):
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+class _Bisect(_Command):
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        """Everything behind a launcher's name is the launcher's, as if ``--`` stood before it."""
+        from bisect_cfg.capture.command import is_launcher
+
+        takes_value = {name for one in self.params if not getattr(one, "is_flag", False) for name in one.opts}
+        position = 0
+        while position < len(arguments) and arguments[position].startswith("-"):
+            word = arguments[position]
+            if word in ("-m", "--module"):
+                raise click.UsageError(
+                    f"A module is started by python: bisect-cfg bisect -- python {' '.join(arguments[position:])}"
+                )
+            if word == "--":
+                return super().parse_args(context, arguments)
+            position += 2 if word in takes_value else 1
+        command = arguments[position:]
+        if command and is_launcher(command[0]) and not Path(command[0]).is_dir():
+            arguments = [*arguments[:position], "--", *command]
+        return super().parse_args(context, arguments)
 
 
 def _option(names: str, text: str, **details: Any) -> _Option:
@@ -215,7 +239,7 @@ STUDY = _section(
 
 
 @cli.command(
-    cls=_Command,
+    cls=_Bisect,
     params=[*COMPARED, *TRIALS, *SEARCH, *NO_RECOMMEND, *SAFE_VALUES, *STUDY, PLAIN],
     epilog="""Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails);
     2 wrong usage or input, or the system refused something; 3 inconclusive, or something
@@ -225,7 +249,12 @@ STUDY = _section(
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
 def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
-    """Isolate the settings that make TARGET fail: a training script, or a folder with train.py and good.yaml.
+    """Isolate the settings that make TARGET fail: a training script, a folder with train.py and good.yaml, or a whole
+    command.
+
+    \b
+    bisect-cfg bisect train.py -- --lr 1e-6
+    bisect-cfg bisect -- accelerate launch --multi_gpu --num_processes 2 train.py --lr 1e-6
 
     TARGET is run as it is, in short trials that are prefixes of the real run. If it is killed or
     interrupted, run the same command again to continue.

@@ -21,6 +21,7 @@ from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Patience, Reaper, follow
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.server import TrialServer, probe_environment
+from bisect_cfg.trials.training import Training
 from bisect_cfg.trials.verdict import observe
 
 # A shell without job control starts background commands with SIGINT ignored, and so would be all that we start:
@@ -87,7 +88,7 @@ class WarmTRL:
             env={"TOLD": json.dumps({"argv": [str(script), *argv]})}, **request_besides,
         )  # fmt: skip
         traces = Traces.of(folder)
-        ending = follow(self.server.fork(request), traces, Patience(patience, patience, patience))
+        ending = follow(Training(self.server.fork(request), traces), traces, Patience(patience, patience, patience))
         traces.read()
         return Run(observe(traces, folder, ending.exit_code, ending.hang, ending.seconds), traces, folder)
 

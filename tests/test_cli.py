@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 import sqlite3
+import sys
 import textwrap
 from pathlib import Path
 
@@ -145,8 +146,33 @@ def test_folder_without_train_py(tool):
 
 
 def test_not_a_python_script(tool):
-    (tool.folder / "run.sh").write_text("python train.py\n")
-    assert_clear(tool("bisect", "run.sh"), "run.sh is not a Python script", ".py")
+    (tool.folder / "run.sh").write_text("#!/bin/sh\nexport A=1\naccelerate launch \\\n  train.py --lr 1\n")
+    assert_clear(tool("bisect", "run.sh"), "run.sh is not a", "bisect-cfg bisect -- accelerate launch train.py --lr 1")
+    (tool.folder / "r.yaml").write_text("beta: 0.04\n")
+    assert_clear(tool("bisect", "r.yaml"), "r.yaml is not a", "bisect-cfg bisect -- trl grpo --config r.yaml")
+    assert_clear(tool("bisect", "-m", "pkg.train", "--lr", "1"), "bisect-cfg bisect -- python -m pkg.train --lr 1")
+    assert_clear(tool("accelerate", "launch", "train.py"), "bisect-cfg bisect accelerate launch train.py")
+
+
+def test_whole_commands(tool):
+    """Whatever follows a launcher's name is the launcher's, with or without -- before it."""
+    package = tool.folder / "pkg"
+    script(tool.folder, name="pkg/train.py")
+    (package / "__init__.py").write_text("")
+    assert_clear(
+        tool("bisect", "deepspeed", "pkg/train.py", "--plain"), "deepspeed is not installed here", "pip install"
+    )
+    assert_clear(tool("bisect", sys.executable, "-m", "pkg.none"), "There is no module pkg.none")
+    for way in ((), ("--",)):
+        folder = f"s{len(way)}"
+        said = tool("bisect", "--study", folder, "--no-recommend", *way, "A=b", sys.executable, "-m", "pkg.train", "-x")
+        assert said.status == 0, said.all
+        result = json.loads((tool.folder / folder / "result.json").read_text())
+        assert [list(cause["parameters"]) for cause in result["causes"]] == [["bf16"]]
+        assert {one["start"] for one in result["trials"][1:]} == {"config"}
+        by_hand = (tool.folder / folder / "trials" / "0" / "command.sh").read_text()
+        assert "A=b" in by_hand and "-m pkg.train -x" in by_hand
+    tool.assert_nothing_left()
 
 
 def test_script_without_config(tool):

@@ -28,7 +28,9 @@ def bisected(tmp_path_factory):
     @functools.cache
     def run(name):
         folder = tmp_path_factory.mktemp("studies") / name
-        command = [sys.executable, "-m", "bisect_cfg", "bisect", str(STUDIES / name), "--study", str(folder)]
+        expected = json.loads((STUDIES / name / "expected.json").read_text())
+        target = [part.format(folder=STUDIES / name) for part in expected.get("command", ["{folder}"])]
+        command = [sys.executable, "-m", "bisect_cfg", "bisect", "--study", str(folder), *target]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         return name, folder, done
 

@@ -109,7 +109,7 @@ LIBRARY = {
     """,
     "transformers/__init__.py": "",
     "transformers/training_args.py": """
-        import json
+        import json, os
         from dataclasses import dataclass, field
 
         class AcceleratorConfig:
@@ -139,7 +139,7 @@ LIBRARY = {
             seed: int = 42
             accelerator_config: dict | str | None = None
             logging_nan_inf_filter: bool = True
-            world_size = 1
+            world_size = property(lambda self: int(os.environ.get("WORLD_SIZE", "1")))
 
             def __post_init__(self):
                 if isinstance(self.accelerator_config, str):

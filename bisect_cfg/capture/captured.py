@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from bisect_cfg.capture.launched import Asked, asked_of
 from bisect_cfg.configuration import equal
 from bisect_cfg.probe.protocol import (
     Assigned,
@@ -20,6 +21,7 @@ from bisect_cfg.probe.protocol import (
     Event,
     ForkPoint,
     Prepared,
+    RankBegin,
     TrainBegin,
 )
 
@@ -45,6 +47,7 @@ class Built:
         resolved: field -> what the library made of it.
         changed: fields that were changed afterwards in a way that a trial cannot follow.
         others: what the user passed besides and a trial does not vary (arguments of `from_pretrained`).
+        world_size: how many processes train together.
     """
 
     kind: str
@@ -57,6 +60,7 @@ class Built:
     resolved: Row
     changed: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    world_size: int = 1
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Capture:
         environment: versions as the process had them.
         prepares: whether the script changes the environment or the path before it imports the libraries.
         started: whether the training runs in a process that the script has started, not in the script's own.
+        asked: what the launcher was asked for, beyond the plain launch.
     """
 
     args: Built
@@ -80,6 +85,7 @@ class Capture:
     environment: Row
     prepares: bool = False
     started: bool = False
+    asked: tuple[Asked, ...] = ()
 
 
 def fork_point(capture: Capture) -> ForkPoint:
@@ -99,6 +105,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
     resolved: dict[Key, Row] = {}
     changed: dict[Key, list[str]] = {}
     begun: TrainBegin | None = None
+    given: dict[str, str] = {}
     for event in events:
         match event:
             case ConfigBuilt(kind=kind, index=index):
@@ -112,6 +119,8 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
                 resolved[kind, index] = {**resolved.get((kind, index), {}), event.name: event.value}
             case Changed(kind=kind, index=index) if begun is None:
                 changed.setdefault((kind, index), []).append(event.name)
+            case RankBegin():
+                given = event.given
             case TrainBegin():
                 begun = event
     candidates = [key for key in built if key[0] == "args"]
@@ -126,7 +135,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
         row = built[key]
         return Built(
             row.kind, row.index, row.cls, row.module, row.raw, row.defaults, row.types, resolved.get(key, {}),
-            tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others),
+            tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others), told.world_size,
         )  # fmt: skip
 
     others = {}
@@ -145,6 +154,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
         told.environment,
         any(isinstance(event, Prepared) for event in events),
         not told.first,
+        tuple(asked_of(given, told.in_force)),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bisect_cfg.capture.command import Launch, find_command, is_launcher
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments
 from bisect_cfg.study.basis import hash_of
@@ -25,17 +26,30 @@ class Script:
         arguments: what follows it on the command line.
         python: the interpreter; the user's environment is the one it belongs to.
         good_file: a YAML file that moves the good configuration, or None.
+        launch: how the script is started, where that is more than ``python path arguments``.
     """
 
     path: Path
     arguments: tuple[str, ...] = ()
     python: str = sys.executable
     good_file: Path | None = None
+    launch: Launch | None = None
 
     @property
     def command(self) -> list[str]:
         """The user's own command."""
+        return self.command_at(None)
+
+    def command_at(self, port: int | None, logs: Path | None = None) -> list[str]:
+        """The user's own command, told where its processes meet and its launcher writes; see `Launch.command`."""
+        if self.launch is not None:
+            return self.launch.command(self.arguments, port, logs)
         return [self.python, str(self.path), *self.arguments]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables that the command sets in front of everything."""
+        return dict(self.launch.variables) if self.launch is not None else {}
 
     @property
     def shown_arguments(self) -> list[str]:
@@ -45,24 +59,8 @@ class Script:
     @property
     def shown(self) -> str:
         """The command as it may be printed."""
-        return shlex.join([self.python, str(self.path), *self.shown_arguments])
-
-    @property
-    def by_hand(self) -> str:
-        """The command for a shell; where it had a secret, whoever runs it puts that into a variable."""
-        words, flag = [shlex.quote(self.python), shlex.quote(str(self.path))], ""
-        for own, shown in zip(self.arguments, self.shown_arguments, strict=True):
-            if own == shown:
-                words.append(shlex.quote(own))
-            else:
-                name = flag if shown == HIDDEN else shown.partition("=")[0]
-                name = name if is_secret_name(name, own) else "secret"
-                variable = re.sub(r"\W+", "_", name.strip("-")).upper() or "SECRET"
-                before, _, after = shown.partition(HIDDEN)
-                asked = f'"${{{variable}:?the study keeps no secrets, give this one in {variable}}}"'
-                words.append((shlex.quote(before) if before else "") + asked + (shlex.quote(after) if after else ""))
-            flag = own
-        return " ".join(words)
+        variables = mask_arguments([f"{name}={value}" for name, value in self.variables.items()])
+        return shlex.join([*variables, *mask_arguments(self.command)])
 
     @property
     def name(self) -> str:
@@ -76,7 +74,7 @@ class Script:
         """What makes this target this target; recorded with the study and compared when it is resumed."""
         return {
             "script": str(self.path.resolve()),
-            "arguments": self.shown_arguments,
+            "arguments": self.shown_arguments if self.launch is None else shlex.split(self.shown),
             "python": interpreter(self.python),
             "folder": os.getcwd(),
             "script_hash": hash_of(self.path),
@@ -86,8 +84,32 @@ class Script:
 
     def argument_files(self) -> list[str]:
         """Files named on the script's command line: a YAML or JSON config, data."""
-        values = [argument.partition("=")[2] or argument for argument in self.arguments]
+        words = (*(self.launch.before[1:] if self.launch is not None else ()), *self.arguments)
+        values = [word.partition("=")[2] or word for word in words]
         return sorted({value for value in values if Path(value).is_file()})
+
+
+def is_masked(name: str, value: str) -> bool:
+    """Whether ``NAME=VALUE`` holds a secret, so that it is written down nowhere."""
+    word = f"{name}={value}"
+    return mask_arguments([word]) != [word]
+
+
+def by_hand(command: Sequence[str]) -> str:
+    """A command for a shell; where it had a secret, whoever runs it puts that into a variable."""
+    words, flag = [shlex.quote(command[0])], ""
+    for own, shown in zip(command[1:], mask_arguments(command[1:]), strict=True):
+        if own == shown:
+            words.append(shlex.quote(own))
+        else:
+            name = flag if shown == HIDDEN else shown.partition("=")[0]
+            name = name if is_secret_name(name, own) else "secret"
+            variable = re.sub(r"\W+", "_", name.strip("-")).upper() or "SECRET"
+            before, _, after = shown.partition(HIDDEN)
+            asked = f'"${{{variable}:?the study keeps no secrets, give this one in {variable}}}"'
+            words.append((shlex.quote(before) if before else "") + asked + (shlex.quote(after) if after else ""))
+        flag = own
+    return " ".join(words)
 
 
 def interpreter(python: str) -> str:
@@ -100,11 +122,18 @@ def interpreter(python: str) -> str:
 def find_script(
     target: str, arguments: Sequence[str] = (), good_file: str | None = None, python: str | None = None
 ) -> Script:
-    """Find what a TARGET on the command line means: a script, or a folder with ``train.py`` (and ``good.yaml``).
+    """Find what a TARGET on the command line means: a script, a folder with ``train.py`` (and ``good.yaml``), or the
+    first word of a whole command.
 
     Raises:
         InputError: there is no such script, or it cannot be read.
     """
+    if is_launcher(target) and not Path(target).is_dir():
+        found = find_command([target, *arguments], python)
+        good = Path(good_file) if good_file else None
+        plain = found.launch.kind == "python" and len(found.launch.before) == 1 and not found.launch.module
+        launch = None if plain and not found.launch.variables else found.launch
+        return Script(found.path, found.arguments, found.python, good, launch)
     path = Path(target)
     try:
         path.exists()
@@ -122,7 +151,7 @@ def find_script(
     if not path.exists():
         raise InputError(f"There is no script {target}.", _similar(path))
     if path.suffix != ".py":
-        raise InputError(f"{target} is not a Python script.", "Name the .py file that you would start with `python`.")
+        raise InputError(f"{target} is not a Python script.", _instead_of(path))
     if not os.access(path, os.R_OK):
         raise InputError(f"The script {target} cannot be read.", "Check its permissions.")
     good = Path(good_file) if good_file else (beside if beside is not None and beside.exists() else None)
@@ -134,6 +163,30 @@ def find_script(
             f"There is no Python interpreter {interpreter}.", "--python takes its path, or its name on PATH."
         )
     return Script(path, tuple(arguments), interpreter, good)
+
+
+def _instead_of(path: Path) -> str:
+    """What to type in place of a file that is no script: the line that would work, where it can be told."""
+    quoted = shlex.quote(str(path))
+    if path.suffix in (".yaml", ".yml", ".json"):
+        return (
+            f"Name the script that reads it: bisect-cfg bisect train.py -- --config {quoted}, or TRL's own: "
+            f"bisect-cfg bisect -- trl grpo --config {quoted}"
+        )
+    if path.suffix in (".sh", ".bash", ""):
+        try:
+            lines = path.read_text(errors="replace").replace("\\\n", " ").splitlines()
+        except OSError:
+            lines = []
+        for line in lines:
+            words = line.split()
+            trains = any(word.endswith((".py", ".yaml", ".yml")) or word == "-m" for word in words)
+            if trains and is_launcher(words[0]):
+                return f"Give the command that it runs: bisect-cfg bisect -- {' '.join(words)}"
+        return "Give the command that it runs: bisect-cfg bisect -- accelerate launch train.py"
+    if path.suffix == ".ipynb":
+        return f"Make a script of the notebook first: jupyter nbconvert --to script {quoted}"
+    return "Name the .py file that you would start with `python`."
 
 
 def _similar(path: Path) -> str:

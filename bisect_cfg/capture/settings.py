@@ -27,6 +27,7 @@ from bisect_cfg.capture.captured import (
     set_by_user,
     takes_dict,
 )
+from bisect_cfg.capture.launched import PLAIN, PROCESSES
 from bisect_cfg.capture.names import check_name, convert
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.errors import InputError
@@ -41,6 +42,9 @@ DEFAULT = {"$default": True}
 MASKED = {"$secret": HIDDEN}
 """What the probe sends in place of a secret that it knows by its name."""
 
+NAMED = ("args.", "model.", "peft.", "launch.")
+"""Names that say themselves which object they belong to."""
+
 _SECRET = "it is a secret; every trial uses yours"
 
 
@@ -51,7 +55,7 @@ class Setting:
     Attributes:
         name: as users and reports see it.
         full: as the probe knows it, ``args.learning_rate``.
-        kind: which object it belongs to: "args", "modelcfg", "peft" or "load".
+        kind: which object it belongs to: "args", "modelcfg", "peft" or "load"; "launch": none, but the launcher.
         good: resolved value of the good level.
         bad: resolved value of the bad level.
         reset: the encoded raw value that gives the good level.
@@ -116,7 +120,7 @@ class Settings:
         known = {factor.name for factor in self.factors}
         for name, value in configuration.items():
             if name not in known:
-                changes[name if name.startswith(("args.", "model.", "peft.")) else f"args.{name}"] = value
+                changes[name if name.startswith(NAMED) else f"args.{name}"] = value
         for factor in self.factors:
             value = configuration.get(factor.name, factor.bad)
             if equal(value, factor.bad):
@@ -159,7 +163,7 @@ class Settings:
 def build_item(args: Built, overrides: Row) -> BuildRequest:
     """A request to the probe's `build`."""
     changes = {name[len("args.") :]: value for name, value in overrides.items() if name.startswith("args.")}
-    return BuildRequest(args.module, args.cls, args.raw, changes)
+    return BuildRequest(args.module, args.cls, args.raw, changes, overrides.get(PROCESSES, args.world_size))
 
 
 Resolve = Callable[[BuildRequest], BuildAnswer]
@@ -387,7 +391,7 @@ def _names_in(moved: Row, namespace: str) -> list[str]:
 
 
 def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
-    """Factors of ModelConfig, LoraConfig and `from_pretrained`."""
+    """Factors of ModelConfig, LoraConfig, `from_pretrained` and the launch."""
     factors: list[Setting] = []
     config = capture.others.get("modelcfg")
     for kind, namespace in (("modelcfg", "model"), ("load", "model"), ("peft", "peft")):
@@ -408,12 +412,19 @@ def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
             good = built.defaults.get(name) if reset == DEFAULT else reset
             if not equal(good, bad):
                 factors.append(Setting(full, full, kind, good, bad, reset))
+    processes = moved.get(PROCESSES, 1)
+    if capture.args.world_size != processes and capture.started and PROCESSES not in pins:
+        factors.append(Setting(PROCESSES, PROCESSES, "launch", processes, capture.args.world_size, processes))
+    for asked in capture.asked:
+        plain = moved.get(asked.name, PLAIN[asked.name])
+        if not asked.reason and asked.value != plain and asked.name not in pins:
+            factors.append(Setting(asked.name, asked.name, "launch", plain, asked.value, plain))
     return factors
 
 
 def _pinned_elsewhere(capture: Capture, pins: Row) -> dict[str, str]:
     """What the user gave to ModelConfig, LoraConfig and `from_pretrained` and no trial varies, with the reason."""
-    found: dict[str, str] = {}
+    found: dict[str, str] = {asked.name: asked.reason for asked in capture.asked if asked.reason}
     for kind, built in capture.others.items():
         namespace = "peft" if kind == "peft" else "model"
         for name in built.raw if kind == "load" else set_by_user(built):
@@ -435,6 +446,7 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
     for kind, namespace in (("modelcfg", "model"), ("peft", "peft")):
         if kind in capture.others:
             known.update({f"{namespace}.{name}": text for name, text in capture.others[kind].types.items()})
+    known |= {PROCESSES: "int", **dict.fromkeys(PLAIN, "str")}
     known.setdefault("model.dtype", "str | None")
     known.setdefault("model.attn_implementation", "str | None")
     result: Row = {}
@@ -445,5 +457,5 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
         value, note = convert(field, value, known[field] if "." not in name or name in known else "")
         if note:
             notes.append(note)
-        result[name if name.startswith(("model.", "peft.")) else f"args.{name}"] = value
+        result[name if name.startswith(NAMED) else f"args.{name}"] = value
     return result

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.command import Launch
 from bisect_cfg.capture.names import check_name
 from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.parameters import every
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
+from bisect_cfg.trials.ranks import launched_in
 from bisect_cfg.trials.runs import Run
 
 
@@ -38,7 +40,11 @@ def find_factors(
         next((level for level in baselines.levels() if baselines.come_up(level)), None)
         return runner.starts.resolve(request)
 
-    capture = runner.starts.capture = read_capture(bad_run.traces.events.rows)
+    starts = runner.starts
+    capture = starts.capture = read_capture(bad_run.traces.events.rows)
+    if context.script.launch is not None:
+        starts.launched = launched_in(bad_run.traces, context.script.arguments) if capture.started else None
+        _compare_launch(context, context.script.launch, capture.args.world_size)
     settings = build_settings(
         capture,
         lambda item: runner.checks.resolve(item, build),
@@ -55,6 +61,17 @@ def find_factors(
     for name in options.keep:
         check_name(name.removeprefix("args."), known, "--keep")
     return settings
+
+
+def _compare_launch(context: Context, launch: Launch, started: int) -> None:
+    """Say it where fewer processes, or more, train together than the launcher was asked for."""
+    asked = launch.value_of("num_processes", "nproc_per_node", "num_gpus")
+    if asked is not None and asked.isdigit() and int(asked) != started:
+        hint = ""
+        if launch.kind == "accelerate" and launch.value_of("multi_gpu") is None:
+            hint = " accelerate starts several where there is no GPU only if it is told --multi_gpu."
+        trained = "one process trained" if started == 1 else f"{started} processes trained together"
+        context.note(f"You asked for {asked} processes, and {trained}.{hint}")
 
 
 def without_risky_defaults(bad_run: Run, good: Mapping[str, Any], pins: Mapping[str, Any]) -> dict[str, Any]:

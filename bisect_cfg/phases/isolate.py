@@ -109,7 +109,7 @@ def _bisection(context: Context, bad_run: Run) -> Bisection:
 
 def _said_of(run: Run) -> str:
     """What a failing run said about itself: its message, and the lines of code that the exception left."""
-    exception = run.traces.event(Raised) or Raised("", "", [])
+    exception = run.failing[1].event(Raised) or Raised("", "", [])
     lines = [linecache.getline(path, line) for path, line, _ in exception.frames[-FRAMES_READ:]]
     return "\n".join([run.seen.message, exception.message, *lines])
 

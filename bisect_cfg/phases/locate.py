@@ -104,9 +104,9 @@ def _same(run: Run, failure: Signature, runner: ScriptRunner) -> bool:
     if shown is not None and runner.known.is_failure is not None and runner.known.is_failure(shown):
         return True
     if failure.kind == "signal":
-        died_of = fatal_signal(_text(run.folder / STACKS_FILE))
+        died_of = fatal_signal(_text(run.failing[0] / STACKS_FILE))
         return died_of is not None and died_of.name == failure.name
-    exception = run.traces.event(Raised)
+    exception = run.failing[1].event(Raised)
     said = exception.message if exception is not None else ""
     of_numbers = failure.kind == "non-finite" or is_sampling_error(failure)
     return of_numbers and any(words in said for words in _INSTRUMENTS_SAID)
@@ -119,15 +119,16 @@ def _otherwise(run: Run) -> str:
 
 
 def _read(run: Run, kind: str) -> Where:
+    folder, traces = run.failing
     try:
-        place = from_json(LastOperation, json.loads(_text(run.folder / PLACE_FILE)))
+        place = from_json(LastOperation, json.loads(_text(folder / PLACE_FILE)))
     except (ValueError, TypeError):  # there is none, or it is cut short: the process died while it was written
         place = LastOperation()
     return place_in(
         kind,
-        run.traces.events.rows,
-        _text(run.folder / STACKS_FILE),
-        _text(run.folder / NATIVE_FILE),
+        traces.events.rows,
+        _text(folder / STACKS_FILE),
+        _text(folder / NATIVE_FILE),
         place,
     )
 

@@ -12,6 +12,7 @@ from . import (
     objects,
     protocol,
     quiet,
+    ranks,
     record,
     secrets,
     serve,
@@ -74,8 +75,10 @@ def start(path):
             os.environ[_NVML] = nvml_of_the_user
         serve.begin(told)
         _hand_down(told)
+        if ranks.several():
+            ranks.note()
         serve.restore_threads(told.threads)
-        _attach(told.folder)
+        _attach(record.folder())
 
     def fork_point(wanted):
         def before(kind, index):
@@ -119,9 +122,10 @@ def join():
     def engage():
         if watch.engage is not None:
             watch.engage = None
+            ranks.note(words=ranks.words(), given=ranks.given())
             heartbeat.install(watch.HEAVY)  # not before: other processes are left as they are
-            instruments.begin(orders.request.instruments, folder)
-            _attach(folder)
+            instruments.begin(orders.request.instruments, record.folder())
+            _attach(record.folder())
 
     def before(kind, index):
         if kind == "args":
@@ -130,6 +134,9 @@ def join():
 
     watch.engage = engage
     objects.state.before = before
+    if ranks.several():  # a launcher has started it to train
+        record.claim()
+        engage()
 
 
 def _hand_down(request):

@@ -100,7 +100,7 @@ def _is_path(value):
 
 def _mirror(path):
     """Where a path outside the trial's folder is kept inside it; None for one that is left as it is."""
-    folder = record.folder() or lineage.state.folder
+    folder = record.trial() or lineage.state.folder
     if folder is None:
         return None
     path, folder = os.path.realpath(path), os.path.realpath(folder)

@@ -13,13 +13,9 @@ import importlib.util
 import socket
 import sys
 
-from . import objects, protocol, quiet, record, watch
+from . import objects, protocol, quiet, ranks, record, watch
 from .held import functools, os
 from .imports import when_imported
-
-# How the launchers tell a process its number. The first that is set counts.
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 _state = {"orders": None, "world": 1}
 
@@ -38,7 +34,7 @@ def start(orders):
 
     def excepthook(kind, error, trace):
         # A script may die before it has built anything. A launcher dies as well then, and says nothing new.
-        if record.folder() is not None or not orders.launched or _number(_RANK, None) is not None:
+        if record.folder() is not None or not orders.launched or ranks.number(ranks.RANK, None) is not None:
             _arrive()
             watch.record_exception(error, trace, phase="before training", final=watch.nothing_left())
         previous(kind, error, trace)
@@ -46,20 +42,13 @@ def start(orders):
     sys.excepthook = excepthook
 
 
-def _number(names, default):
-    for name in names:
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return default
-
-
 def _arrive():
     """The first time: open this rank's folder, say where it runs, leave no trace in the environment."""
     orders = _state["orders"]
     if record.folder() is not None:
         return
-    rank = _number(_RANK, 0)
-    _state["world"] = _number(_WORLD, 1)
+    rank = ranks.number(ranks.RANK, 0)
+    _state["world"] = ranks.number(ranks.WORLD, 1)
     folder = os.path.join(orders.folder, f"rank-{rank}")
     os.makedirs(folder, exist_ok=True)
     record.open_folder(folder)
@@ -78,7 +67,7 @@ def _arrive():
         else:
             found.update(module.machine())
             found["loaded_cublas"] = module.loaded_cublas() if "torch" in sys.modules else None
-    local_rank = _number(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), 0)
+    local_rank = ranks.number(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), 0)
     record.event(protocol.Arrived(found, _state["world"], rank, local_rank, socket.gethostname()))
 
 

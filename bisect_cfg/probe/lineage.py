@@ -39,6 +39,7 @@ class _State:
     value = None  # of BISECT_CFG_PROBE for what is started from here
     root = None  # process id of the run's first process
     folder = None  # of the trial (of the server, before it forks one)
+    place = None  # where this process's own traces go, if it is one of several that train together (see `ranks`)
     followed = True  # whether a tool follows the run and ends it
     answered = None  # the mapping
     wrapped = False
@@ -216,24 +217,40 @@ def _wrap_processes():
 
 
 def trainer():
-    """Process id of the process that trains, None as long as there is none."""
-    if state.folder is None:
+    """Process id of the process that trains (of several: of that at our place), None as long as there is none."""
+    return _trainer_at(state.place or state.folder)
+
+
+def _trainer_at(folder):
+    if folder is None:
         return None
     try:
-        with open(os.path.join(state.folder, TRAINER)) as stream:
+        with open(os.path.join(folder, TRAINER)) as stream:
             return int(stream.read())
     except (OSError, ValueError):
         return None
 
 
-def claim():
-    """Make this process the one that trains; whether it is."""
-    path = os.path.join(state.folder, TRAINER)
+def _trainers():
+    """Process ids of all that train together."""
+    folders = [state.folder]
+    try:
+        ranks = os.path.join(state.folder, "ranks")
+        folders += [os.path.join(ranks, name) for name in os.listdir(ranks)]
+    except OSError:
+        pass
+    return [pid for pid in map(_trainer_at, folders) if pid is not None]
+
+
+def claim(place=None):
+    """Make this process the one that trains (at a place, if there are several); whether it is."""
+    place = place or state.place or state.folder
+    path = os.path.join(place, TRAINER)
     for _ in range(2):
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
-            known = trainer()
+            known = _trainer_at(place)
             if known == os.getpid():
                 return True
             if known is None or os.path.exists(f"/proc/{known}"):
@@ -250,17 +267,22 @@ def claim():
 
 def _noticed(pid, status):
     """A process started from here has ended. If it was the one that trains, the run is over."""
-    training = trainer()
-    if training is None or training == os.getpid():
+    if state.folder is None or state.place is not None:
         return
-    if training == pid or not os.path.exists(f"/proc/{training}"):
-        over(os.waitstatus_to_exitcode(status))
+    training = _trainers()
+    if not training or os.getpid() in training:
+        return
+    if len(training) > 1 and not state.followed:
+        return  # by hand the launcher itself ends the others
+    gone = [one for one in training if one == pid or not os.path.exists(f"/proc/{one}")]
+    if gone:
+        over(os.waitstatus_to_exitcode(status), gone[0])
 
 
-def over(code):
-    """The training has ended with `code`: say so and wait here for the end of the run; nothing else happens any
-    more."""
-    line = f'{{"event": "over", "code": {code}}}\n'
+def over(code, pid=None):
+    """The training (in process `pid`) has ended with `code`: say so and wait here for the end of the run; nothing else
+    happens any more."""
+    line = f'{{"event": "over", "code": {code}, "pid": {pid or os.getpid()}}}\n'
     handle = os.open(
         os.path.join(state.folder, "events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
     )

@@ -158,11 +158,13 @@ class TrialOrders:
         steps: optimizer steps, None for all that the script makes.
         opened: where what is opened is noted; None: nowhere.
         stop_when_non_finite: end the run as soon as its weights are not finite.
-        env: further environment variables.
+        env: further environment variables; None unsets one.
         started: whether a process that the script starts is the one that trains.
         instruments: None for an ordinary trial.
         threads: torch has at most so many; None: as it has them.
         heartbeat: whether signs of life are counted.
+        launched: whether the process is forked in place of one that a launcher would start.
+        processes: how many train together; None: as many as the user's launcher starts.
     """
 
     folder: str
@@ -171,11 +173,13 @@ class TrialOrders:
     steps: int | None = None
     opened: InputPlaces | None = field(default=None, metadata={"of": InputPlaces})
     stop_when_non_finite: bool = True
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str | None] = field(default_factory=dict)
     started: bool = False
     instruments: InstrumentOrders | None = field(default=None, metadata={"of": InstrumentOrders})
     threads: int | None = None
     heartbeat: bool = True
+    launched: bool = False
+    processes: int | None = None
 
 
 # ---------------------------------------------------------------------------------------------------------- orders
@@ -225,12 +229,16 @@ class ForkPoint:
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """A configuration object to be built: of this class, from what the user passed, with changes; field -> encoded."""
+    """A configuration object to be built: of this class, from what the user passed, with changes; field -> encoded.
+
+    `world_size`: how many processes are to train with it.
+    """
 
     module: str
     cls: str
     raw: dict[str, Encoded]
     overrides: dict[str, Encoded]
+    world_size: int = 1
 
 
 @dataclass(frozen=True)
@@ -315,6 +323,27 @@ class Started(Event, tag="started"):
     """The process of a trial has its files and handlers."""
 
     pid: int
+
+
+@dataclass(frozen=True)
+class RankBegin(Event, tag="rank"):
+    """A process that a launcher has started, or that is forked in place of one.
+
+    Attributes:
+        pid: of it.
+        rank: its number.
+        world_size: how many there are to be.
+        port: where they meet.
+        words: its command line; only if a launcher has started it.
+        given: what the launcher has added to its own environment for it.
+    """
+
+    pid: int
+    rank: int
+    world_size: int
+    port: str | None = None
+    words: list[str] = field(default_factory=list)
+    given: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -425,6 +454,7 @@ class TrainBegin(Event, tag="train_begin"):
         modules: those imported of the packages that take long.
         simulated: what the script says of a fault that it simulates; None for honest ones.
         environment: versions and devices.
+        in_force: what a launcher may have been asked for, as accelerate has it.
     """
 
     pid: int | None = None
@@ -441,6 +471,7 @@ class TrainBegin(Event, tag="train_begin"):
     modules: list[str] = field(default_factory=list)
     simulated: str | None = None
     environment: dict[str, object] = field(default_factory=dict)
+    in_force: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -504,9 +535,11 @@ class ScriptEnd(Event, tag="script_end"):
 
 @dataclass(frozen=True)
 class Over(Event, tag="over"):
-    """The training, in a process that the script started, has ended with this code. Written by `lineage`."""
+    """The training, in a process that the script started, has ended with this code; of several, this one. Written by
+    `lineage` and `ranks`, and by the tool where only it knows."""
 
     code: int
+    pid: int = 0
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def silence(arguments):
     for name, value in PINNED.items():
         if hasattr(arguments, name):
             setattr(arguments, name, value)
-    folder = record.folder() or state.folder
+    folder = record.trial() or state.folder
     if folder is not None:
         arguments.output_dir = os.path.join(folder, "output")
         if getattr(arguments, "logging_dir", None) is not None:

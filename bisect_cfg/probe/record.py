@@ -12,12 +12,14 @@ their process id.
 from . import lineage, protocol, secrets
 from .held import json, open, os, time
 
-_state = {"folder": None, "start": time.time(), "process": None, "first": None}
+_state = {"folder": None, "trial": None, "start": time.time(), "process": None, "first": None}
 
 
-def open_folder(folder, first=True):
-    """Direct all further lines to `folder`; `first` says whether this is the first process of the run."""
+def open_folder(folder, first=True, trial=None):
+    """Direct all further lines to `folder`; `first` says whether this is the first process of the run, `trial` names
+    the trial's folder, if it is another (see `ranks`)."""
     _state["folder"] = folder
+    _state["trial"] = trial or folder
     _state["start"] = time.time()
     _state["process"] = _state["first"] = os.getpid() if first else None
 
@@ -30,6 +32,11 @@ def private(path, flags):
 def folder():
     """The folder of the running trial, or None while there is none (a waiting server)."""
     return _state["folder"]
+
+
+def trial():
+    """The folder of the running trial, of which `folder` may be a part."""
+    return _state["trial"]
 
 
 def ours():

@@ -8,21 +8,12 @@ script's own. `unsound` says what stands in the way, and then the tool takes a s
 
 import sys
 
-from . import heartbeat, instruments, objects, opened, protocol, quiet, record, secrets, values, watch
+from . import heartbeat, instruments, objects, opened, protocol, quiet, ranks, record, secrets, values, watch
 from .held import json, os, select, signal, threading, time, traceback
 from .imports import when_imported
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.
 _HARMLESS_THREADS = ("TMonitor", "tqdm_monitor")
-
-# What torchrun, `accelerate launch` and MPI tell a process of the others. With these a training config opens a process
-# group as soon as it is built.
-LAUNCHED = (
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
-    "PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
-    "MV2_COMM_WORLD_RANK",
-)  # fmt: skip
 
 # How long a process that has closed its pipe may take to be gone.
 _ENDING_SECONDS = 2.0
@@ -273,7 +264,7 @@ class Server:
             os.dup2(nothing, 2)
             # What a launcher gave this process would make a config open a process group, and hold the port of every
             # trial to come.
-            for name in LAUNCHED:
+            for name in ranks.LAUNCHED:
                 os.environ.pop(name, None)
             try:
                 with os.fdopen(child_reads) as questions, os.fdopen(child_writes, "w") as answers:
@@ -308,6 +299,8 @@ def build(item):
         cls = getattr(importlib.import_module(item.module), item.cls)
         defaults = objects.defaults_of(cls)
         watched = _reading(cls, reads)
+        if item.world_size > 1:
+            watched.world_size = item.world_size  # in place of the property: here is one process
         thing = watched.__new__(watched)
         for name, value in defaults.items():
             setattr(thing, name, value)
@@ -355,15 +348,20 @@ def begin(request, first=True):
 
     `first` says whether it is the first process of the run, or one that this has started.
     """
-    record.open_folder(request.folder, first)
+    for name, value in request.env.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    place = request.folder if first and not request.launched else ranks.begin(request.folder)
+    record.open_folder(place, first, request.folder)
     opened.begin(request.opened, first)
     if not request.heartbeat:
         heartbeat.stop()
     elif first:
-        heartbeat.open_file(request.folder)
-    if first and not request.started:
-        instruments.begin(request.instruments, request.folder)
-    os.environ.update(request.env)
+        heartbeat.open_file(place)
+    if first and (request.launched or not request.started):
+        instruments.begin(request.instruments, place)
     objects.state.overrides = request.overrides
     if request.targets is not None:
         objects.state.targets = request.targets

@@ -7,7 +7,7 @@ happens: the process ends where training ends.
 
 import sys
 
-from . import elsewhere, heartbeat, instruments, lineage, objects, opened, protocol, record, secrets, values
+from . import elsewhere, heartbeat, instruments, lineage, objects, opened, protocol, ranks, record, secrets, values
 from .held import _getframe, os, threading, traceback
 from .imports import when_imported
 
@@ -39,7 +39,8 @@ def install():
     previous = sys.excepthook
 
     def excepthook(kind, error, trace):
-        record_exception(error, trace, phase="before training", final=nothing_left())
+        if not record.first() or lineage.trainer() in (None, os.getpid()):  # else a launcher that tells what it started
+            record_exception(error, trace, phase="before training", final=nothing_left())
         previous(kind, error, trace)
 
     sys.excepthook = excepthook
@@ -70,6 +71,8 @@ def finish(code):
     if not helper and record.folder() is not None and lineage.trainer() is not None:
         if lineage.trainer() != os.getpid():
             lineage.hold(code)  # a second training: the run goes on until that under study is over
+        if ranks.several():
+            ranks.over(code)
         if lineage.state.root != os.getpid():
             lineage.over(code)  # else whoever started us would go on with what comes after training
     os._exit(code)
@@ -209,8 +212,15 @@ def _record_begin(trainer):
             modules=heavy,
             simulated=_simulated(),
             environment=environment(),
+            in_force=_in_force(getattr(trainer, "accelerator", None)),
         )
     )
+
+
+def _in_force(accelerator):
+    """What a launcher may have been asked for, as the training has it."""
+    found = {name: getattr(accelerator, name, None) for name in ("distributed_type", "mixed_precision")}
+    return {name: str(getattr(value, "value", value)) for name, value in found.items() if value is not None}
 
 
 def _simulated():

@@ -150,7 +150,11 @@ def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
         "recommendation": recommendation(answer, issue),
         "known_issue": issue,
         "environment": dict(environment),
-        "target": {"script": str(answer.script.path), "arguments": list(answer.script.shown_arguments)},
+        "target": {
+            "script": str(answer.script.path),
+            "arguments": list(answer.script.shown_arguments),
+            "command": answer.script.shown,
+        },
         "start": answer.start,
         "start_level": answer.start,  # the same, as it was called before
         "horizon": answer.horizon,
@@ -177,7 +181,7 @@ def failure_of(run: Run | None) -> JsonObject | None:
         return None
     signature, seen = run.seen.failure, run.seen
     failure: JsonObject = {"kind": signature.kind}
-    exception = run.traces.event(Raised)
+    exception = run.failing[1].event(Raised)
     if signature.kind == "signal":
         failure["signal"] = signature.name
     elif signature.kind == "non-finite":

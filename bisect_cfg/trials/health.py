@@ -100,7 +100,7 @@ class Symptom:
     """Something wrong in a run that goes on.
 
     Attributes:
-        kind: "non-finite", "collapse", "no-gradient" or "dead-reward"; of a remark also "slow".
+        kind: "non-finite", "collapse", "no-gradient" or "dead-reward"; of a remark also "slow" and "ranks-differ".
         name: the metric, for "non-finite".
         step: the step at which it was certain.
         text: one line for people.

@@ -175,6 +175,7 @@ class LaunchedChild:
 
     def __init__(self, pid: int, answers: queue.SimpleQueue[JsonObject]) -> None:
         self.pid = pid
+        self.pids, self.codes = [pid], dict[int, int]()
         self._answers = answers
         self._lock = threading.Lock()
         self._code: int | None = None
@@ -265,9 +266,25 @@ class Child(Protocol):
     """A trial's process, wherever it was started from."""
 
     pid: int
+    pids: list[int]
+    """Of it and of those that were started beside it; each leads a group of its own."""
+    codes: dict[int, int]
+    """Exit codes that are known of those, while others of them run."""
 
     def poll(self) -> int | None:
         """Its exit code (negative for a signal) once it has ended, None before."""
+        ...
+
+
+class Followed(Child, Protocol):
+    """A run that is followed to its end."""
+
+    def watched(self) -> list[int]:
+        """Processes of it that say where they are when asked."""
+        ...
+
+    def end(self) -> None:
+        """End it at once."""
         ...
 
 
@@ -314,7 +331,7 @@ class Ending:
 
 
 def follow(
-    child: Child,
+    child: Followed,
     traces: Traces,
     patience: Patience,
     *,
@@ -326,7 +343,7 @@ def follow(
     """Follow a process to its end, or end it: when it hangs, when enough is known, when we are interrupted.
 
     Args:
-        child: the process; it leads its own process group.
+        child: the run.
         traces: where its probe writes.
         patience: when silence is a hang.
         enough: called after every new row; True ends the run (a silent failure is certain).
@@ -382,7 +399,7 @@ def follow(
             elif select.select([end], [], [], POLL_SECONDS)[0]:
                 time.sleep(POLL_SECONDS / 20)  # it has ended; its exit code is on the way to us
     finally:
-        kill_group(child.pid)
+        child.end()
         _await(child)
         pulse.close()
         if end is not None:
@@ -397,12 +414,11 @@ def _end_of(pid: int) -> int | None:
         return None
 
 
-def _dump_stacks(child: Child) -> None:
-    try:
-        os.kill(child.pid, STACK_SIGNAL)
-        time.sleep(STACK_DUMP_SECONDS)
-    except OSError:
-        pass
+def _dump_stacks(child: Followed) -> None:
+    for pid in child.watched():
+        with contextlib.suppress(OSError):
+            os.kill(pid, STACK_SIGNAL)
+    time.sleep(STACK_DUMP_SECONDS)
 
 
 def _await(child: Child) -> None:

@@ -11,6 +11,7 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Ending
+from bisect_cfg.trials.ranks import ranks_of
 from bisect_cfg.trials.verdict import Observation, observe
 
 
@@ -33,6 +34,13 @@ class Run:
     horizon: int | None = None
     level: str = ""
     costly: bool = False
+
+    @property
+    def failing(self) -> tuple[Path, Traces]:
+        """Folder and traces of the process that its outcome is about."""
+        several = {rank.number: rank for rank in ranks_of(self.traces)}
+        rank = several.get(self.seen.rank)
+        return (rank.folder, rank.traces) if rank is not None else (self.folder, self.traces)
 
 
 def _read_ending(folder: Path) -> tuple[Ending, JsonObject] | None:

@@ -12,18 +12,18 @@ from __future__ import annotations
 import os
 import queue
 import shlex
-import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.launched import PROCESSES, variables_of
+from bisect_cfg.capture.script import Script, by_hand, is_masked
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration, Outcome
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
-from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, TrialOrders, to_json
+from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, TrialOrders, to_json
 from bisect_cfg.study.trial import TrialRequest, TrialResult
 from bisect_cfg.trials import health
 from bisect_cfg.trials.clean import Cleaner
@@ -37,6 +37,7 @@ from bisect_cfg.trials.patience import (
     Patience,
 )
 from bisect_cfg.trials.plan import Known, Plan
+from bisect_cfg.trials.ports import free_port, own_port
 from bisect_cfg.trials.process import Child, Ending, Reaper, Sweep, follow, launch
 from bisect_cfg.trials.reaper import shorten
 from bisect_cfg.trials.runs import Pauses, Run, what_ended
@@ -72,26 +73,6 @@ COLD_CHECK = "cold_check"
 LOST_TIMES = 2
 """A trial whose server went away, or does not stand, says nothing; it is asked again so many times. After that it is
 started cold: what takes its server down every time has no part in one of its own."""
-
-_ports_given: set[int] = set()
-
-
-def own_port(environment: Mapping[str, str]) -> dict[str, str]:
-    """Where the environment makes a training config open a process group of one (as torchrun leaves it), a free port
-    for it; nothing otherwise. Trials that run at once must not meet, and one that is being ended may hold its port a
-    moment longer."""
-    alone = environment.get("WORLD_SIZE", "1") == "1"
-    if not alone or "MASTER_PORT" not in environment:
-        return {}
-    port = 0
-    for _ in range(100):  # the system hands out others each time, as a rule
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
-        if port not in _ports_given:
-            break
-    _ports_given.add(port)
-    return {"MASTER_PORT": str(port)}
 
 
 def horizon_for(step: int) -> int:
@@ -290,29 +271,33 @@ class ScriptRunner:
         overrides = plan.overrides if plan.overrides is not None else settings.overrides(plan.configuration)
         return TrialOrders(
             str(folder),
-            dict(overrides),
+            {name: value for name, value in overrides.items() if not name.startswith("launch.")},
             targets=settings.targets if settings is not None else None,
             steps=plan.steps,
             opened=None if self._inputs is None else self._inputs.to_note(),
             stop_when_non_finite=not plan.until_it_dies,
             env={
                 **({} if plan.name == 0 else own_port(os.environ)),  # the first run is the user's, as it is
+                **_launched_with(overrides),
                 **plan.environment,
                 **({} if device is None else {"CUDA_VISIBLE_DEVICES": device}),
             },
             started=capture is not None and capture.started,
             instruments=plan.instruments,
             threads=max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
+            processes=overrides.get(PROCESSES),
         )
 
     def _follow(self, plan: Plan, level: str, folder: Path, traces: Traces, request: TrialOrders) -> Ending | None:
         """Start a run and stay with it to its end; None if its server went away, so that it says nothing."""
         write_json(folder / "configuration.json", dict(plan.configuration))
-        environment, orders_path = self._write_cold_orders(folder, request)
+        port = free_port()
+        environment, orders_path = self._write_cold_orders(folder, request, port)
         with self._sweep.around(self.starts.pid):
             child: Child | None
             if level == "cold":
-                child = launch(self.script.command, environment, folder, "log.txt", self._reaper)
+                command, more = self.starts.cold(request, port)
+                child = launch(command, {**environment, **more}, folder, "log.txt", self._reaper)
             else:
                 child = self.starts.fork(request)
             if child is None:
@@ -326,7 +311,8 @@ class ScriptRunner:
                 interrupted=self._interrupted,
                 costly=plan.costly,
             )
-        self._reaper.remove(child.pid)
+        for pid in child.pids:
+            self._reaper.remove(pid)
         lost = ending.exit_code is not None and getattr(child, "lost", False)
         return None if lost else ending
 
@@ -383,27 +369,39 @@ class ScriptRunner:
         make_folder(folder)
         return folder
 
-    def _write_cold_orders(self, folder: Path, request: TrialOrders) -> tuple[dict[str, str], Path]:
+    def _write_cold_orders(self, folder: Path, request: TrialOrders, port: int) -> tuple[dict[str, str], Path]:
         """Orders for a cold start, and the command that repeats the trial by hand."""
         orders_path = folder / ORDERS_FILE
         environment, restore = probe_environment(os.environ, orders_path)
         write_json(orders_path, to_json(Cold(restore, request)))
         # By hand the run goes to a folder of its own, so that the evidence stays as it is.
-        by_hand = replace(request, folder=str(folder / "by-hand"))
-        write_json(folder / "orders-by-hand.json", to_json(Cold(restore, by_hand)))
-        variables = {**{name: environment[name] for name in restore}, **request.env}
+        again = replace(request, folder=str(folder / "by-hand"))
+        write_json(folder / "orders-by-hand.json", to_json(Cold(restore, again)))
+        command, more = self.starts.cold(request, port)
+        told = {name: value for name, value in self.script.variables.items() if not is_masked(name, value)}
+        env = {name: value for name, value in request.env.items() if value is not None}
+        variables = {**told, **more, **{name: environment[name] for name in restore}, **env}
         variables["BISECT_CFG_PROBE"] = str(folder / "orders-by-hand.json")
         lines = [
             "#!/bin/sh",
             "# Repeats this trial by hand, from the start, with everything printed here.",
             f"cd {shlex.quote(os.getcwd())} || exit",
-            f"mkdir -p {shlex.quote(by_hand.folder)}",
+            f"mkdir -p {shlex.quote(again.folder)}",
             "exec env " + " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()) + " \\",
-            "  " + self.script.by_hand,
+            "  " + by_hand(command),
             "",
         ]
         write_text(folder / "command.sh", "\n".join(lines))
         return environment, orders_path
+
+
+def _launched_with(overrides: Mapping[str, Encoded]) -> dict[str, str | None]:
+    """The environment variables with which a launcher would have given a run these settings."""
+    found: dict[str, str | None] = {}
+    for name, value in overrides.items():
+        if name.startswith("launch.") and name != PROCESSES:
+            found |= variables_of(name, value)
+    return found
 
 
 def _until(enough: Callable[[Traces], bool], seconds: float | None) -> Callable[[Traces], bool]:

@@ -49,6 +49,7 @@ class ForkedChild:
 
     def __init__(self, pid: int, answers: Answers) -> None:
         self.pid = pid
+        self.pids, self.codes = [pid], dict[int, int]()
         self.lost = False
         """Whether the server went away and took the child along: how it would have ended nobody knows."""
         self._answers = answers
@@ -64,6 +65,36 @@ class ForkedChild:
             self.lost = not isinstance(answer, protocol.Ended)
             self._code = -signal.SIGKILL if self.lost else answer.code
         return self._code
+
+
+class ForkedRanks:
+    """Processes that train together, forked by a server one after another."""
+
+    def __init__(self, children: Sequence[ForkedChild]) -> None:
+        self._children = children
+        self.pid = children[0].pid
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server went away and took them along."""
+        return any(child.lost for child in self._children)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of all of them; each leads a group of its own."""
+        return [child.pid for child in self._children]
+
+    @property
+    def codes(self) -> dict[int, int]:
+        """Process id -> exit code of those that have ended."""
+        return {child.pid: code for child in self._children if (code := child.poll()) is not None}
+
+    def poll(self) -> int | None:
+        """The first exit code that is none of success, or 0, once all have ended; None before."""
+        codes = [child.poll() for child in self._children]
+        if any(code is None for code in codes):
+            return None
+        return next((code for code in codes if code), 0)
 
 
 class TrialServer:

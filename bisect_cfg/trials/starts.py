@@ -10,6 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bisect_cfg.capture.captured import Capture
@@ -18,8 +19,10 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder
 from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, Server, TrialOrders
 from bisect_cfg.trials.patience import PHASE_SECONDS
+from bisect_cfg.trials.ports import free_port
 from bisect_cfg.trials.process import Reaper
-from bisect_cfg.trials.server import ForkedChild, ServerGone, TrialServer, probe_environment
+from bisect_cfg.trials.ranks import Launched
+from bisect_cfg.trials.server import ForkedChild, ForkedRanks, ServerGone, TrialServer, probe_environment
 from bisect_cfg.trials.start_points import STARTS
 
 SERVER_PATIENCE = 3.0
@@ -65,6 +68,7 @@ class Starts:
         capture: what the first run has shown of the script; None before.
         seconds: that the first run took to get to its training; 0 before.
         folder: of the server, with its log.
+        launched: what the user's launcher started in the first run; None before, and where there is no launcher.
     """
 
     def __init__(self, script: Script, folder: Path, reaper: Reaper, interrupted: threading.Event) -> None:
@@ -72,6 +76,7 @@ class Starts:
         self.capture: Capture | None = None
         self.seconds = 0.0
         self.folder = folder / "server"
+        self.launched: Launched | None = None
         self._script, self._reaper, self._interrupted = script, reaper, interrupted
         self._server: TrialServer | None = None
         self._stands_at = ""  # the level that the server is of, or PREPARING
@@ -109,24 +114,45 @@ class Starts:
             None if it stands and forking it is sound, otherwise why not.
         """
         if level != "cold" and self.capture is not None and self.capture.started:
-            return "the training runs in another process, which the script starts"
+            if self.launched is None:
+                return "the training runs in another process, which the script starts"
+            if STARTS[level].fork_point is not None and len(self.launched.given) > 1:
+                return "what a launcher starts is told who it is when it starts"
         with self._lock:
             reason = self._stand(level)
             if reason is None:
                 self.level = level
             return reason
 
-    def fork(self, request: TrialOrders) -> ForkedChild | None:
-        """Fork a trial from the server; None if that is gone, or no longer to be used."""
+    def fork(self, request: TrialOrders) -> ForkedChild | ForkedRanks | None:
+        """Fork a trial from the server, a process for each that the launcher would start; None if the server is gone,
+        or no longer to be used."""
         with self._lock:
             if self.level == "cold" or self.start_at(self.level) is not None:
                 return None
             server = self._server
         try:
-            return server.fork(request)
+            if self.launched is None:
+                return server.fork(request)
+            processes = request.processes or len(self.launched.given)
+            environments = self.launched.environments(free_port(), Path(request.folder), processes)
+            each = [replace(request, launched=True, env={**given, **request.env}) for given in environments]
+            return ForkedRanks([server.fork(one) for one in each])
         except ServerGone:
             self._lose(server)
             return None
+
+    def cold(self, request: TrialOrders, port: int) -> tuple[list[str], dict[str, str]]:
+        """The command that starts a trial from nothing, and environment variables that it needs besides.
+
+        Args:
+            request: what the probe is told.
+            port: where its processes are to meet.
+        """
+        launched = self.launched
+        if launched is None or request.processes in (None, len(launched.given)):
+            return self._script.command_at(port, Path(request.folder) / "launcher"), {}
+        return list(launched.words), launched.shared
 
     def resolve(self, item: BuildRequest) -> BuildAnswer:
         """Build one configuration object in the user's environment; see the probe's `build`.
@@ -168,7 +194,8 @@ class Starts:
             self.close()  # it cannot go back
         if level == "cold":
             return None
-        if self._stands_at == PREPARING and self.capture is not None and self.capture.prepares:
+        late = self.launched is not None or (self.capture is not None and self.capture.prepares)
+        if self._stands_at == PREPARING and self.capture is not None and late:
             self.close()  # what it imported, it imported too early
         fresh = self._server is None
         if fresh:
@@ -190,8 +217,13 @@ class Starts:
     def _new_server(self, modules: Sequence[str]) -> TrialServer:
         make_folder(self.folder)
         orders_path = self.folder / ORDERS_FILE
-        environment, restore = probe_environment(os.environ, orders_path)
+        launched = self.launched
+        shared = {} if launched is None else launched.shared
+        environment, restore = probe_environment({**os.environ, **shared}, orders_path)
         command = self._script.command
-        if self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
-            command = [self.capture.environment.get("executable") or command[0], *command[1:]]
+        if launched is not None:
+            command = list(launched.words)
+        elif self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
+            python = self.capture.environment.get("executable") or self._script.python
+            command = [str(python), str(self._script.path), *self._script.arguments]
         return TrialServer(command, environment, Server(restore, list(modules)), orders_path, "log.txt", self._reaper)

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from bisect_cfg.diagnosis.stacks import fatal_signal
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import STACKS_FILE, Over, TrainBegin, Unwatched
+from bisect_cfg.probe.protocol import STACKS_FILE, Over, Started, TrainBegin, Unwatched
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import KILL_SECONDS, POLL_SECONDS, Child, kill_group
+from bisect_cfg.trials.ranks import Ranks, end
 
 WORD_SECONDS = 1.0
 """A Python process that has waited for the training says at once how it ended; no longer than this is waited for
@@ -49,7 +50,7 @@ class Training:
     """
 
     def __init__(self, child: Child, traces: Traces) -> None:
-        self.pid = child.pid
+        self.pid, self.pids, self.codes = child.pid, child.pids, child.codes
         self._child, self._traces = child, traces
         self._looked = 0
         self._trainer: int | None = None
@@ -57,13 +58,32 @@ class Training:
         self._word_seconds = 0.0
         self._gone: float | None = None
         self._code: int | None = None
+        self._ranks = Ranks(traces)
+
+    def watched(self) -> list[int]:
+        """Processes in which a probe tells, on the signal for it, where they are."""
+        self._ranks.read()
+        if self._ranks.all:
+            return self._ranks.pids()
+        started = self._traces.event(Started)
+        return [self._trainer or (started.pid if started is not None else self.pid)]
+
+    def end(self) -> None:
+        """End all of it at once."""
+        for pid in self._child.pids:
+            kill_group(pid)
+        for pid in self._ranks.pids():
+            end(pid)
 
     def poll(self) -> int | None:
         """Exit code of the training, or of the first process if that ends before it."""
         if self._code is not None:
             return self._code
         code = self._child.poll()
-        if code is None:
+        if code is not None:
+            self._ranks.read()
+            self._ranks.code(self._child.codes)  # so that it is written down how each has ended
+        else:
             code = self._of_the_training()
             if code is not None:
                 self._end_all()
@@ -74,6 +94,9 @@ class Training:
         return code
 
     def _of_the_training(self) -> int | None:
+        self._ranks.read()
+        if self._ranks.all:
+            return self._ranks.code(self._child.codes)
         rows = self._traces.events.rows
         for row in rows[self._looked :]:
             if isinstance(row, Over):
@@ -96,7 +119,7 @@ class Training:
         return code
 
     def _end_all(self) -> None:
-        kill_group(self.pid)
+        self.end()
         if self._trainer is not None and self._gone is None:
             try:
                 os.kill(self._trainer, signal.SIGKILL)

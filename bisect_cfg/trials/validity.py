@@ -8,11 +8,11 @@ that is resumed, or only looked at again, asks nobody.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from bisect_cfg.jsonfile import write_json
-from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, Encoded, from_json, to_json
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, from_json, to_json
 
 MOST_UNANSWERED = 3
 """So many configurations may end or hang the process that builds them; after that nothing is asked beforehand any more.
@@ -64,7 +64,7 @@ class ConfigChecks:
         study, and a trial will show it.
         """
         for reads, answers in self._errors.items():
-            key = _restricted(item.overrides, reads)
+            key = _restricted(item, reads)
             if key in answers:
                 return answers[key]
         if self._unanswered >= MOST_UNANSWERED:
@@ -74,7 +74,7 @@ class ConfigChecks:
             self._unanswered += 1
             return None
         reads = frozenset(answer.reads)
-        self._errors.setdefault(reads, {})[_restricted(item.overrides, reads)] = answer.error
+        self._errors.setdefault(reads, {})[_restricted(item, reads)] = answer.error
         self._changed = True
         return answer.error
 
@@ -90,7 +90,8 @@ class ConfigChecks:
         self._changed = False
 
 
-def _restricted(overrides: Mapping[str, Encoded], fields: frozenset[str]) -> str:
-    """The overrides of certain fields, as a key."""
-    kept = {name: value for name, value in overrides.items() if name.split(".")[0] in fields}
+def _restricted(item: BuildRequest, fields: frozenset[str]) -> str:
+    """The overrides of certain fields, and how many processes there are to be, as a key."""
+    kept = {name: value for name, value in item.overrides.items() if name.split(".")[0] in fields}
+    kept |= {"world_size": item.world_size} if item.world_size > 1 else {}
     return json.dumps(kept, sort_keys=True, default=repr)

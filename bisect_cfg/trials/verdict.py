@@ -9,9 +9,10 @@ are what happened.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bisect_cfg.configuration import Outcome
@@ -27,6 +28,7 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Row, Traces, innermost_frame
+from bisect_cfg.trials.ranks import Rank, differences, only_noticed, ranks_of
 
 # How much of each end of a log is searched for the specific line of a CUDA assertion. It repeats for every thread of
 # every block, so that the end alone may hold nothing else of it; and what a script prints before may be long.
@@ -52,6 +54,7 @@ class Observation:
         message: what it died of in its own words, on one line; "" if it did not die.
         place: where it was when it died or hung, ``function (file.py:27)``; "" if that is not known.
         after: of a run whose weights became NaN, the exception that ended it then.
+        rank: of several processes, the one that this is about.
         trained: whether training began at all.
         invalid: why the configuration could not be built, if that is what ended it.
         remarks: oddities that are no failure.
@@ -70,6 +73,7 @@ class Observation:
     training_seconds: float
     place: str = ""
     after: str = ""
+    rank: int = 0
 
     @property
     def failure(self) -> Signature | None:
@@ -116,7 +120,12 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
     rows = traces.metrics.rows
     begun = traces.event(TrainBegin)
     ended = traces.event(TrainEnd)
-    death = _death(traces, folder, exit_code, hang, bool(begun), ended)
+    several = ranks_of(traces)
+    if several and traces.event(Unwatched) is None:
+        death = _death_of_several(several, folder / "log.txt", exit_code, hang)
+        begun = begun or next((row for rank in several if (row := rank.traces.event(TrainBegin))), None)
+    else:
+        death = _death(traces, folder, folder / "log.txt", exit_code, hang, bool(begun), ended)
     invalid = traces.event(ConfigInvalid)
     symptoms = health.symptoms(rows, ended=True)
     return Observation(
@@ -126,11 +135,12 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
         message=death.message,
         trained=begun is not None,
         invalid=f"{invalid.type}: {invalid.message}" if invalid and not begun else None,
-        remarks=tuple(health.remarks(rows)),
+        remarks=(*health.remarks(rows), *differences(several)),
         seconds=seconds,
         training_seconds=(rows[-1].get("time", 0.0) - begun.time) if rows and begun else 0.0,
         place=death.place,
         after=death.after,
+        rank=death.rank,
     )
 
 
@@ -142,12 +152,42 @@ class _Death:
     message: str = ""
     place: str = ""
     after: str = ""
+    rank: int = 0
+
+
+def _death_of_several(ranks: Sequence[Rank], log: Path, exit_code: int | None, hang: str | None) -> _Death:
+    """The failure of the process that failed first: not of one that only noticed."""
+    if hang is not None:  # one does not come, the others wait for it
+        blamed = next((rank for rank in ranks if rank.code is None and not rank.waits), ranks[0])
+        place = innermost_frame(blamed.folder)
+        return _Death(Signature("hang"), f"rank {blamed.number}: {hang}", place, rank=blamed.number)
+    if any(rank.message for rank in ranks):  # the log is of all of them: what another one died of stands in it
+        log = Path(os.devnull)
+    found: list[tuple[bool, _Death]] = []
+    for rank in ranks:
+        if rank.code is None and exit_code is None:
+            continue  # we ended it
+        begun, ended = rank.traces.event(TrainBegin), rank.traces.event(TrainEnd)
+        death = _death(rank.traces, rank.folder, log, rank.code, None, bool(begun), ended)
+        if death.signature is not None:
+            said = f"rank {rank.number}: {death.message}"
+            found.append((only_noticed(rank.code, rank.message), replace(death, message=said, rank=rank.number)))
+    if found:
+        return min(found, key=lambda one: one[0])[1]
+    if exit_code and not any(rank.traces.event(TrainEnd) for rank in ranks):
+        return _Death(signatures.from_exit(exit_code, log), f"the launcher ended with status {exit_code}")
+    return _Death()
 
 
 def _death(
-    traces: Traces, folder: Path, exit_code: int | None, hang: str | None, begun: bool, ended: TrainEnd | None
+    traces: Traces,
+    folder: Path,
+    log: Path,
+    exit_code: int | None,
+    hang: str | None,
+    begun: bool,
+    ended: TrainEnd | None,
 ) -> _Death:
-    log = folder / "log.txt"
     unwatched = traces.event(Unwatched)
     if unwatched is not None:
         return _Death(

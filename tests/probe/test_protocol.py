@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import os
 import subprocess
 import sys
 import typing
@@ -101,7 +102,7 @@ def test_what_is_written_where_nothing_can_be_imported(monkeypatch: pytest.Monke
     monkeypatch.setattr(lineage.state, "folder", str(tmp_path))
     monkeypatch.setattr(lineage, "hold", lambda code: None)
     lineage.over(-8)
-    assert read_event(json.loads((tmp_path / protocol.EVENTS_FILE).read_text())) == protocol.Over(-8)
+    assert read_event(json.loads((tmp_path / protocol.EVENTS_FILE).read_text())) == protocol.Over(-8, os.getpid())
     assert '{"event": "unwatched", "pid": pid, "command": ' in inspect.getsource(reaper)
     assert read_event({"event": "unwatched", "pid": 3, "command": "env -i"}) == protocol.Unwatched("env -i", 3)
 

@@ -29,6 +29,7 @@ from bisect_cfg.trials.process import Ending, Reaper, follow, launch
 from bisect_cfg.trials.runs import Pauses
 from bisect_cfg.trials.script import REPRODUCTION_PATIENCE
 from bisect_cfg.trials.server import probe_environment
+from bisect_cfg.trials.training import Training
 
 LOOK = 0.02
 
@@ -263,7 +264,7 @@ class Bench:
         try:
             command = [sys.executable, str(self.folder / "train.py"), what, str(unit)]
             child = launch(command, environment, folder, "log.txt", reaper)
-            ending = follow(child, traces, REPRODUCTION_PATIENCE)
+            ending = follow(Training(child, traces), traces, REPRODUCTION_PATIENCE)
         finally:
             reaper.close()
         return ending, traces, (folder / "log.txt").read_text()

@@ -1,0 +1,113 @@
+"""One of several processes that train together: which one this is, where it writes, how it ends.
+
+A launcher tells each of its processes its number (``RANK``) and how many there are (``WORLD_SIZE``). The process with
+number 0 writes into the trial's folder, like one that trains alone; each other into ``ranks/N`` of it, the same files.
+
+A process that has come to its end does not leave: the others may still need it to come to theirs (what it sends is
+still on its way), and if it left they would die of that, and tell of a lost connection. It says that it is over (event
+``over``) and waits. The tool ends them all once all are over, or once one has failed. Repeated by hand, each waits for
+the others for a while and then leaves by itself.
+"""
+
+import sys
+
+from . import lineage, protocol, record
+from .held import os, time
+
+# How the launchers tell a process its number. The first that is set counts.
+RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+# What torchrun, `accelerate launch` and MPI tell a process of the others. With these a training config opens a process
+# group as soon as it is built.
+LAUNCHED = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+    "PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_RANK",
+)  # fmt: skip
+
+FOLDER = "ranks"
+
+# By hand, how long a process that is over waits for the others.
+_WAIT_SECONDS = 30.0
+
+_state = {"rank": None, "world": 1, "trial": None}
+
+
+def number(names, default):
+    """A number that a launcher has put into one of these environment variables."""
+    for name in names:
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return default
+
+
+def several():
+    """Whether this process is one of several that train together."""
+    return _state["rank"] is not None
+
+
+def begin(folder):
+    """In a process that may be the training: find out which one it is, and claim its place.
+
+    Returns:
+        The folder of this process, that of the trial unless it is one of several.
+    """
+    rank, world = number(RANK, None), number(WORLD, 1)
+    if rank is None or world < 2:
+        return folder
+    place = folder if rank == 0 else os.path.join(folder, FOLDER, str(rank))
+    os.makedirs(place, 0o700, exist_ok=True)
+    if not lineage.claim(place):
+        return folder  # started by one of them
+    lineage.state.place = place
+    _state.update(rank=rank, world=world, trial=folder)
+    return place
+
+
+def note(**details):
+    """Record which process this is."""
+    port = os.environ.get("MASTER_PORT")
+    record.event(protocol.RankBegin(os.getpid(), _state["rank"] or 0, _state["world"], port, **details))
+
+
+def given():
+    """What the launcher has added to the environment that it was started with itself: name -> value."""
+    try:
+        with open(f"/proc/{lineage.state.root}/environ", "rb") as stream:
+            lines = stream.read().split(b"\0")
+    except OSError:
+        return {}
+    before = dict(line.split(b"=", 1) for line in lines if b"=" in line)
+    ours = (lineage.PROBE, lineage.PATH)
+    return {
+        os.fsdecode(name): os.fsdecode(value)
+        for name, value in os.environb.items()
+        if before.get(name) != value and name not in ours
+    }
+
+
+def words():
+    """This process's own command line."""
+    found = getattr(sys, "orig_argv", None)
+    if found is None:  # Python 3.9
+        with open("/proc/self/cmdline", "rb") as stream:
+            found = [os.fsdecode(word) for word in stream.read().split(b"\0")[:-1]]
+    return list(found)
+
+
+def over(code):
+    """This process is over: say so, and wait for the others."""
+    record.event(protocol.Over(code, os.getpid()))
+    with open(os.path.join(lineage.state.place, "over"), "w") as stream:
+        stream.write(str(code))
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while lineage.state.followed or (code == 0 and time.monotonic() < deadline and not _all_over()):
+        time.sleep(0.05)  # other threads go on: what they have to send is sent
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _all_over():
+    places = [os.path.join(_state["trial"], FOLDER, str(rank)) for rank in range(1, _state["world"])]
+    return all(os.path.exists(os.path.join(place, "over")) for place in (_state["trial"], *places))

@@ -1,0 +1,142 @@
+"""The user's own command, taken apart: what starts what, with which words."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.capture.command import find_command, is_launcher, take_apart
+from bisect_cfg.capture.script import find_script
+from bisect_cfg.errors import InputError
+
+UV_VALUES = ("--with", "--extra", "-p")
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "before", "program", "arguments"),
+    [
+        ("accelerate launch train.py --lr 1", "accelerate", "accelerate launch", "train.py", "--lr 1"),
+        ("accelerate launch --multi_gpu --num_processes 2 train.py", "accelerate",
+         "accelerate launch --multi_gpu --num_processes 2", "train.py", ""),
+        ("accelerate launch --config_file ds.yaml train.py --config r.yaml", "accelerate",
+         "accelerate launch --config_file ds.yaml", "train.py", "--config r.yaml"),
+        ("accelerate launch --num_processes 2 -m pkg.train --lr 1", "accelerate",
+         "accelerate launch --num_processes 2 -m", "pkg.train", "--lr 1"),
+        ("accelerate-launch train.py", "accelerate", "accelerate-launch", "train.py", ""),
+        ("torchrun --nproc_per_node=2 train.py --a train.py", "torchrun", "torchrun --nproc_per_node=2", "train.py",
+         "--a train.py"),
+        ("torchrun --nproc-per-node 2 -m pkg.train", "torchrun", "torchrun --nproc-per-node 2 -m", "pkg.train", ""),
+        ("python -m torch.distributed.run --nproc_per_node 2 train.py", "torchrun",
+         "python -m torch.distributed.run --nproc_per_node 2", "train.py", ""),
+        ("python3.11 -m accelerate.commands.launch train.py", "accelerate", "python3.11 -m accelerate.commands.launch",
+         "train.py", ""),
+        ("deepspeed --num_gpus 2 train.py --deepspeed ds.json", "deepspeed", "deepspeed --num_gpus 2", "train.py",
+         "--deepspeed ds.json"),
+        ("python train.py --lr 1", "python", "python", "train.py", "--lr 1"),
+        ("python -u -X dev train.py -m x", "python", "python -u -X dev", "train.py", "-m x"),
+        ("python -m pkg.train --lr 1", "python", "python -m", "pkg.train", "--lr 1"),
+        ("trl grpo --config r.yaml", "trl", "trl", "grpo", "--config r.yaml"),
+        ("uv run train.py --lr 1", "python", "uv run", "train.py", "--lr 1"),
+        ("uv run --with trl python train.py", "python", "uv run --with trl python", "train.py", ""),
+        ("uv run -m pkg.train", "python", "uv run python -m", "pkg.train", ""),
+        ("uv run --extra gpu accelerate launch train.py", "accelerate", "uv run --extra gpu accelerate launch",
+         "train.py", ""),
+    ],
+)  # fmt: skip
+def test_what_starts_what(command, kind, before, program, arguments):
+    parts = take_apart(shlex.split(command), lambda word: word == "train.py", UV_VALUES.__contains__)
+    assert (parts.launch.kind, shlex.join(parts.launch.before)) == (kind, before)
+    assert (parts.launch.program, shlex.join(parts.arguments)) == (program, arguments)
+    whole = parts.launch.command(parts.arguments)
+    assert whole == shlex.split(command) or "-m" in whole  # `uv run -m` is `uv run python -m`
+
+
+def test_variables_stand_in_front():
+    parts = take_apart(shlex.split("CUDA_VISIBLE_DEVICES=0,1 A='b c' accelerate launch train.py"), lambda word: True)
+    assert dict(parts.launch.variables) == {"CUDA_VISIBLE_DEVICES": "0,1", "A": "b c"}
+    assert parts.launch.before == ("accelerate", "launch")
+
+
+@pytest.mark.parametrize(
+    ("command", "with_port"),
+    [
+        ("accelerate launch --multi_gpu train.py x", "accelerate launch --multi_gpu --main_process_port 7 train.py x"),
+        ("torchrun --nproc_per_node 2 train.py x", "torchrun --nproc_per_node 2 --master_port 7 train.py x"),
+        ("torchrun --standalone train.py",
+         "torchrun --standalone --rdzv-endpoint 127.0.0.1:7 --rdzv-id bisect-cfg-7 train.py"),
+        ("deepspeed train.py", "deepspeed --master_port 7 train.py"),
+        ("trl grpo --config r.yaml", "trl grpo --config r.yaml --main_process_port 7"),
+        ("python -m pkg.train x", "python -m pkg.train x"),
+    ],
+)  # fmt: skip
+def test_a_port_of_its_own(command, with_port):
+    parts = take_apart(shlex.split(command), lambda word: word == "train.py")
+    assert shlex.join(parts.launch.command(parts.arguments, 7)) == with_port
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("accelerate launch --num_machines 2 train.py", "several machines"),
+        ("torchrun --nnodes=1:4 train.py", "several machines"),
+        ("deepspeed --hostfile hosts train.py", "several machines"),
+        ("accelerate config", "starts no training"),
+        ("accelerate launch missing.py", "There is no script missing.py"),
+        ("torchrun --nproc_per_node 2", "There is no Python script"),
+        ("python -I train.py", "cannot be watched"),
+        ("python -c pass", "a file or a module"),
+        ("A=b", "starts nothing"),
+        ("uv sync", "starts no training"),
+        ("trl --help", "needs a command"),
+    ],
+)
+def test_what_cannot_be_run_is_said(command, says):
+    with pytest.raises(InputError, match=says):
+        take_apart(shlex.split(command), lambda word: word == "train.py")
+
+
+def test_what_begins_a_command():
+    assert all(map(is_launcher, ("accelerate", "/a/torchrun", "python3.12", "uv", "A=1", "trl")))
+    assert not any(map(is_launcher, ("train.py", "studies/x", "launch.sh", "--lr", "recipe.yaml")))
+
+
+def test_on_this_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pkg").mkdir()
+    for path in ("train.py", "pkg/train.py", "pkg/__init__.py"):
+        (tmp_path / path).write_text("")
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    launcher = bin_ / "torchrun"
+    launcher.write_text(f"#!{sys.executable}\n")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}:/usr/bin:/bin")
+
+    found = find_command(["torchrun", "--nproc_per_node", "2", "train.py", "--lr", "1"])
+    assert (found.python, found.path, found.arguments) == (sys.executable, Path("train.py"), ("--lr", "1"))
+    assert found.launch.before == (str(launcher), "--nproc_per_node", "2")
+
+    module = find_script(sys.executable, ["-m", "pkg.train", "--lr", "1"])
+    assert module.path == tmp_path / "pkg" / "train.py"
+    assert module.command == [sys.executable, "-m", "pkg.train", "--lr", "1"]
+    plain = find_script(sys.executable, ["train.py", "--lr", "1"])
+    assert plain.launch is None and plain.command == [sys.executable, "train.py", "--lr", "1"]
+
+    with pytest.raises(InputError, match="deepspeed is not installed here"):
+        find_command(["deepspeed", "train.py"])
+    with pytest.raises(InputError, match="There is no module pkg.other"):
+        find_command([sys.executable, "-m", "pkg.other"])
+
+
+def test_another_launch_is_another_study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    spoken = [
+        find_script("train.py", ["--lr", "1"]).identity(),
+        find_script(sys.executable, ["-u", "train.py", "--lr", "1"]).identity(),
+        find_script("A=1", [sys.executable, "train.py", "--lr", "1"]).identity(),
+    ]
+    assert len({str(one["arguments"]) for one in spoken}) == 3

@@ -1,0 +1,217 @@
+"""Several processes that train together, started by a launcher: one outcome from all of them, and nothing left.
+
+The launcher is a stand-in for torchrun, the library a stand-in for TRL: what is looked at are real processes,
+which meet at a port as gloo's do.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+TORCHRUN = """\
+#!{python}
+import os, subprocess, sys, time
+words, flags = sys.argv[1:], {{}}
+while words[0].startswith("-"):
+    flag, value, *words = words
+    flags[flag] = value
+count = int(flags["--nproc_per_node"])
+if "--mixed_precision" in flags:
+    os.environ["ACCELERATE_MIXED_PRECISION"] = flags["--mixed_precision"]
+told = {{"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": flags.get("--master_port", "29500")}}
+ranks = [
+    subprocess.Popen([sys.executable, *words], env={{**os.environ, **told, "RANK": str(i), "LOCAL_RANK": str(i)}},
+                     start_new_session=True)
+    for i in range(count)
+]
+while any(one.poll() is None for one in ranks):
+    if any(one.poll() for one in ranks):
+        for one in ranks:
+            one.terminate()
+    time.sleep(0.1)
+raise SystemExit(int(any(one.wait() for one in ranks)))
+"""
+
+SCRIPT = """
+import os, signal, socket, sys, time
+from trl import GRPOConfig, GRPOTrainer
+
+args = GRPOConfig(output_dir="out", learning_rate=3e-4, weight_decay=0.1, bf16=True, beta=0.04, temperature=0.9)
+rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+place = ("127.0.0.1", int(os.environ.get("MASTER_PORT", 1)))
+if world > 1 and rank == 0:
+    listening = socket.create_server(place)
+    other = listening.accept()[0]
+elif world > 1:
+    for attempt in range(500):
+        try:
+            other = socket.create_connection(place)
+            break
+        except OSError:
+            time.sleep(0.01)
+
+COLLECTIVE = '''
+def collective():
+    if world > 1:
+        other.sendall(b".")
+        if not other.recv(1):
+            raise RuntimeError("Connection closed by peer [127.0.0.1]")
+'''
+exec(compile(COLLECTIVE, "site-packages/torch/distributed/distributed_c10d.py", "exec"))
+
+def step(number):
+    time.sleep(0.005)
+    if rank == 1 and args.bf16 and args.beta and number == 3:
+        fail()
+    collective()
+    return {"loss": 0.5 + number}
+
+"""
+
+FAILURES = {
+    "exception": "def fail(): raise ValueError('planted')",
+    "signal": "def fail(): os.kill(os.getpid(), signal.SIGFPE)",
+    "killed": "def fail(): os.kill(os.getpid(), signal.SIGKILL)",
+    "exit": "def fail(): os._exit(7)",
+}
+
+
+@pytest.fixture
+def tool(forked):
+    """The command line, a launcher on its PATH, and a script that two processes run."""
+    launcher = forked.folder / "bin" / "torchrun"
+    launcher.parent.mkdir()
+    launcher.write_text(TORCHRUN.format(python=sys.executable))
+    launcher.chmod(0o755)
+    forked.environment["PATH"] = f"{launcher.parent}:/usr/bin:/bin"
+    return forked
+
+
+def bisected(tool, failing: str, *options: object, status: int = 0, flags: tuple[str, ...] = ()) -> dict:
+    (tool.folder / "train.py").write_text(SCRIPT + textwrap.dedent(failing) + "\nGRPOTrainer(args, step).train()\n")
+    words = ("torchrun", "--nproc_per_node", 2, *flags, "train.py")
+    said = tool("bisect", "--study", "s", "--no-recommend", "--no-where", *options, *words)
+    assert said.status == status, said.all
+    tool.assert_nothing_left()
+    return json.loads((tool.folder / "s" / "result.json").read_text())
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "says"),
+    [
+        ("exception", "exception", "rank 1: ValueError: planted"),
+        ("signal", "signal", "rank 1: SIGFPE"),
+        ("killed", "signal", "rank 1: SIGKILL"),
+        ("exit", "exit", "rank 1: "),
+    ],
+)
+def test_the_failure_is_that_of_the_process_that_failed_first(tool, name, kind, says):
+    result = bisected(tool, FAILURES[name], "--max-trials", 1, status=3)
+    assert result["failure"]["kind"] == kind
+    assert says in result["failure"]["message"]
+
+
+def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
+    result = bisected(tool, FAILURES["signal"])
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16", "launch.num_processes"]]
+    assert result["causes"][0]["parameters"]["launch.num_processes"] == {"good": 1, "bad": 2}
+    assert result["status"] == "isolated" and result["complete"]
+    levels = [one["level"] for one in result["trials"]]
+    assert levels[0] == "cold" and set(levels[1:]) == {"imports"}
+    ports = []
+    trials = [path for path in (tool.folder / "s" / "trials").iterdir() if (path / "result.json").exists()]
+    for trial in trials:
+        alone = json.loads((trial / "configuration.json").read_text()).get("launch.num_processes") == 1
+        assert (trial / "ranks").exists() != alone
+        if alone:
+            continue
+        mine, other = rows(trial / "events.jsonl"), rows(trial / "ranks" / "1" / "events.jsonl")
+        told = [next(row for row in events if row["event"] == "rank") for events in (mine, other)]
+        assert [(row["rank"], row["world_size"]) for row in told] == [(0, 2), (1, 2)]
+        assert told[0]["port"] == told[1]["port"]
+        ports.append(told[0]["port"])
+        if json.loads((trial / "result.json").read_text())["outcome"] == "pass":
+            assert (
+                rows(trial / "metrics.jsonl")[-1]["loss"] == rows(trial / "ranks" / "1" / "metrics.jsonl")[-1]["loss"]
+            )
+    assert len(set(ports)) == len(ports) >= 4
+
+
+def test_a_tool_that_is_killed_leaves_nothing_and_goes_on(tool):
+    """Killed while two processes train, cold and forked."""
+    (tool.folder / "train.py").write_text(SCRIPT + FAILURES["signal"] + "\nGRPOTrainer(args, step).train()\n")
+    words = ("bisect", "--study", "s", "--no-recommend", "--no-where", "torchrun", "--nproc_per_node", 2, "train.py")
+    for count in (1, 5):
+        process = tool.start(*words)
+        begun: list[Path] = []
+        deadline = time.monotonic() + 60
+        while len(begun) < count and process.poll() is None and time.monotonic() < deadline:
+            begun = list(tool.folder.glob("s/trials/*/ranks/1/metrics.jsonl"))
+            time.sleep(0.002)
+        assert len(begun) >= count, process.communicate()
+        process.kill()
+        process.communicate()
+        tool.assert_nothing_left()
+    result = bisected(tool, FAILURES["signal"])
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16", "launch.num_processes"]]
+
+
+@pytest.mark.parametrize("start", ["imports", "cold"])
+def test_what_the_launcher_sets_is_a_factor(tool, start):
+    failing = """
+        asked = os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
+        def fail():
+            if asked:
+                raise ValueError("planted")
+    """
+    options = (
+        "--good",
+        "launch.num_processes=2",
+        "--only",
+        "launch.mixed_precision",
+        "--only",
+        "bf16",
+        "--start",
+        start,
+    )
+    result = bisected(tool, failing, *options, flags=("--mixed_precision", "bf16"))
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "launch.mixed_precision"]]
+    assert result["causes"][0]["parameters"]["launch.mixed_precision"] == {"good": "no", "bad": "bf16"}
+
+
+def test_repeated_by_hand(tool):
+    bisected(tool, FAILURES["exception"], "--max-trials", 1, status=3)
+    trial = tool.folder / "s" / "trials" / "0"
+    done = subprocess.run(
+        ["sh", str(trial / "command.sh")], capture_output=True, text=True, timeout=60, env=tool.environment
+    )
+    assert done.returncode == 1 and "ValueError: planted" in done.stderr
+    again = [rows(trial / "by-hand" / place / "events.jsonl") for place in ("", "ranks/1")]
+    assert [next(row["rank"] for row in events if row["event"] == "rank") for events in again] == [0, 1]
+    tool.assert_nothing_left()
+
+
+def test_how_many_processes_is_no_setting_where_it_is_left_as_it_is(tool):
+    result = bisected(tool, FAILURES["signal"], "--good", "launch.num_processes=2", "--start", "cold", "--first")
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16"]]
+    assert {one["start"] for one in result["trials"]} == {"cold"}
+
+
+def test_a_hang_is_the_one_that_does_not_come(tool):
+    result = bisected(tool, "def fail():\n    time.sleep(3600)", "--trial-timeout", 1, "--max-trials", 1, status=3)
+    assert result["failure"]["kind"] == "hang"
+    assert "rank 1: no optimizer step" in result["failure"]["message"]
+    assert "in fail (train.py:" in result["failure"]["message"]
+    first = tool.folder / "s" / "trials" / "0"
+    assert all("train.py" in (first / path).read_text() for path in ("stacks.txt", "ranks/1/stacks.txt"))
