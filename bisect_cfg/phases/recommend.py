@@ -25,6 +25,7 @@ from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.recommend.schedule import left_out
 from bisect_cfg.reports.report import Report
+from bisect_cfg.reports.text import unhealthy
 from bisect_cfg.study.store import Store, Void
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
@@ -201,7 +202,7 @@ class SafeValues:
         values: dict[str, Any] = {
             "seconds": round(run.seen.seconds, 6),
             "step": judged.failed_at or run.seen.steps,
-            "text": judged.text,
+            "text": unhealthy(judged),
             "attributes": {
                 "folder": run.folder.name,
                 "level": self._runner.starts.level,

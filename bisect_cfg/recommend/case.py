@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bisect_cfg.capture.captured import fields_of
 from bisect_cfg.capture.settings import DEFAULT, build_item
@@ -26,12 +26,14 @@ from bisect_cfg.recommend.plan import MARGIN, Candidate, Terms
 from bisect_cfg.recommend.runs import Part, Question, Ran, key_of
 from bisect_cfg.recommend.schedule import Prefix, prefix_for, total_steps
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO, SearchRange, search_range_of
-from bisect_cfg.reports import text
-from bisect_cfg.reports.report import Cause, Report
 from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run, load_run
 from bisect_cfg.trials.script import ScriptRunner
+from bisect_cfg.trials.verdict import Observation
+
+if TYPE_CHECKING:
+    from bisect_cfg.reports.report import Cause, Report
 
 VERIFY_FACTOR = 4
 VERIFY_LEAST = 30
@@ -64,14 +66,17 @@ class Judgement:
 
     Attributes:
         healthy: whether it was.
-        text: why not, for people.
+        died: what it did, if it did not come to its end.
+        why: of one that came to its end, what its metrics show; of a configuration that cannot be built, the library's
+            own words.
         failed_at: the optimizer step at which it went wrong.
         signature: what makes two of them the same, for the study.
         too_short: nothing is wrong with it but that it ended before it met the full learning rate.
     """
 
     healthy: bool
-    text: str = ""
+    died: Observation | None = None
+    why: str = ""
     failed_at: int | None = None
     signature: str | None = None
     too_short: bool = False
@@ -243,7 +248,7 @@ class Case:
             steps = run.seen.steps
             judged = self.judge(run, Question(configuration, 0, steps, Part.RESET, ""))
             if not judged.too_short:
-                found.append(Ran(key, steps, judged.healthy, row["number"], judged.failed_at, judged.text))
+                found.append(Ran(key, steps, judged.healthy, row["number"], judged.failed_at, judged.why))
         return found
 
     def values(self, configuration: Configuration) -> dict[str, Any]:
@@ -270,17 +275,17 @@ class Case:
         """Whether a run was healthy."""
         seen, values = run.seen, self.values(question.configuration)
         if seen.invalid is not None:
-            return Judgement(False, f"cannot be built: {seen.invalid.rstrip('.')}", 0, "invalid")
+            return Judgement(False, None, f"cannot be built: {seen.invalid.rstrip('.')}", 0, "invalid")
         if seen.died is not None:
-            return Judgement(False, text.failure(seen), seen.step, str(seen.died))
+            return Judgement(False, seen, "", seen.step, str(seen.died))
         rows = run.traces.metrics.rows
         found = healthy.deviations(rows, self._good_rows, usual=self._usual, scaler=values.get("fp16") is True)
         if found:
-            return Judgement(False, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
+            return Judgement(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
         ended = run.traces.event(TrainEnd)
         cut_off = ended is not None and ended.stopped == "horizon"
         if cut_off and healthy.reached_full_rate(rows, values.get("learning_rate")) is False:
             return Judgement(
-                False, "its warmup was not over when it ended", None, "not healthy: warmup", too_short=True
+                False, None, "its warmup was not over when it ended", None, "not healthy: warmup", too_short=True
             )
         return Judgement(True)

@@ -59,7 +59,7 @@ def run_line(number: int, asked: str, question: Question, judgement: Judgement, 
     """One run in one line."""
     word, style = ("healthy", "green") if judgement.healthy else ("unhealthy", "red")
     steps = text.count(question.steps, "step")
-    said = steps if judgement.healthy else judgement.text
+    said = steps if judgement.healthy else text.unhealthy(judgement)
     return Text.assemble(
         (f"{number:>4}  ", "dim"),
         (f"{word:<{OUTCOME_WIDTH}}", style),

@@ -11,6 +11,7 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
 
 if TYPE_CHECKING:
+    from bisect_cfg.recommend.case import Judgement
     from bisect_cfg.trials.verdict import Observation
 
 TAGS = ("$dtype", "$secret", "$set", "$opaque")
@@ -147,6 +148,11 @@ def failure(seen: Observation, step: int | None = None) -> str:
     if kind in ("no-steps", "no-training"):
         return "ends before the first step of training"
     return f"dies{at} with {said or name}"
+
+
+def unhealthy(judgement: Judgement) -> str:
+    """Why a run that looked for safe values is not healthy; "" if it is."""
+    return failure(judgement.died) if judgement.died is not None else judgement.why
 
 
 def where(place: JsonObject) -> list[str]:

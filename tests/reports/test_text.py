@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.recommend.case import Judgement
 from bisect_cfg.reports import text
 from bisect_cfg.trials.health import Symptom
 from bisect_cfg.trials.verdict import Observation
@@ -52,6 +53,12 @@ def test_a_failure_is_one_sentence(seen, said):
 
 def test_another_run_of_the_failure_may_show_it_at_another_step():
     assert text.failure(died("signal", "SIGFPE", "SIGFPE"), 2).endswith("at step 2")
+
+
+def test_why_a_run_is_not_healthy():
+    assert text.unhealthy(Judgement(True)) == ""
+    assert text.unhealthy(Judgement(False, None, "entropy fell")) == "entropy fell"
+    assert text.unhealthy(Judgement(False, died("signal", "SIGFPE", "SIGFPE"))).startswith("dies with SIGFPE")
 
 
 def test_values_are_written_as_the_user_would():
