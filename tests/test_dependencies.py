@@ -20,7 +20,8 @@ GOES_BY = {"pyyaml": "yaml"}
 OPTIONAL = {"tensorboard", "zstandard", "compression"}
 """Imported where it is installed, otherwise the user is told (`compression` is Python's own from 3.14 on)."""
 
-OURS = {"bisect_cfg", "_bisect_cfg_probe"}
+OURS = {"bisect_cfg", "_bisect_cfg_probe", "protocol"}
+"""`probe/native.py` runs as a script of its own, with `protocol.py` beside it."""
 
 
 def imported() -> dict[str, str]:
