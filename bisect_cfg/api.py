@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bisect_cfg.capture.command import is_launcher
 from bisect_cfg.capture.script import Script, find_script, interpreter
 from bisect_cfg.checks import checked, from_python
+from bisect_cfg.configuration import Value
 from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
@@ -81,7 +82,7 @@ def _run(
 
 def recommend_again(
     study: Path,
-    wishes: Mapping[str, Any],
+    wishes: Mapping[str, Value],
     console: Console,
     live: bool | None,
     arguments: Sequence[str] = (),
@@ -161,7 +162,7 @@ def _of_right_shape(command: JsonObject, study: Path) -> JsonObject:
     return command
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: Value) -> Value:
     """Lists of JSON as the tuples that they were, pairs of name and value among them."""
     if not isinstance(value, list):
         return value

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.capture.fields import known_names, mentioned
 from bisect_cfg.capture.launched import PLAIN, PROCESSES
 from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.capture.script import Script
 from bisect_cfg.cli import MORE_THAN_ANYONE_WAITS
+from bisect_cfg.configuration import Value
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.options import Options
@@ -48,7 +48,7 @@ CHOICES: Mapping[str, tuple[str | None, ...]] = {
 }
 
 
-def from_python(options: Mapping[str, Any]) -> Options:
+def from_python(options: Mapping[str, Value]) -> Options:
     """Options as a notebook gives them, where `good` and `pins` may be dicts and every value is taken as it is.
 
     Raises:
@@ -76,7 +76,7 @@ def from_python(options: Mapping[str, Any]) -> Options:
     return Options(**given)
 
 
-def _encoded(name: str, value: Any) -> Any:
+def _encoded(name: str, value: Value) -> Value:
     encoded = encode(value)
     if isinstance(encoded, dict) and ({"$opaque", "$object"} & encoded.keys()):
         raise InputError(
@@ -127,7 +127,7 @@ def checked(options: Options, script: Script) -> Options:
     return replace(options, **{name: _bare(getattr(options, name)) for name in ("only", "excluded", "keep")})
 
 
-def _check_type(name: str, value: Any) -> None:
+def _check_type(name: str, value: Value) -> None:
     """Options also come from a notebook, and from a study's file, where they can be anything."""
     if name in SWITCHES:
         right, wanted = isinstance(value, bool), "true or false"
@@ -142,7 +142,7 @@ def _check_type(name: str, value: Any) -> None:
         raise InputError(f"{_flag(name)} takes {wanted}, not {value!r}.")
 
 
-def _is_pair(one: Any) -> bool:
+def _is_pair(one: Value) -> bool:
     return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str)
 
 
@@ -154,7 +154,7 @@ def _bare(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip().removeprefix("args.") for name in names))
 
 
-def _number(name: str, value: Any, least: float, most: float, above: bool) -> None:
+def _number(name: str, value: Value, least: float, most: float, above: bool) -> None:
     try:
         if isinstance(value, str):
             raise InputError(f"{value!r} is a text, not a number.")
@@ -170,7 +170,7 @@ def _check_failure(text: str) -> None:
         raise InputError(f"{error}.", "It takes any, signal, non-finite or a regular expression.") from None
 
 
-def _check_names(options: Options, pins: Mapping[str, Any], script: Script) -> None:
+def _check_names(options: Options, pins: Mapping[str, Value], script: Script) -> None:
     """Names that no library in the script's environment knows, and the script does not mention."""
     asked = [("--only", options.only), ("--except", options.excluded), ("--keep", options.keep), ("--pin", tuple(pins))]
     if not any(names for _, names in asked):

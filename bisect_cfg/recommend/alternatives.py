@@ -22,9 +22,8 @@ import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bisect_cfg.configuration import Configuration, equal
+from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.parameters import NAMESPACES, canonical, spelled
 from bisect_cfg.parameters.comparing import agrees, plain
 from bisect_cfg.recommend import facts
@@ -59,7 +58,7 @@ class Entry:
 
 
 def alternatives_for(
-    cause: Mapping[str, tuple[Any, Any]],
+    cause: Mapping[str, tuple[Value, Value]],
     configuration: Configuration,
     known: Collection[str] | None = None,
 ) -> list[Alternative]:
@@ -101,11 +100,11 @@ def _fits(entry: Entry, inside: set[str], bad: Configuration) -> bool:
     )
 
 
-def _same(name: str, value: Any, bad: Configuration) -> bool:
+def _same(name: str, value: Value, bad: Configuration) -> bool:
     return name in bad and equal(plain(bad[name]), value)
 
 
-def _written(value: Any, like: Any) -> Any:
+def _written(value: Value, like: Value) -> Value:
     return {"$dtype": value} if isinstance(like, Mapping) and "$dtype" in like else value
 
 
@@ -128,7 +127,7 @@ def load(path: Path = FILE) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def check(data: Mapping[str, Any], place: str) -> Entry:
+def check(data: Mapping[str, Value], place: str) -> Entry:
     """An entry from what the YAML file says.
 
     Raises:
@@ -154,7 +153,7 @@ def check(data: Mapping[str, Any], place: str) -> Entry:
     return Entry(data["id"], cause, where, tuple(proposals))
 
 
-def _fields(data: Mapping[str, Any], needed: set[str], possible: set[str], place: str) -> None:
+def _fields(data: Mapping[str, Value], needed: set[str], possible: set[str], place: str) -> None:
     for name in sorted(needed):
         if not data.get(name):
             raise DataError(f"{place}: {name!r} is missing or empty")
@@ -163,7 +162,7 @@ def _fields(data: Mapping[str, Any], needed: set[str], possible: set[str], place
             raise DataError(f"{place}: unknown field {name!r}; known: {', '.join(sorted(needed | possible))}")
 
 
-def _settings(data: Any, place: str) -> dict[str, Any]:
+def _settings(data: Value, place: str) -> dict[str, Value]:
     if not isinstance(data, dict):
         raise DataError(f"{place}: a mapping of settings to values is expected")
     for name in data:

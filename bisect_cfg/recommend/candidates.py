@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
-from bisect_cfg.configuration import Configuration, equal
+from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.plan import Candidate, Remedy, Status
@@ -41,7 +40,7 @@ def candidates_for(
     range_for: Mover,
     alternatives: Sequence[Sequence[Alternative]],
     keep: Collection[str] = (),
-    identity: Callable[[Configuration], Any] = lambda changes: None,
+    identity: Callable[[Configuration], str | None] = lambda changes: None,
 ) -> list[Candidate]:
     """All remedies worth following, the one that should give up least first.
 
@@ -92,7 +91,7 @@ def rest_of(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[st
     return min(fitting, key=len, default=())
 
 
-def _same(left: Configuration, right: Configuration, identity: Callable[[Configuration], Any]) -> bool:
+def _same(left: Configuration, right: Configuration, identity: Callable[[Configuration], str | None]) -> bool:
     """Whether two remedies set the same, or come to the same; switched off and not switched on are the same."""
     off, one = (None, False), identity(left)
     if one is not None and one == identity(right):
@@ -102,7 +101,7 @@ def _same(left: Configuration, right: Configuration, identity: Callable[[Configu
     )
 
 
-def _guess(candidate: Candidate) -> dict[str, Any]:
+def _guess(candidate: Candidate) -> dict[str, Value]:
     """What a remedy may come to: half of the way for what can move."""
     return {
         **candidate.changes,

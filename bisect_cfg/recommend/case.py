@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bisect_cfg.capture.captured import fields_of
 from bisect_cfg.capture.settings import DEFAULT, build_item
-from bisect_cfg.configuration import Configuration, Purpose, equal
+from bisect_cfg.configuration import Configuration, Purpose, Value, equal
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.parameters.comparing import plain
 from bisect_cfg.probe.protocol import TrainBegin, TrainEnd
@@ -251,7 +251,7 @@ class Case:
                 found.append(Ran(key, steps, judged.healthy, row["number"], judged.failed_at, judged.why))
         return found
 
-    def values(self, configuration: Configuration) -> dict[str, Any]:
+    def values(self, configuration: Configuration) -> dict[str, Value]:
         """The training config's settings under a configuration, by bare name."""
         return {**self._resolved, **configuration}
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+
+from bisect_cfg.configuration import Value
+from bisect_cfg.jsonfile import JsonObject
 
 FOLDER = Path(__file__).parent / "data"
 
@@ -22,7 +24,7 @@ class DataError(ValueError):
     """A data file that does not follow its schema; says which, where and what to write instead."""
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[JsonObject]:
     """The entries of a data file, each checked to be a mapping without numbers that YAML takes for text.
 
     Raises:
@@ -43,7 +45,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return table
 
 
-def _texts(value: Any) -> Iterable[str]:
+def _texts(value: Value) -> Iterable[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, (dict, list)):
@@ -51,7 +53,7 @@ def _texts(value: Any) -> Iterable[str]:
             yield from _texts(item)
 
 
-def source(text: Any, place: str) -> str:
+def source(text: Value, place: str) -> str:
     """The address of a source: `owner/repository#number` on GitHub, an https address, or "measured".
 
     Raises:

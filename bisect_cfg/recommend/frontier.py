@@ -25,6 +25,7 @@ from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from bisect_cfg.configuration import Value
 from bisect_cfg.recommend.search_range import SearchRange
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ class FrontierSampler(BaseSampler):
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    ) -> dict[str, Value]:
         points, silent = [], []
         for other in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL)):
             values = {axis.name: axis.values[other.params[axis.name]] for axis in self._axes}
@@ -243,7 +244,7 @@ class FrontierSampler(BaseSampler):
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
+    ) -> Value:
         raise ValueError(f"{param_name} is not one of the two settings of this search.")
 
 

@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
+from bisect_cfg.configuration import Value
 from bisect_cfg.trials import health
 from bisect_cfg.trials.health import Row
 
@@ -101,7 +101,7 @@ def deviations(
     return found
 
 
-def reached_full_rate(rows: Sequence[Row], learning_rate: Any) -> bool | None:
+def reached_full_rate(rows: Sequence[Row], learning_rate: Value) -> bool | None:
     """Whether a run came to the learning rate that was asked for; None if it does not say."""
     seen = _values(rows, "learning_rate")
     if not seen or not isinstance(learning_rate, (int, float)):

@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from bisect_cfg.configuration import Configuration
+from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.recommend.candidates import Mover, rest_of, weight
 from bisect_cfg.recommend.frontier import Frontier, Point, frontier_of, next_pair
 from bisect_cfg.recommend.plan import Terms
@@ -83,7 +82,7 @@ def mapped(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Frontier:
     return frontier_of(pair.axes, known_points(terms, pair, runs))
 
 
-def _others(configuration: Configuration, names: set[str]) -> dict[str, Any]:
+def _others(configuration: Configuration, names: set[str]) -> dict[str, Value]:
     """Everything but the two settings, as JSON would give it back."""
     plain = json.loads(json.dumps(dict(configuration), default=repr))
     return {name: value for name, value in plain.items() if name not in names}

@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
-from bisect_cfg.configuration import Configuration
+from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.recommend.runs import Part, Question, Ran
 from bisect_cfg.recommend.search_range import SearchRange
 from bisect_cfg.recommend.threshold import Bracket, Seen, bracket, next_value
@@ -187,14 +186,14 @@ class _Walk:
     terms: Terms
     candidate: Candidate
     runs: Mapping[str, Sequence[Ran]]
-    changes: dict[str, Any]
+    changes: dict[str, Value]
     ranges: list[SafeRange] = field(default_factory=list)
     healthy: bool = False
     stepped_back: int = 0
     bracketed: set[str] = field(default_factory=set)
     tried: bool = False
 
-    def configuration(self, **changes: Any) -> dict[str, Any]:
+    def configuration(self, **changes: Value) -> dict[str, Value]:
         return {**self.terms.bad, **self.changes, **changes}
 
     def ask(self, *questions: Question) -> list[Ran]:

@@ -18,9 +18,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from bisect_cfg.configuration import Configuration
+from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.parameters import canonical
 from bisect_cfg.recommend import facts
 from bisect_cfg.recommend.facts import DataError
@@ -42,7 +41,7 @@ class Published:
         note: what to know about it, "" if nothing.
     """
 
-    value: Any
+    value: Value
     recipe: str
     source: str
     note: str = ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from bisect_cfg.configuration import Value
 from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.recommend.plan import Remedy, Status
 from bisect_cfg.recommend.schedule import Prefix
@@ -27,8 +27,8 @@ class Safe:
     """
 
     remedies: tuple[Remedy, ...] = ()
-    rows: tuple[Mapping[str, Any], ...] = ()
-    details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    rows: tuple[Mapping[str, Value], ...] = ()
+    details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
     full_rate: Prefix | None = None
     spent: str = ""

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from bisect_cfg.configuration import Configuration
+from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.parameters import parameter
 from bisect_cfg.probe.protocol import Schedule
 from bisect_cfg.trials.files import Traces
@@ -90,6 +89,6 @@ def prefix_for(values: Configuration, total: int | None, steps: int, horizon: in
     return Prefix(steps, warmup, True)
 
 
-def left_out(values: Configuration) -> dict[str, Any]:
+def left_out(values: Configuration) -> dict[str, Value]:
     """What a trial sets in order to begin at the full rate."""
     return {name: 0 for name in ("warmup_steps", "warmup_ratio") if values.get(name)}

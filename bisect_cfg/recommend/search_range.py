@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
+from bisect_cfg.configuration import Value
 from bisect_cfg.parameters import parameter
 
 DEFAULT_RATIO = 1.5
@@ -37,7 +37,7 @@ NEIGHBOURS = 8
 divisible by num_generations)."""
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Value) -> bool:
     """Whether it is a finite number; True and False are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -99,8 +99,8 @@ class SearchRange:
 
 def search_range_of(
     name: str,
-    good: Any,
-    bad: Any,
+    good: Value,
+    bad: Value,
     *,
     ratio: float = DEFAULT_RATIO,
     whole: bool | None = None,

@@ -8,11 +8,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import Configuration, Purpose
+from bisect_cfg.configuration import Configuration, Purpose, Value
 from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.jsonfile import JsonObject, write_json, write_text
@@ -75,7 +74,7 @@ class Answer:
     start: str = "cold"
     horizon: int | None = None
     notes: tuple[str, ...] = ()
-    details: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
     seconds: float = 0.0
     place: Place | None = None
     safe: Safe | None = None
@@ -109,7 +108,7 @@ def _safe_config(answer: Answer, recommended: JsonObject) -> str:
     return own or safe_yaml(answer.settings, recommended["configuration"], title)
 
 
-def _strict(value: Any) -> Any:
+def _strict(value: Value) -> Value:
     """JSON has no NaN and no infinity; as text they survive every reader."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bisect_cfg.configuration import Value
 from bisect_cfg.jsonfile import JsonObject
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Cause:
     """
 
     parameters: tuple[str, ...]
-    values: Mapping[str, Mapping[str, Any]]
+    values: Mapping[str, Mapping[str, Value]]
     companions: tuple[str, ...]
     signature: str | None
     evidence: Evidence
@@ -103,13 +104,13 @@ class Report:
     causes: tuple[Cause, ...] = ()
     corrections: tuple[Correction, ...] = ()
     complete: bool = False
-    safe_configuration: dict[str, Any] | None = None
+    safe_configuration: dict[str, Value] | None = None
     signature: str | None = None
     masking: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
     reproduction_rate: float | None = None
     reproduction_interval: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
-    rows: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    rows: tuple[Mapping[str, Value], ...] = field(default=(), repr=False)
     seconds: float = 0.0
     recommendation: JsonObject | None = field(default=None, repr=False)
 
@@ -191,7 +192,7 @@ def _evidence(claim: Claim | None) -> str:
     return f"{claim}{numbers}"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Value) -> str:
     if value is None:
         return ""
     return f"{value:.3g}" if isinstance(value, float) else str(value)

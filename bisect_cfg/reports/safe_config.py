@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from bisect_cfg.capture.captured import fields_of, has_tag
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import Configuration, equal
+from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.probe.secrets import mask, scrub
 from bisect_cfg.recommend.edits import Change, Edits, own_yaml
 
@@ -75,7 +74,7 @@ def _configuring(files: Sequence[Path], edits: Edits, fields: Collection[str]) -
     return next((found[0] for found in (changed, most) if len(found) == 1), None)
 
 
-def _items(value: Any) -> Iterator[tuple[str, Any]]:
+def _items(value: Value) -> Iterator[tuple[str, Value]]:
     """Every key of the mappings in a value, at any depth, with what it holds, if that is no mapping itself."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -98,7 +97,7 @@ def safe_yaml(settings: Settings, safe: Configuration, title: str = TITLE) -> st
         title: the first line, a comment.
     """
     args = settings.capture.args
-    values: dict[str, Any] = {}
+    values: dict[str, Value] = {}
     comments: list[str] = []
     for name, value in args.raw.items():
         if not equal(value, args.defaults.get(name)):
@@ -143,7 +142,7 @@ def safe_yaml(settings: Settings, safe: Configuration, title: str = TITLE) -> st
     return "\n".join(head) + "\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def _holds_secret(name: str, value: Any) -> bool:
+def _holds_secret(name: str, value: Value) -> bool:
     if isinstance(value, Mapping):
         return "$secret" in value or any(_holds_secret(str(key), item) for key, item in value.items())
     if isinstance(value, (list, tuple)):
@@ -151,7 +150,7 @@ def _holds_secret(name: str, value: Any) -> bool:
     return mask(value, name) != value
 
 
-def _without_secrets(value: Any) -> Any:
+def _without_secrets(value: Value) -> Value:
     if not isinstance(value, Mapping) or "$secret" in value:
         return None
     kept = {key: _without_secrets(item) if _holds_secret(str(key), item) else item for key, item in value.items()}

@@ -7,13 +7,12 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import equal
+from bisect_cfg.configuration import Value, equal
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.case import Judgement
 from bisect_cfg.recommend.plan import Status, failure_bound
@@ -173,7 +172,7 @@ def _ranges(found: JsonObject) -> list[str]:
     return lines
 
 
-def _published(name: str, values: Sequence[JsonObject], own: Any) -> list[str]:
+def _published(name: str, values: Sequence[JsonObject], own: Value) -> list[str]:
     """Context only: a published value that is the user's own, or meant for something else, says so."""
     shown: dict[str, str] = {}
     for one in values:

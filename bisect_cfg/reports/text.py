@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bisect_cfg.configuration import Value
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
 
@@ -50,7 +51,7 @@ VERBS = {
 """What runs do that end in a failure of these kinds."""
 
 
-def show(value: Any) -> str:
+def show(value: Value) -> str:
     """A value as the user would write it: 5e-06, True, cosine."""
     if value is None:
         return "default"
@@ -59,7 +60,7 @@ def show(value: Any) -> str:
     return clean(_without_tags(value) if isinstance(value, dict) else value)
 
 
-def _without_tags(value: Any) -> Any:
+def _without_tags(value: Value) -> Value:
     """Values as the probe encodes them (a dtype, a secret, a set) without the marks of their kinds."""
     if isinstance(value, list):
         return [_without_tags(item) for item in value]
@@ -72,7 +73,7 @@ def _without_tags(value: Any) -> Any:
     return {key: _without_tags(item) for key, item in value.items()}
 
 
-def clean(said: Any) -> str:
+def clean(said: Value) -> str:
     """A text from a file, a log or a name as it may stand on a terminal: no control characters but line ends, no
     secrets. An escape sequence in a log, or in the name of a folder, must not reach the terminal."""
     words = scrub(str(said))

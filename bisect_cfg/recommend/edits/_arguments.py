@@ -7,9 +7,8 @@ import json
 import re
 import shlex
 from collections.abc import Collection, Sequence
-from typing import Any
 
-from bisect_cfg.configuration import Configuration, equal
+from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.recommend.edits._place import Change, parsed, plain, same
 
 _FLAG = re.compile(r"(?P<flag>-{1,2}[A-Za-z][\w.-]*|[+~]{0,2}[A-Za-z_][\w.@/]*(?==))(?P<value>=.*)?", re.DOTALL)
@@ -84,14 +83,14 @@ def _new(change: Change, named: bool, words: list[str], switch: bool) -> tuple[s
     return None
 
 
-def _json(text: str) -> Any:
+def _json(text: str) -> Value:
     try:
         return json.loads(text)
     except ValueError:
         return parsed(text)
 
 
-def _text(value: Any) -> str:
+def _text(value: Value) -> str:
     value = plain(value)
     if isinstance(value, (list, tuple)):
         return shlex.join(map(str, value))

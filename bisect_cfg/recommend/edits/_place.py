@@ -7,9 +7,8 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bisect_cfg.configuration import equal
+from bisect_cfg.configuration import Value, equal
 
 OTHER_NAMES = {"dtype": ("dtype", "torch_dtype")}
 """Settings that scripts spell in more than one way."""
@@ -35,8 +34,8 @@ class Change:
     """
 
     name: str
-    old: Any
-    new: Any
+    old: Value
+    new: Value
     added: bool = False
 
     @property
@@ -74,7 +73,7 @@ class Place:
     shown: str
     matches: bool
     read_from: tuple[str, ...] = ()
-    put: Callable[[Any], str | None] = lambda value: None
+    put: Callable[[Value], str | None] = lambda value: None
 
 
 def splice(text: str, *pieces: tuple[int, int, str]) -> str:
@@ -110,18 +109,18 @@ def without_item(text: str, spans: Iterable[tuple[int, int]], item: tuple[int, i
     return splice(text, (items[index - 1][1] if index else item[0], item[1], ""))
 
 
-def plain(value: Any) -> Any:
+def plain(value: Value) -> Value:
     """A value as a file would say it: a dtype is its name."""
     return value["$dtype"] if isinstance(value, Mapping) and "$dtype" in value else value
 
 
-def same(found: Any, value: Any) -> bool:
+def same(found: Value, value: Value) -> bool:
     """Whether what stands in a file is a value, if need be as text (PyYAML takes 1e-6 for text, a shell all)."""
     value = plain(value)
     return equal(found, value) or (isinstance(found, str) and (found == str(value) or equal(parsed(found), value)))
 
 
-def parsed(text: str) -> Any:
+def parsed(text: str) -> Value:
     """The value of a text in Python, YAML or on a command line: of a literal, or of arithmetic with numbers."""
     plain_text = text.strip()
     plain_text = {"true": "True", "false": "False", "null": "None"}.get(plain_text.lower(), plain_text)

@@ -23,7 +23,7 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
-from bisect_cfg.configuration import Configuration
+from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.recommend.edits._place import (
     Change,
     Place,
@@ -225,7 +225,7 @@ def added(texts: Mapping[Path, str], values: Configuration, config: str) -> tupl
     )
 
 
-def literal(value: Any, old: str = "") -> str:
+def literal(value: Value, old: str = "") -> str:
     """A value as Python writes it, in the manner of the old one."""
     value = plain(value)
     if isinstance(value, str) and old.startswith("torch."):
@@ -294,7 +294,7 @@ def _place(sources: list[_Source], source: _Source, gift: _Gift, change: Change)
     matches = not read_from and same(found, change.old) and (isinstance(node, cst.Attribute) or not _is_name(node))
     direct = target is source and node is gift.value
 
-    def put(new: Any) -> str | None:
+    def put(new: Value) -> str | None:
         if new is None and direct and gift.whole is not None:
             own, items = gift.whole
             after = without_item(source.text, [source.span(one) for one in items], source.span(own))

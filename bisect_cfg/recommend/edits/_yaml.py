@@ -13,11 +13,10 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from bisect_cfg.configuration import Configuration, equal
+from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.recommend.edits._place import Change, Place, plain, same, splice, whole_lines, without_item
 
 _ALIAS = re.compile(r"\s*:\s*(?P<alias>\*[^\s,\[\]{}]+)")
@@ -42,7 +41,7 @@ class _Entry:
         return str(self.key.value)
 
 
-def read(path: Path, text: str) -> Any:
+def read(path: Path, text: str) -> Value:
     """The content of a file that configures a run.
 
     Returns:
@@ -158,7 +157,7 @@ def _entries(text: str) -> list[_Entry]:
     return list(walk(root, None)) if root is not None else []
 
 
-def _value(node: yaml.Node) -> Any:
+def _value(node: yaml.Node) -> Value:
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node, deep=True)
@@ -189,7 +188,7 @@ def _span(text: str, key: yaml.Node, value: yaml.Node) -> tuple[int, int]:
 # ------------------------------------------------------------------------------------------------------- writing
 
 
-def _put(path: Path, text: str, entry: _Entry, names: Collection[str], new: Any) -> str | None:
+def _put(path: Path, text: str, entry: _Entry, names: Collection[str], new: Value) -> str | None:
     if new is None:
         after, gone = _removed(text, entry)
         return _checked(path, text, after, (*names, gone), {})
@@ -207,7 +206,7 @@ def _put(path: Path, text: str, entry: _Entry, names: Collection[str], new: Any)
     return _checked(path, text, splice(text, (start, end, written)), names, dict.fromkeys(names, new))
 
 
-def _written(path: Path, value: Any, style: str | None = None, in_flow: bool = False) -> str:
+def _written(path: Path, value: Value, style: str | None = None, in_flow: bool = False) -> str:
     """A value in one line. PyYAML writes 1.0e-06, which every reader takes for a number.
 
     Args:
@@ -269,7 +268,7 @@ def _checked(path: Path, before: str, after: str, names: Collection[str], wanted
 _GONE = object()
 
 
-def _differences(old: Any, new: Any, name: Any = None) -> Iterator[tuple[Any, Any]]:
+def _differences(old: Value, new: Value, name: Value = None) -> Iterator[tuple[Value, Value]]:
     """(key, new value) of what differs; an item of a list goes by the list's key."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in {**old, **new}:
@@ -284,5 +283,5 @@ def _differences(old: Any, new: Any, name: Any = None) -> Iterator[tuple[Any, An
         yield name, new
 
 
-def _has_keys(value: Any) -> bool:
+def _has_keys(value: Value) -> bool:
     return isinstance(value, (dict, list))
