@@ -58,8 +58,8 @@ def candidates_for(
     for names in corrections:
         changes = {name: good.get(name) for name in names}
         ordered = sorted(names, key=lambda name: -weight(name, keep))
-        search_ranges = [search_range for name in ordered if (search_range := range_for(name, changes)) is not None]
-        candidates.append(Candidate(changes, tuple(search_ranges), resets=tuple(names)))
+        ranges = [moving for name in ordered if (moving := range_for(name, changes)) is not None]
+        candidates.append(Candidate(changes, tuple(ranges), resets=tuple(names)))
     for index, offers in enumerate(alternatives):
         rest = rest_of(causes, corrections, index)
         for merit, offer in enumerate(offers):
@@ -72,11 +72,9 @@ def candidates_for(
             if same is not None:
                 candidates[same] = replace(candidates[same], why=offer.why, source=offer.source, merit=merit)
                 continue
-            search_ranges = [search_range for name in rest if (search_range := range_for(name, changes)) is not None]
+            ranges = [moving for name in rest if (moving := range_for(name, changes)) is not None]
             outside = sum(name not in bad for name in changes)
-            candidates.append(
-                Candidate(changes, tuple(search_ranges), offer.why, offer.source, tuple(rest), merit, outside)
-            )
+            candidates.append(Candidate(changes, tuple(ranges), offer.why, offer.source, tuple(rest), merit, outside))
     return sorted(candidates, key=lambda candidate: loss(candidate, _guess(candidate), keep))
 
 
@@ -105,7 +103,7 @@ def _guess(candidate: Candidate) -> dict[str, Value]:
     """What a remedy may come to: half of the way for what can move."""
     return {
         **candidate.changes,
-        **{search_range.name: search_range.back(search_range.bad, 0.5) for search_range in candidate.ranges},
+        **{moving.name: moving.back(moving.bad, 0.5) for moving in candidate.ranges},
     }
 
 
@@ -123,19 +121,19 @@ def loss(candidate: Candidate, changes: Configuration, keep: Collection[str] = (
         changes: what it came to.
         keep: names the user would rather not change.
     """
-    search_ranges = {search_range.name: search_range for search_range in candidate.ranges}
+    ranges = {moving.name: moving for moving in candidate.ranges}
     resets = (
         set(candidate.resets) if candidate.changes.keys() != set(candidate.resets) or candidate.merit is None else set()
     )
     total = 0.0
-    offered = [name for name in changes if name not in resets and name not in search_ranges]
+    offered = [name for name in changes if name not in resets and name not in ranges]
     if candidate.merit is not None and offered:
         costly = max(weight(name, keep) / weight(name) for name in offered)
         total = costly * (KNOWN_ALTERNATIVE + MERIT * candidate.merit) + OUTSIDE * candidate.outside
         offered = []
     for name, value in changes.items():
-        if name in search_ranges:
-            total += weight(name, keep) * (1 - search_ranges[name].share(value))
+        if name in ranges:
+            total += weight(name, keep) * (1 - ranges[name].share(value))
         elif name in resets or name in offered:
             total += weight(name, keep)
     return total

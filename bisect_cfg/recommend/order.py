@@ -93,9 +93,9 @@ def look(
 def _price(remedy: Remedy, keep: Collection[str]) -> float:
     """What a remedy gives up; half of the way for a setting whose range is not known yet."""
     guessed = {
-        search_range.name: search_range.back(search_range.bad, 0.5)
-        for search_range in remedy.candidate.ranges
-        if search_range.name in remedy.open_ranges
+        moving.name: moving.back(moving.bad, 0.5)
+        for moving in remedy.candidate.ranges
+        if moving.name in remedy.open_ranges
     }
     return math.inf if remedy.status is Status.REJECTED else loss(remedy.candidate, {**remedy.changes, **guessed}, keep)
 
@@ -121,7 +121,7 @@ def _steps_left(terms: Terms, remedy: Remedy, missing: Sequence[Question]) -> in
         return steps
     configuration = {**terms.bad, **remedy.changes}
     short = terms.steps_for(configuration, terms.horizon)
-    for search_range in remedy.candidate.ranges:
-        if search_range.name in remedy.open_ranges:
-            steps += short * math.ceil(math.log2(max(2, len(search_range.values) - 1)))
+    for moving in remedy.candidate.ranges:
+        if moving.name in remedy.open_ranges:
+            steps += short * math.ceil(math.log2(max(2, len(moving.values) - 1)))
     return steps + terms.verify_seeds * terms.steps_for(configuration, terms.verify_steps)

@@ -238,9 +238,9 @@ class _Walk:
         self.healthy = ran.healthy
         return "" if ran.healthy else ran.text
 
-    def range(self, search_range: SearchRange) -> None:
+    def range(self, moving: SearchRange) -> None:
         """Bracket the threshold of one setting, and keep a margin from it."""
-        last = len(search_range.values) - 1
+        last = len(moving.values) - 1
         seen: dict[int, list[Ran]] = {}
         try:
             while True:
@@ -248,36 +248,34 @@ class _Walk:
                     Seen(index, sum(ran.healthy for ran in runs), sum(not ran.healthy for ran in runs))
                     for index, runs in seen.items()
                 ]
-                found = next_value(search_range, [Seen(last, *self.terms.known), *counts])
+                found = next_value(moving, [Seen(last, *self.terms.known), *counts])
                 if isinstance(found, Bracket):
                     break
-                value, index = search_range.values[found.index], found.index
+                value, index = moving.values[found.index], found.index
                 seed = len(seen.get(index, ()))
-                reason = f"how far can {search_range.name} go?"
-                question = self.question(self.configuration(**{search_range.name: value}), seed, Part.RANGE, reason)
+                reason = f"how far can {moving.name} go?"
+                question = self.question(self.configuration(**{moving.name: value}), seed, Part.RANGE, reason)
                 seen.setdefault(index, []).append(self.ask(question)[0])
         except _Missing:
-            found = bracket(search_range, [Seen(last, *self.terms.known), *counts])
-            self.ranges.append(self._range_of(search_range, found, seen, settled=False))
+            found = bracket(moving, [Seen(last, *self.terms.known), *counts])
+            self.ranges.append(self._range_of(moving, found, seen, settled=False))
             raise
-        done = self._range_of(search_range, found, seen, settled=found.high - found.low == 1)
+        done = self._range_of(moving, found, seen, settled=found.high - found.low == 1)
         self.ranges.append(done)
-        self.bracketed.add(search_range.name)
-        self.changes[search_range.name] = self._valid(
-            search_range, search_range.back(done.healthy, self.terms.margin, FARTHEST_MARGIN)
-        )
+        self.bracketed.add(moving.name)
+        self.changes[moving.name] = self._valid(moving, moving.back(done.healthy, self.terms.margin, FARTHEST_MARGIN))
 
     def _range_of(
-        self, search_range: SearchRange, found: Bracket, seen: Mapping[int, Sequence[Ran]], settled: bool
+        self, moving: SearchRange, found: Bracket, seen: Mapping[int, Sequence[Ran]], settled: bool
     ) -> SafeRange:
         beyond = sorted(index for index, runs in seen.items() if any(not ran.healthy for ran in runs))
         shown = next((ran.text for index in beyond[:1] for ran in seen[index] if not ran.healthy), "")
         numbers = tuple(sorted({ran.number for runs in seen.values() for ran in runs}))
-        low, high = search_range.values[found.low], search_range.values[found.high]
+        low, high = moving.values[found.low], moving.values[found.high]
         return SafeRange(
-            search_range.name,
-            search_range.good,
-            search_range.bad,
+            moving.name,
+            moving.good,
+            moving.bad,
             low,
             high,
             found.probability,
@@ -286,14 +284,14 @@ class _Walk:
             shown,
         )
 
-    def _valid(self, search_range: SearchRange, value: float) -> float:
+    def _valid(self, moving: SearchRange, value: float) -> float:
         """The value, or the next valid one toward good."""
-        if self.terms.is_valid(self.configuration(**{search_range.name: value})):
+        if self.terms.is_valid(self.configuration(**{moving.name: value})):
             return value
-        steps = [v for v in search_range.values if search_range.share(v) <= search_range.share(value)]
+        steps = [v for v in moving.values if moving.share(v) <= moving.share(value)]
         return next(
-            (v for v in reversed(steps) if self.terms.is_valid(self.configuration(**{search_range.name: v}))),
-            search_range.good,
+            (v for v in reversed(steps) if self.terms.is_valid(self.configuration(**{moving.name: v}))),
+            moving.good,
         )
 
     def verify(self) -> tuple[tuple[int, ...], str]:
@@ -305,19 +303,15 @@ class _Walk:
             failed = next((ran for ran in runs if not ran.healthy), None)
             if failed is None:
                 return tuple(ran.number for ran in runs), ""
-            movable = [
-                search_range
-                for search_range in self.candidate.ranges
-                if self.changes[search_range.name] != search_range.good
-            ]
+            movable = [moving for moving in self.candidate.ranges if self.changes[moving.name] != moving.good]
             if not movable:
                 return (), failed.text
             self.stepped_back += 1
-            for search_range in movable:
-                value = search_range.back(self.changes[search_range.name], STEP_BACK)
-                if self.stepped_back >= STEPS_BACK or value == self.changes[search_range.name]:
-                    value = search_range.good
-                self.changes[search_range.name] = self._valid(search_range, value)
+            for moving in movable:
+                value = moving.back(self.changes[moving.name], STEP_BACK)
+                if self.stepped_back >= STEPS_BACK or value == self.changes[moving.name]:
+                    value = moving.good
+                self.changes[moving.name] = self._valid(moving, value)
 
 
 def follow(terms: Terms, candidate: Candidate, runs: Sequence[Ran]) -> tuple[Remedy, tuple[Question, ...]]:
@@ -336,8 +330,8 @@ def follow(terms: Terms, candidate: Candidate, runs: Sequence[Ran]) -> tuple[Rem
         if candidate.ranges:
             rejected = walk.reset()
             part = Part.RANGE
-            for search_range in candidate.ranges if not rejected else ():
-                walk.range(search_range)
+            for moving in candidate.ranges if not rejected else ():
+                walk.range(moving)
         part = Part.VERIFY
         if not rejected:
             passed, rejected = walk.verify()
@@ -354,9 +348,7 @@ def follow(terms: Terms, candidate: Candidate, runs: Sequence[Ran]) -> tuple[Rem
         rejected,
         walk.stepped_back,
         unsettled=_unsettled(part, walk) if missing else (),
-        open_ranges=tuple(
-            search_range.name for search_range in candidate.ranges if search_range.name not in walk.bracketed
-        )
+        open_ranges=tuple(moving.name for moving in candidate.ranges if moving.name not in walk.bracketed)
         if missing
         else (),
         tried=walk.tried,
@@ -369,9 +361,7 @@ def _unsettled(part: Part, walk: _Walk) -> tuple[str, ...]:
         return (f"whether it stays healthy with {', '.join(walk.candidate.changes)} reset",)
     if part is Part.RANGE:
         done = {found.name for found in walk.ranges if found.settled}
-        return tuple(
-            f"how far {search_range.name} can go"
-            for search_range in walk.candidate.ranges
-            if search_range.name not in done
-        ) + ("whether it trains over a longer horizon",)
+        return tuple(f"how far {moving.name} can go" for moving in walk.candidate.ranges if moving.name not in done) + (
+            "whether it trains over a longer horizon",
+        )
     return ("whether it trains over a longer horizon and with other seeds",)
