@@ -6,7 +6,6 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -83,26 +82,3 @@ def test_what_is_imported_is_declared() -> None:
     declared |= {GOES_BY[name] for name in declared & GOES_BY.keys()}
     missing = {name: path for name, path in imported().items() if name.replace("_", "-") not in declared}
     assert missing == {}
-
-
-ABOVE = {"phases", "reports", "api", "cli", "checks", "doctor"}
-"""What the rooms below may not know: the phases, how things are said, and the doors."""
-
-
-def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
-    """A tree without what only type checkers read."""
-    if not (isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"):
-        yield node
-        for child in ast.iter_child_nodes(node):
-            yield from at_run_time(child)
-
-
-@pytest.mark.parametrize("room", ["capture", "parameters", "probe", "recommend", "search", "study", "trials"])
-def test_a_room_imports_nothing_from_above(room: str) -> None:
-    wrong = []
-    for path in (ROOT / "bisect_cfg" / room).rglob("*.py"):
-        for node in at_run_time(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bisect_cfg"):
-                rooms = {node.module.partition(".")[2].partition(".")[0]} - {""} or {one.name for one in node.names}
-                wrong += [f"{path.name}:{node.lineno}: {found}" for found in rooms & ABOVE]
-    assert wrong == []
