@@ -37,7 +37,7 @@ def find_factors(
 
     def build(request: BuildRequest) -> BuildAnswer:
         """In the process that the trials will be forked from."""
-        next((level for level in baselines.levels() if baselines.come_up(level)), None)
+        next((start for start in baselines.allowed() if baselines.come_up(start)), None)
         return runner.starts.resolve(request)
 
     starts = runner.starts

@@ -21,16 +21,16 @@ from bisect_cfg.trials.start_points import STARTS
 from bisect_cfg.trials.verdict import judge
 
 WARM_TRIES = 2
-"""How often the bad configuration may pass at a warm start level before that level is given up: a failure can be
-random, but a level that hides it is of no use."""
+"""How often the bad configuration may pass at a warm start before that start is given up: a failure can be
+random, but a start that hides it is of no use."""
 
 COLD_TRIES = 3
 """The same for a cold start, which is the user's own command again: what does not fail a second time in so many runs
-(and those at the warmer levels) is too rare to be isolated."""
+(and those at the warmer starts) is too rare to be isolated."""
 
 BLAMED_AFTER = 3
-"""Where the failure did not show at a warmer level, so many failures in a row at the next one put that down to the
-level; otherwise to chance, and the passes count in how often it fails."""
+"""Where the failure did not show at a warmer start, so many failures in a row at the next one put that down to the
+start; otherwise to chance, and the passes count in how often it fails."""
 
 COSTLY_FACTOR = 3.0
 COSTLY_SECONDS = 5.0
@@ -72,9 +72,9 @@ class Baselines:
     def find(self, bad_run: Run) -> tuple[list[Run], Run | None]:
         """Find the fastest way to start trials at which both configurations behave as they should.
 
-        At a sound level the bad configuration fails as it does cold, and the good one passes. A script can make a
-        level unsound in ways that only show in the second trial (it deletes a folder that all forks share), so a
-        good configuration that dies is tried at the next level before it is believed.
+        At a sound start the bad configuration fails as it does cold, and the good one passes. A script can make a
+        start unsound in ways that only show in the second trial (it deletes a folder that all forks share), so a
+        good configuration that dies is tried at the next start before it is believed.
 
         Returns:
             The further runs of the bad configuration that count, and the run of the good one; None in its place if
@@ -84,19 +84,19 @@ class Baselines:
         self._keep([self._needed] if self._needed else [], NEEDED)
         good_run, outcome = None, Outcome.UNRESOLVED
         warm_runs: list[Run] = []
-        ended: list[tuple[str, list[Run], Run]] = []  # levels at which the good configuration met another failure
-        for level in self.levels():
-            found = self._warm_start(level)
+        ended: list[tuple[str, list[Run], Run]] = []  # starts at which the good configuration met another failure
+        for start in self.allowed():
+            found = self._warm_start(start)
             if found is None:
                 continue
             warm_runs = found
-            good_run = self._good_baseline(bad_run, level)
+            good_run = self._good_baseline(bad_run, start)
             outcome = self.outcome_of(good_run)
             if outcome is Outcome.UNRESOLVED:
-                ended.append((level, warm_runs, good_run))
-            if outcome is Outcome.UNRESOLVED and level != "cold":
+                ended.append((start, warm_runs, good_run))
+            if outcome is Outcome.UNRESOLVED and start != "cold":
                 self._context.note(
-                    f"With start {level!r} the good configuration ends with {good_run.seen.failure}; "
+                    f"With start {start!r} the good configuration ends with {good_run.seen.failure}; "
                     "trying a colder start."
                 )
                 continue
@@ -104,9 +104,9 @@ class Baselines:
         if good_run is None:
             return self._passed, None
         if outcome is Outcome.UNRESOLVED:
-            level, warm_runs, good_run = self._with_what_it_needs(bad_run, ended)
+            start, warm_runs, good_run = self._with_what_it_needs(bad_run, ended)
             outcome = self.outcome_of(good_run)
-        self._settled = level
+        self._settled = start
         self._context.listener.run_finished(Purpose.GOOD_BASELINE, good_run, outcome)
         return warm_runs, good_run
 
@@ -116,19 +116,19 @@ class Baselines:
 
         Args:
             bad_run: the reproduction.
-            ended: level, runs of the bad configuration there, and how the good one ended there, coldest last.
+            ended: start, runs of the bad configuration there, and how the good one ended there, coldest last.
 
         Returns:
-            The level, the runs of the bad configuration that count, and the run of the good one; the coldest of `ended`
+            The start, the runs of the bad configuration that count, and the run of the good one; the coldest of `ended`
             if no single setting is enough.
         """
-        level, warm_runs, good_run = ended[-1]
+        start, warm_runs, good_run = ended[-1]
         for other in ended:  # what a cold start shows as well is not owed to the warm one
             same = str(other[2].seen.failure) == str(good_run.seen.failure)
-            if same and (other[0] == level or self.bring_up(other[0])):
-                level, warm_runs, good_run = other
+            if same and (other[0] == start or self.bring_up(other[0])):
+                start, warm_runs, good_run = other
                 break
-        name = self._find_needed(good_run, level, self._too_costly(bad_run))
+        name = self._find_needed(good_run, start, self._too_costly(bad_run))
         if name is None:
             return ended[-1]
         value = self._runner.settings.bad[name]
@@ -137,9 +137,9 @@ class Baselines:
         )
         self._needed = name
         self._keep([name], NEEDED)
-        return level, warm_runs, self._good_baseline(bad_run, level)
+        return start, warm_runs, self._good_baseline(bad_run, start)
 
-    def _find_needed(self, good_run: Run, level: str, costly: Callable[[Traces, float], bool]) -> str | None:
+    def _find_needed(self, good_run: Run, start: str, costly: Callable[[Traces, float], bool]) -> str | None:
         """The setting with whose user's value the good configuration passes, by halving; those that the failure names
         come first. None if there is no such one."""
         settings = self._runner.settings
@@ -151,10 +151,10 @@ class Baselines:
             half = names[: named if 0 < named < len(names) else (len(names) + 1) // 2]
             named = 0
             kept = {**settings.good, **{name: settings.bad[name] for name in half}}
-            run = self._run(f"good-{level}-half-{number}", kept, costly)
+            run = self._run(f"good-{start}-half-{number}", kept, costly)
             names = half if run.costly or self.outcome_of(run) is not Outcome.UNRESOLVED else names[len(half) :]
         name = names[0]
-        run = self._run(self._good_name(level, name), {**settings.good, name: settings.bad[name]}, costly)
+        run = self._run(self._good_name(start, name), {**settings.good, name: settings.bad[name]}, costly)
         return name if run.costly or self.outcome_of(run) is Outcome.PASS else None
 
     def _keep(self, names: Collection[str], *reason: str) -> None:
@@ -162,73 +162,73 @@ class Baselines:
         if names:
             self._runner.learn(settings=self._runner.settings.without(names, *reason))
 
-    def _good_name(self, level: str, needed: str | None, moved: int = 0) -> str:
+    def _good_name(self, start: str, needed: str | None, moved: int = 0) -> str:
         """The folder of a run of the good configuration."""
-        name = f"good-{level}" + ("-without-risky-defaults" if self.spared_risks else "")
+        name = f"good-{start}" + ("-without-risky-defaults" if self.spared_risks else "")
         return name + (f"-with-{needed}" if needed else "") + (f"-affordable-{moved}" if moved else "")
 
     def outcome_of(self, run: Run) -> Outcome:
         """What a baseline says; silent symptoms of the good configuration are the script's own."""
         return judge(run.seen, self._runner.known.is_failure, frozenset(run.seen.silent_kinds))[0]
 
-    def levels(self) -> tuple[str, ...]:
+    def allowed(self) -> tuple[str, ...]:
         """The starts still to be considered: none warmer than was settled before, or than the user allows."""
-        wanted = [level for level in (self._settled, self._context.options.start) if level]
-        starts = tuple(STARTS)
-        return starts[max((starts.index(level) for level in wanted), default=0) :]
+        wanted = [start for start in (self._settled, self._context.options.start) if start]
+        order = tuple(STARTS)
+        return order[max((order.index(start) for start in wanted), default=0) :]
 
-    def bring_up(self, level: str) -> bool:
-        """Have trials start at a level; whether that is sound. If not, the user hears why, once."""
-        reason = self._unsound.get(level) or self._runner.starts.start_at(level)
-        if reason is not None and level not in self._unsound:
-            self._unsound[level] = reason
-            self._context.note(f"Trials cannot use start {level!r}: {reason}.")
+    def bring_up(self, start: str) -> bool:
+        """Have trials start so; whether that is sound. If not, the user hears why, once."""
+        reason = self._unsound.get(start) or self._runner.starts.start_at(start)
+        if reason is not None and start not in self._unsound:
+            self._unsound[start] = reason
+            self._context.note(f"Trials cannot use start {start!r}: {reason}.")
         return reason is None
 
-    def come_up(self, level: str) -> bool:
-        """Have trials start at a level; whether that is sound. Where runs began there before, or had to begin colder,
-        that is known; the server comes up when a trial needs it."""
-        starts = tuple(STARTS)
-        colder = starts[starts.index(level) + 1 :]
-        if self._was_used(level):
-            self._runner.starts.level = level
+    def come_up(self, start: str) -> bool:
+        """As `bring_up`. Where runs began so before, or had to begin colder, that is known; the server comes up when a
+        trial needs it."""
+        order = tuple(STARTS)
+        colder = order[order.index(start) + 1 :]
+        if self._was_used(start):
+            self._runner.starts.level = start
             return True
-        return not any(map(self._was_used, colder)) and self.bring_up(level)
+        return not any(map(self._was_used, colder)) and self.bring_up(start)
 
-    def _warm_start(self, level: str) -> list[Run] | None:
-        """Bring a level up and see the bad configuration fail there; None if the level is of no use."""
-        self._context.listener.phase("warm start", f"start {level!r}")
-        if not self.come_up(level):
+    def _warm_start(self, start: str) -> list[Run] | None:
+        """See the bad configuration fail from a start; None if that is of no use."""
+        self._context.listener.phase("warm start", f"start {start!r}")
+        if not self.come_up(start):
             return None
         runs: list[Run] = []
-        tries = COLD_TRIES if level == "cold" else WARM_TRIES
+        tries = COLD_TRIES if start == "cold" else WARM_TRIES
         wanted = BLAMED_AFTER if self._passed else 1
         while len(runs) < tries or (0 < self._fails(runs) < wanted and len(runs) < wanted):
-            run = self._run(self._bad_name(level, len(runs) + 1), self._runner.settings.bad)
+            run = self._run(self._bad_name(start, len(runs) + 1), self._runner.settings.bad)
             runs.append(run)
             outcome = self.outcome_of(run)
-            purpose = Purpose.BAD_AGAIN if level == "cold" else Purpose.WARM_START
+            purpose = Purpose.BAD_AGAIN if start == "cold" else Purpose.WARM_START
             self._context.listener.run_finished(purpose, run, outcome)
             if outcome is Outcome.FAIL and self._fails(runs) >= wanted:
                 break
         if self._fails(runs):
             steady = self._fails(runs) == len(runs)
-            if self._passed and not steady:  # chance, not the level
+            if self._passed and not steady:  # chance, not the start
                 return [*self._passed, *runs]
             return runs
         self._passed += [run for run in runs if self.outcome_of(run) is Outcome.PASS]
         shown = runs[-1].seen.failure
         ending = "passes" if shown is None else f"ends with {shown}"
-        if level != "cold":
-            self._context.note(f"With start {level!r} the bad configuration {ending}; trying a colder start.")
+        if start != "cold":
+            self._context.note(f"With start {start!r} the bad configuration {ending}; trying a colder start.")
         return None
 
-    def _was_used(self, level: str) -> bool:
-        return load_run(self._context.folder, self._bad_name(level, 1)) is not None
+    def _was_used(self, start: str) -> bool:
+        return load_run(self._context.folder, self._bad_name(start, 1)) is not None
 
-    def _bad_name(self, level: str, number: int) -> str:
+    def _bad_name(self, start: str, number: int) -> str:
         """The folder of a run of the bad configuration."""
-        return f"bad-{level}-{number}"
+        return f"bad-{start}-{number}"
 
     def _fails(self, runs: list[Run]) -> int:
         return sum(self.outcome_of(run) is Outcome.FAIL for run in runs)
@@ -244,7 +244,7 @@ class Baselines:
             return known
         return self._runner.train(Plan(name, configuration, self._runner.horizon, costly=costly))
 
-    def _good_baseline(self, bad_run: Run, level: str) -> Run:
+    def _good_baseline(self, bad_run: Run, start: str) -> Run:
         """Run the good configuration; where it cannot be afforded, move into it what of the user's makes it cheaper.
 
         One setting at a time, the one that is predicted to save most first, so that as much as possible is varied.
@@ -252,7 +252,7 @@ class Baselines:
         self._context.listener.phase("good baseline", "making sure the good configuration trains")
         costly, because = self._too_costly(bad_run), ""
         while True:
-            name = self._good_name(level, self._needed, len(self.moved))
+            name = self._good_name(start, self._needed, len(self.moved))
             run = self._run(name, self._runner.settings.good, costly)
             reason = self._unaffordable(run, bad_run)
             names = self._savers(run) if reason else []
