@@ -445,7 +445,8 @@ class TrainBegin(Event, tag="train_begin"):
         parent: of the process that started it.
         first: whether it is the first process of the run.
         args: index of the training config that the trainer got; None if it was not seen being built.
-        modelcfg: of the last one of its kind, and so for `peft`.
+        modelcfg: of the last one of its kind.
+        peft: the same.
         load: of the `from_pretrained` call that made the model.
         world_size: processes that train together.
         trainer: name of its class.
