@@ -36,9 +36,11 @@ _HEALTHY = (
     b" 'frac_reward_zero_std': 0.0, 'clip_ratio/region_mean': 0.0, 'entropy': 0.4, 'epoch': 0.1}"
     b"step:1 - global_seqlen/mean:9 - actor/pg_loss:0.1 - critic/rewards/max:1.0 - timing_s/step:9.0"
     b"Loading checkpoint shards: 100%|##########| 2/2 [00:01<00:00, 1.2it/s] None True False"
-    b" an exception, unable to be, which is not supported for the name ' of a module ' or package ; it does not exist: the"
+    b" an exception, unable to be, which is not supported for the name ' of a module '"
+    b" or package ; it does not exist: the"
     b" operator and the divide by zero, a command: not found, argument : error: failed, invalid loading of keys, "
-    b" The TypeError: ValueError: is not available; has no attribute ' is not defined 'name ' corrupted 's value' process"
+    b" The TypeError: ValueError: is not available; has no attribute ' is not defined 'name '"
+    b" corrupted 's value' process"
     b' mini_batch_size should be larger than 0 after, for "reward", line 12, in site-packages dist-packages File "'
 )
 

@@ -42,11 +42,12 @@ LONGEST = 2000
 """Characters of an error's first line that are looked at; longer ones are printed data."""
 
 LITERALS = (
-    "Error: ", "Error:\n", "Exception: ", "Interrupt", "OutOfResources", "xit code", "exitcode", "xit status", "xited with",
-    "OOMKilled", "OUT_OF_MEMORY", "TERM_MEMLIMIT", " error: ", "fatal: ", "atal error", "ERROR", "CRITICAL", "FATAL",
-    "terminate called", "panicked at", "command not found", "rror executing job", "Bus error", "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp",
-    "rror response from daemon", "Error in cpuinfo", "Fatal Python", "nvcc fatal", "Out of memory: ", "No space left",
-    ".cc:", "CUDA Error: ", "NCCL WARN Cuda", "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
+    "Error: ", "Error:\n", "Exception: ", "Interrupt", "OutOfResources", "xit code", "exitcode", "xit status",
+    "xited with", "OOMKilled", "OUT_OF_MEMORY", "TERM_MEMLIMIT", " error: ", "fatal: ", "atal error", "ERROR",
+    "CRITICAL", "FATAL", "terminate called", "panicked at", "command not found", "rror executing job", "Bus error",
+    "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp", "rror response from daemon", "Error in cpuinfo",
+    "Fatal Python", "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
+    "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
 )  # fmt: skip
 ANCHORS = tuple((literal,) for literal in LITERALS)
 """What a line has that may be an error, for the scan of a large log (tracebacks are found by `_logs`)."""
@@ -56,7 +57,8 @@ FLOOD = 20_000
 
 _WORTH = re.compile(
     rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called|panicked"
-    rb"|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly|No space|Out of memory"
+    rb"|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly"
+    rb"|No space|Out of memory"
 )
 _TYPE = (
     r"(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*"
@@ -66,20 +68,25 @@ _EXCEPTION = re.compile(rf"(?:E\s+)?(?P<type>{_TYPE})(?:\((?P<inner>\w+)\))?(?::
 _DOTTED = re.compile(r"(?P<type>(?:[a-z_]\w*\.)+[A-Z]\w*): (?P<message>\S.*)$")
 _INSIDE = re.compile(rf"(?:^|[\s\]|>:-])(?P<type>{_TYPE}): (?P<message>\S.*)$")
 _NATIVE = re.compile(
-    r"terminate called (?:after|without)|^\s*what\(\):|panicked at|Fatal Python error|uncorrectable ECC|NVRM: Xid|Xid \("
+    r"terminate called (?:after|without)|^\s*what\(\):|panicked at|Fatal Python error|uncorrectable ECC"
+    r"|NVRM: Xid|Xid \("
     r"|CUDA [eE]rror: |NCCL WARN Cuda failure|Process finished with exit code -?\d+ \(|No space left on device"
 )
 _SAID = re.compile(
     r"^(?:[\w./ -]{0,80}: )?(?:line \d+: )?(?:error|ERROR|Error|fatal|FATAL|fatal error)(?:\[\w+\])?: ?\S"
-    r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^make: \*\*\*|^ninja: |[Ee]rror response from daemon"
+    r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^make: \*\*\*|^ninja: "
+    r"|[Ee]rror response from daemon"
     r"|slurmstepd: error|srun: error|fatal error: "
 )
 _LEVEL = re.compile(
-    r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)|^\[?[EF]\d{4} \d\d:\d\d|\[E[ \d]|,\d{3} [EFC] \d+ \d+\]"
+    r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)|^\[?[EF]\d{4} \d\d:\d\d|\[E[ \d]"
+    r"|,\d{3} [EFC] \d+ \d+\]"
 )
 _STATUS = re.compile(
-    r"exitcode\s*: *-?[1-9]|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)[ :=]*-?(?:[1-9]|0x[cC])|exits with return code = -?[1-9]"
-    r"|OOMKilled|OUT_OF_MEMORY|TERM_MEMLIMIT|Exited \(1\d\d\)|non-zero (?:exit|return)|was sent SIGKILL|terminated abruptly"
+    r"exitcode\s*: *-?[1-9]|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)[ :=]*-?(?:[1-9]|0x[cC])"
+    r"|exits with return code = -?[1-9]"
+    r"|OOMKilled|OUT_OF_MEMORY|TERM_MEMLIMIT|Exited \(1\d\d\)|non-zero (?:exit|return)|was sent SIGKILL"
+    r"|terminated abruptly"
     r"|0xC0000005|3221225477|Exit Code: *[1-9]"
 )
 _WRAPPERS = re.compile(
@@ -88,8 +95,10 @@ _WRAPPERS = re.compile(
     r"|RayTaskError|WorkerProc initialization failed"
 )
 _CONSEQUENCES = re.compile(
-    r"[Cc]onnection (?:reset|closed|refused) by|Broken pipe|BrokenPipeError|ConnectionResetError|EOFError|DistBackendError"
-    r"|remote process exited|NCCL communicator was aborted|DistNetworkError|DistStoreError|CancelledError|Watchdog caught"
+    r"[Cc]onnection (?:reset|closed|refused) by|Broken pipe|BrokenPipeError|ConnectionResetError|EOFError"
+    r"|DistBackendError"
+    r"|remote process exited|NCCL communicator was aborted|DistNetworkError|DistStoreError|CancelledError"
+    r"|Watchdog caught"
     r"|CUDA kernel errors might be|device-side assert triggered|cancelled by cancel scope|leaked semaphore|SystemExit"
 )
 _HARMLESS = re.compile(
@@ -103,7 +112,9 @@ _ROW = re.compile(r"['\"](?:loss|grad_norm|reward)['\"]: |^step:\d+ - |lm loss: 
 _RECORD = re.compile(
     r'^\s*File "|^Traceback|^[\^~\s]+$|^\s*\d+%\|'
     r"|^\[?(?:INFO|DEBUG|WARNING|ERROR)\b|^During handling|^The above exception|^wandb: "
-    r"|^Exception ignored in|^Current thread 0x|^Thread 0x|^failed \(exitcode: |^\[[IWEF]\d{3,4} |^[!$%] ?[a-z]|^(?:\([\w.-]+\) )?[\w.-]+@[\w.-]+[:~]|^\w[\w ]*: +\d+%\||^Sending process \d+ closing|^ray\.exceptions\."
+    r"|^Exception ignored in|^Current thread 0x|^Thread 0x|^failed \(exitcode: |^\[[IWEF]\d{3,4} "
+    r"|^[!$%] ?[a-z]|^(?:\([\w.-]+\) )?[\w.-]+@[\w.-]+[:~]|^\w[\w ]*: +\d+%\|"
+    r"|^Sending process \d+ closing|^ray\.exceptions\."
 )
 """Lines that begin something else, and end what came before."""
 _TABLE = re.compile(r"^[\s│┃║|]+|[\s│┃║|]+$")

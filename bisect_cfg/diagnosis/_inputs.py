@@ -15,10 +15,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from bisect_cfg.diagnosis._metrics import KNOWN, Row, canonical, row_of
 from bisect_cfg.diagnosis._text import plain
+from bisect_cfg.diagnosis._types import Json
 
 LARGEST_JSON = 1 << 28
 """Bytes of a JSON file that is read whole; a larger one is no trainer's."""
@@ -111,7 +112,7 @@ def open_source(path: str) -> Source:
     return _text(name, unpacked)
 
 
-def _text(name: str, stream: Any) -> Source:
+def _text(name: str, stream: io.BufferedReader) -> Source:
     stream = _utf8(stream)
     head = stream.peek(PEEK)[:PEEK] if hasattr(stream, "peek") else b""
     if _binary(head):
@@ -127,7 +128,7 @@ def _text(name: str, stream: Any) -> Source:
     return Source("", stream)
 
 
-def _utf8(stream: Any) -> Any:
+def _utf8(stream: io.BufferedReader) -> io.BufferedReader:
     """The stream, recoded where PowerShell's `>` wrote UTF-16."""
     if not hasattr(stream, "peek"):
         stream = io.BufferedReader(stream)
@@ -155,7 +156,7 @@ class _Recoded(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: bytearray | memoryview) -> int:
         while not self._rest:
             data = self._stream.read(len(buffer))
             self._rest = self._decoder.decode(data, final=not data).encode("utf-8", "replace")
@@ -167,7 +168,7 @@ class _Recoded(io.RawIOBase):
         return len(taken)
 
 
-def _unpacked(name: str, stream: BinaryIO) -> Any:
+def _unpacked(name: str, stream: BinaryIO) -> io.BufferedReader:
     head = stream.peek(8)[:8]  # type: ignore[attr-defined]
     if head.startswith(b"\x1f\x8b"):
         import gzip
@@ -191,13 +192,13 @@ def _unpacked(name: str, stream: BinaryIO) -> Any:
 class _Cut(io.RawIOBase):
     """A compressed stream that ends where it was cut off: the log of a run that was killed while it wrote."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: io.BufferedReader) -> None:
         self._stream = stream
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: bytearray | memoryview) -> int:
         try:
             data = self._stream.read(len(buffer))
         except (EOFError, OSError):
@@ -206,7 +207,7 @@ class _Cut(io.RawIOBase):
         return len(data)
 
 
-def _zstd(stream: BinaryIO) -> Any:
+def _zstd(stream: BinaryIO) -> io.BufferedReader:
     try:
         from compression import zstd  # Python 3.14
 
@@ -245,7 +246,7 @@ def _kind(head: bytes) -> str:
     return next((f" but {kind}" for magic, kind in kinds.items() if head.startswith(magic)), "")
 
 
-def _json(stream: Any, name: str) -> Source | None:
+def _json(stream: io.BufferedReader, name: str) -> Source | None:
     """A trainer's state, a history, or a notebook; None for a log that only begins like JSON, or lines of JSON."""
     if not name.endswith((".json", ".ipynb")):
         line = stream.peek(PEEK)[:PEEK].split(b"\n")[0].strip()
@@ -275,7 +276,7 @@ def _json(stream: Any, name: str) -> Source | None:
     return Source("", io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
 
 
-def _rows(items: Iterable[Any]) -> list[Row]:
+def _rows(items: Iterable[object]) -> list[Row]:
     found = []
     for index, item in enumerate(items):
         if isinstance(item, dict):
@@ -285,7 +286,7 @@ def _rows(items: Iterable[Any]) -> list[Row]:
     return found
 
 
-def _notebook(cells: list[Any]) -> tuple[str, list[Row]]:
+def _notebook(cells: list[dict[str, Json]]) -> tuple[str, list[Row]]:
     """What the cells of a notebook printed, and the tables that its trainer drew."""
     parts: list[str] = []
     rows: list[Row] = []
@@ -325,7 +326,7 @@ def _has_columns(head: bytes) -> bool:
     )
 
 
-def _csv(stream: Any) -> list[Row]:
+def _csv(stream: io.BufferedReader) -> list[Row]:
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
     first = text.readline()
     delimiter = max(",\t;", key=first.count)
@@ -344,12 +345,13 @@ def _events(path: str) -> list[Row]:
         from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
     except ImportError:
         raise Unreadable(
-            "a TensorBoard event file, which needs `pip install tensorboard` here; or give trainer_state.json of a checkpoint"
+            "a TensorBoard event file, which needs `pip install tensorboard` here; or give trainer_state.json "
+            "of a checkpoint"
         ) from None
-    steps: dict[int, dict[str, Any]] = {}
+    steps: dict[int, dict[str, float]] = {}
     for event in LegacyEventFileLoader(path).Load():
         for value in event.summary.value if event.HasField("summary") else ():
-            number: Any = None
+            number: float | None = None
             if value.HasField("simple_value"):
                 number = value.simple_value
             elif value.HasField("tensor") and value.tensor.float_val:

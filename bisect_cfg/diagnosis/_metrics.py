@@ -15,10 +15,9 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
 
 FACTS = {
     "non-finite-gradient": "grad_norm is NaN, or infinite more than once",
@@ -181,7 +180,7 @@ def parse(line: int, text: str) -> Row:
     return Row(line, text, values)
 
 
-def row_of(line: int, values: Mapping[str, Any]) -> Row | None:
+def row_of(line: int, values: Mapping[str, object]) -> Row | None:
     """A row of a file of metrics; None if nothing in it is a metric that we know."""
     numbers: dict[str, float] = {}
     for name, value in values.items():
@@ -423,7 +422,12 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
     return facts
 
 
-def _signal(facts: dict[str, list[Row]], rows: list[Row], column: Any, rows_with: Any) -> None:
+def _signal(
+    facts: dict[str, list[Row]],
+    rows: list[Row],
+    column: Callable[[str, list[Row]], list[float]],
+    rows_with: Callable[[str, list[Row]], list[Row]],
+) -> None:
     """Runs that have had nothing to learn from, from the first rows to the last."""
     norms = column("grad_norm", rows)
     if len(norms) >= ENOUGH and _always(norms, lambda value: value == 0):
@@ -459,7 +463,7 @@ def _signal(facts: dict[str, list[Row]], rows: list[Row], column: Any, rows_with
         facts["all-clipped"] = rows_with("clipped_ratio", rows)[-LAST_ROWS:]
 
 
-def _always(values: Sequence[float], holds: Any) -> bool:
+def _always(values: Sequence[float], holds: Callable[[float], bool]) -> bool:
     """In nearly all rows, in all of the last ones, and in the first."""
     return all(map(holds, values[-ENOUGH:])) and sum(map(holds, values)) >= ALWAYS * len(values)
 

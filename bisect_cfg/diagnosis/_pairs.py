@@ -59,25 +59,27 @@ class PairScanner:
 
     def __init__(self, patterns: Iterable[Sequence[str]], sample: bytes, words: Iterable[bytes] = ()) -> None:
         counts, quads = _count(sample)
-        starts: set[bytes] = set()
-
-        def cost(begin: tuple[bytes, int]) -> tuple[int, int, bytes]:
-            # A pair that another pattern has to pay for already costs nothing; of equals the longest run says most.
-            run, at = begin
-            pair = run[at : at + 2]
-            stops = quads[_quad(_key(pair), _key(run[at + 2 : at + SHORTEST]))]
-            return (0 if pair in starts else counts[_key(pair)]) + STOP * stops, -len(run), run[at:]
-
+        begun: set[int] = set()
         self._wanted = numpy.zeros(1 << 16, dtype=numpy.uint8)
         self._followed = numpy.zeros(QUADS, dtype=numpy.uint8)
         self._runs: dict[bytes, tuple[tuple[int, bytes], ...]] = {}
         wanted = [(STOPS, [run.encode() for run in runs]) for runs in patterns]
         for kind, runs in [*wanted, *((WORD, [word]) for word in words)]:
-            run, at = min(((run, at) for run in runs for at in range(len(run) - SHORTEST + 1)), key=cost)
+            cheapest, chosen = float("inf"), None
+            for run in runs:
+                pairs = [_key(run[at : at + 2]) for at in range(len(run) - 1)]
+                for at in range(len(run) - SHORTEST + 1):
+                    # A pair that another pattern has to pay for already costs nothing; of equals the longest run says
+                    # most, and punctuation is seldom.
+                    quad = _quad(pairs[at], pairs[at + 2])
+                    price = STOP * quads[quad] + (0 if pairs[at] in begun else counts[pairs[at]])
+                    if price < cheapest or (price == cheapest and (-len(run), run[at:]) < chosen[0]):
+                        cheapest, chosen = price, ((-len(run), run[at:]), run, at, pairs[at], quad)
+            _, run, at, pair, quad = chosen
+            begun.add(pair)
+            self._wanted[pair] |= kind
+            self._followed[quad] |= kind
             begin = run[at : at + SHORTEST]
-            starts.add(begin[:2])
-            self._wanted[_key(begin)] |= kind
-            self._followed[_quad(_key(begin), _key(begin[2:]))] |= kind
             known = self._runs.get(begin, ())
             if kind == STOPS and (at, run) not in known:
                 self._runs[begin] = (*known, (at, run))

@@ -1,4 +1,4 @@
-"""Texts about errors, which are no logs: source code, a diff, a history, a page, a search's findings, a report of tests.
+"""Texts about errors, which are no logs: source code, a diff, a history, a page, findings of a search, passed tests.
 
 Each of them quotes messages of failures, and nothing failed in it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections.abc import Sequence
 
 LINES = 400
 """Lines of the beginning, or characters of the end, by which such a text is told."""
@@ -30,10 +31,14 @@ _RULED = re.compile(r"(?:[=-]{4,}\n)?\w.{2,80}\n[=~-]{4,}\n")
 _PASSED = re.compile(r"=+ (?:\d+ \w+, )*\d+ passed.* in [\d.:]+s?\b|^Ran \d+ tests? in .*\n+OK\b", re.MULTILINE)
 _NOT_PASSED = re.compile(r"\d+ (?:failed|errors?)\b")
 _CODE = re.compile(
-    r"^\s*(?:(?:async )?def |class |import |from \S+ import |return\b|raise |(?:el)?if .*:$|else:$|try:$|except\b|with .*:$"
-    r"|for .* in .*:$|while .*:$|@\w|self\.|\w+(?:\[\w+\])? = |#|//|/\*| \*|\"\"\"|[)\]}]+[,;:]?$|export |echo |fi$|done$"
+    r"^\s*(?:(?:async )?def |class |import |from \S+ import |return\b|raise |(?:el)?if .*:$|else:$|try:$"
+    r"|except\b|with .*:$"
+    r"|for .* in .*:$|while .*:$|@\w|self\.|\w+(?:\[\w+\])? = |#|//|/\*| \*|\"\"\"|[)\]}]+[,;:]?$|export "
+    r"|echo |fi$|done$"
     r"|then$|\w+\(.*\)$|.*[;{}\\]$|.*[(,\[]$)"
 )
+_OPTION = re.compile(r"\s+-{1,2}[a-zA-Z]|\s{8,}\S")
+_SHAPES = (_COMMIT, _FOUND, _LISTED, _HEADING, _CODE, _OPTION)
 
 
 def quotes(head: bytes, whole: bool = False) -> bool:
@@ -49,15 +54,26 @@ def quotes(head: bytes, whole: bool = False) -> bool:
         return False
     if _PASSED.search(text[-LINES:]):
         return not _NOT_PASSED.search(text[-LINES:])
-    count = {kind: sum(map(bool, map(kind.match, lines))) for kind in (_COMMIT, _FOUND, _LISTED, _HEADING, _CODE)}
+    count = {kind: sum(map(bool, map(kind.match, lines))) for kind in _SHAPES}
     return (
         count[_COMMIT] >= max(2, len(lines) / 4)
         or (count[_HEADING] >= 2 and (lines[0].startswith("# ") or _RULED.match(text.lstrip()) is not None))
         or any(map(_DIFF.match, lines[:5]))
+        or (lines[0].startswith("usage: ") and count[_OPTION] > len(lines) / 2)
         or (len(lines) > 2 and max(count[_FOUND], count[_LISTED]) > MOSTLY * len(lines))
         or (len(lines) > 5 and count[_CODE] > (1 - MOSTLY if lines[0].startswith("#!") else MOSTLY) * len(lines))
-        or (whole and _is_python(text, lines[0]))
+        or (whole and (_is_python(text, lines[0]) or _is_settings(lines)))
     )
+
+
+def _is_settings(lines: Sequence[str]) -> bool:
+    """Whether it is a file of settings in YAML: names in small letters, each once, with comments."""
+    keys = [found[1] for line in lines if (found := _KEY.match(line))]
+    plain = [line for line in lines if not _KEY.match(line) and not re.match(r"\s*(?:#|- |---$)", line)]
+    return len(keys) > 3 and not plain and len(set(keys)) > len(keys) / 2 and any("#" in line for line in lines)
+
+
+_KEY = re.compile(r"\s*(?:- )?([a-z_][\w.-]*):(?=\s|$)")
 
 
 def _is_python(text: str, first: str) -> bool:

@@ -6,8 +6,8 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Sequence
-from typing import Any
 
+from bisect_cfg.diagnosis._types import Json
 from bisect_cfg.diagnosis.explain import Explanation, Line, Match
 from bisect_cfg.reports.text import wrapped
 
@@ -62,11 +62,11 @@ def as_json(explanation: Explanation, problems: Sequence[str] = ()) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def _line(line: Line | None) -> dict[str, Any] | None:
+def _line(line: Line | None) -> dict[str, Json] | None:
     return None if line is None else {"line": line.number, "text": line.text, "file": line.file}
 
 
-def _match(match: Match) -> dict[str, Any]:
+def _match(match: Match) -> dict[str, Json]:
     entry = match.entry
     return {
         "id": entry.id,
@@ -149,7 +149,10 @@ def _unknown(explanation: Explanation, width: int) -> str:
     if advice is None:
         text = "The log shows a failure that no known issue covers. A cause would be a guess. The failure:"
         return wrapped(text, width, "", "") + "\n\n" + "\n".join(shown)
-    text = "The log shows a failure that no known issue covers. What follows is read from the log's own lines, not from a known report."
+    text = (
+        "The log shows a failure that no known issue covers. What follows is read from the log's own lines, not from a "
+        "known report."
+    )
     lines = [wrapped(text, width, "", ""), "", "The error in the log:", *shown, "", wrapped(advice.says, width, "", "")]
     return "\n".join([*lines, "", "What to do, in this order:", *_numbered(advice.steps, width)])
 

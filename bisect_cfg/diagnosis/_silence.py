@@ -35,15 +35,18 @@ _GLOG = re.compile(r"\b[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)")
 _CLOCK = re.compile(r"(?<![\d:.<])()()([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?(?![\d:<]|, +[\d?.]+(?:s/it|it/s))")
 _NOTE = re.compile(r"\s*(?:#|//|<-|\^\^|\.\.\.|>>>|\(|\[?(?:note|NOTE|me|user)\b|-- )|.*(?:卡住|卡在|不动了)")
 _HANGS = re.compile(
-    r"\b(?:hangs?|hung|hanging|stuck|frozen|freezes?|stalled|never (?:returns|finishes|ends|continues)|no (?:more |further )?"
-    r"(?:output|progress|log)|nothing (?:more|happens|happened|else|for|since|after)|still (?:nothing|waiting|the same|at|running)"
+    r"\b(?:hangs?|hung|hanging|stuck|frozen|freezes?|stalled|never (?:returns|finishes|ends|continues)"
+    r"|no (?:more |further )?"
+    r"(?:output|progress|log)|nothing (?:more|happens|happened|else|for|since|after)|still (?:nothing"
+    r"|waiting|the same|at|running)"
     r"|(?:waited|waiting|sits here|for) (?:\w+ ){0,3}(?:hours?|minutes?|min|h)\b)|卡住|卡在|不动了",
     re.IGNORECASE,
 )
 _STEP = re.compile(r"(?:\bstep[ :=]*|\| *)(\d+/\d+)|\bstep[ :=]*(\d+)\b", re.IGNORECASE)
 _ENDED = re.compile(
     r"CANCELLED AT|DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime|KeyboardInterrupt|^\^C|signal SIGTERM|SignalException"
-    r"|got signal: (?:2|15)\b|Received (?:2|15) death signal|[Cc]ontext canceled|DeadlineExceeded|Terminated$|py-spy dump"
+    r"|got signal: (?:2|15)\b|Received (?:2|15) death signal|[Cc]ontext canceled|DeadlineExceeded"
+    r"|Terminated$|py-spy dump"
 )
 _BY_SOMEBODY = re.compile(r"CANCELLED AT (?!.*DUE TO)")
 _WAITS = re.compile(
@@ -51,7 +54,8 @@ _WAITS = re.compile(
     r"|_recv\w*|accept|connect|all_(?:reduce|gather)\w*|broadcast\w*|init_communicator|monitored_barrier)$"
 )
 _FINISHED = re.compile(
-    r"train_runtime|training (?:is |was |has )?(?:completed?|finished|done)\b|finished training|^(?:all )?(?:done|finished)\b"
+    r"train_runtime|training (?:is |was |has )?(?:completed?|finished|done)\b|finished training"
+    r"|^(?:all )?(?:done|finished)\b"
     r"|\bCOMPLETED\b|exit(?:ed)? (?:with )?(?:code|status)?:? ?0\b",
     re.IGNORECASE,
 )
@@ -188,7 +192,8 @@ def _ended(lines: Sequence[tuple[int, str]], rows: int) -> Silence | None:
     lasted = _between(moved[1], text)
     if lasted is not None and lasted >= LONG:
         return Silence(*moved, at, text.strip(), lasted)
-    waited = any(_WAITS.search(line.rstrip()) for _, line in lines[max(index - NEAR, 0) : index])
-    if not rows and (_BY_SOMEBODY.search(text) or (waited and "KeyboardInterrupt" in text)):
+    interrupted = any("KeyboardInterrupt" in line for _, line in lines[index:])
+    waited = interrupted and any(_WAITS.search(line.rstrip()) for _, line in lines[-NEAR:])
+    if not rows and (_BY_SOMEBODY.search(text) or waited):
         return Silence(*moved, at, text.strip())
     return None

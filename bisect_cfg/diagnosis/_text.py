@@ -34,7 +34,8 @@ _WHO = re.compile(
 # of torch and Ray).
 _WHEN = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ [IWEFC] \d+ \d+\] ?"
-    r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?(?: ?[-|:]| )? ?"
+    r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out"
+    r"|err) [FP])?(?: ?[-|:]| )? ?"
     r"(?:(?:INFO|SUCCESS|WARNING|ERROR|CRITICAL) +\| [\w.<>]+:[\w.<>]+:\d+ - )?"
     r"|(?:INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[?[\w./]+:\d+\]? ?)?"
     r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\s\]]+:\d+\] ?"

@@ -7,10 +7,11 @@ its versions alone; that is a finding where the row calls it certain.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from bisect_cfg.diagnosis._types import Environment, Json
 
 TABLE = Path(__file__).parent / "versions.yaml"
 
@@ -50,11 +51,11 @@ def load(path: Path = TABLE) -> tuple[Pair, ...]:
     )
 
 
-def _listed(value: Any) -> tuple[str, ...]:
+def _listed(value: str | list[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def as_entries() -> Iterator[dict[str, Any]]:
+def as_entries() -> Iterator[dict[str, Json]]:
     """The rows as knowledge entries, before they are checked."""
     for pair in load():
         named = ", ".join(f"{name} {specifier}" for name, specifier in pair.packages.items())
@@ -74,7 +75,7 @@ def as_entries() -> Iterator[dict[str, Any]]:
         }
 
 
-def clashing(environment: Mapping[str, Any]) -> Iterator[tuple[Pair, str]]:
+def clashing(environment: Environment) -> Iterator[tuple[Pair, str]]:
     """The certain pairs that an environment has, and by which versions."""
     from bisect_cfg.diagnosis.conditions import judge
 

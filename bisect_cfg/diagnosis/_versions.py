@@ -6,7 +6,8 @@ A package that the log names with two versions is left out: one of them is what 
 from __future__ import annotations
 
 import re
-from typing import Any
+
+from bisect_cfg.diagnosis._types import Environment
 
 LOOKED_AT = 1 << 16
 """Bytes at each end of a log that are looked at; an environment is printed at the start, or pasted at the end."""
@@ -26,14 +27,15 @@ _HAVE = re.compile(r"supports? (?P<name>vLLM)[^\n]{0,120}? You have version (?P<
 _ASKED = re.compile(r"(?:>=|<=|<|>|~=|!=|require|need|support|at least|or newer|or later|compatible)", re.IGNORECASE)
 _GPU = re.compile(
     r"\b(?P<name>NVIDIA (?:GeForce )?(?:[A-Z]{1,3} ?)?[A-Z]?\d{2,4}[\w -]{0,24}?(?=[\s,;|)\]]|$)|Tesla [A-Z]\d+\w*"
-    r"|(?:GeForce )?(?:RTX|GTX) ?(?:PRO )?\d{4}(?: Ti)?|GH200|H20(?!\d)[\w-]*|H[18]00|A100|A800|V100|L40S?|GB200|B200)\b"
+    r"|(?:GeForce )?(?:RTX|GTX) ?(?:PRO )?\d{4}(?: Ti)?|GH200|H20(?!\d)[\w-]*|H[18]00|A100|A800|V100"
+    r"|L40S?|GB200|B200)\b"
 )
 _DRIVER = re.compile(
     r"Driver Version: *(?P<driver>\d{3}\.\d+[\d.]*)|[Dd]river(?: version)?[: ]+(?P<other>\d{3}\.\d+[\d.]*)"
 )
 
 
-def environment_of(text: str) -> dict[str, Any]:
+def environment_of(text: str) -> Environment:
     """The part of a `fingerprint` that a log tells: `packages`, `gpus`, `cuda`, `driver`, as far as known."""
     versions: dict[str, set[str]] = {}
     for found in _PACKAGE.finditer(text):
@@ -50,7 +52,7 @@ def environment_of(text: str) -> dict[str, Any]:
     for name, seen in versions.items():  # 2.5.1 and 2.5.1+cu121 are one
         if name in packages:
             packages[name] = max(seen, key=len)
-    environment: dict[str, Any] = {"packages": packages} if packages else {}
+    environment: Environment = {"packages": packages} if packages else {}
     gpus = dict.fromkeys(" ".join(found["name"].split()) for found in _GPU.finditer(text))
     if gpus:
         environment["gpus"] = [{"name": name} for name in gpus]

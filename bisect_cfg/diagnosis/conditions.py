@@ -9,9 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
+from bisect_cfg.configuration import Configuration
+from bisect_cfg.diagnosis._types import Environment
 from bisect_cfg.parameters.comparing import agrees, is_comparison
+
+Value = bool | int | float | str
+"""What a setting is compared with: a value, or text such as ">0"."""
+
+
+class Conditions(TypedDict, total=False):
+    """Where a known failure applies; the fields are those of a knowledge entry."""
+
+    packages: dict[str, str]
+    gpu: str
+    cuda: str
+    cublas: str
+    parameters: dict[str, Value]
+    launcher: str
 
 
 @dataclass(frozen=True)
@@ -24,9 +40,9 @@ class Verdict:
 
 
 def judge(
-    conditions: Mapping[str, Any],
-    environment: Mapping[str, Any] | None = None,
-    configuration: Mapping[str, Any] | None = None,
+    conditions: Conditions,
+    environment: Environment | None = None,
+    configuration: Configuration | None = None,
 ) -> list[Verdict]:
     """Judges an entry's conditions one by one.
 
@@ -42,7 +58,7 @@ def judge(
     return [*_environment(conditions, environment), *_parameters(conditions.get("parameters", {}), settings)]
 
 
-def _environment(conditions: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[Verdict]:
+def _environment(conditions: Conditions, environment: Environment) -> Iterator[Verdict]:
     packages = environment.get("packages") or {}
     for name, specifier in conditions.get("packages", {}).items():
         yield _version(name, specifier, packages.get(name))
@@ -79,7 +95,7 @@ def _version(name: str, specifier: str, version: str | None) -> Verdict:
     return Verdict(asks, f"{name} {version}", holds)
 
 
-def _parameters(wanted: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[Verdict]:
+def _parameters(wanted: Mapping[str, Value], settings: Configuration) -> Iterator[Verdict]:
     for name, value in wanted.items():
         asks = f"{name} {value}" if is_comparison(value) else f"{name}={value}"
         if name not in settings:

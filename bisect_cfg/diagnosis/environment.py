@@ -14,9 +14,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.diagnosis import _machine, _packages
+from bisect_cfg.diagnosis._types import Environment, Gpu, Json
 
 VARIABLES = _machine.VARIABLES
 parse_gpus = _machine.parse_gpus
@@ -28,7 +28,7 @@ IMPORT_PATIENCE = 180.0
 """Seconds for torch to be imported; from a cold network disk that takes minutes."""
 
 
-def fingerprint(python: str | None = None) -> dict[str, Any]:
+def fingerprint(python: str | None = None) -> Environment:
     """What a training process started here would find.
 
     Args:
@@ -50,7 +50,7 @@ def packages_of(python: str) -> dict[str, str]:
     return found["packages"]
 
 
-def loaded_cublas(python: str | None = None) -> dict[str, Any] | None:
+def loaded_cublas(python: str | None = None) -> dict[str, str | None] | None:
     """The cuBLAS that torch really loads (`path`, `version`), asked of a process that imports torch.
 
     Args:
@@ -65,7 +65,7 @@ def loaded_cublas(python: str | None = None) -> dict[str, Any] | None:
         return None
 
 
-def with_loaded_cublas(environment: Mapping[str, Any], loaded: Mapping[str, Any] | None) -> dict[str, Any]:
+def with_loaded_cublas(environment: Environment, loaded: Mapping[str, str | None] | None) -> Environment:
     """The fingerprint with `loaded_from` and `loaded_version` in its `cublas`.
 
     The wheel's own version, which has a fourth number, is kept as the loaded one where the library lies inside it.
@@ -79,7 +79,7 @@ def with_loaded_cublas(environment: Mapping[str, Any], loaded: Mapping[str, Any]
     return result
 
 
-def describe(environment: dict[str, Any]) -> str:
+def describe(environment: Environment) -> str:
     """The fingerprint in one line for people: what a bug report would be asked for first."""
     parts = [f"Python {environment.get('python', '?')}"]
     packages = environment.get("packages") or {}
@@ -98,19 +98,19 @@ def describe(environment: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _gpu(gpu: Mapping[str, Any]) -> str:
+def _gpu(gpu: Gpu) -> str:
     memory = gpu.get("memory_mb")
     return f"{gpu['name']} ({memory / 1024:.0f} GiB)" if memory else str(gpu["name"])
 
 
-def _ask(python: str) -> dict[str, Any]:
+def _ask(python: str) -> Environment:
     try:
         return _run(python, Path(_packages.__file__), PATIENCE)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         return {"executable": python, "packages": {}, "error": f"{python} could not be asked: {error}"}
 
 
-def _run(python: str, path: Path, patience: float) -> Any:
+def _run(python: str, path: Path, patience: float) -> Json:
     """What a file of ours prints in another interpreter; its source is handed over, nothing is put on its path."""
     source = path.read_text(encoding="utf-8")
     answer = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=patience, check=True)

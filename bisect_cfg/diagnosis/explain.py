@@ -18,13 +18,15 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis import _errors, _logs, _silence, _versions, signature
 from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._quoted import quotes
 from bisect_cfg.diagnosis._text import clean
+from bisect_cfg.diagnosis._types import Environment
 from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
 from bisect_cfg.diagnosis.conditions import judge
 from bisect_cfg.diagnosis.knowledge import Clue, Entry, load
@@ -62,7 +64,8 @@ PARAGRAPHS = 40
 """Errors whose lines are read as one text, to find what is wrapped."""
 
 _OF_A_DATA_SET = re.compile(
-    rb'"(?:prompt|completion|response|question|answer|messages|instruction|conversations|solution)": ?["\[](?!.*"(?:level|levelname|severity)":)'
+    rb'"(?:prompt|completion|response|question|answer|messages|instruction|conversations|solution)": ?["\[]'
+    rb'(?!.*"(?:level|levelname|severity)":)'
 )
 """A row of a data set or a completion that was kept, and not a logger's line in JSON."""
 
@@ -122,7 +125,7 @@ class Explanation:
     last: Line | None = None
     seen: tuple[Match, ...] = ()
     rows: int = 0
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: Environment = field(default_factory=dict)
     advice: Advice | None = None
 
     @property
@@ -141,8 +144,8 @@ class Explanation:
 def explain(
     stream: BinaryIO,
     *,
-    environment: Mapping[str, Any] | None = None,
-    configuration: Mapping[str, Any] | None = None,
+    environment: Environment | None = None,
+    configuration: Configuration | None = None,
     failure: signature.Signature | None = None,
     entries: Sequence[Entry] | None = None,
 ) -> Explanation:
@@ -161,7 +164,7 @@ def explain(
     return combine([reading], environment=environment, configuration=configuration, failure=failure)
 
 
-def explain_text(text: str, **options: Any) -> Explanation:
+def explain_text(text: str, **options: object) -> Explanation:
     """`explain` for a text in memory: the last lines of a trial, an exception's message."""
     return explain(io.BytesIO(text.encode("utf-8", "replace")), **options)
 
@@ -214,8 +217,8 @@ def explain_command(*paths: str, as_json: bool = False) -> int:
 def combine(
     readings: Sequence[Reading],
     *,
-    environment: Mapping[str, Any] | None = None,
-    configuration: Mapping[str, Any] | None = None,
+    environment: Environment | None = None,
+    configuration: Configuration | None = None,
     failure: signature.Signature | None = None,
 ) -> Explanation:
     """Explains what one or several files of the same run say together."""
@@ -244,6 +247,11 @@ def combine(
         if judged is None:
             continue
         match, any_lines, by_line = judged
+        if not errors and by_line and any_lines and all(map(_quoted_in_prose, any_lines)):
+            continue  # somebody tells of an error
+        if of_cause and _killed_after(entry, found, cause):
+            aside.append(match)  # what is left of a run that has failed is ended by whoever started it
+            continue
         bonus = 0
         if own and any(line.file == own[0] and own[1] <= line.number <= own[2] for line in any_lines):
             bonus = FOR_CAUSE
@@ -321,7 +329,7 @@ class Reading:
         self._evidence: dict[str, list[Line]] = {}
         self._hits: dict[str, int] = {}  # in this block
         self._sample = b""  # of a log that is large enough for a scan
-        self._scans: dict[Any, _logs.Scan] = {}
+        self._scans: dict[tuple[frozenset[str], int, int, int], _logs.Scan] = {}
         self._all, self._keys = _prepared(tuple(entries))
         self._open = dict(self._all)
 
@@ -490,13 +498,29 @@ def _leads_to(line: Line, cause: _errors.Error | None, by_error: Mapping[int, Re
     return 0 < cause.line - line.number <= (OF_TRACEBACK if cause.traced else BEFORE)
 
 
+def _killed_after(entry: Entry, found: Mapping[Clue, list[Line]], cause: _errors.Error | None) -> bool:
+    """Whether an entry rests on a signal alone that others send, and it came after the error."""
+    present = [clue for clue in entry.any if clue in found]
+    return cause is not None and all(
+        clue.kind == "signal"
+        and clue.value in signature.SENT_BY_OTHERS
+        and all(line.number > cause.line for line in found[clue])
+        for clue in present
+    )
+
+
+def _quoted_in_prose(line: Line) -> bool:
+    """Whether all a line says of an error stands in quotation marks, after a blank: a sentence about it."""
+    return bool(re.search(r'(?:^|[\s(])["“„][^"”“]{8,}["”“]', line.text)) and not line.text.startswith(("{", "["))
+
+
 def _of_metrics(entry: Entry, found: Mapping[Clue, list[Line]]) -> bool:
     return any(clue.kind == "metric" and clue in found for clue in entry.any)
 
 
-def _told(readings: Sequence[Reading]) -> dict[str, Any]:
+def _told(readings: Sequence[Reading]) -> Environment:
     """What the files say about where they ran."""
-    told: dict[str, Any] = {}
+    told: Environment = {}
     for reading in readings:
         text = reading.head if reading.head.endswith(reading.tail) else reading.head + b"\n" + reading.tail
         for name, value in _versions.environment_of(text.decode("utf-8", "replace")).items():
@@ -535,8 +559,8 @@ def _match(
     entry: Entry,
     found: Mapping[Clue, list[Line]],
     survived: set[Clue],
-    environment: Mapping[str, Any] | None,
-    configuration: Mapping[str, Any] | None,
+    environment: Environment | None,
+    configuration: Configuration | None,
 ) -> tuple[Match, list[Line], bool] | None:
     """The match, the lines of the clues it rests on, and whether it rests on lines alone."""
     present = [clue for clue in entry.any if clue in found and clue not in survived]
@@ -545,7 +569,8 @@ def _match(
         return None
     if any(clue in found for clue in entry.unless):
         return None
-    hints = [clue for clue in (*entry.hints, *entry.only_if) if clue in found]
+    # What a general entry needs before it may lead is no hint that it says more than a specific one.
+    hints = [clue for clue in (*entry.hints, *(() if entry.general else entry.only_if)) if clue in found]
     verdicts = judge(entry.conditions, environment, configuration)
     if any(verdict.holds is False for verdict in verdicts):
         return None
@@ -578,8 +603,8 @@ def _match(
 def _applies(
     entry: Entry,
     found: Mapping[Clue, list[Line]],
-    environment: Mapping[str, Any] | None,
-    configuration: Mapping[str, Any] | None,
+    environment: Environment | None,
+    configuration: Configuration | None,
 ) -> bool:
     """Whether something in sight says that this specific entry is meant: one of its `only_if`, or all its
     conditions."""

@@ -11,11 +11,12 @@ not name is not judged.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
+from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis import _version_pairs
+from bisect_cfg.diagnosis._types import Environment
 from bisect_cfg.diagnosis.conditions import judge
 from bisect_cfg.diagnosis.knowledge import load
 from bisect_cfg.parameters import every
@@ -46,7 +47,7 @@ DRIVERS = {13: 580, 12: 525, 11: 450}
 TRAINERS = ("trl", "verl", "openrlhf", "ms-swift", "unsloth")
 """Packages of which one trains with GRPO."""
 
-Settings = Mapping[str, Any]
+Settings = Configuration
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Finding:
     meaning: str = ""
 
 
-def check(environment: Mapping[str, Any], configuration: Mapping[str, Any] | None = None) -> list[Finding]:
+def check(environment: Environment, configuration: Configuration | None = None) -> list[Finding]:
     """All findings, the worst first.
 
     Args:
@@ -94,7 +95,7 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
-def _known(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _known(environment: Environment, settings: Settings) -> Iterator[Finding]:
     for entry in load():
         verdicts = judge(entry.conditions, environment, settings) if entry.doctor else []
         if verdicts and all(verdict.holds for verdict in verdicts):
@@ -103,20 +104,21 @@ def _known(environment: Mapping[str, Any], settings: Settings) -> Iterator[Findi
             yield Finding("problem", entry.title, why, cure, source, entry.id, entry.meaning)
 
 
-def _versions(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _versions(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """Packages that never work together."""
     for pair, found in _version_pairs.clashing(environment):
         yield Finding("problem", pair.title, found, pair.cure[0], pair.source, pair.id, pair.says)
 
 
-def _missing(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _missing(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """An environment that cannot train is not one that nothing is known against."""
     if not environment.get("python") or "error" in environment:
         return  # no whole fingerprint, so that what is absent may only not have been recorded
     packages = environment.get("packages") or {}
     if "torch" not in packages:
         yield Finding(
-            "problem", "torch is not installed in this environment", f"{environment.get('executable') or 'this interpreter'} has no torch",
+            "problem", "torch is not installed in this environment",
+            f"{environment.get('executable') or 'this interpreter'} has no torch",
             "name the interpreter that trains: --python /path/to/python; or pip install torch there",
             "https://docs.pytorch.org/get-started/locally/",
         )  # fmt: skip
@@ -128,7 +130,7 @@ def _missing(environment: Mapping[str, Any], settings: Settings) -> Iterator[Fin
         )  # fmt: skip
 
 
-def _gpu_and_cuda(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _gpu_and_cuda(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """A wheel of torch holds code for some generations of GPUs."""
     cuda = _pair(environment.get("cuda"))
     for gpu in environment.get("gpus") or []:
@@ -138,39 +140,42 @@ def _gpu_and_cuda(environment: Mapping[str, Any], settings: Settings) -> Iterato
             return
         if new and cuda < BLACKWELL_CUDA:
             yield Finding(
-                "problem", "This torch has no code for this GPU", f"{gpu['name']}, torch built for CUDA {environment['cuda']}",
+                "problem", "This torch has no code for this GPU",
+                f"{gpu['name']}, torch built for CUDA {environment['cuda']}",
                 "torch 2.7 or newer built for CUDA 12.8: pip install -U torch --index-url https://download.pytorch.org/whl/cu128",
                 "https://github.com/pytorch/pytorch/issues/167244",
             )  # fmt: skip
             return
         if capability is not None and capability < (7, 5) and cuda >= VOLTA_END:
             yield Finding(
-                "problem", "This torch has no code for this GPU any more", f"{gpu['name']}, torch built for CUDA {environment['cuda']}",
+                "problem", "This torch has no code for this GPU any more",
+                f"{gpu['name']}, torch built for CUDA {environment['cuda']}",
                 "a torch built for CUDA 12: pip install torch --index-url https://download.pytorch.org/whl/cu126",
                 "https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/index.html",
             )  # fmt: skip
             return
 
 
-def _driver(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _driver(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """The driver must know the CUDA that torch brings."""
     cuda, driver = _pair(environment.get("cuda")), _pair(environment.get("driver"))
     needed = DRIVERS.get(cuda[0]) if cuda else None
     if cuda and driver and needed and driver[0] < needed:
         yield Finding(
             "problem", "The NVIDIA driver is too old for this torch",
-            f"driver {environment['driver']}, torch built for CUDA {environment['cuda']}, which needs {needed} or newer",
+            f"driver {environment['driver']}, torch built for CUDA {environment['cuda']}, "
+            f"which needs {needed} or newer",
             f"update the driver to {needed} or newer, or install a torch built for an older CUDA",
             "https://docs.nvidia.com/deploy/cuda-compatibility/",
         )  # fmt: skip
 
 
-def _pair(version: Any) -> tuple[int, int] | None:
+def _pair(version: object) -> tuple[int, int] | None:
     found = re.match(r"(\d+)(?:\.(\d+))?", str(version or ""))
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
-def _groups(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _groups(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """A generation batch must hold whole groups of completions."""
     generations, batch = settings.get("num_generations"), settings.get("per_device_train_batch_size")
     if not isinstance(generations, int) or not isinstance(batch, int):
@@ -200,7 +205,7 @@ def _groups(environment: Mapping[str, Any], settings: Settings) -> Iterator[Find
         )  # fmt: skip
 
 
-def _launch(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _launch(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """Plain python with several visible GPUs ends in nn.DataParallel."""
     visible = (environment.get("variables") or {}).get("CUDA_VISIBLE_DEVICES")
     gpus = len(environment.get("gpus") or [])
@@ -213,7 +218,7 @@ def _launch(environment: Mapping[str, Any], settings: Settings) -> Iterator[Find
         )  # fmt: skip
 
 
-def _fsdp(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _fsdp(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """TRL before 0.18.0 leaves the reference model on the CPU; FSDP may be accelerate's or the Trainer's."""
     variables = environment.get("variables") or {}
     accelerate = str(variables.get("ACCELERATE_USE_FSDP")).lower() in ("1", "true")
@@ -226,7 +231,7 @@ def _fsdp(environment: Mapping[str, Any], settings: Settings) -> Iterator[Findin
         )  # fmt: skip
 
 
-def _ranks(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _ranks(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """NCCL refuses two ranks on one GPU; a configuration for eight GPUs is often started on two."""
     ranks, gpus = environment.get("local_ranks"), len(environment.get("gpus") or [])
     if ranks and gpus and ranks > gpus:
@@ -237,7 +242,7 @@ def _ranks(environment: Mapping[str, Any], settings: Settings) -> Iterator[Findi
         )  # fmt: skip
 
 
-def _other_cublas(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _other_cublas(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """LD_LIBRARY_PATH goes before the wheel's own folder, and the two versions do not mix."""
     cublas = environment.get("cublas") or {}
     shadow, loaded = cublas.get("shadowed_by"), cublas.get("loaded_from")
@@ -251,7 +256,7 @@ def _other_cublas(environment: Mapping[str, Any], settings: Settings) -> Iterato
         )  # fmt: skip
 
 
-def _old_gpu(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _old_gpu(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """bfloat16 needs compute capability 8.0."""
     for gpu in environment.get("gpus") or []:
         capability = re.match(r"\d+", str(gpu.get("compute_capability")))
@@ -264,7 +269,7 @@ def _old_gpu(environment: Mapping[str, Any], settings: Settings) -> Iterator[Fin
             return
 
 
-def _clipping(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _clipping(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """0 and below switch clipping off without a word."""
     norm = _number(settings.get("max_grad_norm"))
     if norm is not None and norm <= 0:
@@ -274,7 +279,7 @@ def _clipping(environment: Mapping[str, Any], settings: Settings) -> Iterator[Fi
         )  # fmt: skip
 
 
-def _learning_rate(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _learning_rate(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """Above what anybody has published."""
     rate = _number(settings.get("learning_rate"))
     adapter = bool(settings.get("use_peft")) or any(name.startswith("peft.") for name in settings)
@@ -290,7 +295,7 @@ def _learning_rate(environment: Mapping[str, Any], settings: Settings) -> Iterat
     )
 
 
-def _swallowed(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _swallowed(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """An update smaller than half of bfloat16's last place leaves the weight as it was, and no log shows it."""
     rate, optimizer = _number(settings.get("learning_rate")), str(settings.get("optim", ""))
     adapter = bool(settings.get("use_peft")) or any(name.startswith("peft.") for name in settings)
@@ -304,7 +309,7 @@ def _swallowed(environment: Mapping[str, Any], settings: Settings) -> Iterator[F
         )  # fmt: skip
 
 
-def _precision(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _precision(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """fp16 and bf16 exclude each other."""
     if settings.get("fp16") is True and settings.get("bf16") is True:
         yield Finding(
@@ -313,7 +318,7 @@ def _precision(environment: Mapping[str, Any], settings: Settings) -> Iterator[F
         )  # fmt: skip
 
 
-def _hidden_nan(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _hidden_nan(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """The Trainer prints an average in place of a NaN loss."""
     if settings.get("logging_nan_inf_filter") is True:
         yield Finding(
@@ -322,7 +327,7 @@ def _hidden_nan(environment: Mapping[str, Any], settings: Settings) -> Iterator[
         )  # fmt: skip
 
 
-def _removed(environment: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+def _removed(environment: Environment, settings: Settings) -> Iterator[Finding]:
     """Settings that the installed version no longer has."""
     for name, known in every().items():
         if settings.get(name) is None or not known.instead:
@@ -332,7 +337,7 @@ def _removed(environment: Mapping[str, Any], settings: Settings) -> Iterator[Fin
             yield Finding("problem", f"{name} is gone", f"{package} {version}", known.instead, "measured")
 
 
-RULES: tuple[Callable[[Mapping[str, Any], Settings], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[Environment, Settings], Iterator[Finding]], ...] = (
     _missing,
     _versions,
     _gpu_and_cuda,
@@ -353,7 +358,7 @@ RULES: tuple[Callable[[Mapping[str, Any], Settings], Iterator[Finding]], ...] = 
 """Every rule takes the environment and the settings, and yields what it finds."""
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     try:
         return None if value is None or isinstance(value, bool) else float(value)
     except (TypeError, ValueError):

@@ -11,9 +11,9 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.diagnosis import _gpu_probes
+from bisect_cfg.diagnosis._types import Json
 from bisect_cfg.diagnosis.findings import Finding
 
 PATIENCE = 600.0
@@ -23,7 +23,7 @@ _H20 = "https://github.com/vllm-project/vllm/issues/2798"
 _COPY = "https://github.com/tloen/alpaca-lora/issues/300"
 
 
-def probe(python: str | None = None) -> list[dict[str, Any]]:
+def probe(python: str | None = None) -> list[dict[str, Json]]:
     """Run the probes in the interpreter that trains.
 
     Returns:
@@ -46,7 +46,7 @@ def probe(python: str | None = None) -> list[dict[str, Any]]:
     return results
 
 
-def findings(results: Iterable[Mapping[str, Any]]) -> list[Finding]:
+def findings(results: Iterable[Mapping[str, Json]]) -> list[Finding]:
     """What the probes that went wrong mean."""
     found = []
     for result in results:

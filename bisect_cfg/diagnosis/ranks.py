@@ -8,11 +8,9 @@ after the start.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from bisect_cfg.diagnosis._types import Environment
 from bisect_cfg.diagnosis.findings import Finding
-
-Environment = Mapping[str, Any]
 
 LIBRARIES = (
     "torch",
@@ -81,7 +79,7 @@ def missing(world_size: int, environments: Sequence[Environment]) -> list[Findin
 
 def where(environments: Sequence[Environment]) -> str:
     """``node1 (ranks 0-3), node2 (rank 4)``."""
-    hosts: dict[str, list[Any]] = {}
+    hosts: dict[str, list[object]] = {}
     for environment in environments:
         hosts.setdefault(str(environment.get("host", "this machine")), []).append(environment.get("rank"))
     parts = []

@@ -22,10 +22,11 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from bisect_cfg.diagnosis import _logs
 from bisect_cfg.diagnosis._text import normalise
+from bisect_cfg.diagnosis._types import Json
 
 __all__ = ["Signature", "from_exception", "from_exit", "from_log", "is_sampling_error", "normalise"]
 
@@ -123,7 +124,7 @@ class Signature:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Signature:
+    def from_json(cls, data: dict[str, Json]) -> Signature:
         """The inverse of `to_json`; unknown keys of later versions are left out."""
         return cls(**{name: str(data.get(name, "")) for name in ("kind", "name", "message", "where")})
 

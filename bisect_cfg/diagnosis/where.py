@@ -1,7 +1,7 @@
 """Where a failure happens: from what the instruments of one run saw to a step, a module, an operation and a line.
 
-Pure: the run itself is `bisect_cfg.phases.locate`, the instruments are `bisect_cfg.probe.instruments`. What is taken for the
-place depends on the failure:
+Pure: the run itself is `bisect_cfg.phases.locate`, the instruments are `bisect_cfg.probe.instruments`. What is taken
+for the place depends on the failure:
 
 - weights that are not finite: the first operation that made NaN out of finite numbers. An infinity alone is often
   meant, or harmless, so it counts only where no NaN follows;
@@ -15,8 +15,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from bisect_cfg.diagnosis._types import Json
 from bisect_cfg.diagnosis.stacks import stack_frames
 from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation, Operation, Overflow, Raised, Update
 
@@ -81,7 +81,7 @@ class Where:
     def __bool__(self) -> bool:
         return bool(self.module or self.operation or self.line or self.native)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """For result.json."""
         return asdict(self)
 
@@ -96,7 +96,7 @@ class Place:
     seconds: float
     note: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """The `where` block of result.json."""
         return {
             **self.where.to_json(),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import pydoc_data.topics
 from pathlib import Path
 
 import pytest
 
+from bisect_cfg.diagnosis._anchors import literals
 from bisect_cfg.diagnosis.conditions import judge
 from bisect_cfg.diagnosis.explain import explain_text
 from bisect_cfg.diagnosis.knowledge import Entry, KnowledgeError, check, load
@@ -40,6 +42,13 @@ def test_entry_says_what_to_do(entry: Entry) -> None:
     assert entry.trigger and entry.root_cause and entry.cures
     assert all(len(text) < 400 for text in (*entry.cures, *entry.not_helping))
     assert "placeholder" not in str(dataclasses.asdict(entry))
+
+
+def test_no_clue_makes_the_scan_stop_everywhere() -> None:
+    prose = "\n".join(pydoc_data.topics.topics.values())
+    patterns = {clue.value for entry in ENTRIES for clue in entry.clues if clue.kind == "line"}
+    common = [one for one in patterns if min(map(prose.count, literals(one))) > 100]
+    assert not common, "each match has only words that prose is full of; a log of prose is read word by word"
 
 
 @pytest.mark.parametrize(

@@ -535,5 +535,6 @@ def owner_of(name: str) -> str:
 
 def or_update(package: str) -> tuple[str, ...]:
     return (
-        f"if that is not it: a newer {called(package)} ({how_to_install(package)}), since it does not say what it lacks",
+        f"if that is not it: a newer {called(package)} ({how_to_install(package)}), since it does not say "
+        "what it lacks",
     )

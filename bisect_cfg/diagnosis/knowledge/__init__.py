@@ -23,7 +23,7 @@ with a sample log, and the tests check that the sample leads to it. The fields:
     meaning         what happened
     trigger         which setting makes it happen;   root_cause: what is at fault
     cures           in the order to try them;        not_helping: what is often tried in vain
-                    (`{port|29500}` in them, in title or meaning is what a clue's group `(?P<port>...)` caught, or 29500)
+                    (`{port|29500}` in them, in title or meaning: what a clue's group `(?P<port>...)` caught, or 29500)
     bisect          settings worth varying, if the cures do not settle it
     sources         `owner/repository#number` on GitHub, or an address; "measured" for what was reproduced
                     with tiny models on a CPU (torch 2.13, transformers 5.23, trl 1.16)
@@ -43,11 +43,12 @@ import re
 import signal
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.diagnosis import _version_pairs
 from bisect_cfg.diagnosis._anchors import literals
 from bisect_cfg.diagnosis._metrics import FACTS
+from bisect_cfg.diagnosis._types import Json
+from bisect_cfg.diagnosis.conditions import Conditions
 
 FOLDER = Path(__file__).parent
 CONDITIONS = {"packages": dict, "gpu": str, "cuda": str, "cublas": str, "parameters": dict, "launcher": str}
@@ -92,7 +93,7 @@ class Entry:
     general: bool = False
     aftermath: bool = False
     doctor: bool = False
-    conditions: dict[str, Any] = field(default_factory=dict, hash=False)
+    conditions: Conditions = field(default_factory=dict, hash=False)
     trigger: str = ""
     root_cause: str = ""
     not_helping: tuple[str, ...] = ()
@@ -114,7 +115,7 @@ def load(folder: Path = FOLDER) -> tuple[Entry, ...]:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where libyaml is there
     entries: dict[str, Entry] = {}
-    tables: list[tuple[str, Any]] = []
+    tables: list[tuple[str, Json]] = []
     for path in sorted(folder.glob("*.yaml")):
         try:
             tables.append((path.name, yaml.load(path.read_text(encoding="utf-8"), Loader=loader)))
@@ -133,7 +134,7 @@ def load(folder: Path = FOLDER) -> tuple[Entry, ...]:
     return tuple(entries.values())
 
 
-def check(data: Any, place: str) -> Entry:
+def check(data: Json, place: str) -> Entry:
     """An entry from what the YAML file says, or a `KnowledgeError` that names the place."""
     if not isinstance(data, dict):
         raise KnowledgeError(f"{place}: a mapping is expected, not {type(data).__name__}")
@@ -153,7 +154,7 @@ def check(data: Any, place: str) -> Entry:
             raise KnowledgeError(f"{place}: {name!r} must be a list")
     if not re.fullmatch(r"[a-z0-9-]+", data["id"]):
         raise KnowledgeError(f"{place}: an id has lower case letters, digits and hyphens only")
-    values: dict[str, Any] = {name: data[name].strip() for name in _TEXTS if name in data}
+    values: dict[str, object] = {name: data[name].strip() for name in _TEXTS if name in data}
     values |= {name: tuple(data[name]) for name in ("cures", "not_helping", "bisect") if name in data}
     for name in _CLUES:
         values[name] = tuple(_clue(one, f"{place}, {name}") for one in data.get(name, []))
@@ -171,7 +172,7 @@ def check(data: Any, place: str) -> Entry:
     return Entry(**values)
 
 
-def _clue(data: Any, place: str) -> Clue:
+def _clue(data: Json, place: str) -> Clue:
     if isinstance(data, str):
         try:
             literals(data)  # parses it, which shows what is wrong with it; it is compiled where it is looked for
@@ -190,7 +191,7 @@ def _clue(data: Any, place: str) -> Clue:
     )
 
 
-def _source(data: Any, place: str) -> str:
+def _source(data: Json, place: str) -> str:
     found = _SOURCE.match(str(data))
     if found:  # GitHub sends /issues/ on to /pull/ where the number is a pull request
         return f"https://github.com/{found['repository']}/issues/{found['number']}"
@@ -199,7 +200,7 @@ def _source(data: Any, place: str) -> str:
     raise KnowledgeError(f"{place}: source {data!r} is no owner/repository#number, no https address")
 
 
-def _conditions(data: Any, place: str) -> dict[str, Any]:
+def _conditions(data: Json, place: str) -> Conditions:
     if not isinstance(data, dict):
         raise KnowledgeError(f"{place}: 'conditions' must be a mapping")
     from packaging.specifiers import InvalidSpecifier, SpecifierSet

@@ -1,0 +1,122 @@
+"""Runs that stand still, and texts that are no logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from bisect_cfg.diagnosis._quoted import quotes
+from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_text
+
+STARTED = "2025-03-02 10:11:10 ***** Running training *****\n2025-03-02 10:11:12 step 4/500\n"
+WAITS = """^CTraceback (most recent call last):
+  File "/w/c10d.py", line 300, in wait
+    work.wait()
+KeyboardInterrupt
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "entry"),
+    [
+        ("# 12:40 still nothing\n", "stuck"),
+        ("# 卡在这里两个小时不动了\n", "stuck"),
+        ("".join(f"[watch 1{hour}:00] step 4/500, util 100%\n" for hour in (1, 2, 3)), "stuck"),
+        ("slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2025-03-02T14:00:00 DUE TO TIME LIMIT ***\n", "stuck"),
+        (WAITS, "stuck"),
+        ("INFO 03-02 10:11:14 [x.py:264] Successfully reset prefix cache\n# hangs here\n", "stuck-in-generation"),
+    ],
+)
+def test_a_silence_is_told_by_what_comes_after_it(end: str, entry: str) -> None:
+    found = explain_text(STARTED + end)
+    assert [match.entry.id for match in found.matches][:1] == [entry]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        "2025-03-02 12:40:00 step 5/500\n",  # a slow step
+        "2025-03-02 12:40:00 checkpoint saved\n",
+        "{'train_runtime': 9.1}\n# nothing more to do\n",
+        "slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2025-03-02T10:12:00 DUE TO TIME LIMIT ***\n",
+        "[rank0]:[W ProcessGroupNCCL.cpp:1] this can potentially cause a hang\n",
+        "# 12:40 still nothing\nRuntimeError: CUDA error: an illegal memory access was encountered\n",
+    ],
+)
+def test_what_is_no_silence(end: str) -> None:
+    assert not any(match.entry.id.startswith("stuck") for match in explain_text(STARTED + end).matches)
+
+
+def test_it_says_how_long_and_after_which_line() -> None:
+    said = str(explain_text(STARTED + "# 12:40 still nothing\n"))
+    assert "nothing for 2 h 28 min after it" in said and "step 4/500" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'import torch\n\ndef check(n):\n    if n < 2:\n        raise ValueError("CUDA out of memory")\n',
+        "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-lr: 1  # CUDA out of memory\n",
+        "a/b.py:3:    raise RuntimeError('CUDA error')\na/c.py:9:# No space left on device\nd.md:1:CUDA out "
+        "of memory\n",
+        "== test session starts ==\ntests/a.py::b XFAIL (CUDA out of memory)\n==== 3 passed, 1 xfailed in 8.2s ====\n",
+        "#!/bin/bash\n# after CUDA out of memory\nset -e\nfor i in 1 2; do\n  if python t.py; then exit 0; fi\ndone\n",
+        "name: x\njobs: y\nsteps: z\n# No space left on device\nrun: w\n",
+    ],
+)
+def test_texts_about_errors_are_no_logs(text: str) -> None:
+    assert quotes(text.encode(), whole=True)
+    assert explain_text(text).status == NO_FAILURE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "== test session starts ==\nE   RuntimeError: CUDA error: an illegal memory access\n=== 1 failed, 3 "
+        "passed in 8.2s ===\n",
+        "    Last State:     Terminated\n      Reason:       OOMKilled\n      Exit Code:    137\n",
+        "../aten/Indexing.cu:1289: indexSelectLargeIndex: block: [5,0,0] Assertion `srcIndex < n` failed.\n" * 9,
+        '[\n {\n  "loss": NaN\n }\n]\n',
+        "import torch\nTraceback (most recent call last):\nRuntimeError: CUDA error\n",
+        "- step: 1\n- step: 2\n",
+    ],
+)
+def test_logs_that_look_a_little_like_it(text: str) -> None:
+    assert not quotes(text.encode(), whole=True)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "trainer-0 | [rank0]: ", "10.0.0.4: [rank0]: ", "node2: ", "[swift-grpo-0] 09/11 11:06:51 ",
+        "[pod/trainer-0/pytorch] ", "Nov 20 03:11:02 gpu7 python3[4122]: ", "2025-05-07T08:01:28.903692502Z stderr F ",
+        "[1,mpirank:0,algo-1]<stderr>:", "(WorkerDict pid=12, ip=10.0.0.4) ", "[1,3]<stderr>:", "3: ",
+    ],
+)  # fmt: skip
+def test_an_error_is_found_behind_any_prefix(prefix: str) -> None:
+    lines = ["Traceback (most recent call last):", '  File "/w/t.py", line 3, in f', "RuntimeError: something new"]
+    found = explain_text("".join(f"{prefix}{line}\n" for line in lines))
+    assert found.error is not None and found.error.text == "RuntimeError: something new"
+
+
+def test_what_a_clue_catches_stands_in_the_answer() -> None:
+    missing = explain_text("ModuleNotFoundError: No module named 'math_verify'\n")
+    assert "python -m pip install math_verify" in str(missing)
+    taken = explain_text("OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 8123): in use\n")
+    assert "grep 8123" in str(taken)
+    assert "grep 29500" in str(explain_text("OSError: [Errno 98] Address already in use\n"))
+
+
+def test_the_version_that_is_behind_is_named() -> None:
+    frame = '  File "/opt/site-packages/{}", line 3, in f\n    call()\n'
+    log = "trl 0.14.0\ntransformers 4.53.2\nTraceback (most recent call last):\n" + frame.format("trl/trainer/x.py")
+    said = str(explain_text(log + "AttributeError: 'Engine' object has no attribute 'unheard'\n"))
+    assert "trl 0.14.0 (January 2025) is far behind transformers 4.53.2 (June 2025)" in " ".join(said.split())
+    near = str(explain_text(log.replace("0.14.0", "0.18.1") + "AttributeError: 'Engine' object has no attribute 'u'\n"))
+    assert "far behind" not in near
+
+
+def test_a_kill_after_an_exception_is_not_the_cause() -> None:
+    log = 'Traceback (most recent call last):\n  File "/w/t.py", line 3, in f\nRuntimeError: something new\nKilled\n'
+    assert explain_text(log).matches == ()
+    assert explain_text("Killed\n").matches[0].entry.id == "host-out-of-memory"
