@@ -41,7 +41,9 @@ OF_EACH_RUN = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTI
 
 _NOTICED = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|remote process exited|communicator was aborted"
-    r"|failed to (?:recv|send), got|Socket Timeout|recvValue failed|sendBytes failed|Connection refused"
+    r"|failed to (?:recv|send), got|Connection was likely closed|Socket Timeout|recvValue failed|sendBytes failed"
+    r"|Connection refused",
+    re.IGNORECASE,
 )
 """What a process says of another one that has gone (gloo, NCCL, c10d's store)."""
 
