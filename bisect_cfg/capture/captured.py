@@ -106,6 +106,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
     changed: dict[Key, list[str]] = {}
     begun: TrainBegin | None = None
     given: dict[str, str] = {}
+    world_size = 1
     for event in events:
         match event:
             case ConfigBuilt(kind=kind, index=index):
@@ -120,7 +121,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
             case Changed(kind=kind, index=index) if begun is None:
                 changed.setdefault((kind, index), []).append(event.name)
             case RankBegin():
-                given = event.given
+                given, world_size = event.given, event.world_size
             case TrainBegin():
                 begun = event
     candidates = [key for key in built if key[0] == "args"]
@@ -135,7 +136,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
         row = built[key]
         return Built(
             row.kind, row.index, row.cls, row.module, row.raw, row.defaults, row.types, resolved.get(key, {}),
-            tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others), told.world_size,
+            tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others), begun.world_size if begun is not None else world_size,
         )  # fmt: skip
 
     others = {}
