@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from bisect_cfg.configuration import Value
 
 PROCESSES = "launch.num_processes"
 """How many processes train together. The plain launch has one."""
@@ -38,7 +39,7 @@ class Asked:
     reason: str = ""
 
 
-def asked_of(given: Mapping[str, str], in_force: Mapping[str, Any]) -> list[Asked]:
+def asked_of(given: Mapping[str, str], in_force: Mapping[str, Value]) -> list[Asked]:
     """The settings of a launch that are not those of the plain one.
 
     Args:
@@ -61,7 +62,7 @@ def asked_of(given: Mapping[str, str], in_force: Mapping[str, Any]) -> list[Aske
     return found
 
 
-def variables_of(name: str, value: Any) -> dict[str, str | None]:
+def variables_of(name: str, value: Value) -> dict[str, str | None]:
     """The environment variables that give a setting of the launch a value; None unsets one."""
     if name == SHARDING:
         return {variable: "true" if kind == value else None for variable, kind in _SHARDING.items()}

@@ -12,7 +12,8 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping
-from typing import Any
+
+from bisect_cfg.configuration import Value
 
 _COMPARISON = re.compile(r"(<=|>=|==|!=|<|>)\s*(.+)")
 _OPERATORS = {
@@ -26,12 +27,12 @@ _OPERATORS = {
 _ON, _OFF = ("true", "yes", "on"), ("", "false", "none", "no", "off", "[]", "{}")
 
 
-def is_comparison(wanted: Any) -> bool:
+def is_comparison(wanted: Value) -> bool:
     """Whether a comparison of numbers is asked for."""
     return isinstance(wanted, str) and _COMPARISON.fullmatch(wanted) is not None
 
 
-def agrees(wanted: Any, actual: Any) -> bool | None:
+def agrees(wanted: Value, actual: Value) -> bool | None:
     """Whether a value is what is asked for; None if that cannot be said: a number is asked for, and it is none.
 
     Args:
@@ -55,7 +56,7 @@ def agrees(wanted: Any, actual: Any) -> bool | None:
     return numbers[0] == numbers[1] if None not in numbers else str(wanted).lower() == str(actual).lower()
 
 
-def is_on(value: Any) -> bool | None:
+def is_on(value: Value) -> bool | None:
     """Whether something is switched on; None for a value that is neither on nor off."""
     if isinstance(value, (bool, int, float)) or value is None:
         return bool(value)
@@ -65,7 +66,7 @@ def is_on(value: Any) -> bool | None:
     return True if text in _ON else False if text in _OFF else None
 
 
-def plain(value: Any) -> Any:
+def plain(value: Value) -> Value:
     """A value as people write it: a tagged or real torch dtype is its name."""
     if isinstance(value, Mapping) and "$dtype" in value:
         return value["$dtype"]
@@ -73,7 +74,7 @@ def plain(value: Any) -> Any:
     return text.removeprefix("torch.") if text.startswith("torch.") else value
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Value) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError):
