@@ -198,8 +198,11 @@ def _trusted_python(study: Path, command: JsonObject, python: str | None, trust:
 
 def shown(command: JsonObject) -> str:
     """A study's command as one would type it."""
-    words = [command["target"], *command["arguments"]]
-    if not is_launcher(command["target"]):
+    target = command["target"]
+    if Path(command["folder"], target).is_dir():
+        target = str(Path(target) / "train.py")
+    words = [target, *command["arguments"]]
+    if not is_launcher(target):
         words = [command["python"] or sys.executable, *words]
     return f"cd {shlex.quote(command['folder'])} && {shlex.join(words)}"
 

@@ -559,3 +559,12 @@ def test_a_death_before_training_is_no_step_and_its_sentence_ends_once(tool):
 def test_what_was_typed_wrong_is_said_in_one_line(tool, words, said):
     done = tool(*words)
     assert done.status == 2 and said in done.err and done.out == ""
+
+
+def test_what_a_study_runs_is_shown_as_one_would_type_it(tmp_path):
+    from bisect_cfg.api import shown
+
+    (tmp_path / "my study").mkdir()
+    command = {"folder": str(tmp_path), "target": "my study", "python": "/env/python", "arguments": ["--lr", "1"]}
+    assert shown(command) == f"cd {tmp_path} && /env/python 'my study/train.py' --lr 1"
+    assert shown({**command, "target": "a.py"}) == f"cd {tmp_path} && /env/python a.py --lr 1"

@@ -7,6 +7,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 from bisect_cfg.capture.script import Script
@@ -302,7 +303,7 @@ def warnings_of(answer: Answer) -> list[JsonObject]:
     found: dict[tuple[str, str], list[int]] = {}
     for row in answer.report.rows if answer.report is not None else ():
         if row["outcome"] == "pass":
-            for remark in _remarks(answer, row["number"]):
+            for remark in filter(attrgetter("kind"), _remarks(answer, row["number"])):
                 found.setdefault((remark.kind, remark.name), []).append(row["number"])
     return [
         {
@@ -315,8 +316,9 @@ def warnings_of(answer: Answer) -> list[JsonObject]:
 
 
 def _remarks(answer: Answer, number: int) -> list[Symptom]:
-    """The oddities of a trial as they were recorded."""
-    return [Symptom(**one) for one in answer.details.get(number, {}).get("remarks", ()) if isinstance(one, dict)]
+    """The oddities of a trial as they were recorded; a study of before has their texts alone."""
+    recorded = answer.details.get(number, {}).get("remarks", ())
+    return [Symptom(**one) if isinstance(one, dict) else Symptom("", "", 0, str(one)) for one in recorded]
 
 
 # ------------------------------------------------------------------------------------------------ commands by hand

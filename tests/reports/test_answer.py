@@ -90,6 +90,8 @@ def test_oddities_of_passing_trials_are_warned_of_once_a_metric(tmp_path):
         {"text": "steps became much slower in trials that passed nevertheless", "trials": [1]},
     ]
     assert as_result(answer, {})["trials"][1]["remarks"] == ["loss is inf at 1 of 10 steps", "step 4 took 9 s"]
+    old = made.answer(tmp_path, details={1: {"remarks": ["loss is inf at 1 of 10 steps"]}})
+    assert as_result(old, {})["trials"][1]["remarks"] == ["loss is inf at 1 of 10 steps"] and warnings_of(old) == []
 
 
 def test_commands_repeat_the_runs_that_prove_it(tmp_path, monkeypatch):
