@@ -30,12 +30,20 @@ from bisect_cfg.reports.recommendation import (
 from bisect_cfg.reports.report import Cause, Report, wilson
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
 from bisect_cfg.trials.health import Symptom
+from bisect_cfg.trials.ranks import DIFFERS
 from bisect_cfg.trials.runs import Run
 
 SCHEMA = 1
 """Version of result.json; raised when a key changes its meaning or goes away."""
 
 EXIT_STATUS = {"isolated": 0, "no_failure": 1, "baseline_fails": 1, "inconclusive": 3}
+
+ODDITIES = {
+    "non-finite": "{} was NaN or infinite",
+    "slow": "steps became much slower",
+    DIFFERS: "{} differed between the processes",
+}
+"""What was odd, by the kind of a remark, about the metric of that name."""
 
 OF_THE_ENVIRONMENT = ("packages", "gpu", "cuda", "cublas")
 """Conditions of a known issue that make it a problem of the environment, whatever setting triggers it."""
@@ -189,6 +197,7 @@ def failure_of(run: Run | None) -> JsonObject | None:
     if exception is not None and signature.kind != "signal":
         failure["exception"] = exception.type
     text = seen.message if seen.died is not None else seen.symptoms[0].text
+    text = text if seen.rank is None else f"rank {seen.rank}: {text}"
     text += f", then {seen.after}" if seen.after else f" in {seen.place}" if seen.place else ""
     return {**failure, "message": scrub(text), "where": signature.where, "step": seen.step, "signature": str(signature)}
 
@@ -307,8 +316,7 @@ def warnings_of(answer: Answer) -> list[JsonObject]:
                 found.setdefault((remark.kind, remark.name), []).append(row["number"])
     return [
         {
-            "text": f"{f'{name} was NaN or infinite' if kind == 'non-finite' else 'steps became much slower'} "
-            "in trials that passed nevertheless",
+            "text": f"{ODDITIES[kind].format(name)} in trials that passed nevertheless",
             "trials": numbers,
         }
         for (kind, name), numbers in found.items()

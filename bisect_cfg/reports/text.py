@@ -134,7 +134,8 @@ def failure(seen: Observation, step: int | None = None) -> str:
     kind, name = seen.failure.kind, seen.failure.name
     said = (seen.message if seen.died is not None else seen.symptoms[0].text).rstrip(".")
     step = seen.step if step is None else step
-    at = f" at step {step}" if step else " before the first step of training"
+    at = "" if seen.rank is None else f" on rank {seen.rank}"
+    at += f" at step {step}" if step else " before the first step of training"
     place = f", in {seen.place}" if seen.place else ""
     if kind == "signal":
         return f"dies with {name}{f' ({SIGNALS[name]})' if name in SIGNALS else ''}{at}{place}"

@@ -39,7 +39,7 @@ class Run:
     def failing(self) -> tuple[Path, Traces]:
         """Folder and traces of the process that its outcome is about."""
         several = {rank.number: rank for rank in ranks_of(self.traces)}
-        rank = several.get(self.seen.rank)
+        rank = several.get(self.seen.rank or 0)
         return (rank.folder, rank.traces) if rank is not None else (self.folder, self.traces)
 
 

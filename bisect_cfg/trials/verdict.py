@@ -54,7 +54,7 @@ class Observation:
         message: what it died of in its own words, on one line; "" if it did not die.
         place: where it was when it died or hung, ``function (file.py:27)``; "" if that is not known.
         after: of a run whose weights became NaN, the exception that ended it then.
-        rank: of several processes, the one that this is about.
+        rank: of several processes, the one that this is about; None where there is one.
         trained: whether training began at all.
         invalid: why the configuration could not be built, if that is what ended it.
         remarks: oddities that are no failure.
@@ -73,7 +73,7 @@ class Observation:
     training_seconds: float
     place: str = ""
     after: str = ""
-    rank: int = 0
+    rank: int | None = None
 
     @property
     def failure(self) -> Signature | None:
@@ -152,7 +152,7 @@ class _Death:
     message: str = ""
     place: str = ""
     after: str = ""
-    rank: int = 0
+    rank: int | None = None
 
 
 def _death_of_several(ranks: Sequence[Rank], log: Path, exit_code: int | None, hang: str | None) -> _Death:
@@ -160,7 +160,7 @@ def _death_of_several(ranks: Sequence[Rank], log: Path, exit_code: int | None, h
     if hang is not None:  # one does not come, the others wait for it
         blamed = next((rank for rank in ranks if rank.code is None and not rank.waits), ranks[0])
         place = innermost_frame(blamed.folder)
-        return _Death(Signature("hang"), f"rank {blamed.number}: {hang}", place, rank=blamed.number)
+        return _Death(Signature("hang"), hang, place, rank=blamed.number)
     if any(rank.message for rank in ranks):  # the log is of all of them: what another one died of stands in it
         log = Path(os.devnull)
     found: list[tuple[bool, _Death]] = []
@@ -170,8 +170,7 @@ def _death_of_several(ranks: Sequence[Rank], log: Path, exit_code: int | None, h
         begun, ended = rank.traces.event(TrainBegin), rank.traces.event(TrainEnd)
         death = _death(rank.traces, rank.folder, log, rank.code, None, bool(begun), ended)
         if death.signature is not None:
-            said = f"rank {rank.number}: {death.message}"
-            found.append((only_noticed(rank.code, rank.message), replace(death, message=said, rank=rank.number)))
+            found.append((only_noticed(rank.code, rank.message), replace(death, rank=rank.number)))
     if found:
         return min(found, key=lambda one: one[0])[1]
     if exit_code and not any(rank.traces.event(TrainEnd) for rank in ranks):

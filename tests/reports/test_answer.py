@@ -13,6 +13,7 @@ from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.reports.answer import as_result, commands, failure_of, warnings_of, write_answer
 from bisect_cfg.trials.health import Symptom
+from bisect_cfg.trials.ranks import DIFFERS
 
 
 def test_the_whole_of_it(tmp_path):
@@ -64,6 +65,11 @@ def test_a_failure_with_what_came_after_it(tmp_path):
     assert found["message"] == "NaN weights, then E: inf"
 
 
+def test_of_several_processes_the_one_that_failed_first_is_named(tmp_path):
+    found = failure_of(made.run(tmp_path, dataclasses.replace(made.DIED, rank=1)))
+    assert found["message"] == "rank 1: SIGFPE in step (train.py:9)"
+
+
 def test_a_death_before_training_has_step_0(tmp_path):
     seen = dataclasses.replace(made.DIED, died=Signature("exception", "E"), steps=0, trained=False, message="E: no")
     assert failure_of(made.run(tmp_path, seen))["step"] == 0
@@ -79,15 +85,17 @@ def test_oddities_of_passing_trials_are_warned_of_once_a_metric(tmp_path):
         return dataclasses.asdict(Symptom("non-finite", name, step, f"{name} is inf at 1 of 10 steps"))
 
     slow = dataclasses.asdict(Symptom("slow", "", 4, "step 4 took 9 s"))
+    unlike = dataclasses.asdict(Symptom(DIFFERS, "grad_norm", 4, "grad_norm differs between the processes"))
     details = {
         0: {"remarks": [odd("loss", 1)]},
         1: {"remarks": [odd("loss", 1), slow]},
-        3: {"remarks": [odd("loss", 2)]},
+        3: {"remarks": [odd("loss", 2), unlike]},
     }
     answer = made.answer(tmp_path, details=details)
     assert warnings_of(answer) == [
         {"text": "loss was NaN or infinite in trials that passed nevertheless", "trials": [1, 3]},
         {"text": "steps became much slower in trials that passed nevertheless", "trials": [1]},
+        {"text": "grad_norm differed between the processes in trials that passed nevertheless", "trials": [3]},
     ]
     assert as_result(answer, {})["trials"][1]["remarks"] == ["loss is inf at 1 of 10 steps", "step 4 took 9 s"]
     old = made.answer(tmp_path, details={1: {"remarks": ["loss is inf at 1 of 10 steps"]}})

@@ -40,6 +40,7 @@ WEIGHTS = "NaN or infinite weights (lm_head)"
         ),
         (died("hang", "", "no step for 20 s", place="f (a.py:3)"), "hangs at step 5: no step for 20 s, in f (a.py:3)"),
         (died("out-of-memory", "", "CUDA out of memory."), "runs out of memory at step 5: CUDA out of memory"),
+        (died("exception", "E", "E: no", rank=1), "dies on rank 1 at step 5 with E: no"),
         (died("exit", "3", "exit (3)"), "ends with exit status 3 at step 5"),
         (died("exit", "0", "..."), "ends in the middle of training at step 5"),
         (died("no-training", "", "...", trained=False), "ends before the first step of training"),
