@@ -34,11 +34,18 @@ TRAINING_FIXTURES = frozenset({"library", "warm", "real_tool", "bisected", "benc
 """Whatever starts a training needs one of these, or says so itself (`pytest.mark.training`)."""
 
 
+LONGEST = ("studies", "no_perturbation", "identity", "recommend", "resume", "hostile", "cli", "patience", "reaper")
+"""Files that are begun first (`test_*.py`, a minute and more of work each): a worker takes a file at a time, and a long
+one that is begun last would decide the end."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if TRAINING_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("training")
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem.removeprefix("test_"), len(order)))
 
 
 @pytest.fixture(scope="session")
@@ -111,8 +118,17 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTRL]:
 
 
 @pytest.fixture
-def tool(tmp_path: Path, library: Path) -> Iterator[Tool]:
-    """The command line in `tmp_path`, for scripts that use the stand-in library."""
+def tool(tmp_path: Path, library: Path) -> Iterator[ForkedTool]:
+    """The command line in `tmp_path`, for scripts that use the stand-in library, without the seconds of its imports."""
+    made = ForkedTool(tmp_path, library)
+    yield made
+    for process in made.left():
+        process.kill()
+
+
+@pytest.fixture
+def fresh_tool(tmp_path: Path, library: Path) -> Iterator[Tool]:
+    """As `tool`, each command in an interpreter of its own: where that is what is tested."""
     made = Tool(tmp_path, library)
     yield made
     for process in made.left():
@@ -121,17 +137,8 @@ def tool(tmp_path: Path, library: Path) -> Iterator[Tool]:
 
 @pytest.fixture
 def real_tool(tmp_path: Path) -> Iterator[Tool]:
-    """The command line in `tmp_path`, for scripts that use real TRL."""
+    """As `fresh_tool`, for scripts that use real TRL."""
     made = Tool(tmp_path, None)
-    yield made
-    for process in made.left():
-        process.kill()
-
-
-@pytest.fixture
-def forked(tmp_path: Path, library: Path) -> Iterator[ForkedTool]:
-    """As `tool`, without the seconds that its imports take."""
-    made = ForkedTool(tmp_path, library)
     yield made
     for process in made.left():
         process.kill()

@@ -31,12 +31,6 @@ FAILS = """
 """
 
 
-@pytest.fixture
-def tool(forked):  # noqa: F811
-    """Without the imports of each command: a process of its own it is all the same."""
-    return forked
-
-
 def script(folder: Path, text: str = FAILS, name: str = "train.py") -> Path:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)

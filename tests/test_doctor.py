@@ -267,23 +267,23 @@ def test_a_process_that_is_killed(tool, launcher):
 # ------------------------------------------------------------------------------------------------ GPUs
 
 
-def test_gpus_that_do_not_compute_what_they_should(tool):
-    machine = tool.folder / "h20"
+def test_gpus_that_do_not_compute_what_they_should(fresh_tool):
+    machine = fresh_tool.folder / "h20"
     (machine / "torch").mkdir(parents=True)
     (machine / "torch" / "__init__.py").write_text(textwrap.dedent(TORCH))
     package(machine, "torch", "2.5.1+cu121")
     package(machine, "nvidia_cublas_cu12", "12.1.3.1")
     (machine / "nvidia-smi").write_text(SMI)
     (machine / "nvidia-smi").chmod(0o755)
-    tool.environment["PATH"] = str(machine) + os.pathsep + tool.environment["PATH"]
-    tool.environment["PYTHONPATH"] = str(machine)
-    said = tool("doctor", "--json")
+    fresh_tool.environment["PATH"] = str(machine) + os.pathsep + fresh_tool.environment["PATH"]
+    fresh_tool.environment["PYTHONPATH"] = str(machine)
+    said = fresh_tool("doctor", "--json")
     assert ids(said) == ["h20-cublas-sigfpe", "gpu-sigfpe", "gpu-sigfpe", "gpu-copy"], said.all
     probes = {one["probe"]: one.get("signal") or one.get("error") for one in answer(said)["probes"]}
     assert len(probes) == 7 and sum(what is None for what in probes.values()) == 4
     assert probes["H20 product float16 (64,14688)x(14688,1536)"] == "SIGFPE"
     assert "not what was sent" in probes["copy cuda:1 to cuda:0"]
-    assert "GPU probes: 4 of 7 passed" in tool("doctor").out
+    assert "GPU probes: 4 of 7 passed" in fresh_tool("doctor").out
 
 
 # ------------------------------------------------------------------------------------------------ real libraries

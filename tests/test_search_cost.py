@@ -45,7 +45,9 @@ def test_the_public_class_and_the_search_alone_run_the_same_trials(study) -> Non
         "two overlapping pairs, n=19",
         "cause from the prior, n=19, risk",
     )
-    for case in (c for c in oracles.cases() if c.name in names or c.name.startswith("TRL")):
+    chosen = [case for case in oracles.cases() if case.name in names or case.name.startswith("TRL")]
+    assert len(chosen) > len(names)
+    for case in chosen:
         for number in range(1 if case.fixed else 3):
             one, other = oracles.Oracle(case.instance(number)), oracles.Oracle(case.instance(number))
             first = ours.by_class(case, one, ours.Setting(1))

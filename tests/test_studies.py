@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tools import ForkedTool
 
 from bisect_cfg.diagnosis.signature import Signature
 
@@ -41,6 +42,12 @@ def bisected(tmp_path_factory):
 def finished(request, bisected):
     """A finished bisection of one study."""
     return bisected(request.param)
+
+
+def forked(*arguments: object, folder: Path | None = None) -> None:
+    """Another command, in this or another folder, that ends well; its imports would take longer than it does."""
+    said = ForkedTool(folder or Path.cwd(), None)(*arguments, seconds=PATIENCE)
+    assert said.status == 0, said.all
 
 
 def read(folder: Path) -> dict:
@@ -162,9 +169,7 @@ def test_the_safe_configuration_passed_and_loads(finished):
 
 def all_remedies(folder: Path) -> dict:
     """The result once every known remedy was verified; by default that takes no longer than the isolation did."""
-    command = [sys.executable, "-m", "bisect_cfg", "recommend", str(folder), "--remedies", "6"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stdout + done.stderr
+    forked("recommend", folder, "--remedies", 6)
     return read(folder)
 
 
@@ -206,19 +211,7 @@ def test_the_recommended_learning_rate_trains_on(bisected):
     known = result["recommendation"]["ranges"]["learning_rate"]
     assert known["settled"] and known["not_from"] <= 1.5 * known["healthy_up_to"]
     steps = 10 * result["horizon"]
-    command = [
-        sys.executable,
-        "-m",
-        "bisect_cfg",
-        "recommend",
-        str(folder),
-        "--verify-steps",
-        str(steps),
-        "--verify-seeds",
-        "5",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stdout + done.stderr
+    forked("recommend", folder, "--verify-steps", steps, "--verify-seeds", 5)
     longer = read(folder)["recommendation"]
     assert longer["verified"] and longer["evidence"]["runs"] == 5 and longer["steps"] == steps
     assert longer["changes"]["learning_rate"]["to"] < known["healthy_up_to"]
@@ -234,9 +227,7 @@ def test_every_trial_keeps_what_is_to_be_watched(finished):
 def test_the_same_command_again_runs_nothing(finished):
     name, folder, _ = finished
     before = read(folder)
-    command = [sys.executable, "-m", "bisect_cfg", "bisect", str(STUDIES / name), "--study", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0
+    forked("bisect", STUDIES / name, "--study", folder)
     after = read(folder)
     assert [row["number"] for row in after["trials"]] == [row["number"] for row in before["trials"]]
     assert after["causes"] == before["causes"]
@@ -256,9 +247,7 @@ def test_where_the_librarys_default_is_itself_at_fault(tmp_path):
             shutil.copy(path, tmp_path)
     script = tmp_path / "train.py"
     script.write_text(script.read_text().replace("max_completion_length=200", "max_completion_length=12"))
-    command = [sys.executable, "-m", "bisect_cfg", "bisect", str(script), "--no-recommend", "--no-where"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    forked("bisect", script, "--no-recommend", "--no-where", folder=tmp_path)
     (folder,) = (tmp_path / "bisect-cfg-studies").iterdir()
     result = read(folder)
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16"]] and result["complete"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import importlib
 import os
 import signal
 import subprocess
@@ -12,8 +15,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 MARK = "BISECT_CFG_TEST"
 
@@ -77,44 +84,103 @@ class Tool:
         assert [process.cmdline() for process in self.left()] == []
 
 
+def recorded(address: str) -> dict[str, list[FrozenTrial]]:
+    """The studies of a storage, by name, and their trials. No connection is left: forked commands would inherit it."""
+    import optuna
+
+    storage = optuna.storages.RDBStorage(address)
+    try:
+        names = optuna.get_all_study_names(storage)
+        return {name: optuna.load_study(study_name=name, storage=storage).trials for name in names}
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+@functools.cache
+def import_what_commands_import() -> None:
+    """What commands import, in part only where they come to it, and read of files that never change."""
+    for name in (
+        "alembic.command", "alembic.script", "libcst.metadata", "optuna", "optuna.storages._rdb.storage", "rich.live",
+        "sqlalchemy.dialects.sqlite", "zoneinfo",
+        *(f"bisect_cfg.{room}" for room in ("api", "cli", "phases.script", "diagnosis.explain", "recommend.edits")),
+        *(f"bisect_cfg.{room}" for room in ("reports.answer", "reports.terminal", "search", "study.store")),
+    ):  # fmt: skip
+        importlib.import_module(name)
+    sys.modules["bisect_cfg.diagnosis.knowledge"].load()
+
+
+class Forked:
+    """A command that was forked from here, with what `subprocess.Popen` has of it."""
+
+    def __init__(self, run: Callable[[int, int], NoReturn]) -> None:
+        self._streams = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            run(*(stream.fileno() for stream in self._streams))
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = PATIENCE) -> tuple[str, str]:
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                os.killpg(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                raise AssertionError(f"no end within {timeout:.0f} s")
+            time.sleep(0.01)
+        texts = []
+        for stream in self._streams:
+            with stream:
+                stream.seek(0)
+                texts.append(stream.read().decode("utf-8", "replace"))
+        return texts[0], texts[1]
+
+
 class ForkedTool(Tool):
     """As `Tool`, forked from this process, which has imported what the command needs."""
 
-    def __call__(
-        self, *arguments: object, seconds: float = PATIENCE, prepare: Callable[[], None] | None = None, **streams: str
-    ) -> Said:
-        """Run a command to its end.
+    def start(self, *arguments: object, prepare: Callable[[], None] = lambda: None, **streams: str) -> Forked:
+        """Start a command.
 
         Args:
             arguments: of `bisect-cfg`.
-            seconds: until it counts as stuck.
             prepare: called in the child first, to set limits.
             streams: "stdout" or "stderr" -> path to write to in place of what is captured.
         """
-        import optuna  # noqa: F401
-        import sqlalchemy  # noqa: F401
+        import_what_commands_import()
+        return Forked(lambda out, err: self._become(list(map(str, arguments)), out, err, prepare, streams))
 
-        import bisect_cfg.api  # noqa: F401
+    def __call__(self, *arguments: object, seconds: float = PATIENCE, **options: Any) -> Said:
+        process = self.start(*arguments, **options)
+        out, err = process.communicate(seconds)
+        return Said(process.returncode, out, err)
 
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            pid = os.fork()
-            if pid == 0:
-                self._become(list(map(str, arguments)), out.fileno(), err.fileno(), prepare, streams)
-            status = self._wait(pid, seconds)
-            texts = []
-            for stream in (out, err):
-                stream.seek(0)
-                texts.append(stream.read().decode("utf-8", "replace"))
-        return Said(status, *texts)
-
-    def _become(self, arguments, out, err, prepare, streams) -> None:
+    def _become(
+        self, arguments: list[str], out: int, err: int, prepare: Callable[[], None], streams: dict[str, str]
+    ) -> NoReturn:
         status = 99
         try:
+            gc.freeze()  # what this process holds open is not the command's to close
             os.setsid()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.chdir(self.folder)
             os.environ.clear()
             os.environ.update(self.environment)
+            sys.path[:0] = [str(self.folder), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
             out = os.open(streams["stdout"], os.O_WRONLY) if "stdout" in streams else out
             err = os.open(streams["stderr"], os.O_WRONLY) if "stderr" in streams else err
             for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, err)):
@@ -123,9 +189,10 @@ class ForkedTool(Tool):
             sys.argv = ["bisect-cfg", *arguments]
             sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-            if prepare is not None:
-                prepare()
-            from bisect_cfg.cli import main
+            prepare()
+            from sqlalchemy import Engine
+
+            from bisect_cfg.entry import main
 
             try:
                 main()
@@ -133,16 +200,7 @@ class ForkedTool(Tool):
                 status = ended.code if isinstance(ended.code, int) else 98
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
+            for engine in [made for made in gc.get_objects() if isinstance(made, Engine)]:
+                engine.dispose()  # as the end of an interpreter would: SQLite takes its log into the database
         finally:
             os._exit(status)
-
-    def _wait(self, pid: int, seconds: float) -> int:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.01)
-        os.killpg(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise AssertionError(f"no end within {seconds:.0f} s")

@@ -77,82 +77,82 @@ def shell(tool: Tool, command: str, **options: object):
     (["--devices", "0,-1"], "'-1'"), (["--devices", "GPU"], "'GPU'"),
     (["--only", "bf16", "--except", "args.bf16"], "--only and --except both name bf16"),
 ])  # fmt: skip
-def test_before_the_first_run(forked, options, words):
-    write(forked.folder)
-    assert_told(forked("bisect", "train.py", "--study", "s", *options), words)
-    assert not (forked.folder / "s").exists()
+def test_before_the_first_run(tool, options, words):
+    write(tool.folder)
+    assert_told(tool("bisect", "train.py", "--study", "s", *options), words)
+    assert not (tool.folder / "s").exists()
 
 
 @pytest.mark.parametrize(("text", "words"), [
     ("learning_rate: 1.0e-6\nlearning_rate: 2.0e-6\n", "comes twice"), ("a: " + "[" * 3000, "not valid YAML"),
     ("a: \x00\n", "good.yaml"), ("a: !!binary aGk=\n", "bytes"), ("learning_rate: .nan\n", "NaN"),
 ])  # fmt: skip
-def test_good_files(forked, text, words):
-    write(forked.folder)
-    (forked.folder / "good.yaml").write_text(text)
-    assert_told(forked("bisect", ".", "--study", "s"), words)
+def test_good_files(tool, text, words):
+    write(tool.folder)
+    (tool.folder / "good.yaml").write_text(text)
+    assert_told(tool("bisect", ".", "--study", "s"), words)
 
 
-def test_date_in_a_good_file_is_its_text(forked):
-    write(forked.folder)
-    (forked.folder / "good.yaml").write_text("lr_scheduler_type: 2024-01-01\n")
-    said = forked("bisect", ".", "--study", "s", *QUICK)
+def test_date_in_a_good_file_is_its_text(tool):
+    write(tool.folder)
+    (tool.folder / "good.yaml").write_text("lr_scheduler_type: 2024-01-01\n")
+    said = tool("bisect", ".", "--study", "s", *QUICK)
     assert_told(said, "Cause  bf16", status=0)
-    trials = json.loads((forked.folder / "s/result.json").read_text())["trials"]
+    trials = json.loads((tool.folder / "s/result.json").read_text())["trials"]
     assert "2024-01-01" in [trial["values"]["lr_scheduler_type"] for trial in trials]
 
 
-def test_names_with_and_without_args(forked):
-    write(forked.folder)
-    assert_told(forked("bisect", "train.py", "--only", "args.bf16", *QUICK), "1 setting differs", status=0)
+def test_names_with_and_without_args(tool):
+    write(tool.folder)
+    assert_told(tool("bisect", "train.py", "--only", "args.bf16", *QUICK), "1 setting differs", status=0)
 
 
 @pytest.mark.parametrize(("options", "words"), [
     (["--except", "bf16", "--except", "learning_rate"], "--except leaves nothing to vary"),
     (["--only", "model_init_kwargs.a", "--except", "model_init_kwargs"], "--only and --except leave nothing to vary"),
 ])  # fmt: skip
-def test_options_that_leave_nothing_to_vary(forked, options, words):
+def test_options_that_leave_nothing_to_vary(tool, options, words):
     write(
-        forked.folder,
+        tool.folder,
         SCRIPT if "bf16" in options else SCRIPT.replace("bf16=True", "bf16=True, model_init_kwargs={'a': 1}"),
     )
-    assert_told(forked("bisect", "train.py", *options, *QUICK), words)
+    assert_told(tool("bisect", "train.py", *options, *QUICK), words)
 
 
-def test_devices_by_their_names(forked):
-    write(forked.folder)
+def test_devices_by_their_names(tool):
+    write(tool.folder)
     options = ("--devices", "0,GPU-5f6c,MIG-GPU-1/2/3", "--only", "bf61")  # what comes next is complained of
-    assert_told(forked("bisect", "train.py", *options), "Did you mean bf16?")
+    assert_told(tool("bisect", "train.py", *options), "Did you mean bf16?")
 
 
-def test_a_folder_of_other_things_with_links_in_it(forked):
-    write(forked.folder)
-    (forked.folder / "etc/trials").mkdir(parents=True)
-    (forked.folder / "etc/localtime").symlink_to("nowhere")
-    assert_told(forked("bisect", "train.py", "--study", "etc"), "etc is not empty and holds no study")
-    (forked.folder / "etc/localtime").unlink()
-    (forked.folder / "etc/trials/link").symlink_to("nowhere")
-    (forked.folder / "etc/hosts").write_text("")
-    assert_told(forked("bisect", "train.py", "--study", "etc"), "etc is not empty and holds no study")
+def test_a_folder_of_other_things_with_links_in_it(tool):
+    write(tool.folder)
+    (tool.folder / "etc/trials").mkdir(parents=True)
+    (tool.folder / "etc/localtime").symlink_to("nowhere")
+    assert_told(tool("bisect", "train.py", "--study", "etc"), "etc is not empty and holds no study")
+    (tool.folder / "etc/localtime").unlink()
+    (tool.folder / "etc/trials/link").symlink_to("nowhere")
+    (tool.folder / "etc/hosts").write_text("")
+    assert_told(tool("bisect", "train.py", "--study", "etc"), "etc is not empty and holds no study")
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_max_trials_counts_the_first_runs(forked, most):
-    write(forked.folder)
-    said = forked("bisect", "train.py", "--study", "s", "--max-trials", most)
+def test_max_trials_counts_the_first_runs(tool, most):
+    write(tool.folder)
+    said = tool("bisect", "train.py", "--study", "s", "--max-trials", most)
     assert_told(said, f"Stopped after {most} trial", "--max-trials", status=3)
-    assert len(list((forked.folder / "s/trials").glob("*/ending.json"))) == most
-    assert json.loads((forked.folder / "s/result.json").read_text())["status"] == "inconclusive"
-    assert_told(forked("bisect", "train.py", "--study", "s", *QUICK), "Cause  bf16", status=0)
+    assert len(list((tool.folder / "s/trials").glob("*/ending.json"))) == most
+    assert json.loads((tool.folder / "s/result.json").read_text())["status"] == "inconclusive"
+    assert_told(tool("bisect", "train.py", "--study", "s", *QUICK), "Cause  bf16", status=0)
 
 
 @pytest.mark.parametrize(("line", "told"), [
     ("print('async_lru 1.0, dtype float, lr'); raise SystemExit(3)", False),
     ("GRPOTrainer(GRPOConfig(lr=3e-4)).train()", True),
 ])  # fmt: skip
-def test_words_are_matched_whole_and_where_something_complains(forked, line, told):
-    write(forked.folder, "from trl import GRPOConfig, GRPOTrainer\n" + line)
-    said = forked("bisect", "train.py")
+def test_words_are_matched_whole_and_where_something_complains(tool, line, told):
+    write(tool.folder, "from trl import GRPOConfig, GRPOTrainer\n" + line)
+    said = tool("bisect", "train.py")
     assert_told(said, "train.py")
     assert ("It is called" in said.all) is told
 
@@ -160,35 +160,35 @@ def test_words_are_matched_whole_and_where_something_complains(forked, line, tol
 # ---------------------------------------------------------------------------------------------------- what is printed
 
 
-def test_names_are_shown_and_not_obeyed(forked):
-    write(forked.folder / "my [red] dir [bold]")
-    said = forked("bisect", "my [red] dir [bold]/train.py", "--study", "[dim]s :smile:\x1b[31m\x07", *QUICK)
+def test_names_are_shown_and_not_obeyed(tool):
+    write(tool.folder / "my [red] dir [bold]")
+    said = tool("bisect", "my [red] dir [bold]/train.py", "--study", "[dim]s :smile:\x1b[31m\x07", *QUICK)
     assert_told(said, "[dim]s :smile:/", status=0)
 
 
-def test_control_characters_of_a_run_never_reach_the_terminal(forked):
-    write(forked.folder, SCRIPT.replace(
+def test_control_characters_of_a_run_never_reach_the_terminal(tool):
+    write(tool.folder, SCRIPT.replace(
         "os.kill(os.getpid(), signal.SIGFPE)",
         "print('\\x1b]0;log\\x07'); raise ValueError('\\x1b[2J\\x1b]0;title\\x07[red]told[/] \\x9b31m\\u202e')",
     ))  # fmt: skip
-    assert_told(forked("bisect", "train.py", "--study", "s", "--confirm", "1"), "[red]told[/]", status=0)
-    write(forked.folder, "print('\\x1b]0;log\\x07loaded')\nraise SystemExit(3)", "dies.py")
-    assert_told(forked("bisect", "dies.py"), "Its last lines", "loaded")
+    assert_told(tool("bisect", "train.py", "--study", "s", "--confirm", "1"), "[red]told[/]", status=0)
+    write(tool.folder, "print('\\x1b]0;log\\x07loaded')\nraise SystemExit(3)", "dies.py")
+    assert_told(tool("bisect", "dies.py"), "Its last lines", "loaded")
 
 
 @pytest.mark.parametrize("variables", [
     {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
 ])  # fmt: skip
-def test_any_locale(tool, variables):
-    write(tool.folder / "größe 训练", SCRIPT.replace("bf16=True", "bf16=True, lr_scheduler_type='größe'"))
-    tool.environment.update(variables)
-    assert_told(tool("bisect", "größe 训练/train.py", "--study", "s", "--confirm", "1"), "bf16", status=0)
+def test_any_locale(fresh_tool, variables):
+    write(fresh_tool.folder / "größe 训练", SCRIPT.replace("bf16=True", "bf16=True, lr_scheduler_type='größe'"))
+    fresh_tool.environment.update(variables)
+    assert_told(fresh_tool("bisect", "größe 训练/train.py", "--study", "s", "--confirm", "1"), "bf16", status=0)
 
 
-def test_bytes_that_are_no_text_in_a_file_name(tool):
-    write(tool.folder)
-    os.rename(tool.folder / "train.py", os.fsencode(tool.folder) + b"/tr\xff.py")
-    assert_told(tool("bisect", os.fsdecode(b"tr\xff.py"), *QUICK), "bf16", status=0)
+def test_bytes_that_are_no_text_in_a_file_name(fresh_tool):
+    write(fresh_tool.folder)
+    os.rename(fresh_tool.folder / "train.py", os.fsencode(fresh_tool.folder) + b"/tr\xff.py")
+    assert_told(fresh_tool("bisect", os.fsdecode(b"tr\xff.py"), *QUICK), "bf16", status=0)
 
 
 # --------------------------------------------------------------------------------------------- what the machine refuses
@@ -197,12 +197,12 @@ def test_bytes_that_are_no_text_in_a_file_name(tool):
 @pytest.mark.parametrize(
     "arguments", [["doctor"], ["--help"], ["explain", "log"], ["bisect", "train.py", "--study", "s"]]
 )
-def test_output_to_a_full_device(forked, arguments):
-    write(forked.folder)
-    (forked.folder / "log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n" * 400)
-    assert_told(forked(*arguments, stdout="/dev/full"), "output cannot be written")
-    assert forked(*arguments, stdout="/dev/full", stderr="/dev/full").status == 2
-    forked.assert_nothing_left()
+def test_output_to_a_full_device(tool, arguments):
+    write(tool.folder)
+    (tool.folder / "log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n" * 400)
+    assert_told(tool(*arguments, stdout="/dev/full"), "output cannot be written")
+    assert tool(*arguments, stdout="/dev/full", stderr="/dev/full").status == 2
+    tool.assert_nothing_left()
 
 
 @pytest.mark.parametrize(("command", "statuses"), [
@@ -217,12 +217,10 @@ def test_output_that_nobody_reads(tool, command, statuses):
 
 
 @pytest.mark.parametrize("kilobytes", [0, 4, 100, 200])
-def test_disk_that_is_full(forked, kilobytes):
-    write(forked.folder)
+def test_disk_that_is_full(tool, kilobytes):
+    write(tool.folder)
     limit = (kilobytes * 1024, resource.RLIM_INFINITY)
-    said = forked(
-        "bisect", "train.py", "--study", "s", prepare=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    )
+    said = tool("bisect", "train.py", "--study", "s", prepare=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     if kilobytes:  # with nothing at all, not even its sentence can be written into a file
         # 1: the trials of both sides died of it, and that was said.
         assert_told(said, status=(1, 2) if kilobytes == 4 else 2)
@@ -233,13 +231,13 @@ def test_disk_that_is_full(forked, kilobytes):
     else:
         assert said.status == 2, said.all
     assert "--restart" not in said.all
-    forked.assert_nothing_left()
+    tool.assert_nothing_left()
 
 
 @pytest.mark.parametrize("descriptors", [12, 16, 20, 24, 28])
-def test_few_descriptors_are_no_interruption(forked, descriptors):
-    write(forked.folder)
-    said = forked(
+def test_few_descriptors_are_no_interruption(tool, descriptors):
+    write(tool.folder)
+    said = tool(
         "bisect", "train.py", "--study", "s", "--jobs", "4", "--no-recommend",
         prepare=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors)),
     )  # fmt: skip
@@ -247,7 +245,7 @@ def test_few_descriptors_are_no_interruption(forked, descriptors):
     assert "Interrupted" not in said.all
     if said.status:
         assert "open" in said.all or "ulimit" in said.all, said.all
-    forked.assert_nothing_left()
+    tool.assert_nothing_left()
 
 
 WAITS = "print('importing', flush=True)\nimport time\ntime.sleep(100)\n"
@@ -265,21 +263,21 @@ except BaseException:
     ("click", WAITS, ["--help"]), ("click", MAKES_ITS_OWN, ["--help"]), ("optuna", WAITS, ["bisect", "train.py"]),
     ("optuna", MAKES_ITS_OWN, ["bisect", "train.py"]),
 ])  # fmt: skip
-def test_ctrl_c_while_it_is_still_importing(tool, module, text, arguments):
-    write(tool.folder)
-    write(tool.folder / "first", text, f"{module}.py")
-    tool.environment["PYTHONPATH"] = f"{tool.folder / 'first'}:{tool.environment['PYTHONPATH']}"
-    process = tool.start(*arguments)
+def test_ctrl_c_while_it_is_still_importing(fresh_tool, module, text, arguments):
+    write(fresh_tool.folder)
+    write(fresh_tool.folder / "first", text, f"{module}.py")
+    fresh_tool.environment["PYTHONPATH"] = f"{fresh_tool.folder / 'first'}:{fresh_tool.environment['PYTHONPATH']}"
+    process = fresh_tool.start(*arguments)
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=90)
     assert_told(Said(process.returncode, out, err), "Interrupted", status=130)
-    tool.assert_nothing_left()
+    fresh_tool.assert_nothing_left()
 
 
-def test_a_fault_of_ours_has_its_own_status_and_a_file(tool):
+def test_a_fault_of_ours_has_its_own_status_and_a_file(fresh_tool):
     """Broken on purpose: whatever escapes is told in two lines."""
-    (tool.folder / "sitecustomize.py").write_text(
+    (fresh_tool.folder / "sitecustomize.py").write_text(
         "import sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
@@ -287,11 +285,11 @@ def test_a_fault_of_ours_has_its_own_status_and_a_file(tool):
         "            raise TypeError('planted [red] token=abcdef123456 hf_Planted0123456789')\n"
         "sys.meta_path.insert(0, Finder())\n"
     )
-    tool.environment["PYTHONPATH"] = f"{tool.folder}:{tool.environment['PYTHONPATH']}"
-    tool.environment["TMPDIR"] = str(tool.folder)
-    said = tool("bisect", "train.py")
+    fresh_tool.environment["PYTHONPATH"] = f"{fresh_tool.folder}:{fresh_tool.environment['PYTHONPATH']}"
+    fresh_tool.environment["TMPDIR"] = str(fresh_tool.folder)
+    said = fresh_tool("bisect", "train.py")
     assert_told(said, "Internal error: TypeError: planted [red]", "bisect-cfg-error-", "report", status=70)
-    (kept,) = tool.folder.glob("bisect-cfg-error-*")
+    (kept,) = fresh_tool.folder.glob("bisect-cfg-error-*")
     assert "Traceback" in kept.read_text() and kept.stat().st_mode & 0o077 == 0
     assert "hf_Planted" not in said.all + kept.read_text() and "abcdef123456" not in said.all + kept.read_text()
 
@@ -383,22 +381,25 @@ def test_a_million_seeds_and_no_time(study):
     assert_told(study("recommend", "s", "--trust", "--ratio", "1.0000001", "--verify-seeds", "1"), status=0)
 
 
-def test_the_folder_is_deleted_under_it(tool):
+def test_the_folder_is_deleted_under_it(fresh_tool):
     import threading
 
-    write(tool.folder, SCRIPT.replace("def step(number):", "def step(number):\n        import time; time.sleep(0.1)"))
-    process = tool.start("bisect", "train.py", "--study", "s")
+    write(
+        fresh_tool.folder,
+        SCRIPT.replace("def step(number):", "def step(number):\n        import time; time.sleep(0.1)"),
+    )
+    process = fresh_tool.start("bisect", "train.py", "--study", "s")
     for line in process.stdout:
         if "good configuration" in line:
             break
-    shutil.rmtree(tool.folder / "s", ignore_errors=True)
+    shutil.rmtree(fresh_tool.folder / "s", ignore_errors=True)
     killer = threading.Timer(200, process.kill)
     killer.start()
     out, err = process.communicate()
     killer.cancel()
     assert process.returncode in (2, 3), (process.returncode, out, err)
     assert not re.search(r"^Traceback", err + out, re.MULTILINE), err
-    tool.assert_nothing_left()
+    fresh_tool.assert_nothing_left()
 
 
 # ------------------------------------------------------------------------------------------------------- the notebook

@@ -37,12 +37,6 @@ HANGS = """
 """
 
 
-@pytest.fixture
-def tool(forked):  # noqa: F811
-    """Without the imports of each command: a process of its own it is all the same."""
-    return forked
-
-
 def result(folder: Path) -> dict:
     return json.loads((folder / "s/result.json").read_text())
 

@@ -10,9 +10,9 @@ import textwrap
 import time
 from pathlib import Path
 
-import optuna
 import pytest
 import yaml
+from tools import recorded
 
 SCRIPT = """
     import os, signal, time
@@ -57,15 +57,14 @@ def safe_trials(study: Path) -> dict[int, tuple]:
     """The runs of this phase that are over: number -> (what was run, outcome, when)."""
     if not (study / "study.db").exists():
         return {}
-    storage = optuna.storages.RDBStorage(f"sqlite:///{study / 'study.db'}")
     return {
         trial.number: (
             json.dumps(trial.user_attrs["recommend"]),
             trial.user_attrs.get("outcome"),
             trial.datetime_complete,
         )
-        for found in storage.get_all_studies()
-        for trial in storage.get_all_trials(found._study_id)
+        for trials in recorded(f"sqlite:///{study / 'study.db'}").values()
+        for trial in trials
         if "recommend" in trial.user_attrs and trial.state.is_finished()
     }
 
@@ -109,8 +108,8 @@ def test_what_only_survives_under_a_warmup_is_not_recommended(tool, warmup, how)
     assert found["verified"] and list(found["changes"]) == ["learning_rate"]
     other = [remedy for remedy in found["alternatives"] if "warmup_steps" in remedy["changes"]]
     assert other and not any(remedy["verified"] for remedy in other)
-    storage = optuna.storages.RDBStorage(f"sqlite:///{tool.folder / 's/study.db'}")
-    modes = [t.user_attrs["recommend"]["mode"] for t in storage.get_all_trials(1) if "recommend" in t.user_attrs]
+    (trials,) = recorded(f"sqlite:///{tool.folder / 's/study.db'}").values()
+    modes = [trial.user_attrs["recommend"]["mode"] for trial in trials if "recommend" in trial.user_attrs]
     assert any(how in mode for mode in modes)
 
 
@@ -148,15 +147,9 @@ def test_the_first_remedy_is_verified_and_the_others_as_the_time_allows(tool):
     verified = [remedy for remedy in remedies if remedy["verified"]]
     untried = [remedy for remedy in remedies if remedy["status"] == "untried"]
     assert verified[0] is remedies[0]
-    seconds = {True: 0.0, False: 0.0}
-    for row in result["trials"]:
-        if row["purpose"] != "bad baseline":
-            seconds[row["purpose"].startswith("recommend")] += row["seconds"]
-    assert len(verified) == 1 or seconds[True] <= 1.5 * seconds[False]
     for remedy in untried:
         assert not remedy["evidence"]["trials"] and not remedy["rejected"]
-    if untried:
-        assert "Known, not verified" in said.out
+    assert untried and "Known, not verified" in said.out  # how long it goes on: tests/recommend/test_order.py
     before = safe_trials(tool.folder / "s")
     asked = tool("recommend", "s", "--remedies", len(remedies))
     assert asked.status == 0 and "Known, not verified" not in asked.out, asked.all

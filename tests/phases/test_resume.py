@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-import optuna
 import pytest
 from test_cli import script
+from tools import recorded
 
 KILLS = 10
 
@@ -41,12 +41,10 @@ def finished_trials(study: Path) -> dict[int, tuple]:
     """The finished trials in the Optuna study: number -> (state, value, when)."""
     if not (study / "study.db").exists():
         return {}
-    storage = optuna.storages.RDBStorage(f"sqlite:///{study / 'study.db'}")
-    summaries = storage.get_all_studies()
     return {
         trial.number: (trial.state, trial.value, trial.datetime_complete, trial.user_attrs.get("outcome"))
-        for found in summaries
-        for trial in storage.get_all_trials(found._study_id)
+        for trials in recorded(f"sqlite:///{study / 'study.db'}").values()
+        for trial in trials
         if trial.state.is_finished()
     }
 
@@ -180,9 +178,12 @@ def test_ctrl_c_in_the_first_run(tool, moment):
 def test_ended_by_others(tool):
     script(tool.folder, SLOW_ENOUGH_TO_BE_KILLED)
     process = tool.start("bisect", "train.py", "--study", "s")
-    time.sleep(2)
+    deadline = time.monotonic() + 60
+    while len(finished_folders(tool.folder / "s")) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
+    assert process.returncode != 0
     tool.assert_nothing_left()
 
 

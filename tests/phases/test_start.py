@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 import toys
 
-
-@pytest.fixture
-def tool(forked):  # noqa: F811
-    """Without the imports of each command: a process of its own it is all the same."""
-    return forked
-
+from bisect_cfg.phases import start
 
 def endings(study: Path) -> dict[str, int]:
     """Every run that came to its end, with the time of that."""
@@ -30,16 +25,17 @@ COSTLY = """
     )
 
     def step(number):
-        time.sleep(6.0 if args.max_completion_length > 100 else 0.01)
+        time.sleep(1.2 if args.max_completion_length > 100 else 0.01)
         if number == 2 and args.beta and args.gradient_accumulation_steps == 3:
             raise RuntimeError("boom")
 
     GRPOTrainer(args, step=step).train()
 """
-"""The default of one setting makes a step take 6 s; another setting of the same kind is half of the cause."""
+"""The default of one setting makes a step take 1.2 s; another setting of the same kind is half of the cause."""
 
 
-def test_only_what_makes_the_good_configuration_costly_is_taken_over(tool):
+def test_only_what_makes_the_good_configuration_costly_is_taken_over(tool, monkeypatch):
+    monkeypatch.setattr(start, "COSTLY_SECONDS", 1.0)  # the command is forked from here
     toys.write(tool.folder, COSTLY)
     said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
     assert said.status == 0, said.all

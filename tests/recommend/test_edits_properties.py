@@ -243,6 +243,8 @@ def _different(old: ast.AST, new: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
     """The largest expressions that differ between two programs, without what is the same in both."""
     if ast.dump(old) == ast.dump(new):
         return []
-    pairs = list(zip(ast.iter_child_nodes(old), ast.iter_child_nodes(new), strict=False))
+    parts, others = list(ast.iter_child_nodes(old)), list(ast.iter_child_nodes(new))
     is_value = isinstance(old, (ast.Constant, ast.List, ast.UnaryOp))
-    return [(old, new)] if is_value or not pairs else [pair for a, b in pairs for pair in _different(a, b)]
+    if is_value or not parts or len(parts) != len(others):
+        return [(old, new)]
+    return [pair for a, b in zip(parts, others, strict=True) for pair in _different(a, b)]

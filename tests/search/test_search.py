@@ -198,5 +198,6 @@ def test_without_monotony_the_answer_still_fails_and_is_one_minimal(seed: int) -
     oracle.masked = tuple((m, c) for m, c in hidden if not m & c)
     assume(oracle.fails(0xFF))
     conclusion, _, _ = solve(oracle)
+    assert conclusion.causes
     for cause in conclusion.causes:
         assert one_minimal(oracle, cause.parameters), (oracle, conclusion)

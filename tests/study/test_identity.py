@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import optuna
 import pytest
 from test_cli import FAILS, assert_clear, script
+from tools import recorded
 
 # --------------------------------------------------------------------------------------------- two studies, one storage
 
@@ -26,10 +26,9 @@ def causes(study: Path) -> list[list[str]]:
 
 def studies_in(address: str) -> dict[str, list[tuple]]:
     """Name -> what is known of each trial."""
-    storage = optuna.storages.RDBStorage(address)
     return {
-        found.study_name: [(t.number, t.state, t.user_attrs) for t in storage.get_all_trials(found._study_id)]
-        for found in storage.get_all_studies()
+        name: [(trial.number, trial.state, trial.user_attrs) for trial in trials]
+        for name, trials in recorded(address).items()
     }
 
 
@@ -151,6 +150,12 @@ def safe_values(study: Path) -> bool:
     return any(path.stat().st_mtime > since for path in study.glob("trials/[0-9]*/ending.json"))
 
 
+def command(moment: Callable[[Path], bool], *options: str) -> tuple[str, ...]:
+    """`COMMAND`, without what comes after the moment and is not looked at."""
+    quick = () if moment is safe_values else ("--no-recommend", "--no-where")
+    return (*COMMAND[:2], *quick, *options, *COMMAND[2:])
+
+
 def edit(tool, name: str) -> None:
     if name == "version":
         folder = tool.folder / "library"
@@ -167,7 +172,7 @@ def finished(study: Path) -> dict[str, int]:
 
 def changed_at(tool, moment: Callable[[Path], bool], name: str):
     """Run, change a thing at a moment, and return what was said."""
-    process = tool.start(*COMMAND)
+    process = tool.start(*command(moment))
     deadline = time.monotonic() + 240
     while not moment(tool.folder / "s") and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -203,12 +208,12 @@ def test_what_changes_while_the_tool_runs(reading, moment, name, said):
     if moment is safe_values:  # the causes were known by then
         assert causes(study) == [["beta", "bf16"]]
     kept = finished(study)
-    again = tool(*COMMAND)
+    again = tool(*command(moment))
     assert again.status in (0, 2) and (again.status == 2 or moment is first_run), again.all
     if again.status == 2:
         assert_clear(again, said.partition(" ")[0], "--restart")
         assert finished(study) == kept
-        assert tool("bisect", "train.py", "--restart", *COMMAND[2:]).status == 0
+        assert tool(*command(moment, "--restart")).status == 0
         assert finished(tool.folder / "s.old-1") == kept
     assert causes(study) == [["beta", "bf16"]]
 

@@ -126,10 +126,10 @@ def test_the_tool_is_no_subreaper(reaper, tmp_path):
     assert value.value == 0
 
 
-def test_helper_without_environment_is_ended_when_the_tool_is_killed(tool):
+def test_helper_without_environment_is_ended_when_the_tool_is_killed(fresh_tool):
     """Double fork, a session of its own, no environment; then kill -9."""
     script(
-        tool.folder,
+        fresh_tool.folder,
         f"""
     import subprocess, time
     subprocess.run([sys.executable, "-c", {ESCAPES!r}, "10002"], check=True)
@@ -137,12 +137,12 @@ def test_helper_without_environment_is_ended_when_the_tool_is_killed(tool):
     GRPOTrainer(args, lambda number: time.sleep(0.5)).train()
     """,
     )
-    process = tool.start("bisect", "train.py", "--study", "s")
-    until(lambda: sleepers("10002") and list(tool.folder.glob("s/trials/0/metrics.jsonl")), 60)
+    process = fresh_tool.start("bisect", "train.py", "--study", "s")
+    until(lambda: sleepers("10002") and list(fresh_tool.folder.glob("s/trials/0/metrics.jsonl")), 60)
     process.kill()
     process.communicate()
     until(lambda: not sleepers("10002"))
-    tool.assert_nothing_left()
+    fresh_tool.assert_nothing_left()
 
 
 def test_reaper_that_is_killed_is_said(reaper, tmp_path):
@@ -195,24 +195,24 @@ UNWATCHED = """
 
 
 @pytest.mark.parametrize("way", ["env -i", "isolated", "without site", "replaced", "daemon"])
-def test_training_that_nothing_watches_is_ended_and_said(tool, torch_library, library, way):
-    (tool.folder / "train.py").write_text("import os, sys\n" + textwrap.dedent(UNWATCHED))
-    (tool.folder / "out").mkdir()
-    (tool.folder / "out/checkpoint").write_text("the user's own")
-    said = tool("bisect", "train.py", "--study", "s", "--", way, torch_library, library, seconds=50)
+def test_training_that_nothing_watches_is_ended_and_said(fresh_tool, torch_library, library, way):
+    (fresh_tool.folder / "train.py").write_text("import os, sys\n" + textwrap.dedent(UNWATCHED))
+    (fresh_tool.folder / "out").mkdir()
+    (fresh_tool.folder / "out/checkpoint").write_text("the user's own")
+    said = fresh_tool("bisect", "train.py", "--study", "s", "--", way, torch_library, library, seconds=50)
     assert_clear(said, "cannot watch", "train.py inner", "Name the script that trains")
-    assert (tool.folder / "out/checkpoint").read_text() == "the user's own"
-    pids = [int(pid) for pid in (tool.folder / "pids").read_text().split()]
+    assert (fresh_tool.folder / "out/checkpoint").read_text() == "the user's own"
+    pids = [int(pid) for pid in (fresh_tool.folder / "pids").read_text().split()]
     assert pids and not any(reaper_module.alive(pid) for pid in pids)
-    tool.assert_nothing_left()
+    fresh_tool.assert_nothing_left()
 
 
-def test_doctor_ends_and_says_it_too(tool, torch_library, library):
-    (tool.folder / "train.py").write_text("import os, sys\n" + textwrap.dedent(UNWATCHED))
-    said = tool("doctor", "train.py", "env -i", torch_library, library, seconds=50)
+def test_doctor_ends_and_says_it_too(fresh_tool, torch_library, library):
+    (fresh_tool.folder / "train.py").write_text("import os, sys\n" + textwrap.dedent(UNWATCHED))
+    said = fresh_tool("doctor", "train.py", "env -i", torch_library, library, seconds=50)
     assert_clear(said, "cannot watch", "train.py inner")
-    assert not (tool.folder / "out").exists()
-    tool.assert_nothing_left()
+    assert not (fresh_tool.folder / "out").exists()
+    fresh_tool.assert_nothing_left()
 
 
 LEFT_ALONE = """
@@ -234,11 +234,11 @@ LEFT_ALONE = """
 """
 
 
-def test_watched_helpers_and_other_programs_are_left_alone(tool, torch_library, tmp_path):
+def test_watched_helpers_and_other_programs_are_left_alone(fresh_tool, torch_library, tmp_path):
     (tmp_path / "done").mkdir()
-    tool.environment["DONE"] = str(tmp_path / "done")
-    script(tool.folder, LEFT_ALONE)
-    said = tool(
+    fresh_tool.environment["DONE"] = str(tmp_path / "done")
+    script(fresh_tool.folder, LEFT_ALONE)
+    said = fresh_tool(
         "bisect", "train.py", "--study", "s", "--steps", "1", "--no-recommend", "--no-where", "--", torch_library
     )
     assert said.status == 0, said.all
