@@ -6,6 +6,7 @@ import functools
 import gc
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,14 @@ class Said:
     @property
     def all(self) -> str:
         return self.out + self.err
+
+
+def assert_clear(said, *words: str, status: int = 2) -> None:
+    """An error for people: exit status, the words, no traceback of ours."""
+    assert said.status == status, said.all
+    assert not re.search("^Traceback", said.err, re.MULTILINE), said.err  # an indented one is the script's
+    for word in words:
+        assert word in said.all, said.all
 
 
 class Tool:

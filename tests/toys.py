@@ -230,3 +230,26 @@ def write_library(folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text).lstrip())
     return folder
+
+
+PREFIX = """
+    import os, signal, sys
+    from trl import GRPOConfig, GRPOTrainer
+"""
+
+FAILS = """
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, weight_decay=0.1, bf16=True, temperature=0.9)
+    def step(number):
+        if args.bf16 and number == 3:
+            os.kill(os.getpid(), signal.SIGFPE)
+    GRPOTrainer(args, step).train()
+    open("done.txt", "w").write("the script went on after training")
+"""
+
+
+def script(folder: Path, text: str = FAILS, name: str = "train.py") -> Path:
+    """Write a script that uses the stand-in library: `PREFIX` and a text."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(PREFIX) + textwrap.dedent(text))
+    return path

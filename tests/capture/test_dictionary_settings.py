@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from test_cli import script
+from toys import script
 
 OBJECT = "accelerator_config"
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_cli import script
+from toys import script
 
 SIGFPE = """
     args = GRPOConfig(output_dir="out", learning_rate=3e-4, weight_decay=0.1, bf16=True)

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from test_cli import script
 from tools import recorded
+from toys import script
 
 KILLS = 10
 

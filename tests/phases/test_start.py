@@ -10,6 +10,7 @@ import toys
 
 from bisect_cfg.phases import start
 
+
 def endings(study: Path) -> dict[str, int]:
     """Every run that came to its end, with the time of that."""
     return {path.parent.name: path.stat().st_mtime_ns for path in study.glob("trials/*/ending.json")}

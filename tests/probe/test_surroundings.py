@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_cli import script
+from toys import script
 
 LOOK = """
     import __main__, json, multiprocessing

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_cli import FAILS, assert_clear, script
-from tools import recorded
+from tools import assert_clear, recorded
+from toys import FAILS, script
 
 # --------------------------------------------------------------------------------------------- two studies, one storage
 

@@ -8,15 +8,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-import pytest
-from test_cli import script
-
-
-@pytest.fixture
-def tool(forked):
-    """Without the imports of each command: a process of its own it is all the same."""
-    return forked
-
+from toys import script
 
 RECORDS = {"study.json", "study.db", "study.db-wal", "study.db-shm", "trials", "lock"}
 

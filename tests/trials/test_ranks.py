@@ -84,14 +84,14 @@ FAILURES = {
 
 
 @pytest.fixture
-def tool(forked):
+def tool(tool):
     """The command line, a launcher on its PATH, and a script that two processes run."""
-    launcher = forked.folder / "bin" / "torchrun"
+    launcher = tool.folder / "bin" / "torchrun"
     launcher.parent.mkdir()
     launcher.write_text(TORCHRUN.format(python=sys.executable))
     launcher.chmod(0o755)
-    forked.environment["PATH"] = f"{launcher.parent}:/usr/bin:/bin"
-    return forked
+    tool.environment["PATH"] = f"{launcher.parent}:/usr/bin:/bin"
+    return tool
 
 
 def bisected(tool, failing: str, *options: object, status: int = 0, flags: tuple[str, ...] = ()) -> dict:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from test_cli import assert_clear, script
+from tools import assert_clear
+from toys import script
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.trials import reaper as reaper_module

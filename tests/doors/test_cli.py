@@ -10,41 +10,12 @@ import re
 import sqlite3
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
+from tools import assert_clear
+from toys import FAILS, script
 
 from bisect_cfg.checks import from_python
-
-PREFIX = """
-    import os, signal, sys
-    from trl import GRPOConfig, GRPOTrainer
-"""
-
-FAILS = """
-    args = GRPOConfig(output_dir="out", learning_rate=3e-4, weight_decay=0.1, bf16=True, temperature=0.9)
-    def step(number):
-        if args.bf16 and number == 3:
-            os.kill(os.getpid(), signal.SIGFPE)
-    GRPOTrainer(args, step).train()
-    open("done.txt", "w").write("the script went on after training")
-"""
-
-
-def script(folder: Path, text: str = FAILS, name: str = "train.py") -> Path:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(textwrap.dedent(PREFIX) + textwrap.dedent(text))
-    return path
-
-
-def assert_clear(said, *words: str, status: int = 2) -> None:
-    """An error for people: exit status, the words, no traceback of ours."""
-    assert said.status == status, said.all
-    assert not re.search("^Traceback", said.err, re.MULTILINE), said.err  # an indented one is the script's
-    for word in words:
-        assert word in said.all, said.all
-
 
 # --------------------------------------------------------------------------------------------------------- the answer
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import socket
 
-from test_cli import script
+from toys import script
 
 STAND_IN = """
     import socket
