@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 
-import made
 import pytest
 
 from bisect_cfg.diagnosis.signature import Signature
@@ -14,6 +13,7 @@ from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.reports.answer import as_result, commands, failure_of, warnings_of, write_answer
 from bisect_cfg.trials.health import Symptom
 from bisect_cfg.trials.ranks import DIFFERS
+from tests.reports import made
 
 
 def test_the_whole_of_it(tmp_path):

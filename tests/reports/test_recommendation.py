@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import made
 import pytest
 
 from bisect_cfg.recommend.plan import Candidate, Remedy, SafeRange, Status
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.reports.recommendation import first_of_all, recommendation, title_of
+from tests.reports import made
 
 ISSUE = {"environment": True, "cures": ["Install nvidia-cublas-cu12 12.4.5.8 or later."]}
 RATE = SafeRange("learning_rate", 1e-6, 1e-3, 1e-4, 2e-4, 0.97, True, (7, 8), "entropy fell")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import made
 import pytest
 
 from bisect_cfg.reports.report import wilson
+from tests.reports import made
 
 
 def test_the_page_escapes_and_says_what_is_open() -> None:

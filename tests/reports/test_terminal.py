@@ -6,7 +6,6 @@ import dataclasses
 import io
 from types import SimpleNamespace
 
-import made
 import pytest
 from rich.console import Console
 
@@ -16,6 +15,7 @@ from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.events import CauseFound, TrialFinished
 from bisect_cfg.reports.terminal import View, print_answer
 from bisect_cfg.study.trial import TrialRequest, TrialResult
+from tests.reports import made
 
 
 def lines(answer) -> list[str]:
