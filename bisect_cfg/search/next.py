@@ -136,8 +136,8 @@ def _gone(problem: Problem, tally: Tally) -> Question | None:
         return Ask(problem.full, 0, Purpose.BAD_BASELINE, reason)
     bad = tally.of(problem.full)
     note = (
-        f"The bad configuration failed in {bad.fails} of {bad.runs} runs, and in none of the last {again}: something other "
-        "than the settings has changed since, or it fails too rarely to tell which setting makes it fail."
+        f"The bad configuration failed in {bad.fails} of {bad.runs} runs, and in none of the last {again}: something "
+        "other than the settings has changed since, or it fails too rarely to tell which setting makes it fail."
     )
     return Done(Conclusion("inconclusive", reproduction=(bad.fails, bad.runs), notes=(note,)))
 
