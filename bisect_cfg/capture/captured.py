@@ -136,7 +136,8 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
         row = built[key]
         return Built(
             row.kind, row.index, row.cls, row.module, row.raw, row.defaults, row.types, resolved.get(key, {}),
-            tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others), begun.world_size if begun is not None else world_size,
+            tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others),
+            begun.world_size if begun is not None else world_size,
         )  # fmt: skip
 
     others = {}
