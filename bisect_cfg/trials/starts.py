@@ -117,7 +117,7 @@ class Starts:
             if self.launched is None:
                 return "the training runs in another process, which the script starts"
             if STARTS[level].fork_point is not None and len(self.launched.given) > 1:
-                return "what a launcher starts is told who it is when it starts"
+                return "a launcher tells each process its number when it starts"
         with self._lock:
             reason = self._stand(level)
             if reason is None:

@@ -68,6 +68,21 @@ def test_what_is_not_the_value_is_left_alone(tmp_path, text):
     assert edited(tmp_path, text, LR) == (text, ["learning_rate"])
 
 
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        (Change("launch.num_processes", 2, 1), "start one process: python, or --num_processes 1"),
+        (Change("launch.mixed_precision", "bf16", "no"), "launch it with --mixed_precision no"),
+        (Change("launch.distributed_type", "FSDP", "NO"), "launch it without --use_fsdp and --use_deepspeed"),
+    ],
+)
+def test_what_the_launcher_was_told_is_in_no_file(tmp_path, change, advice):
+    path = tmp_path / "train.py"
+    path.write_text("num_processes = 2\nGRPOConfig(learning_rate=0.02)\n")
+    found = find_edits([change], (), [path], [], config="GRPOConfig")
+    assert found.edits == () and [missing.add for missing in found.unplaced] == [advice]
+
+
 def test_dtypes_and_removal(tmp_path):
     text = "m = M.from_pretrained(folder, dtype=torch.float16)\n"
     assert edited(tmp_path, text, Change("model.dtype", "float16", "float32"))[0].endswith("dtype=torch.float32)\n")

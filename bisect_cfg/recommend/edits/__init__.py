@@ -23,6 +23,9 @@ from bisect_cfg.recommend.edits._place import Change, Place
 
 __all__ = ["Change", "Edit", "Edits", "Unplaced", "find_edits", "own_yaml"]
 
+LAUNCH = "launch."
+"""Settings of the command that starts the training, not of a file."""
+
 SHOWN_PLACES = 3
 """So many places of a setting that is given in several are named."""
 
@@ -119,7 +122,9 @@ def find_edits(
     def files() -> _Files:
         return _Files(dict(scripts), dict(configs), arguments, config, fields, assigned, switches)
 
-    together, unplaced, alone = files(), [], []
+    together, alone = files(), []
+    unplaced = [_of_the_launch(change) for change in changes if change.name.startswith(LAUNCH)]
+    changes = [change for change in changes if not change.name.startswith(LAUNCH)]
     set_now = [[change] for change in changes if not change.added]
     new_ones = [change for change in changes if change.added]
     for group in [*set_now, *([new_ones] if new_ones else [])]:
@@ -313,6 +318,18 @@ def _blocks(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int,
             else:
                 found.append((start + s, start + e, begin + b, begin + t))
     return found
+
+
+def _of_the_launch(change: Change) -> Unplaced:
+    """How to launch it instead."""
+    name = change.name.removeprefix(LAUNCH)
+    if name == "num_processes":
+        advice = "start one process: python, or --num_processes 1" if change.new == 1 else f"--{name} {change.new}"
+    elif name == "distributed_type":
+        advice = "launch it without --use_fsdp and --use_deepspeed"
+    else:
+        advice = f"launch it with --{name} {change.new}"
+    return Unplaced(change.name, "it stands in the command that launches your script, or in its file", advice)
 
 
 def _matched(before: Sequence[str], after: Sequence[str]) -> list[tuple[str, int, int, int, int]]:
