@@ -35,10 +35,14 @@ _CODE = re.compile(
     r"|except\b|with .*:$"
     r"|for .* in .*:$|while .*:$|@\w|self\.|\w+(?:\[\w+\])? = |#|//|/\*| \*|\"\"\"|[)\]}]+[,;:]?$|export "
     r"|echo |fi$|done$"
-    r"|then$|\w+\(.*\)$|.*[;{}\\]$|.*[(,\[]$)"
+    r"|then$|\w+\(.*\)$|.*[;{\\]$|.*[(,\[]$)"
 )
 _OPTION = re.compile(r"\s+-{1,2}[a-zA-Z]|\s{8,}\S")
-_SHAPES = (_COMMIT, _FOUND, _LISTED, _HEADING, _CODE, _OPTION)
+_DEFINED = re.compile(
+    r"\s*(?:(?:async )?def \w+\(|class \w+|import \w|from \S+ import |#include |function \w|fn \w|func \w"
+    r"|package \w|public |const \w|let \w|var \w)"
+)
+_SHAPES = (_COMMIT, _FOUND, _LISTED, _HEADING, _CODE, _DEFINED, _OPTION)
 
 
 def quotes(head: bytes, whole: bool = False) -> bool:
@@ -61,7 +65,8 @@ def quotes(head: bytes, whole: bool = False) -> bool:
         or any(map(_DIFF.match, lines[:5]))
         or (lines[0].startswith("usage: ") and count[_OPTION] > len(lines) / 2)
         or (len(lines) > 2 and max(count[_FOUND], count[_LISTED]) > MOSTLY * len(lines))
-        or (len(lines) > 5 and count[_CODE] > (1 - MOSTLY if lines[0].startswith("#!") else MOSTLY) * len(lines))
+        or (lines[0].startswith("#!") and count[_CODE] > (1 - MOSTLY) * len(lines))
+        or (count[_DEFINED] > 1 and len(lines) > 5 and count[_CODE] > MOSTLY * len(lines))
         or (whole and (_is_python(text, lines[0]) or _is_settings(lines)))
     )
 

@@ -59,6 +59,9 @@ _FINISHED = re.compile(
     r"|\bCOMPLETED\b|exit(?:ed)? (?:with )?(?:code|status)?:? ?0\b",
     re.IGNORECASE,
 )
+_SERVES = re.compile(
+    r"Application startup complete|Uvicorn running|Starting vLLM API server|Serving Flask|Jupyter Server"
+)
 _IDLE = re.compile(r"GET /|POST /|HTTP/1", re.IGNORECASE)
 
 
@@ -106,6 +109,8 @@ def silence(tail: bytes, number: int, rows: int) -> Silence | None:
     first = number - len(raw)
     lines = [(first + index, plain(line)) for index, line in enumerate(raw)][-LAST_LINES:]
     lines = [(at, text) for at, text in lines if text.strip()]
+    if any(_SERVES.search(text) for _, text in lines):
+        return None  # a server waits for requests, and somebody ends it
     if not lines or any(_FINISHED.search(text) for _, text in lines[-NEAR:]):
         return None
     return _noted(lines) or _repeated(lines) or _ended(lines, rows)

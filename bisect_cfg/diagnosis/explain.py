@@ -264,7 +264,10 @@ def combine(
             aside.append(match)  # a launcher's or an engine's words about the error that is already there
             continue
         match = replace(match, score=match.score + bonus)
-        (matches if _applies(entry, found, where, configuration) else aside).append(match)
+        if _applies(entry, found, where, configuration):
+            matches.append(match)
+        elif not _of_metrics(entry, found):
+            aside.append(match)
     order = lambda match: (-match.score, match.evidence[0].number if match.evidence else 0)  # noqa: E731
     matches.sort(key=order)
     aside.sort(key=order)

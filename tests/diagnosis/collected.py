@@ -48,8 +48,11 @@ def _read(report: dict) -> Report:
 
     Args:
         report: `source`; `right` and `related`, names of entries; what the log has, in this order: `rows` of metrics,
-            `before`, a traceback with its `frames` and `error`, each line of which begins with `prefix`, and `after`.
+            `before`, a traceback with its `frames` and `error`, each line of which begins with `prefix`, and `after`;
+            or all of its `log`.
     """
+    if "log" in report:
+        return Report(report["source"], report["log"], tuple(report["right"]), ())
     log = STARTED + (ROWS if report.get("rows") else "") + report.get("before", "")
     if "error" in report:
         frames = "".join(f"  {LIBRARIES.get(frame, frame)}\n" for frame in report.get("frames", ()))
@@ -62,9 +65,11 @@ def _read(report: dict) -> Report:
 _REPORTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 BEFORE = [_read(report) for report in _REPORTS["before the entries"]]
 AFTER = [_read(report) for report in _REPORTS["after the entries"]]
+SHAPES = [_read(report) for report in _REPORTS["shapes"]]
 
 _SURVIVED = FRAMES + "ValueError: could not convert string to float: 'seven'\n"
 HEALTHY = {
+    **_REPORTS["quiet"],
     **{f"rows, {name}": STARTED + text for name, text in {
         "plain": ROWS, "twice": ROWS * 2, "with a summary": ROWS
             + "{'train_runtime': 12.3, 'train_loss': 0.0, 'epoch': 1.0}\n",
@@ -77,7 +82,7 @@ HEALTHY = {
         "with unused parameters warned of": "UserWarning: find_unused_parameters=True was specified in DDP "
         "constructor, but did not find any unused parameters\n" + ROWS,
         "with a server that came up": "INFO - trl.extras.vllm_client - Server is not up yet. Retrying in 2.0 "
-        "seconds...\n".replace("is not up yet", "was waited for") + ROWS,
+        "seconds...\n" + ROWS,
         "with a completion about CUDA": ROWS
             + "completion: the error 'CUDA out of memory' means that the batch is too large\n" + ROWS,
         "with a completion that quotes": ROWS + "| Traceback (most recent call last): ... KeyError: 'prompt' |\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_paths, explain_text
-from tests.diagnosis.collected import AFTER, BEFORE, HEALTHY, Report
+from tests.diagnosis.collected import AFTER, BEFORE, HEALTHY, SHAPES, Report
 
 
 def judged(report: Report) -> str:
@@ -27,6 +27,11 @@ def test_most_are_answered_rightly_and_hardly_any_wrongly(reports: list[Report])
     counts = Counter(answers.values())
     assert counts["right"] >= 0.9 * len(reports), {source: how for source, how in answers.items() if how != "right"}
     assert counts["wrong"] <= 0.03 * len(reports), [source for source, how in answers.items() if how == "wrong"]
+
+
+@pytest.mark.parametrize("report", SHAPES, ids=lambda report: report.source)
+def test_a_failure_in_any_shape(report: Report) -> None:
+    assert judged(report) == "right", [match.entry.id for match in explain_text(report.log).matches]
 
 
 def test_there_are_enough() -> None:

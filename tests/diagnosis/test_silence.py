@@ -40,6 +40,7 @@ def test_a_silence_is_told_by_what_comes_after_it(end: str, entry: str) -> None:
         "{'train_runtime': 9.1}\n# nothing more to do\n",
         "slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2025-03-02T10:12:00 DUE TO TIME LIMIT ***\n",
         "[rank0]:[W ProcessGroupNCCL.cpp:1] this can potentially cause a hang\n",
+        "INFO:     Application startup complete.\n" + WAITS,
         "# 12:40 still nothing\nRuntimeError: CUDA error: an illegal memory access was encountered\n",
     ],
 )
@@ -79,6 +80,7 @@ def test_texts_about_errors_are_no_logs(text: str) -> None:
         '[\n {\n  "loss": NaN\n }\n]\n',
         "import torch\nTraceback (most recent call last):\nRuntimeError: CUDA error\n",
         "- step: 1\n- step: 2\n",
+        "".join(f"(PPOTrainer pid=9) Global step {i}: {{'policy_loss': nan, 'reward': 0.0}}\n" for i in range(9)),
     ],
 )
 def test_logs_that_look_a_little_like_it(text: str) -> None:
