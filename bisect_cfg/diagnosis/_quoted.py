@@ -25,7 +25,7 @@ _LOGGED = re.compile(
 _COMMIT = re.compile(r"commit [0-9a-f]{7,40}\b|[0-9a-f]{7,10} (?:\(|\w)")
 _DIFF = re.compile(r"diff --git |--- (?:a/|\S+\s+\d{4}-)|Index: \S+$|@@ -\d+,\d+ \+\d+")
 _FOUND = re.compile(r"(?:\./)?[\w./-]+\.(?:py|md|rst|txt|ya?ml|toml|sh|js|ts|go|rs|ipynb)[:-]\d+[:-]")
-_LISTED = re.compile(r"\s*(?:[-*+•]|\d+[.)]) +\S")
+_LISTED = re.compile(r"\s*(?:[-*+•]|\d+[.)]|#\d+:?|[A-Z]{2,8}-\d+:?) +\S")
 _HEADING = re.compile(r"#{1,4} \w|```|[=~-]{4,}$")
 _RULED = re.compile(r"(?:[=-]{4,}\n)?\w.{2,80}\n[=~-]{4,}\n")
 _PASSED = re.compile(r"=+ (?:\d+ \w+, )*\d+ passed.* in [\d.:]+s?\b|^Ran \d+ tests? in .*\n+OK\b", re.MULTILINE)

@@ -62,6 +62,7 @@ def test_it_says_how_long_and_after_which_line() -> None:
         "of memory\n",
         "== test session starts ==\ntests/a.py::b XFAIL (CUDA out of memory)\n==== 3 passed, 1 xfailed in 8.2s ====\n",
         "#!/bin/bash\n# after CUDA out of memory\nset -e\nfor i in 1 2; do\n  if python t.py; then exit 0; fi\ndone\n",
+        "#3421 CUDA out of memory with GRPO  open\n#33 NCCL watchdog timeout  closed\n#31 KeyError: prompt  closed\n",
         "name: x\njobs: y\nsteps: z\n# No space left on device\nrun: w\n",
     ],
 )
