@@ -1,6 +1,5 @@
 """Which subset next: pure functions of recorded outcomes. No I/O, no clock, no torch, no Optuna."""
 
-from bisect_cfg.search.next import look, next_question
 from bisect_cfg.search.problem import (
     Ask,
     Claim,
@@ -13,6 +12,7 @@ from bisect_cfg.search.problem import (
     State,
     Wait,
 )
+from bisect_cfg.search.search import look, next_question
 
 __all__ = [
     "Ask",

@@ -1,38 +1,61 @@
-"""Which subset tells most, inside a subset that failed.
+"""Which subset tells most.
 
-A run is worth the information it gives about the cause plus the share of the final proof it may be: a run
-that a proof needs anyway, and that is likely to come out as the proof needs it, is one run less later.
-Both are counted in runs and divided by the expected price of the run, because failing runs end early.
+A run is worth the information it gives about the answer plus the share of the final proof it may be: a run that a
+proof needs anyway, and that is likely to come out as the proof needs it, is one run less later. Both are counted in
+runs and divided by the expected price of the run, because failing runs end early.
 
-Informative subsets are searched along orders of the factors: in any order, the longer prefix contains more
-candidates, so one pass over the candidates gives the value of every prefix. The best are improved by moving
-single factors in or out. Runs that proofs need come from the likeliest candidates.
+Informative subsets are searched along orders of the factors: in any order, the longer prefix contains more causes, so
+one pass over the answers gives the value of every prefix. The best are improved by moving single factors in or out.
+Runs that proofs need come from the likeliest answers.
 
-Running trials are outcomes not known yet: the value of a run is averaged over what they may say.
+Running trials are outcomes not known yet: the value of a run is averaged over what they may say; once failures are
+random, they are taken to end as is likeliest (`Search`), since every answer leaves both ends open.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from math import exp
 
 import numpy as np
 
 from bisect_cfg.configuration import Purpose
-from bisect_cfg.search.belief import FALSE_FAIL, Belief, Local
-from bisect_cfg.search.prices import Prices
+from bisect_cfg.search.case import Case
+from bisect_cfg.search.posterior import FALSE_FAIL, LEAST, Answers
 from bisect_cfg.search.problem import Ask, Problem, bits
-from bisect_cfg.search.proof import direct, prove
-from bisect_cfg.search.tally import Tally
-from bisect_cfg.search.validity import Validity
+from bisect_cfg.search.proof import prove
+
+Cures = Callable[[Sequence[int]], dict[int, Ask]]
 
 PROOFS = 12
-"""How many of the likeliest candidates have their proofs looked at for runs that do double duty."""
+"""How many of the likeliest answers have their proofs looked at for runs that do double duty."""
+
+PROOF_SHARE = 0.9
+"""What a run that a proof needs is worth beside a bit of information, of which one run gives at most one.
+Measured: at 1 or more, runs that prove are asked too early when there are several causes; below, the last few cost
+more."""
+
+PROOF_SHARE_IF_RANDOM = 0.3
+"""The same where a run may be repeated. Only the likeliest answer's proof counts there: one run proves little, and what
+other answers need is asked too early otherwise (8 % more runs)."""
 
 FEW = 8
 """Up to this many suspects all their subsets are valued, instead of those along some orders."""
+
+ORDERS = ((8000, 6), (400, 12), (0, 24))
+"""With more than so many answers, so many orders of the factors are looked at. Measured on 20 instances: 24 among
+400 to 2,500 answers save nothing with three settings of 19."""
+
+STARTS, MOVES, CLIMBED = 3, 4, 1500
+"""How many of the best prefixes are improved, by how many factors each, and up to how many answers that is worth its
+time: with more the suspects are so many that one of them more or less says little."""
+
+PRIME = 7919
+"""Multiplies the number of the decision in a seed, so that different numbers of factors never share one."""
+
+GAIN, ROUNDING = 1e-6, 1e-9
+"""What a moved factor must add to go on, and the difference below which two values are the same."""
 
 MAX_PATTERNS = 32
 """Outcome patterns of running trials told apart; rarer ones are merged."""
@@ -40,24 +63,14 @@ MAX_PATTERNS = 32
 WORTH_ASKING = 0.02
 """With trials running, a run worth less than this (in runs) waits for their outcomes instead."""
 
+NOTHING = 1e-3
+"""A run worth less than this tells the rest not apart: no valid configuration can."""
+
 UNSUSPECTED = 0.02
 """A setting that takes part in the cause with less than this probability may be set to whatever is cheaper."""
 
 MADE_CHEAPER = 12
 """How many of the best questions are looked at with the other settings at their cheaper levels."""
-
-PROOF_SHARE = 0.9
-"""What a run that a proof needs is worth beside a bit of information, of which one run gives at most one.
-Measured: at 1 or more, runs that prove are asked too early when there are several causes; below, the last few cost
-more."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """A run that could be asked next, and what it is worth, in runs per price of a passing run."""
-
-    ask: Ask
-    value: float
 
 
 def entropy(probability: np.ndarray | float) -> np.ndarray:
@@ -67,172 +80,140 @@ def entropy(probability: np.ndarray | float) -> np.ndarray:
 
 
 class Values:
-    """The value of subsets given a local posterior and what is running."""
+    """The value of subsets given the answers and what is running.
 
-    def __init__(self, belief: Belief, local: Local, running: Iterable[int], prices: Prices) -> None:
-        self._belief, self._local, self.prices = belief, local, prices
-        weight, rate = local.weight, local.rate
-        self._pattern, self._count = _patterns(local, running)
+    Args:
+        case: what was seen, and what runs cost.
+        answers: the answers.
+        known: causes that are no part of them.
+        repeat: whether a run that was made may be made again.
+    """
+
+    def __init__(self, case: Case, answers: Answers, known: Sequence[int] = (), repeat: bool = False) -> None:
+        self._proof_share = PROOF_SHARE_IF_RANDOM if repeat else PROOF_SHARE
+        self.answers, self.prices = answers, case.prices
+        self._posterior, self._known = case.posterior, known
+        weight, rate = answers.weight, answers.rate
+        self._pattern, self._count = _patterns(answers, () if repeat else case.counts.running)
         self._weights = (weight, weight * rate, weight * entropy(rate))
-        totals = np.bincount(self._pattern, weight, self._count)
-        self._totals = np.maximum(totals, 1e-300)
+        self._columns = np.zeros((len(weight), 3 * self._count))
+        for number, column in enumerate(self._weights):
+            self._columns[np.arange(len(weight)), number * self._count + self._pattern] = column
+        self._totals = np.maximum(np.bincount(self._pattern, weight, self._count), LEAST)[:, None]
+
+    def elsewhere(self, mask: int) -> float:
+        """The probability that a subset fails for a cause that is none of the answers'; in the region any will do."""
+        return 1 - exp(-self._posterior.hidden(self._known, mask)) if mask & ~self.answers.region else 0.0
 
     def prefixes(self, order: list[int]) -> np.ndarray:
         """The value of each prefix of an order of the region's factors."""
-        rank = np.zeros(self._local.causes.size + 1, np.int64)
+        rank = np.zeros(self.answers.parts.size + 1, np.int64)
         rank[order] = np.arange(len(order))
         rank[-1] = -1
-        last = rank[self._local.causes.index].max(1) + self._pattern * len(order)
+        last = self.answers.place(rank) + self._pattern * len(order)
         shape = (self._count, len(order))
-        inside, fails, doubt = (
-            np.cumsum(np.bincount(last, w, self._count * len(order)).reshape(shape), 1) for w in self._weights
-        )
-        return self._worth(inside, fails, doubt, FALSE_FAIL, price=np.exp(np.cumsum(self.prices.factors[order])))
+        sums = [np.cumsum(np.bincount(last, w, shape[0] * shape[1]).reshape(shape), 1) for w in self._weights]
+        return self._worth(sums, FALSE_FAIL, np.exp(np.cumsum(self.prices.factors[order])))
 
-    def subsets(self, members: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """All subsets of a few factors, as masks, and the value of each."""
-        size = len(members)
-        numbers = np.arange(1 << size)
-        place = np.zeros(self._local.causes.size + 1, np.int64)  # where each factor is among the members
-        place[members] = 1 << np.arange(size)
-        wanted = place[self._local.causes.index].sum(1)
-        contained = (wanted[None, :] & ~numbers[:, None]) == 0
-        columns = np.zeros((len(wanted), 3 * self._count))
-        for number, weight in enumerate(self._weights):
-            columns[np.arange(len(wanted)), number * self._count + self._pattern] = weight
-        inside, fails, doubt = np.split((contained @ columns).T, 3)
-        bad = (numbers[:, None] >> np.arange(size)) & 1
-        price = np.exp(bad @ self.prices.factors[members])
-        return numbers, self._worth(inside, fails, doubt, FALSE_FAIL, price=price)
-
-    def of(self, mask: int, proof: float = 0.0) -> float:
-        """The value of one subset, `proof` being the probability-weighted share of proofs it belongs to."""
-        contained = self._local.causes.inside(mask)
-        inside, fails, doubt = (
-            np.bincount(self._pattern[contained], w[contained], self._count)[:, None] for w in self._weights
-        )
-        hidden = FALSE_FAIL
-        if mask & ~self._local.region:  # a failure may then come from a cause outside; inside, any will do
-            hidden = max(hidden, 1 - exp(-self._belief.hidden(mask)))
-        return float(self._worth(inside, fails, doubt, hidden, proof, self.prices.of_mask(mask))[0])
+    def of(self, masks: Sequence[int], proof: Sequence[float] | float = 0.0) -> np.ndarray:
+        """The value of subsets, `proof` being the probability-weighted share of proofs that each belongs to."""
+        failing = self.answers.failing(masks)
+        hidden = np.array([max(FALSE_FAIL, self.elsewhere(mask)) for mask in masks])
+        sums = np.split(np.einsum("ij,ik->kj", failing, self._columns), 3)
+        return self._worth(sums, hidden, np.array([self.prices.of_mask(mask) for mask in masks]), np.array(proof))
 
     def _worth(
-        self,
-        inside: np.ndarray,
-        fails: np.ndarray,
-        doubt: np.ndarray,
-        hidden: float,
-        proof: float = 0.0,
-        price: np.ndarray | float = 1.0,
+        self, sums: Sequence[np.ndarray], hidden: np.ndarray | float, price: np.ndarray, proof: np.ndarray | float = 0.0
     ) -> np.ndarray:
-        outside = self._totals[:, None] - inside
+        inside, fails, doubt = sums
+        outside = self._totals - inside
         failing = fails + outside * hidden
-        chance = failing / self._totals[:, None]
-        bits_ = (self._totals[:, None] * entropy(chance) - doubt - outside * entropy(hidden)).sum(0)
+        told = (self._totals * entropy(failing / self._totals) - doubt - outside * entropy(hidden)).sum(0)
         fail = failing.sum(0)
-        return (bits_ + PROOF_SHARE * proof) / (price * (fail * self.prices.fail + (1 - fail)))
+        return (told + self._proof_share * proof) / (price * (fail * self.prices.fail + (1 - fail)))
 
 
-def _patterns(local: Local, running: Iterable[int]) -> tuple[np.ndarray, int]:
-    """Number the candidates by what they predict for the running trials."""
-    code = np.zeros(len(local.weight), np.int64)
+def _patterns(answers: Answers, running: Iterable[int]) -> tuple[np.ndarray, int]:
+    """Number the answers by what they predict for the running trials."""
+    code = np.zeros(len(answers.weight), np.int64)
     count = 1
     for mask in running:
-        code = code * 2 + local.causes.inside(mask)
-        values, code = np.unique(code, return_inverse=True)
+        values, code = np.unique(code * 2 + answers.failing([mask])[:, 0], return_inverse=True)
         count = len(values)
         if count > MAX_PATTERNS:
-            mass = np.bincount(code, local.weight, count)
+            mass = np.bincount(code, answers.weight, count)
             rank = np.argsort(np.argsort(-mass, kind="stable"), kind="stable")
             code, count = np.minimum(rank[code], MAX_PATTERNS - 1), MAX_PATTERNS
     return code, count
 
 
-def choose(
-    problem: Problem,
-    tally: Tally,
-    belief: Belief,
-    validity: Validity,
-    local: Local,
-    known: Iterable[int],
-    cures: Callable[[int], dict[int, Ask]],
-    prices: Prices,
-) -> Ask | None:
-    """The most valuable run that can be valid; None if only running trials can tell more.
+def choose(case: Case, answers: Answers, cures: Cures, known: tuple[int, ...] = (), repeat: bool = False) -> Ask | None:
+    """The most valuable run that can be valid; None if only running trials can tell more, or nothing can.
 
     Args:
-        problem: the problem.
-        tally: what was seen.
-        belief: the posterior.
-        validity: what can be run.
-        local: the posterior inside the failed subset looked at.
-        known: causes proven so far.
-        cures: candidate cause -> the runs that would show its corrections to pass.
-        prices: what runs cost.
+        case: the problem, and what was seen.
+        answers: what a run shall tell apart.
+        cures: causes -> the runs that would show their corrections to pass.
+        known: causes that are no part of the answers; a run that holds one fails for that.
+        repeat: whether a run that was made may be made again.
     """
-    values = Values(belief, local, tally.running, prices)
-    known = tuple(known)
-    proofs, asks = _proof_runs(problem, tally, validity, local, cures, known)
-    scored: dict[int, float] = dict(_informative(problem, values, local, len(tally.records)))
-    for mask, share in proofs.items():
-        chance = exp(-belief.hidden(mask)) if mask & local.region != mask else 1.0
-        scored[mask] = values.of(mask, share * chance)
-    best: Option | None = None
-    queue = sorted(scored.items(), key=lambda item: (-round(item[1], 9), item[0]))
-    for mask, value in queue:
-        if best is not None and value <= best.value:
+    problem, counts, validity = case.problem, case.counts, case.validity
+    values = Values(case, answers, known, repeat)
+    needed = _needed(case, values, known, cures, repeat)
+    region = answers.region
+
+    def askable(mask: int) -> bool:
+        count = counts.of(mask)
+        if mask in (0, problem.full) or count.running or (count.runs and not repeat):
+            return False
+        return not any(cause & mask == cause for cause in known)
+
+    asks = {mask: ask for mask, (_, ask) in needed.items()}
+    scored = _informative(values, len(counts.records))
+    again = [*needed, *(mask for mask in counts.by_subset if repeat and mask not in needed)]
+    if again:
+        shares = [needed[mask][0] if mask in needed else 0.0 for mask in again]
+        scored.update(zip(again, values.of(again, shares).tolist(), strict=True))
+    best, ask = WORTH_ASKING if counts.running else NOTHING, None
+    for mask, value in sorted(scored.items(), key=lambda item: (-round(item[1], 9), item[0])):
+        if value <= best:
             break
-        if not _askable(problem, tally, known, mask):
+        if not askable(mask):
             continue
         if validity.ok(mask):
-            best = Option(asks.get(mask) or _search_ask(problem, local, mask, 0), value * validity.chance(mask))
+            # Not the best of these products: a run that may end in another failure also teaches what may be run.
+            best = value * validity.chance(mask)
+            ask = asks.get(mask) or _question(problem, region, mask, 0)
             continue
-        for changed, companions in validity.repairs(mask, local.region):
-            if changed == local.region or not _askable(problem, tally, known, changed):
-                continue
-            worth = values.of(changed) * validity.chance(changed)
-            if best is None or worth > best.value + 1e-9:
-                best = Option(asks.get(changed) or _search_ask(problem, local, changed, companions), worth)
-    if best is None or (tally.running and best.value < WORTH_ASKING):
-        return None
-    return best.ask
+        repairs = {m: extra for m, extra in validity.repairs(mask, region) if m != region and askable(m)}
+        for changed, worth in zip(repairs, values.of([*repairs]).tolist() if repairs else (), strict=True):
+            if worth * validity.chance(changed) > best + ROUNDING:
+                best = worth * validity.chance(changed)
+                ask = asks.get(changed) or _question(problem, region, changed, repairs[changed])
+    return ask
 
 
-def _askable(problem: Problem, tally: Tally, known: Iterable[int], mask: int) -> bool:
-    """Whether running it may teach something: a decided subset only if failures have turned out to be
-    random."""
-    count = tally.of(mask)
-    if mask in (0, problem.full) or count.running or (count.runs and not tally.contradictory):
-        return False
-    return not any(cause & mask == cause for cause in known)
-
-
-def _search_ask(problem: Problem, local: Local, mask: int, companions: int) -> Ask:
-    if mask & local.region == mask:
-        text = f"Is a cause among these {mask.bit_count()} of {local.region.bit_count()} suspects?"
+def _question(problem: Problem, region: int, mask: int, companions: int) -> Ask:
+    if mask & region == mask:
+        text = f"Is a cause among these {mask.bit_count()} of {region.bit_count()} suspects?"
     else:
         text = f"Is there a cause without {problem.show(problem.full & ~mask)}?"
     return Ask(mask, companions, Purpose.SEARCH, text)
 
 
-def _informative(problem: Problem, values: Values, local: Local, seed: int) -> Iterable[tuple[int, float]]:
+def _informative(values: Values, seed: int) -> dict[int, float]:
     """Subsets of the region with the most information, found along orders of its factors."""
-    members = list(bits(local.region))
+    answers, region = values.answers, values.answers.region
+    members, found = list(bits(region)), {}
     if len(members) <= FEW:
-        _, worth = values.subsets(members)
-        ranked = np.argsort(-worth, kind="stable")[: 2 * FEW].tolist()
-        chosen = [(sum(1 << members[i] for i in bits(n)), float(worth[n])) for n in ranked]
-        found = {mask: value for mask, value in chosen if mask not in (0, local.region)}
-        found.update(_cheaper(values, local, found))
-        return found.items()
-    marginal = np.zeros(problem.size + 1)
-    for column in local.causes.index.T:
-        marginal += np.bincount(column, local.weight, problem.size + 1)
-    rng = random.Random(seed * 7919 + len(members))
-    count = len(local.weight)
-    orders = 6 if count > 8000 else 12 if count > 400 else 24
-    found: dict[int, float] = {}
-    for number in range(orders):
+        subsets = [sum(1 << members[i] for i in bits(number)) for number in range(1, (1 << len(members)) - 1)]
+        worth = values.of(subsets) if subsets else np.zeros(0)
+        found = {subsets[n]: float(worth[n]) for n in np.argsort(-worth, kind="stable")[: 2 * FEW].tolist()}
+        return found | _cheaper(values, found)
+    marginal = answers.marginal
+    rng = random.Random(seed * PRIME + len(members))
+    count = len(answers.weight)
+    for number in range(next(orders for least, orders in ORDERS if count > least)):
         if number == 0:
             order = sorted(members, key=lambda i: -marginal[i])
         elif number == 1:
@@ -242,73 +223,63 @@ def _informative(problem: Problem, values: Values, local: Local, seed: int) -> I
         else:
             order = sorted(members, key=lambda i: -marginal[i] * rng.random())
         worth = values.prefixes(order)
-        for length in np.argsort(-worth, kind="stable")[:2]:
+        for length in np.argsort(-worth, kind="stable")[:2].tolist():
             mask = sum(1 << i for i in order[: length + 1])
-            if mask != local.region:
+            if mask != region:
                 found[mask] = float(worth[length])
-    found.update(_cheaper(values, local, found))
-    if count <= 1500:
-        for mask in sorted(found, key=lambda m: (-found[m], m))[:3]:
-            found.update(_climb(values, members, local.region, mask, found[mask]))
-    return found.items()
+    found |= _cheaper(values, found)
+    if count <= CLIMBED:
+        for mask in sorted(found, key=lambda m: (-found[m], m))[:STARTS]:
+            found.update([_climb(values, members, mask, found[mask])])
+    return found
 
 
-def _cheaper(values: Values, local: Local, found: dict[int, float]) -> dict[int, float]:
+def _cheaper(values: Values, found: dict[int, float]) -> dict[int, float]:
     """The same questions about the suspects, with every setting that is none at its cheaper level."""
-    free = values.prices.telling
-    if not free:
-        return {}
-    marginal = np.zeros(local.causes.size + 1)
-    for column in local.causes.index.T:
-        marginal += np.bincount(column, local.weight, local.causes.size + 1)
-    for i in bits(free):
-        if marginal[i] > UNSUSPECTED:
-            free &= ~(1 << i)
-    cheap = values.prices.cheap & free
+    region, marginal = values.answers.region, values.answers.marginal
+    free = sum(1 << i for i in bits(values.prices.telling) if marginal[i] <= UNSUSPECTED)
     best = sorted(found, key=lambda m: (-found[m], m))[:MADE_CHEAPER]
-    changed = dict.fromkeys(mask & ~free | cheap for mask in best)
-    return {
-        mask: values.of(mask) for mask in changed if mask not in found and mask & local.region not in (0, local.region)
-    }
+    changed = dict.fromkeys(mask & ~free | values.prices.cheap & free for mask in best) if free else {}
+    masks = [mask for mask in changed if mask not in found and mask & region not in (0, region)]
+    return dict(zip(masks, values.of(masks).tolist(), strict=True)) if masks else {}
 
 
-def _climb(values: Values, members: list[int], region: int, mask: int, worth: float) -> Iterable[tuple[int, float]]:
-    for _ in range(4):
-        moves = [(values.of(mask ^ 1 << i), mask ^ 1 << i) for i in members if mask ^ 1 << i not in (0, region)]
-        top = max(moves, key=lambda move: (move[0], -move[1]), default=(0.0, 0))
-        if top[0] <= worth + 1e-6:
+def _climb(values: Values, members: list[int], mask: int, worth: float) -> tuple[int, float]:
+    for _ in range(MOVES):
+        moves = [mask ^ 1 << i for i in members if mask ^ 1 << i not in (0, values.answers.region)]
+        top = max(zip(values.of(moves).tolist(), moves, strict=True), key=lambda move: (move[0], -move[1]))
+        if top[0] <= worth + GAIN:
             break
         worth, mask = top
-    return [(mask, worth)]
+    return mask, worth
 
 
-def _proof_runs(
-    problem: Problem,
-    tally: Tally,
-    validity: Validity,
-    local: Local,
-    cures: Callable[[int], dict[int, Ask]],
-    known: tuple[int, ...],
-) -> tuple[dict[int, float], dict[int, Ask]]:
-    """Runs that proofs of the likeliest candidates need, with the probability that they will."""
+def _needed(
+    case: Case, values: Values, known: tuple[int, ...], cures: Cures, repeat: bool
+) -> dict[int, tuple[float, Ask]]:
+    """Runs that proofs of the likeliest answers need, and how likely they will."""
+    answers = values.answers
     shares: dict[int, float] = {}
     asks: dict[int, Ask] = {}
-    covered: dict[int, set[int]] = {}
-    for row in local.best(PROOFS):
-        cause = local.causes.mask(row)
-        proof = prove(problem, tally, validity, cause, local.region, direct(problem, tally), known)
-        if proof is None or proof.refuted:
+    cured: set[int] = set()
+    for number in answers.best(1 if repeat else PROOFS):
+        causes = (*known, *answers.causes(number))
+        proofs = [
+            prove(case, cause, answers.region, case.times, tuple(other for other in causes if other != cause))
+            for cause in causes[len(known) :]
+        ]
+        if any(proof is None or proof.refuted for proof in proofs):
             continue
-        for step in proof.missing:
-            shares[step.subset] = shares.get(step.subset, 0.0) + float(local.weight[row])
-            asks.setdefault(step.subset, step.ask)
-        for mask, ask in cures(cause).items():
-            count = tally.of(mask)
-            if not count.runs:
-                shares.setdefault(mask, 0.0)
+        for ask in (ask for proof in proofs if proof is not None for ask in proof.missing):
+            shares[ask.subset] = shares.get(ask.subset, 0.0) + float(answers.weight[number])
+            asks.setdefault(ask.subset, ask)
+        for mask, ask in cures(causes).items():
+            if not case.counts.of(mask).runs:
                 asks.setdefault(mask, ask)
-                covered.setdefault(mask, set())
-    for mask in covered:  # a correction's run counts for every candidate that it would cure
-        contained = local.causes.inside(mask)
-        shares[mask] += float(local.weight[~contained].sum())
-    return shares, asks
+                if repeat:
+                    shares[mask] = float(answers.weight[number])
+                else:
+                    cured.add(mask)
+    for mask in cured:  # a correction's run counts for every answer that it would cure
+        shares[mask] = shares.get(mask, 0.0) + float(answers.weight[~answers.failing([mask])[:, 0]].sum())
+    return {mask: (share * (1 - values.elsewhere(mask)), asks[mask]) for mask, share in shares.items()}

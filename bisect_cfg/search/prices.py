@@ -3,7 +3,7 @@
 The duration of a run is taken to be a product: a base, a factor for every setting that is bad, one for a run that fails
 (it ends early), one for a run that a proof repeats over a longer horizon. Logarithms make that a linear model; the
 prior holds the factors of settings near what is known of them (`Problem.work`), so that a few runs are enough to see
-that one setting makes a run twenty times dearer. Everything is relative to a passing run of the good configuration.
+that one setting makes a run twenty times costlier. Everything is relative to a passing run of the good configuration.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.search.hypotheses import switches
+from bisect_cfg.search.candidates import switches
+from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.problem import Problem
-from bisect_cfg.search.tally import Tally
 
 INSTANT = 0.05
 """Seconds below which a run has no price: the times of simulated trials are noise, and would make the questions
@@ -52,16 +52,10 @@ class Prices:
     fail: float = 1.0
 
     @classmethod
-    def of(cls, problem: Problem, tally: Tally) -> Prices:
-        """Fitted to the runs so far; once for each tally, which is asked for them many times in a decision."""
-        if tally.prices is None:
-            tally.prices = cls._fitted(problem, tally)
-        return tally.prices
-
-    @classmethod
-    def _fitted(cls, problem: Problem, tally: Tally) -> Prices:
+    def of(cls, problem: Problem, counts: Counts) -> Prices:
+        """Fitted to the runs so far."""
         known = np.array(problem.work or np.zeros(problem.size))
-        runs = [r for r in tally.records if r.outcome in (Outcome.PASS, Outcome.FAIL) and r.seconds > INSTANT]
+        runs = [r for r in counts.records if r.outcome in (Outcome.PASS, Outcome.FAIL) and r.seconds > INSTANT]
         outcomes = {record.outcome for record in runs}
         if not runs:
             return cls(known)

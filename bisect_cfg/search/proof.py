@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from math import log
 
 from bisect_cfg.configuration import Outcome, Purpose
-from bisect_cfg.search.prices import Prices
-from bisect_cfg.search.problem import Ask, Claim, FoundCause, Problem, bits
-from bisect_cfg.search.tally import Tally
-from bisect_cfg.search.validity import Validity
+from bisect_cfg.search.case import Case
+from bisect_cfg.search.problem import Ask, Claim, FoundCause, bits, mask_of
 
 CANNOT = "no configuration without it can be valid"
 
@@ -23,20 +21,11 @@ UNSEEN = "every run without it ended in another failure"
 
 COSTLY = 3.0
 """A run without one parameter that is predicted to cost this many times as much as the same run with some further
-settings as the user has them is not asked; the other is, and the claim says so. That needs the good level of a setting
-to be what makes runs dear (completions of 512 tokens in place of the user's 12); such a setting seldom hides a failure,
-and that the cause fails without it is seen."""
+settings as the user has them is not asked; the other is, and the claim says so. That needs the good level of a
+setting to be what makes runs costly (completions of 512 tokens in place of the user's 12); such a setting seldom hides
+a failure, and that the cause fails without it is seen."""
 
 IMPLIED = "seen in a larger subset, without this one as well"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One run that a proof needs, and the outcome it must have."""
-
-    subset: int
-    expected: Outcome
-    ask: Ask
 
 
 @dataclass(frozen=True)
@@ -50,39 +39,24 @@ class Proof:
         found: the cause, once nothing is missing.
     """
 
-    missing: tuple[Step, ...] = ()
+    missing: tuple[Ask, ...] = ()
     refuted: bool = False
     unseen: bool = False
     found: FoundCause | None = None
 
 
-def direct(problem: Problem, tally: Tally) -> int:
-    """How often a proof must see each run itself while the search goes on: 1, or 0 if larger subsets may
-    speak for smaller ones, which they no longer can once runs contradict each other."""
-    return 1 if problem.times or tally.contradictory else 0
-
-
-def prove(
-    problem: Problem,
-    tally: Tally,
-    validity: Validity,
-    cause: int,
-    pool: int,
-    times: int = 1,
-    known: tuple[int, ...] = (),
-) -> Proof | None:
+def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, ...] = ()) -> Proof | None:
     """The state of the proof that `cause` is a cause; None if no run can contain it.
 
     Args:
-        problem: the problem.
-        tally: what was seen.
-        validity: what can be run.
+        case: the problem, and what was seen.
         cause: the claimed parameters.
         pool: a failed subset containing it, where companions are looked for first.
         times: how often each run must have been seen; 0 lets a run without a parameter count as passed when
             one of a larger subset passed, which is the same thing if no setting hides the failure.
         known: other causes; a run that holds one of them would fail for that, and tells nothing.
     """
+    problem, counts, validity = case.problem, case.counts, case.validity
     companions = validity.companions(cause, pool, avoid=known)
     if companions is None:
         companions = validity.companions(cause, avoid=known)
@@ -91,120 +65,110 @@ def prove(
     if companions is None:
         return None
     witness = cause | companions
-    stuck = sum(1 << i for i in bits(cause) if _without(validity, witness, 1 << i, known) is None)
-    stuck = sum(1 << i for i in bits(stuck) if not _group(validity, witness, 1 << i, known))
+    stuck = mask_of([i for i in bits(cause) if _without(case, witness, i, known) is None])
+    stuck = mask_of([i for i in bits(stuck) if not _group(case, witness, i, known)])
     if stuck and stuck != cause:  # they leave only together with a parameter: companions, whoever proposed them
-        smaller_claim = prove(problem, tally, validity, cause & ~stuck, pool, times, known)
+        smaller_claim = prove(case, cause & ~stuck, pool, times, known)
         if smaller_claim is not None and not smaller_claim.refuted:
             return smaller_claim
     if stuck == cause and any(validity.only_seen(witness & ~(1 << i), 1 << i, known) for i in bits(stuck)):
         # What none of its parts can leave without another failure was never seen to pass: nothing is proven by that.
         return Proof(unseen=True)
-    shown = problem.show(cause)
-    missing: list[Step] = []
-    if tally.of(witness).fails < max(times, 1):
-        reason = f"Does {shown} alone fail?" if not companions else f"Does {shown} fail?"
-        missing.append(Step(witness, Outcome.FAIL, Ask(witness, companions, Purpose.CAUSE_FAILS, reason)))
+    shown, seen = problem.show(cause), counts.of(witness)
+    missing: list[Ask] = []
     claims: dict[int, Claim] = {}
+    refuted = seen.passes > 0 and not seen.fails and not counts.contradictory
+    if seen.fails < max(times, 1):
+        reason = f"Does {shown} alone fail?" if not companions else f"Does {shown} fail?"
+        missing.append(Ask(witness, companions, Purpose.CAUSE_FAILS, reason))
     grouped = inseparable = 0
-    seen = tally.of(witness)
-    refuted = seen.passes > 0 and not seen.fails and not tally.contradictory
     for index in bits(cause):
-        bit = 1 << index
-        smaller = _without(validity, witness, bit, known)
+        smaller = _without(case, witness, index, known)
         if smaller is None:
-            group = _group(validity, witness, bit, known)
+            group = _group(case, witness, index, known)
             grouped |= group & ~cause
-            inseparable |= group | bit if group else 0
-            seen_only = validity.only_seen(witness & ~bit, bit, known)
-            claims[index] = Claim(None, Outcome.PASS, note=UNSEEN if seen_only else CANNOT)
-            smaller = witness & ~bit & ~group if group else 0
-            if not smaller:
+            inseparable |= group | 1 << index if group else 0
+            smaller = witness & ~(group | 1 << index)
+            if not group or not smaller:
                 continue
         else:
-            affordable = _affordable(problem, tally, validity, smaller, witness, known)
+            affordable = _affordable(case, smaller, witness, known)
             note = f"with {problem.show(affordable & ~smaller)} as you have it" if affordable != smaller else ""
             smaller = affordable
-            claims[index] = tally.claim(smaller, Outcome.PASS, note)
-        count = tally.of(smaller)
+            claims[index] = counts.claim(smaller, Outcome.PASS, note)
+        count = counts.of(smaller)
         refuted |= count.fails > 0
-        if times == 0 and not count.runs:
-            larger = next((m for m in tally.passed if m & smaller == smaller and not tally.of(m).fails), None)
-            if larger is not None and claims[index].subset is not None and not claims[index].note:
-                claims[index] = tally.claim(larger, Outcome.PASS, IMPLIED)
+        if times == 0 and not count.runs and index in claims and not claims[index].note:
+            larger = next((m for m in counts.passed if m & smaller == smaller and not counts.of(m).fails), None)
+            if larger is not None:
+                claims[index] = counts.claim(larger, Outcome.PASS, IMPLIED)
                 continue
         if count.passes < max(times, 1):
             reason = f"Does {shown} still fail without {problem.names[index]}?"
-            step = Ask(smaller, smaller & ~cause, Purpose.CAUSE_MINUS_ONE, reason)
-            missing.append(Step(smaller, Outcome.PASS, step))
+            missing.append(Ask(smaller, smaller & ~cause, Purpose.CAUSE_MINUS_ONE, reason))
     for index in bits(companions & ~grouped):
-        bit = 1 << index
-        other = _without(validity, witness, bit, known)
-        if other is None or any(mask & cause == cause and not mask & bit for mask in tally.failed):
+        other = _without(case, witness, index, known)
+        if other is None or any(mask & cause == cause and not mask >> index & 1 for mask in counts.failed):
             continue
-        if tally.of(other).passes and not tally.of(other).fails:
+        if counts.of(other).passes and not counts.of(other).fails:
             refuted = True
             continue
         reason = f"Does {shown} fail without the companion {problem.names[index]} as well?"
-        missing.append(Step(other, Outcome.FAIL, Ask(other, other & ~cause, Purpose.CAUSE_FAILS, reason)))
+        missing.append(Ask(other, other & ~cause, Purpose.CAUSE_FAILS, reason))
     if missing or refuted:
         return Proof(tuple(missing), refuted)
-    for index in bits(grouped):
+    for index in bits((cause | grouped) & ~mask_of([*claims])):
         seen_only = validity.only_seen(witness & ~(1 << index), 1 << index, known)
         claims[index] = Claim(None, Outcome.PASS, note=UNSEEN if seen_only else CANNOT)
-    found = FoundCause(cause | grouped, companions & ~grouped, tally.claim(witness, Outcome.FAIL), claims, inseparable)
-    return Proof(found=found)
+    fails = counts.claim(witness, Outcome.FAIL)
+    claims = dict(sorted(claims.items()))
+    return Proof(found=FoundCause(cause | grouped, companions & ~grouped, fails, claims, inseparable))
 
 
-def _affordable(
-    problem: Problem, tally: Tally, validity: Validity, smaller: int, witness: int, known: tuple[int, ...]
-) -> int:
+def _affordable(case: Case, smaller: int, witness: int, known: tuple[int, ...]) -> int:
     """The run without one parameter, or, if that is too costly, the same with the settings that make it cheaper."""
-    prices = Prices.of(problem, tally)
-    if prices.flat or tally.of(smaller).runs:
+    prices, counts = case.prices, case.counts
+    if prices.flat or counts.of(smaller).runs:
         return smaller
     cheap = prices.cheap & ~witness & ~smaller
-    run = [m for m in tally.counts if m & smaller == smaller and not m & ~smaller & ~cheap and tally.of(m).runs]
+    run = [m for m in counts.by_subset if m & smaller == smaller and not m & ~smaller & ~cheap and counts.of(m).runs]
     if run:
         return min(run, key=lambda mask: (mask.bit_count(), mask))
     strong = sum(1 << i for i in bits(cheap) if prices.factors[i] < -log(COSTLY))
     other = smaller | strong
-    if strong and validity.promising(other) and not any(cause & other == cause for cause in known):
+    if strong and case.validity.promising(other) and not any(cause & other == cause for cause in known):
         return other
     return smaller
 
 
-def _without(validity: Validity, witness: int, bit: int, known: tuple[int, ...]) -> int | None:
-    """The nearest valid run to the witness without one factor, or None."""
-    smaller = witness & ~bit
-    if validity.promising(smaller) and (validity.decided(smaller) or not validity.with_given_up(smaller, bit)):
-        return smaller
-    extra = validity.companions(smaller, forbidden=bit, avoid=known)
-    if extra is None or (not validity.decided(smaller | extra) and validity.with_given_up(smaller, bit)):
-        return None
-    return smaller | extra
+def _without(case: Case, witness: int, index: int, known: tuple[int, ...]) -> int | None:
+    """The nearest valid run to a failing one without one factor; None if there is none, or it is given up."""
+    smaller = witness & ~(1 << index)
+    extra = case.validity.companions(smaller, forbidden=1 << index, avoid=known)
+    if extra is None or case.counts.of(smaller | extra).runs:
+        return None if extra is None else smaller | extra
+    return None if case.validity.given_up(smaller, without=1 << index) else smaller | extra
 
 
-def _group(validity: Validity, witness: int, bit: int, known: tuple[int, ...]) -> int:
-    """The factor that a stuck one must leave the witness with, if that is stuck as well; 0 if there is none.
+def _group(case: Case, witness: int, index: int, known: tuple[int, ...]) -> int:
+    """The factor that a stuck one must leave a failing run with, if that is stuck as well; 0 if there is none.
 
     If the other could leave alone, it is a parameter, and the stuck one merely accompanies it.
     """
-    for index in bits(witness & ~bit):
-        other = 1 << index
-        if validity.promising(witness & ~bit & ~other) and _without(validity, witness, other, known) is None:
-            return other
+    for other in bits(witness & ~(1 << index)):
+        both = 1 << index | 1 << other
+        if case.validity.promising(witness & ~both) and _without(case, witness, other, known) is None:
+            return 1 << other
     return 0
 
 
-def split(validity: Validity, witness: int, known: tuple[int, ...] = ()) -> int:
+def split(case: Case, witness: int, known: tuple[int, ...] = ()) -> int:
     """The parameters of a minimal failing run: what can be taken out alone, or, if nothing can, all of it.
 
     A factor that cannot is a companion if taking it out forces a parameter out with it. Factors that only
     leave together stay parameters; `prove` then reports them as inseparable.
     """
-    parameters = sum(1 << i for i in bits(witness) if _without(validity, witness, 1 << i, known) is not None)
-    for index in bits(witness & ~parameters):
-        if _group(validity, witness, 1 << index, known):
-            parameters |= 1 << index
-    return parameters or witness
+    leaves = [
+        i for i in bits(witness) if _without(case, witness, i, known) is not None or _group(case, witness, i, known)
+    ]
+    return mask_of(leaves) or witness

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bisect_cfg.configuration import Purpose
+from bisect_cfg.search.case import Case
 from bisect_cfg.search.problem import Ask, Problem, bits, mask_of
-from bisect_cfg.search.tally import Tally
-from bisect_cfg.search.validity import Validity
 
 
 class Needed(Exception):
@@ -26,27 +25,28 @@ class Needed(Exception):
 Run = Callable[[int, str], bool]
 
 
-def replay(problem: Problem, tally: Tally, validity: Validity, pool: int, plain: bool = False) -> Run:
+def replay(case: Case, pool: int, plain: bool = False) -> Run:
     """A `run(subset, reason) -> failed` that answers from the records, or raises `Needed`.
 
     A FAIL counts whatever else happened; what cannot be valid, even with companions from `pool`, did not
     fail. With `plain`, neither did what ended in another failure; no companions are looked for to avoid that.
     """
-    ended_otherwise = frozenset(tally.unresolved) if plain else frozenset()
+    counts, validity = case.counts, case.validity
+    ended_otherwise = frozenset(counts.unresolved) if plain else frozenset()
 
     def run(mask: int, reason: str) -> bool:
-        if tally.of(mask).runs:
-            return tally.of(mask).fails > 0
-        for known in tally.counts:
-            if known & mask == mask and tally.of(known).passes and not tally.of(known).fails:
+        if counts.of(mask).runs:
+            return counts.of(mask).fails > 0
+        for known in counts.by_subset:
+            if known & mask == mask and counts.of(known).passes and not counts.of(known).fails:
                 return False
         if mask in ended_otherwise:
             return False
         extra = validity.companions(mask, pool)
         if extra is None:
             return False
-        if tally.of(mask | extra).runs:
-            return tally.of(mask | extra).fails > 0
+        if counts.of(mask | extra).runs:
+            return counts.of(mask | extra).fails > 0
         raise Needed(Ask(mask | extra, extra, Purpose.SEARCH, reason))
 
     return run

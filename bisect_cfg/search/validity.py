@@ -16,15 +16,18 @@ from itertools import combinations
 
 import numpy as np
 
-from bisect_cfg.search.hypotheses import switches
+from bisect_cfg.search.candidates import switches
+from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.problem import Problem, bits
-from bisect_cfg.search.tally import Tally
 
 MAX_COMPANIONS = 3
 """Rules that tie more than four settings together are not known in TRL; looking further costs n^4 checks."""
 
 MANY = 40
 """With more factors than this in play, three at a time are too many to try."""
+
+MOST_VARIANTS = 6
+"""So many ways to make the rest of a correction valid are looked at; each must be seen to cure."""
 
 OTHER_READINGS = 1.0
 """Weight of what a trial left UNRESOLVED may mean besides the simple rules, where one simple rule weighs 1."""
@@ -48,11 +51,13 @@ looking for companions. Where rules of two settings explain them, fewer are enou
 class Validity:
     """What may be run: what builds, less what turned out UNRESOLVED when it ran."""
 
-    def __init__(self, problem: Problem, tally: Tally) -> None:
+    def __init__(self, problem: Problem, counts: Counts) -> None:
         self._problem = problem
-        self._unresolved = frozenset(tally.unresolved)
-        self._decided = frozenset((*tally.failed, *tally.passed))
-        self._rules = [_rules(problem.size, mask, tally) for mask in tally.unresolved]
+        self._unresolved = frozenset(counts.unresolved)
+        rules = [_rules(problem.size, mask, counts) for mask in counts.unresolved]
+        self._needs = np.array([needs for needs, _ in rules])
+        self._excludes = np.array([excludes for _, excludes in rules])
+        self._readings = self._needs.sum((1, 2)) + self._excludes.sum((1, 2)) if rules else None  # of each such run
         self._chance: dict[int, float] = {}
         self._companions: dict[tuple[int, int, tuple[int, ...]], int | None] = {}
 
@@ -64,38 +69,30 @@ class Validity:
         """Whether it may be run, and is not likely to end in another failure."""
         return self.ok(mask) and self.chance(mask) >= PROMISING
 
-    def with_given_up(self, base: int, forbidden: int) -> bool:
-        """Whether enough runs that contain `base` without `forbidden` have ended in another failure."""
-        return sum(base & m == base and not m & forbidden for m in self._unresolved) >= ENOUGH_TRIES
+    def given_up(self, wanted: int, without: int, but: int = 0) -> bool:
+        """Whether enough runs without some factors have ended in another failure that had the `wanted` ones bad, all of
+        them or all but a few."""
+        tried = (mask for mask in self._unresolved if not mask & without)
+        return sum((wanted & ~mask).bit_count() <= but for mask in tried) >= ENOUGH_TRIES
 
-    def without_given_up(self, correction: int) -> bool:
+    def cure_given_up(self, correction: int) -> bool:
         """Whether enough runs of nearly all but the correction have ended in another failure."""
-        wanted = self._problem.full & ~correction
-        tried = (m for m in self._unresolved if not m & correction)
-        return sum((wanted & ~m).bit_count() <= MAX_COMPANIONS for m in tried) >= ENOUGH_TRIES
+        return self.given_up(self._problem.full & ~correction, correction, but=MAX_COMPANIONS)
 
     @property
     def puzzling(self) -> bool:
         """Whether so many runs have ended in another failure that rules of two settings hardly explain them."""
         return len(self._unresolved) >= PUZZLING
 
-    def decided(self, mask: int) -> bool:
-        """Whether this very subset has passed or failed."""
-        return mask in self._decided
-
     def chance(self, mask: int) -> float:
         """How likely a run of this subset says PASS or FAIL, from what earlier runs left UNRESOLVED."""
-        if not self._rules:
+        if not self._unresolved:
             return 1.0
         if mask not in self._chance:
-            result = 1.0
             inside = switches(mask, self._problem.size)[:-1]
-            for needs, excludes in self._rules:
-                total = needs.sum() + excludes.sum()
-                if total:
-                    broken = needs[inside][:, ~inside].sum() + excludes[inside][:, inside].sum()
-                    result *= 1 - broken / (total + OTHER_READINGS)
-            self._chance[mask] = float(result)
+            broken = self._needs[:, inside][:, :, ~inside].sum((1, 2))
+            broken = broken + self._excludes[:, inside][:, :, inside].sum((1, 2))
+            self._chance[mask] = float((1 - broken / (self._readings + OTHER_READINGS)).prod())
         return self._chance[mask]
 
     def companions(
@@ -124,7 +121,7 @@ class Validity:
             extras = (sum(chosen) for chosen in combinations(choices, count))
             found = [e for e in extras if self.promising(mask | e) and not any(a & (mask | e) == a for a in avoid)]
             if found:
-                return max(found, key=lambda extra: self.chance(mask | extra)) if self._rules else found[0]
+                return max(found, key=lambda extra: self.chance(mask | extra)) if self._unresolved else found[0]
         return None
 
     def shrink(self, mask: int, keep: int) -> int:
@@ -136,7 +133,7 @@ class Validity:
 
     def only_seen(self, mask: int, forbidden: int, avoid: tuple[int, ...] = ()) -> bool:
         """Whether `mask` could be run, with companions or without, but for the other failures that were seen."""
-        blank = Validity(self._problem, Tally(()))
+        blank = Validity(self._problem, Counts(()))
         return blank.ok(mask) or blank.companions(mask, forbidden=forbidden, avoid=avoid) is not None
 
     def repairs(self, mask: int, region: int) -> list[tuple[int, int]]:
@@ -152,7 +149,7 @@ class Validity:
                 found.append((mask | extra, extra))
         return found
 
-    def largest_inside(self, mask: int, most: int = 6) -> list[int]:
+    def largest_inside(self, mask: int) -> list[int]:
         """The largest valid subsets of `mask`, found by taking out the fewest factors (at most
         `MAX_COMPANIONS`)."""
         if self.ok(mask):
@@ -168,10 +165,12 @@ class Validity:
                     continue
                 if self.ok(mask & ~out):
                     found.append(mask & ~out)
-        return sorted(found, key=lambda m: -self.chance(m))[:most] if self._rules else found[:most]
+        return (
+            sorted(found, key=lambda m: -self.chance(m))[:MOST_VARIANTS] if self._unresolved else found[:MOST_VARIANTS]
+        )
 
 
-def _rules(size: int, unresolved: int, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+def _rules(size: int, unresolved: int, counts: Counts) -> tuple[np.ndarray, np.ndarray]:
     """The rules that would explain an unresolved subset and that no resolved run contradicts.
 
     Returns:
@@ -180,7 +179,7 @@ def _rules(size: int, unresolved: int, tally: Tally) -> tuple[np.ndarray, np.nda
     inside = switches(unresolved, size)[:-1]
     needs = np.outer(inside, ~inside)
     excludes = np.triu(np.outer(inside, inside))
-    for mask in {*tally.failed, *tally.passed}:
+    for mask in {*counts.failed, *counts.passed}:
         other = switches(mask, size)[:-1]
         needs &= ~np.outer(other, ~other)
         excludes &= ~np.outer(other, other)

@@ -12,8 +12,8 @@ import pytest
 
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search import Problem, Record
+from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.prices import Prices
-from bisect_cfg.search.tally import Tally
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "studies" / "search_cost"))
 import seconds as study  # noqa: E402
@@ -37,7 +37,7 @@ def test_the_one_costly_setting_is_learned_from_the_times(seed: int) -> None:
     rng = random.Random(seed)
     factors = [0.0] * 10
     factors[rng.choice((0, *range(2, 10)))] = math.log(20)
-    prices = Prices.of(Problem(NAMES), Tally(records_of(rng, factors, 24)))
+    prices = Prices.of(Problem(NAMES), Counts(records_of(rng, factors, 24)))
     assert int(np.argmax(np.abs(prices.factors))) == factors.index(max(factors))
     assert prices.factors.max() > math.log(5)
     assert 0.35 < prices.fail < 0.75
@@ -45,15 +45,15 @@ def test_the_one_costly_setting_is_learned_from_the_times(seed: int) -> None:
 
 def test_equal_times_have_no_price() -> None:
     records = [Record(mask, Outcome.PASS, Purpose.SEARCH, mask, 3.0) for mask in range(1, 9)]
-    assert Prices.of(Problem(NAMES), Tally(records)).flat
-    assert Prices.of(Problem(NAMES), Tally([])).flat
+    assert Prices.of(Problem(NAMES), Counts(records)).flat
+    assert Prices.of(Problem(NAMES), Counts([])).flat
 
 
 def test_what_is_known_beforehand_holds_until_times_say_otherwise() -> None:
     work = (math.log(30), *[0.0] * 9)
-    assert Prices.of(Problem(NAMES, work=work), Tally([])).of_mask(1) == pytest.approx(30)
+    assert Prices.of(Problem(NAMES, work=work), Counts([])).of_mask(1) == pytest.approx(30)
     rng = random.Random(0)
-    told = Prices.of(Problem(NAMES, work=work), Tally(records_of(rng, [0.0] * 10, 40)))
+    told = Prices.of(Problem(NAMES, work=work), Counts(records_of(rng, [0.0] * 10, 40)))
     assert told.of_mask(1) < 15
 
 

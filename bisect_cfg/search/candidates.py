@@ -8,6 +8,7 @@ there tells.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, combinations
@@ -26,7 +27,7 @@ EXPECTED_CAUSES = 0.45
 """How many causes besides the one looked for. Most bad configurations have one thing wrong with them; a lower value
 saves a few per cent where that is so and costs 15 % where there are two."""
 
-MAX_HYPOTHESES = 40_000
+MAX_CANDIDATES = 40_000
 """Triples of 60 factors are 36,000; more would not fit a decision in 50 ms."""
 
 
@@ -49,9 +50,9 @@ def share_of(count: int) -> float:
 
 
 def largest_size(size: int) -> int:
-    """The largest cause size all of whose candidates fit into `MAX_HYPOTHESES`."""
+    """The largest cause size all of whose candidates fit into `MAX_CANDIDATES`."""
     largest, total = 1, size
-    while largest < size and total + comb(size, largest + 1) <= MAX_HYPOTHESES:
+    while largest < size and total + comb(size, largest + 1) <= MAX_CANDIDATES:
         largest += 1
         total += comb(size, largest)
     return largest
@@ -66,21 +67,21 @@ def switches(mask: int, size: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Hypotheses:
+class Candidates:
     """Candidate causes.
 
     Attributes:
         size: number of factors of the problem.
         index: one row a candidate: its factors, padded with `size`.
         words: the same as 64-bit masks, if there are at most 64 factors.
-        counts: how many factors each has.
+        sizes: how many factors each has.
         intensity: prior intensity of each.
     """
 
     size: int
     index: np.ndarray
     words: np.ndarray | None
-    counts: np.ndarray
+    sizes: np.ndarray
     intensity: np.ndarray
 
     def inside(self, mask: int) -> np.ndarray:
@@ -88,6 +89,13 @@ class Hypotheses:
         if self.words is not None:
             return (self.words & np.uint64(~mask & 0xFFFFFFFFFFFFFFFF)) == 0
         return switches(mask, self.size)[self.index].all(1)
+
+    def inside_each(self, masks: Sequence[int]) -> np.ndarray:
+        """Which candidates lie within which of some subsets: candidates x subsets."""
+        if self.words is not None:
+            outside = np.array([~mask & 0xFFFFFFFFFFFFFFFF for mask in masks], np.uint64)
+            return (self.words[:, None] & outside) == 0
+        return np.stack([self.inside(mask) for mask in masks], 1)
 
     def containing(self, mask: int) -> np.ndarray:
         """Which candidates contain a subset."""
@@ -97,10 +105,10 @@ class Hypotheses:
         chosen[-1] = False
         return chosen[self.index].sum(1) == mask.bit_count()
 
-    def take(self, rows: np.ndarray) -> Hypotheses:
+    def take(self, rows: np.ndarray) -> Candidates:
         """Some of the candidates."""
         words = None if self.words is None else self.words[rows]
-        return Hypotheses(self.size, self.index[rows], words, self.counts[rows], self.intensity[rows])
+        return Candidates(self.size, self.index[rows], words, self.sizes[rows], self.intensity[rows])
 
     def mask(self, row: int) -> int:
         """One candidate as a mask."""
@@ -108,7 +116,7 @@ class Hypotheses:
 
 
 @lru_cache(maxsize=256)
-def candidates(size: int, members: tuple[int, ...], odds: tuple[float, ...]) -> Hypotheses:
+def candidates(size: int, members: tuple[int, ...], odds: tuple[float, ...]) -> Candidates:
     """All candidates made of `members`, with intensities as if among all `size` factors.
 
     The odds of a candidate are the product of its factors' odds; within a size they share `SIZES`.
@@ -125,7 +133,7 @@ def candidates(size: int, members: tuple[int, ...], odds: tuple[float, ...]) -> 
     if size <= 64:
         powers = np.array([np.uint64(1) << np.uint64(i) for i in range(size)] + [np.uint64(0)], np.uint64)
         words = powers[index].sum(1, dtype=np.uint64)
-    return Hypotheses(size, index, words, counts, product * share[counts - 1])
+    return Candidates(size, index, words, counts, product * share[counts - 1])
 
 
 def _elementary(weights: np.ndarray, largest: int) -> list[float]:

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.search.problem import Claim, Record
-
-if TYPE_CHECKING:
-    from bisect_cfg.search.prices import Prices
 
 
 @dataclass
@@ -32,7 +28,7 @@ class Count:
         return self.fails + self.passes
 
 
-class Tally:
+class Counts:
     """The records of a study by subset.
 
     `contradictory` is True once a run passed although a run of the same or a smaller subset failed: then the
@@ -41,10 +37,9 @@ class Tally:
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.records = tuple(records)
-        self.prices: Prices | None = None  # kept by `Prices.of`
-        self.counts: dict[int, Count] = {}
+        self.by_subset: dict[int, Count] = {}
         for record in self.records:
-            count = self.counts.setdefault(record.subset, Count())
+            count = self.by_subset.setdefault(record.subset, Count())
             if record.outcome is None:
                 count.running += 1
             elif record.outcome is Outcome.FAIL:
@@ -53,17 +48,17 @@ class Tally:
                 count.passes += 1
             else:
                 count.unresolved += 1
-        self.failed = [mask for mask, count in self.counts.items() if count.fails]
-        self.passed = [mask for mask, count in self.counts.items() if count.passes]
-        self.running = [mask for mask, count in self.counts.items() if count.running]
-        self.unresolved = [mask for mask, c in self.counts.items() if c.unresolved and not c.runs]
+        self.failed = [mask for mask, count in self.by_subset.items() if count.fails]
+        self.passed = [mask for mask, count in self.by_subset.items() if count.passes]
+        self.running = [mask for mask, count in self.by_subset.items() if count.running]
+        self.unresolved = [mask for mask, c in self.by_subset.items() if c.unresolved and not c.runs]
 
-        self.random = any(count.fails and count.passes for count in self.counts.values())
+        self.random = any(count.fails and count.passes for count in self.by_subset.values())
         self.contradictory = any(f & p == f for p in self.passed for f in self.failed if f)
 
     def of(self, mask: int) -> Count:
         """The count of one subset, zeros if it never ran."""
-        return self.counts.get(mask, Count())
+        return self.by_subset.get(mask, Count())
 
     def claim(self, mask: int | None, expected: Outcome, note: str = "") -> Claim:
         """What was seen of the claim that `mask` has the expected outcome."""

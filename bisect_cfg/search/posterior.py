@@ -1,0 +1,341 @@
+"""What the records make likely: a posterior over answers, with the failure probability as a part of it.
+
+An *answer* is a set of causes. A run in which one of them lies fails with a probability p, the same for all of them;
+a run without any fails next to never. p is unknown: it lies on a grid, of which p = 1, a failure that always shows, is
+one point with much of the prior. There a single pass excludes every cause inside, and the search halves; everywhere
+else a pass is evidence, and the more failures were seen to stay away, the less.
+
+Answers are too many to be listed, so there are two lists. As long as nothing contradicts a failure that always shows,
+causes can be found one after the other: `inside` lists the causes that one failed subset may hold beside those known,
+and `hidden` says how likely yet another one is. Once one subset has both failed and passed, what one cause does not
+explain may be the bad luck of another: `whole` lists whole answers, all of one cause and larger ones grown from the
+likeliest, a cause at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import comb, exp, log
+
+import numpy as np
+
+from bisect_cfg.search.candidates import EXPECTED_CAUSES, Candidates, candidates, share_of
+from bisect_cfg.search.counts import Counts
+from bisect_cfg.search.problem import FoundCause, Problem, bits
+
+GRID = np.array([1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
+"""Failure probabilities considered. Below .2 a failure can hardly be called the one of this configuration."""
+
+_SHARES = np.array([0.0, 0.5, 0.8, 1.0, 1.0, 1.0, 1.0, 0.8, 0.5, 0.3])
+RANDOM_RATES = _SHARES / _SHARES.sum()
+"""Prior of each p on the grid if the failure is random."""
+
+STEADY = 0.95
+"""Prior probability of p = 1; most reported failures come back at every start."""
+
+STEADY_IF_CAREFUL = 0.5
+"""The same where the answer must hold for a random failure too (`Problem.careful`): an even chance."""
+
+
+def prior_of_rates(problem: Problem) -> np.ndarray:
+    """The prior of each p on the grid."""
+    steady = STEADY_IF_CAREFUL if problem.careful else STEADY
+    return np.where(GRID == 1.0, steady, (1 - steady) * RANDOM_RATES)
+
+
+FALSE_FAIL = 0.002
+"""Probability of a failure with the same signature and no cause inside: near, but not exactly, zero."""
+
+LEAST = 1e-300
+"""No probability is taken to be less where its logarithm, or a quotient, is wanted."""
+
+NEGLIGIBLE = 1e-7
+"""Candidates less likely than this are dropped from a decision."""
+
+NEGLIGIBLE_NATS = 13.0
+"""Whole answers this much less likely than the best are left out of a decision."""
+
+BEAM = 16
+"""How many of the likeliest answers of each number of causes are grown by one more."""
+
+KEPT = 1000
+"""How many of the likeliest answers of one cause take part in decisions; the rest together weigh next to nothing once
+there is something to decide between."""
+
+KEPT_GROWN = 50
+"""The same for answers grown from each of the beam, of which there are many and none is likely."""
+
+COMPONENTS = 2500
+"""How many of the likeliest causes are tried as one more."""
+
+MOST_CAUSES = 5
+"""Answers of more causes than this are not grown: telling them apart at random failures would take hundreds of runs."""
+
+
+def all_candidates(problem: Problem) -> Candidates:
+    """Every subset small enough to be listed."""
+    return candidates(problem.size, tuple(range(problem.size)), problem.odds)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers and how likely each is.
+
+    Attributes:
+        region: the factors that they are about.
+        parts: the causes that they are made of.
+        rows: of each answer, the numbers of its causes among `parts`; the last is repeated as often as is needed.
+        weight: their probabilities, adding up to 1.
+        rate: the mean failure probability if that is the answer.
+        steady: the probability that the failure always shows.
+    """
+
+    region: int
+    parts: Candidates
+    rows: np.ndarray
+    weight: np.ndarray
+    rate: np.ndarray
+    steady: float = 0.0
+
+    def best(self, count: int) -> list[int]:
+        """The numbers of the likeliest answers, best first."""
+        part = np.argpartition(-self.weight, count)[:count] if len(self.weight) > count else range(len(self.weight))
+        return sorted((int(i) for i in part), key=lambda i: (-round(self.weight[i], 12), i))
+
+    def causes(self, number: int) -> tuple[int, ...]:
+        """One answer's causes."""
+        return tuple(sorted({self.parts.mask(row) for row in self.rows[number]}))
+
+    def failing(self, masks: Sequence[int]) -> np.ndarray:
+        """Which answers have a cause inside which of some subsets: answers x subsets."""
+        inside = self.parts.inside_each(masks)
+        return inside[self.rows[:, 0]] if self.rows.shape[1] == 1 else inside[self.rows].any(1)
+
+    def place(self, rank: np.ndarray) -> np.ndarray:
+        """Where, in an order of the factors, each answer has its first whole cause; `rank[-1]` must be the least."""
+        return rank[self.parts.index].max(1)[self.rows].min(1)
+
+    @cached_property
+    def chances(self) -> np.ndarray:
+        """The probability of each of the parts to be a cause."""
+        fresh = np.ones(self.rows.shape, bool)
+        fresh[:, 1:] = self.rows[:, 1:] != self.rows[:, :-1]
+        return np.bincount(self.rows.ravel(), (self.weight[:, None] * fresh).ravel(), len(self.parts.sizes))
+
+    @cached_property
+    def marginal(self) -> np.ndarray:
+        """How many causes each factor is in, on average."""
+        total = np.zeros(self.parts.size + 1)
+        for column in self.parts.index.T:
+            total += np.bincount(column, self.chances, self.parts.size + 1)
+        return total[:-1]
+
+    @property
+    def suspected(self) -> int:
+        """The factors that are in any of the causes."""
+        return sum(1 << i for i in set(self.parts.index.ravel().tolist()) if i < self.parts.size)
+
+
+class Posterior:
+    """The posterior over answers given the records.
+
+    Args:
+        problem: the problem.
+        counts: what was seen.
+        unsteady: whether a failure that always shows is ruled out.
+    """
+
+    def __init__(self, problem: Problem, counts: Counts, unsteady: bool = False) -> None:
+        self._problem = problem
+        self._runs = {mask: count for mask, count in counts.by_subset.items() if count.runs and mask}
+        self.everything = all_candidates(problem)
+        self._odds = np.log(self.everything.intensity)
+        self._inside = self.everything.inside_each(list(self._runs)).astype(np.int32)
+        self._fails = np.array([count.fails for count in self._runs.values()], np.int32)
+        self._passes = np.array([count.passes for count in self._runs.values()], np.int32)
+        prior = RANDOM_RATES if unsteady else prior_of_rates(problem)
+        # The likelihood of any number of fails and passes at each p, summed, and what it says of p.
+        logs = (
+            np.log(np.maximum(prior, LEAST))
+            + np.arange(self._fails.sum() + 1)[:, None, None] * np.log(GRID)
+            + np.arange(self._passes.sum() + 1)[None, :, None] * np.log(np.maximum(1 - GRID, LEAST))
+        )
+        top = logs.max(2, keepdims=True)  # so that nothing underflows
+        terms = np.exp(logs - top)
+        total = terms.sum(2)
+        self._likelihood = np.log(total) + top[..., 0]
+        self._hidden: dict[tuple[float | None, ...], np.ndarray] = {}
+        self._rate, self._always = (terms * GRID).sum(2) / total, terms[..., 0] / total
+
+    def _shown(self, inside: np.ndarray, known: Iterable[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple]:
+        """How many failures and passes the known causes and each candidate take part in.
+
+        Returns:
+            fails, passes: by candidate.
+            left: which runs hold none of the known causes.
+            base: fails and passes of the known causes alone.
+        """
+        left = np.array([not any(cause & mask == cause for cause in known) for mask in self._runs], np.int32)
+        counts, base = [], []
+        for count in (self._fails, self._passes):
+            base.append(int((count - left * count).sum()))
+            counts.append(base[-1] + np.einsum("ij,j->i", inside, left * count))
+        return counts[0], counts[1], left, tuple(base)
+
+    # ------------------------------------------------------------------------- one cause after the other
+
+    def hidden(self, known: Sequence[int], mask: int, rate: float | None = None) -> float:
+        """The intensity of causes beside the known ones inside a subset, given that no failure showed them;
+        1 - exp(-it) is their probability. With a `rate`, as if that were the failure probability."""
+        key = (*known, rate)
+        if key not in self._hidden:
+            fails, passes, _, base = self._shown(self._inside, known)
+            survival = np.exp(self._likelihood[base[0], passes] - self._likelihood[base])
+            if rate is not None:
+                survival = np.where(fails == base[0], (1 - rate) ** (passes - base[1]), 0.0)
+            self._hidden[key] = self.everything.intensity * survival
+            for cause in known:
+                nested = self.everything.containing(cause) | self.everything.inside(cause)
+                self._hidden[key][nested] = 0.0
+        return float(self._hidden[key][self.everything.inside(mask)].sum())
+
+    def inside(self, region: int, known: Sequence[int] = ()) -> Answers | None:
+        """Which further cause a failed subset holds; None if a larger one than those listed explains the records
+        better."""
+        causes = candidates(self._problem.size, tuple(bits(region)), self._problem.odds)
+        inside = self._inside
+        if causes is not self.everything:
+            inside = causes.inside_each(list(self._runs)).astype(np.int32)
+        fails, passes, left, base = self._shown(inside, known)
+        # Failures that a candidate does not explain are put down to one other cause, however many they are.
+        unexplained = [
+            (mask.bit_count(), number)
+            for number, (mask, count) in enumerate(self._runs.items())
+            if count.fails and left[number] and not inside[:, number].all()
+        ]
+        chance = 1.0
+        if unexplained:
+            masks = list(self._runs)
+            chance = max(FALSE_FAIL, 1 - exp(-self.hidden(known, masks[min(unexplained)[1]])))
+        alone = inside[:, [number for _, number in unexplained]].all(1)
+        weight = causes.intensity * np.exp(self._likelihood[fails, passes] - self._likelihood[base])
+        weight = weight * np.where(alone, 1.0, chance)
+        for cause in known:
+            weight[causes.containing(cause)] = 0.0
+        total = float(weight.sum())
+        larger = self._larger(region, int(causes.sizes.max(initial=1)))
+        if not total > 0 or total < larger:
+            return None
+        steady = (float((weight * self._always[fails, passes]).sum()) + larger) / (total + larger)
+        keep = np.flatnonzero(weight > NEGLIGIBLE * total)
+        weight = weight[keep] / weight[keep].sum()
+        rows = np.arange(len(keep))[:, None]
+        return Answers(region, causes.take(keep), rows, weight, self._rate[fails, passes][keep], steady)
+
+    def _larger(self, region: int, largest: int) -> float:
+        """The weight of all causes too large to be listed: few runs inside the region would contain one."""
+        size = region.bit_count()
+        if size <= largest:
+            return 0.0
+        weight = EXPECTED_CAUSES * sum(share_of(count) for count in range(largest + 1, largest + 10))
+        weight *= comb(size, largest + 1) / comb(self._problem.size, largest + 1)
+        passed = {mask & region for mask, count in self._runs.items() if count.passes}
+        for mask in passed:
+            if not any(mask & other == mask for other in passed if other != mask):  # the larger one says it all
+                weight *= 1 - (mask.bit_count() / size) ** (largest + 1)
+        return weight
+
+    # -------------------------------------------------------------------------------------- whole answers
+
+    def whole(self) -> Answers:
+        """Answers of one cause, and larger ones grown from the likeliest."""
+        score, shown = self._score((), np.arange(len(self.everything.sizes)))
+        order = np.argsort(-score, kind="stable")
+        found = {(row,): (score[row], shown[row]) for row in order[:KEPT].tolist()}
+        components = np.sort(order[:COMPONENTS])
+        beam, best = list(found)[:BEAM], score[order[0]]
+        for _ in range(MOST_CAUSES - 1):
+            grown = {}
+            for rows in beam:
+                score, shown = self._score(rows, components)
+                for number in np.argsort(-score, kind="stable")[:KEPT_GROWN].tolist():
+                    if score[number] > best - NEGLIGIBLE_NATS:
+                        grown[tuple(sorted((*rows, int(components[number]))))] = (score[number], shown[number])
+            if not grown:
+                break
+            found.update(grown)
+            beam = sorted(grown, key=lambda rows: (-round(grown[rows][0], 9), rows))[:BEAM]
+            best = max(best, grown[beam[0]][0])
+        kept = [rows for rows, (score, _) in found.items() if score > best - NEGLIGIBLE_NATS]
+        used = sorted({row for rows in kept for row in rows})
+        number = {row: i for i, row in enumerate(used)}
+        width = max(map(len, kept))
+        numbers = np.array([[number[row] for row in (*rows, *[rows[-1]] * (width - len(rows)))] for rows in kept])
+        weight = np.exp(np.array([found[rows][0] for rows in kept]) - best)
+        weight /= weight.sum()
+        fails, passes = np.array([found[rows][1] for rows in kept]).T
+        rate, steady = self._rate[fails, passes], float((weight * self._always[fails, passes]).sum())
+        return Answers(self._problem.full, self.everything.take(np.array(used)), numbers, weight, rate, steady)
+
+    def _score(self, rows: tuple[int, ...], components: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The logarithm of the weight of an answer with each of some candidates as one more cause, and the fails and
+        passes that it takes part in."""
+        known = [self.everything.mask(row) for row in rows]
+        fails, passes, _, _ = self._shown(self._inside[components], known)
+        score = self._likelihood[fails, passes] + (self._fails.sum() - fails) * log(FALSE_FAIL)
+        score += self._odds[components] + self._odds[list(rows)].sum()
+        for cause in known:  # what holds a cause of the answer, or lies inside one, makes no minimal one
+            score[(self.everything.containing(cause) | self.everything.inside(cause))[components]] = -np.inf
+        return score, np.stack([fails, passes], 1)
+
+
+class Doubt:
+    """What may still be wrong with an answer that no run contradicts, and which run removes most of it.
+
+    A failure that always showed may be random all the same, and then a pass was luck. Two things can be wrong with the
+    answer: a smaller cause, whose runs without the rest passed by luck (a *rival*), or a further cause, which a
+    correction left in and which did not show (*hidden*). So two kinds of run remove doubt: each pass repeated makes
+    the luck it would have been rarer, by 1 - p, and each failure of a cause repeated makes a small p less likely, by
+    p. The second kind is cheap, because failing runs end early, and speaks for the whole answer at once.
+
+    Args:
+        problem: the problem.
+        counts: what was seen; nothing of it contradicts the answer.
+        causes: the answer.
+        passes: the passing runs that it rests on; what none of them could show is left out, because no repetition
+            would.
+    """
+
+    def __init__(self, problem: Problem, counts: Counts, causes: Iterable[FoundCause], passes: Collection[int]) -> None:
+        everything = all_candidates(problem)
+        testable = np.zeros(len(everything.sizes), bool)
+        for mask in passes:
+            testable |= everything.inside(mask)
+        weight = np.where(testable, everything.intensity, 0.0)
+        for cause in causes:
+            known = cause.parameters
+            # A further cause holds no known one. One inside a known cause would take its place, and is weighed against
+            # the prior of the cause that it replaces.
+            inside, containing = everything.inside(known), everything.containing(known)
+            own = everything.intensity[inside & containing]
+            weight[containing] = 0.0
+            weight[inside] /= float(own[0]) if len(own) else float(everything.intensity.min())
+        rows = np.flatnonzero(weight)
+        self._candidates, self._weight = everything.take(rows), weight[rows]
+        runs = [(mask, count) for mask, count in counts.by_subset.items() if mask]
+        self._seen = self._candidates.inside_each([mask for mask, _ in runs]) @ [count.passes for _, count in runs]
+        self._rates = prior_of_rates(problem) * GRID ** sum(count.fails for _, count in runs)
+
+    def of(self, passing: int | None = None, failing: bool = False) -> float:
+        """The probability that the answer is wrong.
+
+        Args:
+            passing: as it will be if this subset passes once more.
+            failing: as it will be if a cause fails once more.
+        """
+        seen = self._seen if passing is None else self._seen + self._candidates.inside(passing)
+        rates = self._rates * GRID if failing else self._rates
+        wrong = float((self._weight[:, None] * rates * (1 - GRID) ** seen[:, None]).sum())
+        return wrong / (wrong + float(rates.sum()))
