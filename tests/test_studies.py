@@ -16,7 +16,8 @@ from tools import ForkedTool
 from bisect_cfg.diagnosis.signature import Signature
 
 STUDIES = Path(__file__).parent.parent / "studies"
-NAMES = sorted(path.parent.name for path in STUDIES.glob("*/expected.json"))
+NAMES = sorted(path.parent.name for path in STUDIES.glob("*/expected.json") if path.parent.name != "two_ranks")
+"""All but the one with a launcher, which has `test_two_ranks.py`."""
 
 # Long enough for a machine that is busy with other things; a study takes half a minute on an idle one.
 PATIENCE = 600
@@ -29,9 +30,7 @@ def bisected(tmp_path_factory):
     @functools.cache
     def run(name):
         folder = tmp_path_factory.mktemp("studies") / name
-        expected = json.loads((STUDIES / name / "expected.json").read_text())
-        target = [part.format(folder=STUDIES / name) for part in expected.get("command", ["{folder}"])]
-        command = [sys.executable, "-m", "bisect_cfg", "bisect", "--study", str(folder), *target]
+        command = [sys.executable, "-m", "bisect_cfg", "bisect", str(STUDIES / name), "--study", str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         return name, folder, done
 
