@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from bisect_cfg.capture.fields import known_names, mentioned
-from bisect_cfg.capture.launched import PLAIN, PROCESSES
+from bisect_cfg.capture.launched import PLAIN, PROCESSES, VARIABLE
 from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.capture.script import Script
 from bisect_cfg.cli import MORE_THAN_ANYONE_WAITS
@@ -180,6 +180,8 @@ def _check_names(options: Options, pins: Mapping[str, Value], script: Script) ->
         return  # the run will tell
     for option, names in asked:
         for name in _bare(names):
+            if name.startswith(VARIABLE):
+                continue
             if name.startswith("launch."):
                 check_name(name, dict.fromkeys((PROCESSES, *PLAIN), ""), option)
                 continue

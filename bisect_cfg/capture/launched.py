@@ -7,6 +7,7 @@ trainer is built. So a trial can have other values, whether its processes are st
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,10 @@ PRECISION, SHARDING, COMPILER = "launch.mixed_precision", "launch.distributed_ty
 
 _VARIABLES = {PRECISION: "ACCELERATE_MIXED_PRECISION", COMPILER: "ACCELERATE_DYNAMO_BACKEND"}
 _SHARDING = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DEEPSPEED"}
+
+VARIABLE = "env."
+"""What a setting's name begins with that is an environment variable: ``env.NCCL_P2P_DISABLE``. Many are read when a
+program or a library is loaded, so a trial with another value is started from nothing."""
 
 PLAIN = {PRECISION: "no", SHARDING: "NO", COMPILER: "NO"}
 """What the plain launch has."""
@@ -60,6 +65,16 @@ def asked_of(given: Mapping[str, str], in_force: Mapping[str, Value]) -> list[As
         reason = "" if here else f"it was asked for and is not in force: the training has {has}"
         found.append(Asked(name, value, reason))
     return found
+
+
+def variable_levels(name: str, good: Value) -> tuple[str | None, str | None]:
+    """The good and the bad level of ``env.NAME``: its value, None where it is not set.
+
+    Args:
+        name: of the setting.
+        good: as --good has it; nothing, or an empty text, for a variable that is not set.
+    """
+    return (None if good is None else str(good) or None), os.environ.get(name.removeprefix(VARIABLE))
 
 
 def variables_of(name: str, value: Value) -> dict[str, str | None]:

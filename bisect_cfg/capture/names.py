@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from bisect_cfg.capture.launched import VARIABLE
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import parameter, successors
@@ -188,6 +189,8 @@ def parse_assignment(given: Assignment, option: str) -> tuple[str, Value]:
             )
         name = name.strip().removeprefix("args.")
         _refuse_secret(name, text, option)
+        if name.startswith(VARIABLE):
+            return name, text
         try:
             return name, parse_value(text)
         except InputError as error:

@@ -27,7 +27,7 @@ from bisect_cfg.capture.captured import (
     set_by_user,
     takes_dict,
 )
-from bisect_cfg.capture.launched import PLAIN, PROCESSES
+from bisect_cfg.capture.launched import PLAIN, PROCESSES, VARIABLE, variable_levels
 from bisect_cfg.capture.names import check_name, convert
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.errors import InputError
@@ -42,7 +42,7 @@ DEFAULT = {"$default": True}
 MASKED = {"$secret": HIDDEN}
 """What the probe sends in place of a secret that it knows by its name."""
 
-NAMED = ("args.", "model.", "peft.", "launch.")
+NAMED = ("args.", "model.", "peft.", "launch.", VARIABLE)
 """Names that say themselves which object they belong to."""
 
 _SECRET = "it is a secret; every trial uses yours"
@@ -55,7 +55,8 @@ class Setting:
     Attributes:
         name: as users and reports see it.
         full: as the probe knows it, ``args.learning_rate``.
-        kind: which object it belongs to: "args", "modelcfg", "peft" or "load"; "launch": none, but the launcher.
+        kind: which object it belongs to: "args", "modelcfg", "peft" or "load"; "launch" and "env": none, but
+            the launcher and the environment.
         good: resolved value of the good level.
         bad: resolved value of the bad level.
         reset: the encoded raw value that gives the good level.
@@ -419,6 +420,10 @@ def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
         plain = moved.get(asked.name, PLAIN[asked.name])
         if not asked.reason and asked.value != plain and asked.name not in pins:
             factors.append(Setting(asked.name, asked.name, "launch", plain, asked.value, plain))
+    for name in (name for name in moved if name.startswith(VARIABLE)):
+        good, bad = variable_levels(name, moved[name])
+        if good != bad:
+            factors.append(Setting(name, name, "env", good, bad, good))
     return factors
 
 
@@ -452,6 +457,9 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
     result: Row = {}
     for name, value in values.items():
         name = re.sub(r"^args\.", "", name)
+        if name.startswith(VARIABLE):
+            result[name] = value
+            continue
         field = name if name in known else name.split(".")[0] if "." in name else name
         check_name(field, known, f"--{source}" if source == "pin" else "the good configuration")
         value, note = convert(field, value, known[field] if "." not in name or name in known else "")

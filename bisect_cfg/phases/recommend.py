@@ -205,7 +205,7 @@ class SafeValues:
             "text": unhealthy(judged),
             "attributes": {
                 "folder": run.folder.name,
-                "level": self._runner.starts.level,
+                "level": run.level or self._runner.starts.level,
                 "horizon": begun.question.steps,
                 "steps": run.seen.steps,
                 "remarks": [asdict(remark) for remark in run.seen.remarks],

@@ -201,8 +201,8 @@ class Case:
     def search_range(self, name: str, changes: Configuration) -> SearchRange | None:
         """The values of a setting worth trying, with these changes to the user's configuration; see `Mover`."""
         factor = next(factor for factor in self._settings.factors if factor.name == name)
-        if factor.kind == "launch":
-            return None  # as the user launches it, or plainly
+        if factor.kind in ("launch", "env"):
+            return None  # as the user launches it, or as in the good configuration
         kind = self._settings.capture.args.types.get(name, "") if factor.kind == "args" else ""
         rest = {**self._settings.bad, **changes}
         return search_range_of(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from bisect_cfg.capture.launched import PROCESSES, variables_of
+from bisect_cfg.capture.launched import PROCESSES, VARIABLE, variables_of
 from bisect_cfg.capture.script import Script, by_hand, is_masked
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration, Outcome
@@ -252,7 +252,8 @@ class ScriptRunner:
         try:
             for attempt in range(LOST_TIMES + 1):
                 # The level may fall while we wait; and what takes its server down every time has one of its own.
-                level = "cold" if attempt == LOST_TIMES else plan.level or self.starts.level
+                cold = attempt == LOST_TIMES or any(name.startswith(VARIABLE) for name in self._overrides(plan))
+                level = "cold" if cold else plan.level or self.starts.level
                 folder = self._new_folder(plan.name)
                 traces = Traces.of(folder)
                 ending = self._follow(plan, level, folder, traces, self._request(plan, folder, device))
@@ -265,13 +266,16 @@ class ScriptRunner:
             if device is not None:
                 self._slots.put(device)
 
+    def _overrides(self, plan: Plan) -> Mapping[str, Encoded]:
+        return plan.overrides if plan.overrides is not None else self.settings.overrides(plan.configuration)
+
     def _request(self, plan: Plan, folder: Path, device: str | None) -> TrialOrders:
         """What the probe of a run is told."""
         settings, capture = self.known.settings, self.starts.capture
-        overrides = plan.overrides if plan.overrides is not None else settings.overrides(plan.configuration)
+        overrides = self._overrides(plan)
         return TrialOrders(
             str(folder),
-            {name: value for name, value in overrides.items() if not name.startswith("launch.")},
+            {name: value for name, value in overrides.items() if not name.startswith(("launch.", VARIABLE))},
             targets=settings.targets if settings is not None else None,
             steps=plan.steps,
             opened=None if self._inputs is None else self._inputs.to_note(),
@@ -292,7 +296,12 @@ class ScriptRunner:
         """Start a run and stay with it to its end; None if its server went away, so that it says nothing."""
         write_json(folder / "configuration.json", dict(plan.configuration))
         port = free_port()
-        environment, orders_path = self._write_cold_orders(folder, request, port)
+        variables = {
+            name.removeprefix(VARIABLE): value
+            for name, value in self._overrides(plan).items()
+            if name.startswith(VARIABLE)
+        }
+        environment, orders_path = self._write_cold_orders(folder, request, port, variables)
         with self._sweep.around(self.starts.pid):
             child: Child | None
             if level == "cold":
@@ -369,10 +378,15 @@ class ScriptRunner:
         make_folder(folder)
         return folder
 
-    def _write_cold_orders(self, folder: Path, request: TrialOrders, port: int) -> tuple[dict[str, str], Path]:
+    def _write_cold_orders(
+        self, folder: Path, request: TrialOrders, port: int, variables: Mapping[str, str | None]
+    ) -> tuple[dict[str, str], Path]:
         """Orders for a cold start, and the command that repeats the trial by hand."""
         orders_path = folder / ORDERS_FILE
-        environment, restore = probe_environment(os.environ, orders_path)
+        gone = [name for name, value in variables.items() if value is None]
+        given = {name: value for name, value in variables.items() if value is not None}
+        own = {name: value for name, value in os.environ.items() if name not in gone}
+        environment, restore = probe_environment({**own, **given}, orders_path)
         write_json(orders_path, to_json(Cold(restore, request)))
         # By hand the run goes to a folder of its own, so that the evidence stays as it is.
         again = replace(request, folder=str(folder / "by-hand"))
@@ -380,14 +394,17 @@ class ScriptRunner:
         command, more = self.starts.cold(request, port)
         told = {name: value for name, value in self.script.variables.items() if not is_masked(name, value)}
         env = {name: value for name, value in request.env.items() if value is not None}
-        variables = {**told, **more, **{name: environment[name] for name in restore}, **env}
-        variables["BISECT_CFG_PROBE"] = str(folder / "orders-by-hand.json")
+        told = {**told, **given, **more, **{name: environment[name] for name in restore}, **env}
+        told["BISECT_CFG_PROBE"] = str(folder / "orders-by-hand.json")
         lines = [
             "#!/bin/sh",
             "# Repeats this trial by hand, from the start, with everything printed here.",
             f"cd {shlex.quote(os.getcwd())} || exit",
             f"mkdir -p {shlex.quote(again.folder)}",
-            "exec env " + " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()) + " \\",
+            "exec env "
+            + "".join(f"-u {name} " for name in gone)
+            + " ".join(f"{name}={shlex.quote(value)}" for name, value in told.items())
+            + " \\",
             "  " + by_hand(command),
             "",
         ]

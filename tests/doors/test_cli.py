@@ -119,6 +119,32 @@ def test_not_a_python_script(tool):
     assert_clear(tool("accelerate", "launch", "train.py"), "bisect-cfg bisect accelerate launch train.py")
 
 
+def test_variables_of_the_environment(tool):
+    """One that is set and one that is not; a library has read them before any fork."""
+    text = """
+        MODE, SAFE = os.environ.get("MODE"), os.environ.get("SAFE")
+        args = GRPOConfig(output_dir="out", learning_rate=3e-4, weight_decay=0.1, bf16=True, temperature=0.9)
+        def step(number):
+            if args.bf16 and MODE == "fast" and SAFE != "01" and number == 3:
+                os.kill(os.getpid(), signal.SIGFPE)
+        GRPOTrainer(args, step).train()
+    """
+    script(tool.folder, text)
+    tool.environment["MODE"] = "fast"
+    options = ("--no-recommend", "--no-where", "--good", "env.MODE=", "--good", "env.SAFE=01")
+    said = tool("bisect", "train.py", "--study", "s", *options)
+    assert said.status == 0, said.all
+    result = json.loads((tool.folder / "s" / "result.json").read_text())
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "env.MODE", "env.SAFE"]]
+    levels = result["causes"][0]["parameters"]
+    assert (levels["env.MODE"], levels["env.SAFE"]) == ({"good": None, "bad": "fast"}, {"good": "01", "bad": None})
+    changed = [
+        one for one in result["trials"] if one["values"]["env.MODE"] is None or one["values"]["env.SAFE"] == "01"
+    ]
+    assert changed and {one["start"] for one in changed} == {"cold"}
+    tool.assert_nothing_left()
+
+
 def test_whole_commands(tool):
     """Whatever follows a launcher's name is the launcher's, with or without -- before it."""
     package = tool.folder / "pkg"

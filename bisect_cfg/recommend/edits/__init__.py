@@ -23,8 +23,8 @@ from bisect_cfg.recommend.edits._place import Change, Place
 
 __all__ = ["Change", "Edit", "Edits", "Unplaced", "find_edits", "own_yaml"]
 
-LAUNCH = "launch."
-"""Settings of the command that starts the training, not of a file."""
+LAUNCH, VARIABLE = "launch.", "env."
+"""Settings of the command that starts the training and of its environment, not of a file."""
 
 SHOWN_PLACES = 3
 """So many places of a setting that is given in several are named."""
@@ -123,8 +123,8 @@ def find_edits(
         return _Files(dict(scripts), dict(configs), arguments, config, fields, assigned, switches)
 
     together, alone = files(), []
-    unplaced = [_of_the_launch(change) for change in changes if change.name.startswith(LAUNCH)]
-    changes = [change for change in changes if not change.name.startswith(LAUNCH)]
+    unplaced = [_of_the_launch(change) for change in changes if change.name.startswith((LAUNCH, VARIABLE))]
+    changes = [change for change in changes if not change.name.startswith((LAUNCH, VARIABLE))]
     set_now = [[change] for change in changes if not change.added]
     new_ones = [change for change in changes if change.added]
     for group in [*set_now, *([new_ones] if new_ones else [])]:
@@ -322,6 +322,10 @@ def _blocks(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int,
 
 def _of_the_launch(change: Change) -> Unplaced:
     """How to launch it instead."""
+    if change.name.startswith(VARIABLE):
+        name = change.name.removeprefix(VARIABLE)
+        advice = f"unset {name}" if change.new is None else f"put {name}={change.new} in front of the command"
+        return Unplaced(change.name, "it is set in the environment", advice)
     name = change.name.removeprefix(LAUNCH)
     if name == "num_processes":
         advice = "start one process: python, or --num_processes 1" if change.new == 1 else f"--{name} {change.new}"
