@@ -7,6 +7,7 @@ which meet at a port as gloo's do.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -17,12 +18,15 @@ import pytest
 
 TORCHRUN = """\
 #!{python}
-import os, subprocess, sys, time
+import multiprocessing, os, subprocess, sys, time
 words, flags = sys.argv[1:], {{}}
 while words[0].startswith("-"):
     flag, value, *words = words
     flags[flag] = value
 count = int(flags["--nproc_per_node"])
+event = multiprocessing.get_context("spawn").Event()  # torchrun's agent has some of these
+with open("shared.txt", "a") as stream:
+    print("/dev/shm/sem." + event._cond._lock._semlock.name[1:], file=stream)
 if "--mixed_precision" in flags:
     os.environ["ACCELERATE_MIXED_PRECISION"] = flags["--mixed_precision"]
 told = {{"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": flags.get("--master_port", "29500")}}
@@ -100,6 +104,8 @@ def bisected(tool, failing: str, *options: object, status: int = 0, flags: tuple
     said = tool("bisect", "--study", "s", "--no-recommend", "--no-where", *options, *words)
     assert said.status == status, said.all
     tool.assert_nothing_left()
+    shared = (tool.folder / "shared.txt").read_text().split()
+    assert shared and not any(map(os.path.exists, shared))
     return json.loads((tool.folder / "s" / "result.json").read_text())
 
 
@@ -163,6 +169,7 @@ def test_a_tool_that_is_killed_leaves_nothing_and_goes_on(tool):
         process.kill()
         process.communicate()
         tool.assert_nothing_left()
+    (tool.folder / "shared.txt").unlink()  # of launchers that the reaper has ended
     result = bisected(tool, FAILURES["signal"])
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16", "launch.num_processes"]]
 
