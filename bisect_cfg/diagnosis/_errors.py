@@ -117,6 +117,8 @@ _RECORD = re.compile(
     r"|^Sending process \d+ closing|^ray\.exceptions\."
 )
 """Lines that begin something else, and end what came before."""
+_PADDED_RANK = re.compile(r"\s+\d+: ")
+"""srun's numbers of tasks, all of one width."""
 _TABLE = re.compile(r"^[\s│┃║|]+|[\s│┃║|]+$")
 _RULE = re.compile(r"^[\s╭╰╮╯─━═┏┓┗┛├┤+=-]+$")
 
@@ -327,13 +329,16 @@ def _continued(rest: bytes, error: Error) -> Iterator[str]:
     taken = 0
     for index, line in enumerate(lines[: 4 * PARAGRAPH_LINES]):
         shown = plain(line)
-        other, when, said = split_all(shown.lstrip() if shown[:1] in " \t" and shown.lstrip()[:1] in "[(" else shown)
+        padded = shown[:1] in " \t" and (shown.lstrip()[:1] in "[(" or (who and _PADDED_RANK.match(shown)))
+        other, when, said = split_all(shown.lstrip() if padded else shown)
         if other and other != who:
             continue  # another rank's line in between
         if when and not error.stamped:
             return  # a logger's line after an exception that was printed without one
         if who and not other and shown[:1] not in (" ", "\t") and index >= WRAPPED:
             continue
+        if who and not other:
+            said = said.removeprefix(who)  # with two blanks behind it, it is no prefix by itself
         said = unframed(said.rstrip())
         if _RULE.match(said) and said.strip():
             continue

@@ -31,6 +31,7 @@ FACTS = {
     "all-clipped": "every completion was cut off at max_completion_length",
     "collapse": "the policy collapsed, and did not come back",
     "nothing-left": "from some row on the rewards of every group are equal and grad_norm is 0, to the end",
+    "one-answer": "the reward, one part of it or the choice between completions is gone, and does not come back",
     "diverged": "kl to the reference has exploded, and half of the reward is gone",
     "growing-gradient": "grad_norm grew a hundredfold",
     "stalled": "the log ends in a long silence, without an error",
@@ -49,6 +50,9 @@ SPREAD = 6
 LAST_ROWS = 256
 ENOUGH = 4
 """Rows before "all rows" means anything: two or three equal groups happen on healthy runs."""
+
+OF_SUMMARY = 400
+"""Characters before and after the run time in which the Trainer's summary, in one line or in several, stands."""
 
 FIRST = 5
 """Rows that say how a run began."""
@@ -71,6 +75,18 @@ DIVERGED_KL = 5.0
 
 NOTHING_LEFT = 8
 """Rows without any signal at the end of a run that had one: it has nothing to learn from any more."""
+
+GONE_ROWS = 5
+NOTHING = 0.01
+"""Rows at the end whose reward is below this share of its best level: noise does not give so many of them."""
+
+NARROW = 0.05
+NO_CHOICE = 0.01
+UNSOLVED = 0.9
+GIVEN_UP = 0.02
+"""Where the spread of the rewards is below that share of its beginning, all completions are alike: because the task is
+solved, or, with an entropy below `NO_CHOICE` and a reward below `UNSOLVED`, or where one reward that had been above
+`GIVEN_UP` is exactly 0, because the policy writes one answer."""
 
 ABRUPT = 0.1
 """... which counts where the reward jumped by this share of itself at that row, and stayed."""
@@ -102,6 +118,8 @@ _VALUE = re.compile(
 )
 _TABLE = re.compile(rb"^[| \t]*Step[ \t|]+.*(?:Loss|loss|reward|Reward|entropy)", re.MULTILINE)
 _FINISHED = b"train_runtime"
+_DONE = re.compile(r"\b(?:train_loss|epoch|global_step)['\"]?\s*[:= ]\s*['\"]?(?:np\.float\d+\()?(\d+(?:\.\d+)?)")
+"""What the Trainer's summary says of the training that it sums up; all are 0 where there was none."""
 _ALIASES = {
     "actor/grad_norm": "grad_norm",
     "grad norm": "grad_norm",
@@ -213,6 +231,7 @@ class Rows:
         self._broken: list[Row] = []
         self._tail: deque[tuple[bytes, int]] = deque(maxlen=2)
         self._finished: Row | None = None
+        self._trained = False  # says the summary
         self._blocks = 0
         self._columns: list[str] | None = None  # of a table that a notebook printed
         self._lines: list[int] | None = None
@@ -279,10 +298,12 @@ class Rows:
         """What the rows show: fact -> the rows that show it."""
         series = [row for row in self.series() if not any(name.startswith("eval_") for name in row.values)]
         series = [row for row in series if KNOWN & set(row.values) and _FINISHED.decode() not in row.text]
-        return _facts(_of_one_rank(series), self._broken, self._finished)
+        return _facts(_of_one_rank(series), self._broken, None if self._trained else self._finished)
 
     def _finish(self, block: bytes, number: int) -> None:
         place = block.index(_FINISHED)
+        summary = block[max(place - OF_SUMMARY, 0) : place + OF_SUMMARY].decode("utf-8", "replace")
+        self._trained = any(float(found[1]) > 0 for found in _DONE.finditer(summary))
         text = block[max(block.rfind(b"\n", 0, place), 0) : place + 200].decode("utf-8", "replace")
         self._finished = Row(number + block.count(b"\n", 0, place), text.strip().split("\n")[0], {})
 
@@ -407,6 +428,10 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
             facts[fact] = missing
     _signal(facts, rows, column, rows_with)
     _collapse(facts, rows)
+    told_otherwise = {"dead-reward", "no-gradient", "all-clipped", "nothing-left", "diverged", "collapse"}
+    rewards = column("reward", rows)
+    if not facts.keys() & told_otherwise and (_gone(rewards) or _narrowed(rows, rewards, column("reward_std", rows))):
+        facts["one-answer"] = [rows[0], rows[-1]]
     norms = column("grad_norm", rows)
     late = norms[-max(len(norms) // 4, 1) :]
     if len(norms) >= 40 // 2 and all(map(math.isfinite, late)):
@@ -436,12 +461,18 @@ def _signal(
     rewards = column("reward", rows)
     dead = len(spread) >= ENOUGH and _always(spread, lambda value: value == 0)
     dead = dead or (len(dead_groups) >= ENOUGH and _always(dead_groups, lambda value: value >= 1))
+    # verl has no spread within a group, but the best and the worst score of all.
+    ranges = [row for row in rows if {"critic/score/max", "critic/score/min"} <= set(row.values)]
+    apart = [row.values["critic/score/max"] - row.values["critic/score/min"] for row in ranges]
+    dead = dead or (len(apart) >= ENOUGH and _always(apart, lambda value: value == 0))
     # Rewards that differ from row to row by prompt, with equal ones in each group, and at their best: nothing to learn
     # any more, which is no failure.
     solved = len(rewards) >= ENOUGH and fmean(rewards[:FIRST]) < fmean(rewards[-FIRST:]) - 1e-6 and rewards[-1] > 0.9
     if dead and not solved:
         facts["dead-reward"] = (
-            rows_with("reward_std", rows)[-LAST_ROWS:] or rows_with("frac_reward_zero_std", rows)[-LAST_ROWS:]
+            rows_with("reward_std", rows)[-LAST_ROWS:]
+            or rows_with("frac_reward_zero_std", rows)[-LAST_ROWS:]
+            or ranges[-LAST_ROWS:]
         )
     silent = [
         row for row in rows[-NOTHING_LEFT:] if row.values.get("grad_norm") == 0 and row.values.get("reward_std") == 0
@@ -461,6 +492,38 @@ def _signal(
     clipped = column("clipped_ratio", rows)
     if len(clipped) >= ENOUGH and _always(clipped, lambda value: value >= 1):
         facts["all-clipped"] = rows_with("clipped_ratio", rows)[-LAST_ROWS:]
+
+
+def _gone(rewards: Sequence[float]) -> bool:
+    """Whether a reward that was well above 0 for most of the run is nothing in all of the last rows."""
+    if len(rewards) < 4 * GONE_ROWS or not all(map(math.isfinite, rewards)):
+        return False
+    size = len(rewards) // 4
+    level = max(fmean(rewards[at : at + size]) for at in range(0, len(rewards) - size + 1, size))
+    nothing = [abs(value) <= NOTHING * level for value in rewards]
+    tail = next((at for at, value in enumerate(reversed(nothing)) if not value), len(nothing))
+    before = nothing[: len(nothing) - tail]
+    return level > 0 and tail >= GONE_ROWS and bool(before) and sum(before) <= (1 - ALWAYS) * len(before)
+
+
+def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[float]) -> bool:
+    """Whether the completions of a group have become alike, though the task is not solved."""
+    if len(spread) < 2 * FIRST or not all(map(math.isfinite, (*spread, *rewards))):
+        return False
+    if median(spread[-FIRST:]) > NARROW * median(spread[:FIRST]):
+        return False
+    first, last = rows[:FIRST], rows[-FIRST:]
+    alike = all(
+        row.values.get("entropy", 1.0) < NO_CHOICE and row.values.get("frac_reward_zero_std", 0.0) > 0.9 for row in last
+    )
+    if alike and max(rewards[-FIRST:]) < UNSOLVED:
+        return True
+    # One of several rewards was given up for the others.
+    parts = [name for name in rows[-1].values if name.startswith("rewards/") and not name.endswith("/std")]
+    return any(
+        all(row.values.get(name) == 0 for row in last) and fmean(row.values.get(name, 0.0) for row in first) > GIVEN_UP
+        for name in parts
+    )
 
 
 def _always(values: Sequence[float], holds: Callable[[float], bool]) -> bool:

@@ -60,6 +60,9 @@ SMALL = 1 << 16
 EACH_LINE = re.compile(rb"[^\r\n]")
 """... by a scan that stops at every line."""
 
+LONGEST_REASON = 100
+"""Characters of a clue's words that are repeated as the reason for an answer."""
+
 PARAGRAPHS = 40
 """Errors whose lines are read as one text, to find what is wrapped."""
 
@@ -68,6 +71,12 @@ _OF_A_DATA_SET = re.compile(
     rb'(?!.*"(?:level|levelname|severity)":)'
 )
 """A row of a data set or a completion that was kept, and not a logger's line in JSON."""
+
+SHOWN_MORE = 2
+"""Lines after an error's first one that are shown with it where they belong to the same sentence."""
+
+_UNFINISHED = re.compile(r"[:,(]$|\b(?:the|an?|of|to|and|or|with|is|in|by|for|from|that)$")
+"""A line that cannot be the end of a message."""
 
 _FIELD = re.compile(r"\{(?P<name>[a-z]\w*)\|(?P<default>[^{}|]*)\}")
 
@@ -393,6 +402,8 @@ class Reading:
             found[Clue("signal", name)] = [Line(number, text, self.name)]
         for name, rows in self.rows.facts().items():
             found[Clue("metric", name)] = [Line(row.line, row.text, self.name) for row in rows[:EVIDENCE]]
+        if self.errors_left():
+            found.pop(Clue("metric", "no-steps"), None)  # it did not end well
         still = self._silence()
         if still is not None:
             told = Line(still.told_line, still.told, self.name)
@@ -553,8 +564,11 @@ def _line_of(error: _errors.Error | None, by_error: Mapping[int, Reading]) -> Li
     if error is None:
         return None
     text = error.text
-    if error.more and (text.endswith(":") or len(text) < 60):
-        text = f"{text} {error.more[0].strip()}"
+    # Python's own messages indent what goes on; what is only printed next (by another process) is not part of it.
+    for more in error.more[:SHOWN_MORE]:
+        if not _UNFINISHED.search(text) and not more[:1].isspace():
+            break
+        text = f"{text} {more.strip()}"
     return Line(error.line, scrub(text), by_error[id(error)].name)
 
 
@@ -623,7 +637,11 @@ def _reason(clue: Clue, lines: list[Line]) -> str:
         return place + FACTS[clue.value]
     if clue.kind == "signal":
         return f"{place}the process was ended by {clue.value}"
-    return f"{place}the message is there"
+    # The words that matched tell which of the lines below is meant; a clue across lines has only its first one here.
+    found = re.search(clue.value, lines[0].text) if lines else None
+    words = " ".join((found.group() if found else lines[0].text if lines else clue.value).split())
+    words = words if len(words) <= LONGEST_REASON else f"{words[:LONGEST_REASON].rpartition(' ')[0] or words[:60]} ..."
+    return f"{place}“{scrub(words)}”"
 
 
 def _seen(failure: signature.Signature | None) -> Clue | None:

@@ -165,3 +165,61 @@ def test_a_run_of_nan_is_not_called_a_collapse(broken: str) -> None:
     found = explain_text(healthy + lost).matches
     assert found
     assert ("policy-collapse" in [match.entry.id for match in found]) == (broken == "0.0")
+
+
+def printed(values: dict[str, float]) -> str:
+    return f"{values}\n"
+
+
+def leading(log: str) -> list[str]:
+    return [match.entry.id for match in explain_text(log).matches][:1]
+
+
+def test_a_reward_that_falls_to_nothing_at_the_end_is_a_collapse() -> None:
+    dice = random.Random(1)
+    plateau = [around(dice, 0.6, 0.02) for _ in range(100)]
+    fall = [0.5, 0.4, 0.2, 0.1, 0.05, *[0.0] * 6]
+    rows = [{"critic/score/mean": reward, "actor/grad_norm": 0.012} for reward in (*plateau, *fall)]
+    assert leading("".join(map(printed, rows))) == ["policy-collapse"]
+    assert leading("".join(map(printed, rows[:104]))) == []
+    sparse = [{"reward": float(dice.random() < 0.3), "grad_norm": 0.2} for _ in range(200)]
+    assert leading("".join(map(printed, sparse))) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "entry"),
+    [
+        ({"reward": 0.32, "reward_std": 0.006, "entropy": 0.0007, "frac_reward_zero_std": 0.98}, ["policy-collapse"]),
+        ({"reward": 0.99, "reward_std": 0.006, "entropy": 0.0007, "frac_reward_zero_std": 0.98}, []),
+        ({"reward": 0.32, "reward_std": 0.3, "entropy": 0.0007, "frac_reward_zero_std": 0.2}, []),
+        ({"reward": 0.94, "reward_std": 0.004, "rewards/accuracy/mean": 0.0}, ["policy-collapse"]),
+        ({"reward": 0.94, "reward_std": 0.004, "rewards/accuracy/mean": 0.9}, []),
+    ],
+)
+def test_completions_that_have_become_alike_before_the_task_was_solved(end: dict[str, float], entry: list[str]) -> None:
+    began = {"reward": 0.16, "reward_std": 0.34, "entropy": 0.55, "frac_reward_zero_std": 0.18}
+    began |= {"rewards/accuracy/mean": 0.16, "grad_norm": 0.25}
+    between = [
+        {name: value + (end.get(name, value) - value) * at / 30 for name, value in began.items()} for at in range(30)
+    ]
+    rows = [*between, *[{**began, **end, "grad_norm": 0.0076}] * 10]
+    assert leading("".join(map(printed, rows))) == entry
+
+
+def test_equal_best_and_worst_scores_are_a_dead_reward_though_the_kl_term_still_moves_the_weights() -> None:
+    row = "step:{} - actor/grad_norm:0.006 - critic/score/mean:0.0 - critic/score/max:{} - critic/score/min:0.0\n"
+    assert leading("".join(row.format(step, "0.0") for step in range(20))) == ["dead-reward"]
+    assert leading("".join(row.format(step, "1.0") for step in range(20))) == []
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "{'train_runtime': 28841.9, 'train_steps_per_second': 0.163, 'train_loss': 0.8914, 'epoch': 3.0}\n",
+        "***** train metrics *****\n  epoch          =  1.0\n  train_runtime  =  0:10:00\n",
+        "{'train_runtime': 1.0}\nTraceback (most recent call last):\n  File \"/w/t.py\", line 3, in f\n"
+        "RuntimeError: x\n",
+    ],
+)
+def test_a_run_that_trained_or_failed_did_not_end_without_a_step(log: str) -> None:
+    assert "no-steps" not in [match.entry.id for match in explain_text(log).matches]

@@ -21,6 +21,7 @@ from bisect_cfg.diagnosis._anchors import literals, scanner
 from bisect_cfg.diagnosis._pairs import PairScanner
 from bisect_cfg.diagnosis._render import as_json
 from bisect_cfg.diagnosis.explain import explain, explain_command, explain_text
+from bisect_cfg.diagnosis.knowledge import load
 
 ROOT = Path(__file__).parents[2]
 
@@ -264,3 +265,41 @@ def test_nan_in_everything_at_once_is_no_overflow_of_the_kl_term() -> None:
     nan = float("nan")
     broken = {name: lambda step: nan if step > 8 else 0.005 for name in ("kl", "loss", "grad_norm", "entropy")}
     assert explain_text(rows(**broken)).matches[0].entry.id == "non-finite-gradient"
+
+
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        ("RuntimeError: no new thread\ntrainer-1 exited with code 1\n", "RuntimeError: no new thread"),
+        ("12: TypeError: no iterator\n 0: building data\n", "TypeError: no iterator"),
+        ("5: x.ConfigurationException: You asked for: [0, 1]\n5:  But there is only: [0]\n",
+         "x.ConfigurationException: You asked for: [0, 1] But there is only: [0]"),
+        ('Traceback (most recent call last):\n  File "/w/t.py", line 3, in f\n'
+         "RuntimeError:\n        An attempt has been made before the\n        process has finished.\n",
+         "RuntimeError: An attempt has been made before the process has finished."),
+    ],
+)  # fmt: skip
+def test_an_error_is_shown_with_its_own_lines_and_no_others(log: str, shown: str) -> None:
+    error = explain_text(log).error
+    assert error is not None and error.text == shown
+
+
+def test_the_reason_says_which_words_are_meant() -> None:
+    found = explain_text("RuntimeError: CUDA out of memory. Tried to allocate 2 GiB\n")
+    assert found.matches[0].why[0] == "line 1: “CUDA out of memory”"
+
+
+def test_a_warning_about_a_missing_package_explains_no_assertion() -> None:
+    log = (
+        '/x/n.py:48: UserWarning: Please install apex from source\n  warnings.warn("Please install apex from source")\n'
+    )
+    failed = 'Traceback (most recent call last):\n  File "/w/t.py", line 3, in f\nAssertionError: 8 is not 3\n'
+    assert explain_text(log + failed).matches == ()
+    assert explain_text(failed + "ImportError: Please install apex\n").matches
+
+
+def test_no_suspect_is_said_not_to_help() -> None:
+    for entry in load():
+        said = " ".join(entry.not_helping)
+        assert not (entry.bisect and "other training settings" in said), entry.id
+        assert not ("a smaller batch" in said and any("batch_size" in name for name in entry.bisect)), entry.id
