@@ -6,6 +6,7 @@ Each of them quotes messages of failures, and nothing failed in it.
 from __future__ import annotations
 
 import ast
+import json
 import re
 import warnings
 from collections.abc import Sequence
@@ -45,8 +46,8 @@ _DEFINED = re.compile(
 _SHAPES = (_COMMIT, _FOUND, _LISTED, _HEADING, _CODE, _DEFINED, _OPTION)
 
 
-def quotes(head: bytes, whole: bool = False) -> bool:
-    """Whether a text is about errors, and no log.
+def quotes(head: bytes, whole: bool = False) -> str:
+    """What a text is that is about errors, and no log; "" for a log.
 
     Args:
         head: its beginning.
@@ -55,20 +56,33 @@ def quotes(head: bytes, whole: bool = False) -> bool:
     text = head.decode("utf-8", "replace")
     lines = [line for line in text.split("\n")[:LINES] if line.strip()]
     if not lines or lines[0].lstrip()[:1] in "{[" or any(map(_LOGGED.match, lines)):
-        return False
+        return ""
     if _PASSED.search(text[-LINES:]):
-        return not _NOT_PASSED.search(text[-LINES:])
+        return "" if _NOT_PASSED.search(text[-LINES:]) else "the output of tests that passed"
     count = {kind: sum(map(bool, map(kind.match, lines))) for kind in _SHAPES}
-    return (
-        count[_COMMIT] >= max(2, len(lines) / 4)
-        or (count[_HEADING] >= 2 and (lines[0].startswith("# ") or _RULED.match(text.lstrip()) is not None))
-        or any(map(_DIFF.match, lines[:5]))
-        or (lines[0].startswith("usage: ") and count[_OPTION] > len(lines) / 2)
-        or (len(lines) > 2 and max(count[_FOUND], count[_LISTED]) > MOSTLY * len(lines))
-        or (lines[0].startswith("#!") and count[_CODE] > (1 - MOSTLY) * len(lines))
-        or (count[_DEFINED] > 1 and len(lines) > 5 and count[_CODE] > MOSTLY * len(lines))
-        or (whole and (_is_python(text, lines[0]) or _is_settings(lines)))
-    )
+    kinds = {
+        "a history of commits": count[_COMMIT] >= max(2, len(lines) / 4),
+        "a page of text": count[_HEADING] >= 2 and (lines[0].startswith("# ") or bool(_RULED.match(text.lstrip()))),
+        "a diff": any(map(_DIFF.match, lines[:5])),
+        "the help of a command": lines[0].startswith("usage: ") and count[_OPTION] > len(lines) / 2,
+        "the findings of a search": len(lines) > 2 and count[_FOUND] > MOSTLY * len(lines),
+        "a list": len(lines) > 2 and count[_LISTED] > MOSTLY * len(lines),
+        "a script": lines[0].startswith("#!") and count[_CODE] > (1 - MOSTLY) * len(lines),
+        "source code": (count[_DEFINED] > 1 and len(lines) > 5 and count[_CODE] > MOSTLY * len(lines))
+        or (whole and _is_python(text, lines[0])),
+        "a file of settings": whole and _is_settings(lines),
+    }
+    # Code with comments looks like a page of text, too; what is said last is the most definite.
+    return next((kind for kind, holds in reversed(kinds.items()) if holds), "")
+
+
+def is_settings_in_json(head: bytes) -> bool:
+    """Whether a whole text is one JSON object: a file of settings, and no line that a run printed."""
+    try:
+        content = json.loads(head) if head.lstrip()[:1] == b"{" else None
+    except ValueError:
+        return False
+    return isinstance(content, dict) and any(isinstance(value, dict) for value in content.values())
 
 
 def _is_settings(lines: Sequence[str]) -> bool:

@@ -54,6 +54,8 @@ def as_json(explanation: Explanation, problems: Sequence[str] = ()) -> str:
         "matches": [_match(match) for match in explanation.matches],
         "mentioned": [_match(match) for match in explanation.seen],
         "environment": dict(explanation.environment),
+        "no_log": explanation.no_log,
+        "stands": _line(explanation.stands),
         "lines": explanation.lines,
         "rows": explanation.rows,
         "unreadable": list(problems),
@@ -137,6 +139,21 @@ def _unknown(explanation: Explanation, width: int) -> str:
     if explanation.error is None and explanation.signature is None:
         if not explanation.lines and not explanation.rows:
             return wrapped("There is nothing in it: not one line.", width, "", "")
+        if explanation.no_log:
+            text = f"This looks like {explanation.no_log}, not like a log. Give what the run printed, or its folder."
+            return wrapped(text, width, "", "")
+        if explanation.stands is not None:
+            text = (
+                "No error was found, but the output ends before training began. If nothing comes after that line any "
+                "more, the run stands still; if the run died, the end of its output is missing (2>&1). The line:"
+            )
+            said = f"  {_at(explanation.stands)}: {explanation.stands.text[:LONGEST_EVIDENCE]}"
+            step = (
+                "If it stands still: look at each process with `py-spy dump --pid PID`; do all ranks run, do they use "
+                "one address, one port and a network interface (NCCL_SOCKET_IFNAME) that reaches the others, and how "
+                "long does the first step take (generation without vLLM, weights gathered anew for each token)?"
+            )
+            return wrapped(text, width, "", "") + f"\n\n{said}\n\n" + wrapped(step, width, "", "")
         read = f"{explanation.lines} lines" if explanation.lines else f"{explanation.rows} rows of metrics"
         text = (
             f"No failure was found in these {read}: no error that ended the run, no traceback, no signal, no metrics "
@@ -163,6 +180,8 @@ def _numbered(steps: Sequence[str], width: int) -> list[str]:
 
 def _next(explanation: Explanation, width: int) -> str:
     """The next command, where a bisection of settings would tell something."""
+    if explanation.no_log and not explanation.matches and explanation.error is None:
+        return ""
     if not explanation.matches and explanation.error is None and explanation.signature is None:
         return wrapped("To compare a configuration that fails with one that works:", width, "", "") + (
             f"\n\n  {explanation.command}"

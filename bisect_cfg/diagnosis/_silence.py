@@ -59,6 +59,13 @@ _FINISHED = re.compile(
     r"|\bCOMPLETED\b|exit(?:ed)? (?:with )?(?:code|status)?:? ?0\b",
     re.IGNORECASE,
 )
+_STARTS = re.compile(
+    r"\b(?:retrying|retry (?:in|after|attempt)|[Ww]aiting for|still waiting|MEMBER: \d+/\d+|[Ii]nitializ\w+ (?:torch )?"
+    r"(?:distributed|process group)|init_process_group|ncclCommInitRank\w* (?!.*COMPLETE)|[Rr]endezvous)",
+)
+"""Lines of a program that is not there yet: it starts together with others, or tries to reach them."""
+_BAR = re.compile(r"\b0%\|[^|]*\| *(?P<done>0)/[1-9]\d* \[.*|\d+%\|[^|]*\| *(?P<other>\d+)/\d+ \[")
+"""A progress bar."""
 _SERVES = re.compile(
     r"Application startup complete|Uvicorn running|Starting vLLM API server|Serving Flask|Jupyter Server"
 )
@@ -114,6 +121,26 @@ def silence(tail: bytes, number: int, rows: int) -> Silence | None:
     if not lines or any(_FINISHED.search(text) for _, text in lines[-NEAR:]):
         return None
     return _noted(lines) or _repeated(lines) or _ended(lines, rows)
+
+
+def standing(tail: bytes, number: int) -> tuple[int, str] | None:
+    """The line, and its number, by which a log ends in a start, a retry or before the first step; None if it does not.
+
+    That is no failure by itself: it may go on, or its end may be missing.
+    """
+    raw = tail.decode("utf-8", "replace").split("\n")
+    raw = raw[:-1] if raw and not raw[-1] else raw
+    first = number - len(raw)
+    lines = [(first + at, text) for at, text in enumerate(map(plain, raw)) if text.strip()][-LAST_LINES:]
+    if not lines or any(_FINISHED.search(text) or _SERVES.search(text) for _, text in lines):
+        return None
+    at, text = lines[-1]
+    if _STARTS.search(text):
+        return at, text.strip()
+    bars = [(at, bar) for at, text in lines for bar in _BAR.finditer(text)]
+    if bars and bars[-1][1]["done"] is not None:
+        return bars[-1][0], bars[-1][1].group().strip()
+    return None
 
 
 def _time(text: str, clock_only: bool = False) -> tuple[datetime.datetime, bool] | None:

@@ -24,7 +24,7 @@ from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis import _errors, _logs, _silence, _versions, signature
 from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
-from bisect_cfg.diagnosis._quoted import quotes
+from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
 from bisect_cfg.diagnosis._text import clean
 from bisect_cfg.diagnosis._types import Environment
 from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
@@ -124,6 +124,8 @@ class Explanation:
         rows: how many rows of metrics were read.
         environment: what the log says about where it ran.
         advice: what the traceback says by itself, where no specific failure is known.
+        no_log: what the text is, if nothing failed and it is no log.
+        stands: the line of starting, retrying or step 0 with which a log without a failure ends.
     """
 
     matches: tuple[Match, ...]
@@ -136,6 +138,8 @@ class Explanation:
     rows: int = 0
     environment: Environment = field(default_factory=dict)
     advice: Advice | None = None
+    no_log: str = ""
+    stands: Line | None = None
 
     @property
     def status(self) -> int:
@@ -286,6 +290,7 @@ def combine(
     survived_all = not errors and (
         evidence.progress or any(reading.quoting for reading in readings) or not evidence.signals
     )  # the tracebacks that are there killed nothing
+    stands = readings[0].stands() if len(readings) == 1 and not errors else None
     last = max(errors, key=lambda error: error.line) if len(readings) == 1 and errors else None
     return Explanation(
         tuple(matches),
@@ -298,6 +303,8 @@ def combine(
         sum(reading.rows.count for reading in readings),
         told,
         _without_secrets(_advice_beside(matches, cause, where.get("packages") or {})),
+        "" if stands or len(readings) > 1 else readings[0].no_log(),
+        stands,
     )
 
 
@@ -331,7 +338,7 @@ class Reading:
     def __init__(self, entries: Sequence[Entry], name: str = "") -> None:
         self.entries = entries
         self.name = name
-        self.quoting = False
+        self.quoting = ""  # what it is, if it is a text about errors and no log
         self.rows = Rows()
         self.logs = _logs.Reader()
         self.errors = _errors.Errors()
@@ -409,6 +416,21 @@ class Reading:
             told = Line(still.told_line, still.told, self.name)
             found[Clue("metric", "stalled")] = [told, Line(still.line, str(still), self.name)] if still.line else [told]
         return found
+
+    def no_log(self) -> str:
+        """What this is, if it is no log; to be asked where nothing failed."""
+        whole = len(self.head) < _versions.LOOKED_AT and not self.rows.count
+        return self.quoting or ("a file of settings in JSON" if whole and is_settings_in_json(self.head) else "")
+
+    def stands(self) -> Line | None:
+        """The line of starting, retrying or step 0 with which the log ends, if it does."""
+        # A script is often given together with the few lines that it printed.
+        found = (
+            None
+            if self.quoting not in ("", "a script") or self.rows.count
+            else _silence.standing(self.tail, self.lines + 1)
+        )
+        return found and Line(found[0], found[1], self.name)
 
     def _silence(self) -> _silence.Silence | None:
         """The silence that the log ends in, where no error says why."""

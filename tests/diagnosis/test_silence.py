@@ -123,3 +123,50 @@ def test_a_kill_after_an_exception_is_not_the_cause() -> None:
     log = 'Traceback (most recent call last):\n  File "/w/t.py", line 3, in f\nRuntimeError: something new\nKilled\n'
     assert explain_text(log).matches == ()
     assert explain_text("Killed\n").matches[0].entry.id == "host-out-of-memory"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("import torch\n\n\ndef check(n):\n    return n\n", "source code"),
+        ("# p.py\nimport torch\nfrom x import y\n\ndef check(n):\n    # one\n    return y(n)\n", "source code"),
+        ("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-lr: 1\n", "a diff"),
+        ("#!/bin/bash\n#SBATCH --nodes=2\nset -e\nexport A=1\nsrun python t.py\n", "a script"),
+        ("# title\n\nSome words.\n\n## Install\n\n```\npip install x\n```\n", "a page of text"),
+        ('{\n "bf16": {"enabled": "auto"},\n "steps": 3\n}\n', "a file of settings in JSON"),
+        ("name: x\njobs: y\nsteps: z\n# one\nrun: w\n", "a file of settings"),
+    ],
+)
+def test_a_text_that_is_no_log_is_told_what_it_is(text: str, kind: str) -> None:
+    found = explain_text(text)
+    assert found.status == NO_FAILURE
+    said = " ".join(str(found).split())
+    assert f"This looks like {kind}, not like a log." in said and "bisect-cfg bisect" not in said
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "GPU9:1:2 [0] NCCL INFO Call to connect returned Connection refused, retrying\n",
+        "  0%|          | 0/1868 [00:00<?, ?it/s]`use_cache=True` is incompatible\n97 %, 38121 MiB\n",
+        "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/2\n",
+    ],
+)
+def test_an_output_that_ends_before_training_may_stand_still(end: str) -> None:
+    for before in ("Loading the model\n", "#!/bin/bash\nset -e\nexport A=1\nsrun python t.py\nTPU available: False\n"):
+        found = explain_text(before + end)
+        assert found.status == NO_FAILURE and found.stands is not None
+        assert "the run stands still" in str(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Connection refused, retrying\nConnected\nsaved\n",
+        "  0%|   | 0/9 [00:00<?, ?it/s]\r 11%|#  | 1/9 [00:01<00:08, 1.0s/it]\n",
+        "Initializing distributed: MEMBER: 1/2\n{'loss': 0.5, 'grad_norm': 0.3}\n",
+        "  0%|   | 0/9 [00:00<?, ?it/s]\nTraining completed\n",
+    ],
+)
+def test_what_went_on_is_not_said_to_stand(text: str) -> None:
+    assert explain_text(text).stands is None
