@@ -109,7 +109,9 @@ _ROW = re.compile(
 )
 # What every such row contains, as plain words, which are found at memory speed.
 _ROW_WORDS = (b"grad_norm", b"loss'", b'loss"', b"grad norm", b"pg_loss", b"'reward'", b'"reward"', b"entropy")
-WORDS = (*_ROW_WORDS, b"Step", b"train_runtime")
+_RUN_SUMMARY = b"wandb: Run summary:"
+_SUMMED_UP = re.compile(r"^wandb: +(\S+) +([-+.\de]+|nan|inf)$", re.MULTILINE)
+WORDS = (*_ROW_WORDS, _RUN_SUMMARY, b"Step", b"train_runtime")
 """Of these every block has one that `Rows` has anything to do with."""
 _NON_FINITE = re.compile(rb"grad[_ ]norm['\"]?: ?['\"]?(?:np\.float\d+\()?(?:[Nn]a[Nn]|-?[Ii]nf)")
 _VALUE = re.compile(
@@ -232,6 +234,7 @@ class Rows:
         self._tail: deque[tuple[bytes, int]] = deque(maxlen=2)
         self._finished: Row | None = None
         self._trained = False  # says the summary
+        self._last_values: Row | None = None  # as W&B sums them up
         self._blocks = 0
         self._columns: list[str] | None = None  # of a table that a notebook printed
         self._lines: list[int] | None = None
@@ -255,6 +258,8 @@ class Rows:
             return False
         if self._finished is None and _FINISHED in block:
             self._finish(block, number)
+        if _RUN_SUMMARY in block:
+            self._sum_up(block, number)
         if b"Step" in block or self._columns:
             self._tables(block, number)
         if not any(word in block for word in _ROW_WORDS) or not _ROW.search(block):
@@ -298,7 +303,18 @@ class Rows:
         """What the rows show: fact -> the rows that show it."""
         series = [row for row in self.series() if not any(name.startswith("eval_") for name in row.values)]
         series = [row for row in series if KNOWN & set(row.values) and _FINISHED.decode() not in row.text]
-        return _facts(_of_one_rank(series), self._broken, None if self._trained else self._finished)
+        facts = _facts(_of_one_rank(series), self._broken, None if self._trained else self._finished)
+        last = self._last_values
+        if not series and last and all(last.values.get(name) == 0 for name in ("reward", "reward_std", "grad_norm")):
+            facts = {"nothing-left": [last]}
+        return facts
+
+    def _sum_up(self, block: bytes, number: int) -> None:
+        """The last values of a run, which W&B prints after it."""
+        place = block.rindex(_RUN_SUMMARY)
+        rest = block[place:].decode("utf-8", "replace")
+        at = number + block.count(b"\n", 0, place)
+        self._last_values = row_of(at, dict(_SUMMED_UP.findall(rest)))
 
     def _finish(self, block: bytes, number: int) -> None:
         place = block.index(_FINISHED)

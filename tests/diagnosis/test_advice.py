@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bisect_cfg.diagnosis import _render
-from bisect_cfg.diagnosis.advice.reading import package_of
+from bisect_cfg.diagnosis.advice.reading import package_of, settings_in
 from bisect_cfg.diagnosis.explain import UNKNOWN, Explanation, explain_text
 from bisect_cfg.diagnosis.knowledge import check
 from tests.diagnosis.collected import BEFORE, HEALTHY
@@ -280,3 +280,7 @@ def test_a_traceback_over_the_border_of_two_blocks() -> None:
 )  # fmt: skip
 def test_whose_a_file_is(file: str, package: str) -> None:
     assert package_of(file) == package
+
+
+def test_files_and_tensors_are_no_settings() -> None:
+    assert settings_in("raise `max_len` in `x_y.cc`, see `layer_1.q_proj.weight`") == ("max_len",)

@@ -223,3 +223,9 @@ def test_equal_best_and_worst_scores_are_a_dead_reward_though_the_kl_term_still_
 )
 def test_a_run_that_trained_or_failed_did_not_end_without_a_step(log: str) -> None:
     assert "no-steps" not in [match.entry.id for match in explain_text(log).matches]
+
+
+@pytest.mark.parametrize(("reward", "entry"), [("0.0", ["nothing-left-to-learn"]), ("0.7", [])])
+def test_the_last_values_that_wandb_sums_up(reward: str, entry: list[str]) -> None:
+    last = f"wandb: train/grad_norm 0.0\nwandb: train/reward {reward}\nwandb: train/reward_std 0.0\nwandb: \n"
+    assert leading("wandb: Run summary:\n" + last) == entry

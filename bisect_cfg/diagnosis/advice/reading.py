@@ -414,17 +414,17 @@ def cure_in(message: str) -> str | None:
     return quoted if len(quoted) <= LONGEST_QUOTE else quoted[:LONGEST_QUOTE].rsplit(" ", 1)[0] + " ..."
 
 
+NOT_SETTINGS = (".py", ".json", ".txt", ".cc", ".cpp", ".cu", ".h", ".weight", ".bias")
+"""Ends of names that are files or tensors."""
+
+
 def settings_in(text: str) -> tuple[str, ...]:
     """The names in a sentence that look like settings."""
     names: dict[str, None] = {}
     for found in _SYMBOLS.finditer(_ADDRESS_ONLY.sub("", text)):
         name = next(one for one in found.groups() if one)
         plain_name = name.strip(".-")
-        if (
-            len(plain_name) > 2
-            and not re.fullmatch(r"[\d.]+", plain_name)
-            and not plain_name.endswith((".py", ".json", ".txt"))
-        ):
+        if len(plain_name) > 2 and not re.fullmatch(r"[\d.]+", plain_name) and not plain_name.endswith(NOT_SETTINGS):
             names.setdefault(name.strip("."), None)
     return tuple(names)[:NAMED]
 
