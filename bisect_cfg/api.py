@@ -22,8 +22,8 @@ from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.script import bisect_script
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.reports.answer import Answer, write_answer
-from bisect_cfg.reports.report import Report
 from bisect_cfg.study.command import read_command, write_command, written_here
+from bisect_cfg.study.report import Report
 
 if TYPE_CHECKING:
     from rich.console import Console

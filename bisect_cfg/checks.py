@@ -11,14 +11,13 @@ from bisect_cfg.capture.fields import known_names, mentioned
 from bisect_cfg.capture.launched import PLAIN, PROCESSES, VARIABLE
 from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.capture.script import Script
-from bisect_cfg.cli import MORE_THAN_ANYONE_WAITS
 from bisect_cfg.configuration import Value
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.options import Options
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.probe.values import encode
-from bisect_cfg.trials.start_points import STARTS
+from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
 from bisect_cfg.trials.verdict import widened
 
 NUMBERS: Mapping[str, tuple[float, float, bool]] = {

@@ -16,7 +16,7 @@ import click
 from bisect_cfg import crash, interrupts
 from bisect_cfg.entry import INTERRUPTED
 from bisect_cfg.errors import InputError
-from bisect_cfg.trials.start_points import STARTS
+from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,10 +54,6 @@ class _Count(click.ParamType):
             if int(value) >= 1:
                 return int(value)
         self.fail(f"{value} is not a whole number from 1 on.", param, context)
-
-
-MORE_THAN_ANYONE_WAITS = 1e9
-"""Thirty years in seconds: longer times overflow the system's clocks, and mean no limit anyway."""
 
 
 class _Group(click.Group):

@@ -7,7 +7,7 @@ healthy runs. Gradient norm, entropy and the spread of rewards say much.
 
 `Rows` collects the rows of a log of any size: all of them in the first blocks, evenly spread ones after that, all of
 the last ones again, and the first rows with a non-finite gradient wherever they are. `facts` names what they show, in
-the words the knowledge files match on. Collapse is `trials.health`'s, asked of the last stretch between change points.
+the words the knowledge files match on. Collapse is `health`'s, asked of the last stretch between change points.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+
+from bisect_cfg.diagnosis import health
 
 FACTS = {
     "non-finite-gradient": "grad_norm is NaN, or infinite more than once",
@@ -558,8 +560,6 @@ def _streak(rows: list[Row], name: str) -> int:
 
 def _collapse(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     """Whether the policy is collapsed at the end of the run, and since when."""
-    from bisect_cfg.trials import health
-
     points = _points(rows)
     steps = [{**row.values, "step": index} for index, row in enumerate(points)]
     suspected = health.collapse(steps)

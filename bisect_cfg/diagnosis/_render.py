@@ -7,9 +7,9 @@ import json
 import shutil
 from collections.abc import Sequence
 
+from bisect_cfg.diagnosis._text import wrapped
 from bisect_cfg.diagnosis._types import Json
 from bisect_cfg.diagnosis.explain import Explanation, Line, Match
-from bisect_cfg.reports.text import wrapped
 
 WIDEST = 100
 """Columns of running text; wider lines are hard to read, whatever the terminal."""

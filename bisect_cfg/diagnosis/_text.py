@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import string
+import textwrap
 
 MESSAGE_LIMIT = 300
 """Characters kept of a normal form. Enough for every message we know; some dump whole tensors or prompts."""
@@ -125,3 +126,22 @@ def normalise(text: str) -> str:
     message = _HEX.sub("<hex>", message)
     message = _NUMBER.sub("<n>", message)
     return " ".join(message.split())[:MESSAGE_LIMIT]
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "") -> str:
+    """A text in lines of a width, words and names whole.
+
+    Args:
+        text: any.
+        width: in columns.
+        first: before the first line.
+        rest: before the others.
+    """
+    return textwrap.fill(
+        " ".join(text.split()),
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

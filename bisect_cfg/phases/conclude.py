@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from bisect_cfg.configuration import Configuration, configuration_of
-from bisect_cfg.reports.report import Cause, Claim, Correction, Evidence, Report, wilson
 from bisect_cfg.search import Claim as SearchClaim
 from bisect_cfg.search import Conclusion, FoundCause
 from bisect_cfg.study.encoding import result_of
+from bisect_cfg.study.report import Cause, Claim, Correction, Evidence, Report, wilson
 from bisect_cfg.study.search_trials import ASKED, SearchTrials
 
 

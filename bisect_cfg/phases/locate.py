@@ -26,7 +26,7 @@ from bisect_cfg.probe.protocol import (
     Raised,
     from_json,
 )
-from bisect_cfg.reports.report import Report
+from bisect_cfg.study.report import Report
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runs import Run, load_run

@@ -24,8 +24,8 @@ from bisect_cfg.recommend.runs import Part, Question, Ran
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.recommend.schedule import left_out
-from bisect_cfg.reports.report import Report
 from bisect_cfg.reports.text import unhealthy
+from bisect_cfg.study.report import Report
 from bisect_cfg.study.store import Store, Void
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan

@@ -36,8 +36,8 @@ from bisect_cfg.recommend.case import Wishes
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.listener import Listener
-from bisect_cfg.reports.report import Report
 from bisect_cfg.study.folder import open_study
+from bisect_cfg.study.report import Report
 from bisect_cfg.trials.inputs import Inputs, written_by_runs
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.script import ScriptRunner

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bisect_cfg.capture.captured import fields_of
 from bisect_cfg.capture.settings import DEFAULT, build_item
 from bisect_cfg.configuration import Configuration, Purpose, Value, equal
+from bisect_cfg.diagnosis import health
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.parameters.comparing import plain
 from bisect_cfg.probe.protocol import TrainBegin, TrainEnd
@@ -26,14 +26,11 @@ from bisect_cfg.recommend.plan import MARGIN, Candidate, Terms
 from bisect_cfg.recommend.runs import Part, Question, Ran, key_of
 from bisect_cfg.recommend.schedule import Prefix, prefix_for, total_steps
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO, SearchRange, search_range_of
-from bisect_cfg.trials import health
+from bisect_cfg.study.report import Cause, Report
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run, load_run
 from bisect_cfg.trials.script import ScriptRunner
 from bisect_cfg.trials.verdict import Observation
-
-if TYPE_CHECKING:
-    from bisect_cfg.reports.report import Cause, Report
 
 VERIFY_FACTOR = 4
 VERIFY_LEAST = 30

@@ -13,6 +13,7 @@ from pathlib import Path
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration, Purpose, Value
+from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.jsonfile import JsonObject, write_json, write_text
@@ -27,9 +28,8 @@ from bisect_cfg.reports.recommendation import (
     title_of,
     wanted_changes,
 )
-from bisect_cfg.reports.report import Cause, Report, wilson
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
-from bisect_cfg.trials.health import Symptom
+from bisect_cfg.study.report import Cause, Report, wilson
 from bisect_cfg.trials.ranks import DIFFERS
 from bisect_cfg.trials.runs import Run
 

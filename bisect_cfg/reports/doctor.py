@@ -6,10 +6,11 @@ import shutil
 
 import click
 
+from bisect_cfg.diagnosis._text import wrapped
 from bisect_cfg.diagnosis.environment import describe
 from bisect_cfg.diagnosis.findings import Finding
 from bisect_cfg.doctor import Diagnosis
-from bisect_cfg.reports.text import count, shown_safely, wrapped
+from bisect_cfg.reports.text import count, shown_safely
 
 WIDEST = 100
 """Columns of running text; wider lines are hard to read, whatever the terminal."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.reports.report import Cause, Report
+from bisect_cfg.study.report import Cause, Report
 from bisect_cfg.study.trial import TrialRequest, TrialResult
 
 

@@ -18,9 +18,9 @@ from bisect_cfg.recommend.plan import Candidate, Remedy, SafeRange, Status
 from bisect_cfg.recommend.published import published_for
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.frontiers import as_data
-from bisect_cfg.reports.report import Cause, Claim
 from bisect_cfg.reports.safe_config import TITLE, safe_yaml
 from bisect_cfg.reports.text import show
+from bisect_cfg.study.report import Cause, Claim
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.answer import Answer

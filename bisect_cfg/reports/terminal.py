@@ -22,8 +22,8 @@ from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.console import Cleaned
 from bisect_cfg.reports.events import CauseFound, Event, Progress, TrialFinished, TrialStarted
 from bisect_cfg.reports.listener import Listener
-from bisect_cfg.reports.report import Cause
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
+from bisect_cfg.study.report import Cause
 from bisect_cfg.study.trial import TrialRequest
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.start_points import STARTS

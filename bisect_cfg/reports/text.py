@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -91,25 +90,6 @@ def with_reasons(reasons: Mapping[str, str]) -> str:
 def count(number: int, noun: str) -> str:
     """``1 trial``, ``2 trials``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def wrapped(text: str, width: int, first: str = "", rest: str = "") -> str:
-    """A text in lines of a width, words and names whole.
-
-    Args:
-        text: any.
-        width: in columns.
-        first: before the first line.
-        rest: before the others.
-    """
-    return textwrap.fill(
-        " ".join(text.split()),
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def duration(seconds: float) -> str:

@@ -90,6 +90,7 @@ class Claim:
         runs: runs with PASS or FAIL.
         numbers: the trials.
         note: why it could not be run, or that it follows from a run of a larger subset.
+        implied: whether it follows from one, and was not run itself.
     """
 
     subset: int | None
@@ -98,6 +99,7 @@ class Claim:
     runs: int = 0
     numbers: tuple[int, ...] = ()
     note: str = ""
+    implied: bool = False
 
 
 @dataclass(frozen=True)

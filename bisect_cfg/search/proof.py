@@ -8,7 +8,7 @@ other way is left out once, to see that the run still fails.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 from bisect_cfg.configuration import Outcome, Purpose
@@ -101,7 +101,7 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
         if times == 0 and not count.runs and index in claims and not claims[index].note:
             larger = next((m for m in counts.passed if m & smaller == smaller and not counts.of(m).fails), None)
             if larger is not None:
-                claims[index] = counts.claim(larger, Outcome.PASS, IMPLIED)
+                claims[index] = replace(counts.claim(larger, Outcome.PASS, IMPLIED), implied=True)
                 continue
         if count.passes < max(times, 1):
             reason = f"Does {shown} still fail without {problem.names[index]}?"

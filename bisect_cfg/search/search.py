@@ -37,7 +37,7 @@ from bisect_cfg.search.problem import (
     Wait,
     bits,
 )
-from bisect_cfg.search.proof import IMPLIED, prove, split
+from bisect_cfg.search.proof import prove, split
 from bisect_cfg.search.strategies import NARROW, Needed, replay
 from bisect_cfg.search.transversal import minimal_hitting_sets
 from bisect_cfg.search.validity import HOPELESS
@@ -240,7 +240,7 @@ class Search:
         for cause in self.causes:
             shown = self.problem.show(cause.parameters)
             for index, claim in cause.without.items():
-                if claim.subset and claim.note != IMPLIED:
+                if claim.subset and not claim.implied:
                     reason = f"Does {shown} pass again without {self.problem.names[index]}?"
                     ask = Ask(claim.subset, claim.subset & ~cause.parameters, Purpose.CAUSE_MINUS_ONE, reason)
                     asks.setdefault(claim.subset, ask)

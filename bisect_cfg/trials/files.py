@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from bisect_cfg.diagnosis._text import plain
+from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.diagnosis.stacks import stack_frames
 from bisect_cfg.jsonfile import private
 from bisect_cfg.probe.protocol import (
@@ -23,7 +24,6 @@ from bisect_cfg.probe.protocol import (
     read_event,
 )
 from bisect_cfg.probe.secrets import holds_known, scrub, scrub_texts
-from bisect_cfg.trials.health import Row
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)

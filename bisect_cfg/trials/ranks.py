@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.stacks import fatal_signal, stack_frames
 from bisect_cfg.jsonfile import private
 from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE, Over, Raised, RankBegin, event_row
 from bisect_cfg.probe.ranks import FOLDER, LAUNCHED
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.health import Symptom
 
 WORD_SECONDS = 1.0
 """How long after a process has gone its launcher is waited for to say how: torchrun looks every 0.1 s."""

@@ -21,11 +21,11 @@ from bisect_cfg.capture.launched import PROCESSES, VARIABLE, variables_of
 from bisect_cfg.capture.script import Script, by_hand, is_masked
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration, Outcome
+from bisect_cfg.diagnosis import health
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
 from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, TrialOrders, to_json
 from bisect_cfg.study.trial import TrialRequest, TrialResult
-from bisect_cfg.trials import health
 from bisect_cfg.trials.clean import Cleaner
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.inputs import Inputs

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from bisect_cfg.probe.protocol import ForkPoint
 
 
+MORE_THAN_ANYONE_WAITS = 1e9
+"""Thirty years in seconds: longer times overflow the system's clocks, and mean no limit anyway."""
+
+
 @dataclass(frozen=True)
 class StartPoint:
     """One start.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bisect_cfg.configuration import Outcome
+from bisect_cfg.diagnosis import health
 from bisect_cfg.diagnosis import signature as signatures
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import (
@@ -26,7 +27,6 @@ from bisect_cfg.probe.protocol import (
     TrainEnd,
     Unwatched,
 )
-from bisect_cfg.trials import health
 from bisect_cfg.trials.files import Row, Traces, innermost_frame
 from bisect_cfg.trials.ranks import Rank, differences, only_noticed, ranks_of
 

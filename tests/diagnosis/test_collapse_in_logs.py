@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from bisect_cfg.diagnosis import health
 from bisect_cfg.diagnosis._metrics import Row, _collapse
 from bisect_cfg.diagnosis.explain import explain_text
-from bisect_cfg.trials import health
 
 Make = Callable[[float, random.Random], dict[str, Any]]
 

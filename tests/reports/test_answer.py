@@ -8,10 +8,10 @@ import math
 
 import pytest
 
+from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.reports.answer import as_result, commands, failure_of, warnings_of, write_answer
-from bisect_cfg.trials.health import Symptom
 from bisect_cfg.trials.ranks import DIFFERS
 from tests.reports import made
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
+from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.recommend.case import Judgement
 from bisect_cfg.reports import text
-from bisect_cfg.trials.health import Symptom
 from bisect_cfg.trials.verdict import Observation
 
 HEALTHY = Observation(None, (), 4, "", True, None, (), 2.0, 1.0)

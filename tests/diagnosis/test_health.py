@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bisect_cfg.trials import health
+from bisect_cfg.diagnosis import health
 
 NAN, INF = math.nan, math.inf
 
