@@ -54,7 +54,7 @@ class SafeValues:
     """The phase for one isolated script.
 
     Args:
-        runner: of the study, with its settings, level and horizon known.
+        runner: of the study, with its settings, start and horizon known.
         store: of the study.
         report: of the bisection; its status is "isolated".
         bad_run: the reproduction.
@@ -185,10 +185,10 @@ class SafeValues:
             return _Came(run)
         judged = self._case.judge(run, question)
         other = run.seen.died is not None and not self._runner.known.is_failure(run.seen.died)
-        if other and self._runner.starts.level != "cold":
+        if other and self._runner.starts.start != "cold":
             # Neither healthy nor the failure under study: it may be owed to the warm start.
             run = self._runner.train(
-                Plan(f"{number}-cold", configuration, question.steps, level="cold", enough=self._case.certain)
+                Plan(f"{number}-cold", configuration, question.steps, start="cold", enough=self._case.certain)
             )
             judged = self._case.judge(run, question)
         return _Came(run, judged)
@@ -205,7 +205,7 @@ class SafeValues:
             "text": unhealthy(judged),
             "attributes": {
                 "folder": run.folder.name,
-                "level": run.level or self._runner.starts.level,
+                "level": run.start or self._runner.starts.start,
                 "horizon": begun.question.steps,
                 "steps": run.seen.steps,
                 "remarks": [asdict(remark) for remark in run.seen.remarks],

@@ -89,7 +89,7 @@ def _run(context: Context, pins: Mapping[str, Any]) -> Run:
         FOLDER,
         {},
         context.options.steps or REPRODUCTION_STEPS,
-        level="cold",
+        start="cold",
         patience=patience,
         until_it_dies=True,
         overrides={(name if "." in name else f"args.{name}"): value for name, value in pins.items()},

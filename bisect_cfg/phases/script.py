@@ -195,7 +195,7 @@ def _answer(context: Context, status: str, **parts: Any) -> Answer:
         status,
         context.folder,
         context.script,
-        start=context.runner.starts.level,
+        start=context.runner.starts.start,
         horizon=context.runner.horizon,
         notes=tuple(context.notes),
         **parts,

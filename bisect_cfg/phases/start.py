@@ -191,7 +191,7 @@ class Baselines:
         order = tuple(STARTS)
         colder = order[order.index(start) + 1 :]
         if self._was_used(start):
-            self._runner.starts.level = start
+            self._runner.starts.start = start
             return True
         return not any(map(self._was_used, colder)) and self.bring_up(start)
 

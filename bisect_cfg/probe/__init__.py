@@ -12,7 +12,7 @@ methods: where a configuration object is built (`objects`), where training runs 
 something would be written to the outside world (`quiet`). Everything seen goes into files of the trial's
 folder, one JSON object a line (`record`); the tool reads along from outside.
 
-Three levels of starting a trial share all of this (`serve`):
+Three starts of a trial share all of this (`serve`):
 
 - ``cold``: the process runs one trial and ends.
 - ``imports``: the process imports the heavy libraries while it is still inside ``sitecustomize``, then waits;

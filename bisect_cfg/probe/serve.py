@@ -3,7 +3,7 @@
 The tool talks to a waiting server over a Unix socket, in the questions and answers of `protocol`.
 
 Forking is sound only while nothing that cannot be inherited is alive: no CUDA context, no thread of the
-script's own. `unsound` says what stands in the way, and then the tool takes a shallower level.
+script's own. `unsound` says what stands in the way, and then the tool takes a colder start.
 """
 
 import sys

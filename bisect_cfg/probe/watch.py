@@ -15,7 +15,7 @@ from .imports import when_imported
 # sampling error in the next step; some engines sample on, and then there is nothing more to wait for.
 _STEPS_AFTER_NON_FINITE = 3
 
-# Packages that take seconds to import; a server at level `imports` imports what the first run had of them.
+# Packages that take seconds to import; a server of the start `imports` imports what the first run had of them.
 HEAVY = ("torch", "transformers", "trl", "datasets", "peft", "accelerate", "vllm", "deepspeed", "bitsandbytes")
 
 _VERSIONS = (*HEAVY, "liger_kernel", "flash_attn", "numpy")

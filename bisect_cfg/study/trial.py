@@ -44,7 +44,7 @@ class TrialResult:
         message: one line for people.
         seconds: wall-clock time the trial took.
         step: optimizer step at which it failed, or the number of steps trained; None if it makes no sense.
-        attributes: anything worth keeping that JSON can hold (folder, start level, warnings, ...).
+        attributes: anything worth keeping that JSON can hold (folder, start, warnings, ...).
     """
 
     outcome: Outcome

@@ -21,7 +21,7 @@ class Plan:
         name: of its folder; trials of the search are numbers.
         configuration: factor name -> value.
         steps: optimizer steps, None for all the script has.
-        level: how to start; None: as trials start now.
+        start: the start to take; None: that of the trials now.
         patience: when silence is a hang; None: scaled from the runs so far.
         until_it_dies: do not stop at NaN weights or at a silent failure, but let the run die by itself.
         overrides: encoded overrides in place of those that `configuration` means (before it is known).
@@ -35,7 +35,7 @@ class Plan:
     name: int | str
     configuration: Configuration
     steps: int | None
-    level: str | None = None
+    start: str | None = None
     patience: Patience | None = None
     until_it_dies: bool = False
     overrides: Mapping[str, Encoded] | None = None

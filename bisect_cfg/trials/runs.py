@@ -24,7 +24,7 @@ class Run:
         traces: what its probe wrote.
         folder: of the run.
         horizon: optimizer steps it was to make; None for all the script has.
-        level: how it was started; "" if that is not known.
+        start: how it was started; "" if that is not known.
         costly: whether it was ended because it takes longer than can be afforded.
     """
 
@@ -32,7 +32,7 @@ class Run:
     traces: Traces
     folder: Path
     horizon: int | None = None
-    level: str = ""
+    start: str = ""
     costly: bool = False
 
     @property

@@ -168,7 +168,7 @@ class ScriptRunner:
         steps = self.horizon * (STRETCH if request.purpose.proves else 1)
         run = self.train(Plan(request.number, request.configuration, steps))
         result = self.judged(run, steps)
-        if result.outcome is Outcome.UNRESOLVED and self.starts.level != "cold" and run.seen.invalid is None:
+        if result.outcome is Outcome.UNRESOLVED and self.starts.start != "cold" and run.seen.invalid is None:
             return self._checked_cold(request, result, steps)
         return result
 
@@ -176,7 +176,7 @@ class ScriptRunner:
         """A trial that died of something else may owe it to the warm start: once for each such signature, see."""
         if warm.signature in self._also_cold:
             return warm
-        run = self.train(Plan(f"{request.number}-cold", request.configuration, steps, level="cold"))
+        run = self.train(Plan(f"{request.number}-cold", request.configuration, steps, start="cold"))
         cold = self.judged(run, steps)
         same = cold.signature == warm.signature
         checked = replace(
@@ -194,7 +194,7 @@ class ScriptRunner:
             check, horizon = result.attributes.get(COLD_CHECK), result.attributes.get("horizon")
             if check == "same":
                 self._also_cold.add(result.signature)
-            elif check == "other" and self.starts.level != "cold":
+            elif check == "other" and self.starts.start != "cold":
                 # What the warm start shows is not what the user's command shows. From here on start cold.
                 self.starts.start_at("cold")
             if result.outcome is Outcome.FAIL and horizon is not None:
@@ -225,7 +225,7 @@ class ScriptRunner:
             seen.step if signature is not None else seen.steps,
             {
                 "folder": run.folder.name,
-                "level": run.level or self.starts.level,
+                "level": run.start or self.starts.start,
                 "horizon": run.horizon if steps is None else steps,
                 "steps": seen.steps,
                 "ended": what_ended(run),
@@ -251,17 +251,17 @@ class ScriptRunner:
         device = self._slots.get() if self._has_devices else None
         try:
             for attempt in range(LOST_TIMES + 1):
-                # The level may fall while we wait; and what takes its server down every time has one of its own.
+                # A colder start may be settled on while we wait; what takes its server down every time gets its own.
                 cold = attempt == LOST_TIMES or any(name.startswith(VARIABLE) for name in self._overrides(plan))
-                level = "cold" if cold else plan.level or self.starts.level
+                start = "cold" if cold else plan.start or self.starts.start
                 folder = self._new_folder(plan.name)
                 traces = Traces.of(folder)
-                ending = self._follow(plan, level, folder, traces, self._request(plan, folder, device))
+                ending = self._follow(plan, start, folder, traces, self._request(plan, folder, device))
                 if ending is not None:
                     break
                 if self._interrupted.is_set():
                     raise KeyboardInterrupt
-            return self._kept(plan, level, folder, traces, ending)
+            return self._kept(plan, start, folder, traces, ending)
         finally:
             if device is not None:
                 self._slots.put(device)
@@ -292,7 +292,7 @@ class ScriptRunner:
             processes=overrides.get(PROCESSES),
         )
 
-    def _follow(self, plan: Plan, level: str, folder: Path, traces: Traces, request: TrialOrders) -> Ending | None:
+    def _follow(self, plan: Plan, start: str, folder: Path, traces: Traces, request: TrialOrders) -> Ending | None:
         """Start a run and stay with it to its end; None if its server went away, so that it says nothing."""
         write_json(folder / "configuration.json", dict(plan.configuration))
         port = free_port()
@@ -304,7 +304,7 @@ class ScriptRunner:
         environment, orders_path = self._write_cold_orders(folder, request, port, variables)
         with self._sweep.around(self.starts.pid):
             child: Child | None
-            if level == "cold":
+            if start == "cold":
                 command, more = self.starts.cold(request, port)
                 child = launch(command, {**environment, **more}, folder, "log.txt", self._reaper)
             else:
@@ -325,7 +325,7 @@ class ScriptRunner:
         lost = ending.exit_code is not None and getattr(child, "lost", False)
         return None if lost else ending
 
-    def _kept(self, plan: Plan, level: str, folder: Path, traces: Traces, ending: Ending) -> Run:
+    def _kept(self, plan: Plan, start: str, folder: Path, traces: Traces, ending: Ending) -> Run:
         """Write down how a run ended, and read what it left."""
         if plan.instruments is not None:  # what is slow under instruments says nothing of other runs
             ending = replace(ending, longest_silence=0.0, phases={})
@@ -337,10 +337,10 @@ class ScriptRunner:
             self._inputs.after_run(traces)
             self._inputs.check()
         made = len(traces.metrics.rows)
-        write_json(folder / "ending.json", {**asdict(ending), "horizon": plan.steps, "steps": made, "level": level})
+        write_json(folder / "ending.json", {**asdict(ending), "horizon": plan.steps, "steps": made, "level": start})
         self._seen.note(ending, made)
         seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
-        return Run(seen, traces, folder, plan.steps, level, ending.costly)
+        return Run(seen, traces, folder, plan.steps, start, ending.costly)
 
     def _enough(self, until_it_dies: bool) -> Callable[[Traces], bool]:
         def enough(traces: Traces) -> bool:

@@ -35,7 +35,7 @@ IMPORTED_BY_SOME = ("datasets", "peft", "accelerate", "bitsandbytes", "vllm", "d
 the first always, the others where its text names them."""
 
 PREPARING = "preparing"
-"""In place of a level: the server imports libraries, and runs none of the user's code yet."""
+"""In place of a start: the server imports libraries, and runs none of the user's code yet."""
 
 
 def probable_imports(script: Path) -> list[str]:
@@ -55,7 +55,7 @@ def probable_imports(script: Path) -> list[str]:
 
 
 class Starts:
-    """The level that trials start at, and the server behind it. Thread-safe.
+    """The start that trials take, and the server behind it. Thread-safe.
 
     Args:
         script: what is run.
@@ -64,7 +64,7 @@ class Starts:
         interrupted: whether waiting for the server is to be given up.
 
     Attributes:
-        level: at which trials start.
+        start: that trials take.
         capture: what the first run has shown of the script; None before.
         seconds: that the first run took to get to its training; 0 before.
         folder: of the server, with its log.
@@ -72,14 +72,14 @@ class Starts:
     """
 
     def __init__(self, script: Script, folder: Path, reaper: Reaper, interrupted: threading.Event) -> None:
-        self.level = "cold"
+        self.start = "cold"
         self.capture: Capture | None = None
         self.seconds = 0.0
         self.folder = folder / "server"
         self.launched: Launched | None = None
         self._script, self._reaper, self._interrupted = script, reaper, interrupted
         self._server: TrialServer | None = None
-        self._stands_at = ""  # the level that the server is of, or PREPARING
+        self._stands_at = ""  # the start that the server is of, or PREPARING
         self._lock = threading.RLock()
 
     @property
@@ -107,28 +107,28 @@ class Starts:
                 self._server = self._new_server(probable_imports(self._script.path))
                 self._stands_at = PREPARING
 
-    def start_at(self, level: str) -> str | None:
-        """Have trials start at a level from now on; brings up the process that they are forked from.
+    def start_at(self, start: str) -> str | None:
+        """Have trials take a start from now on; brings up the process that they are forked from.
 
         Returns:
             None if it stands and forking it is sound, otherwise why not.
         """
-        if level != "cold" and self.capture is not None and self.capture.started:
+        if start != "cold" and self.capture is not None and self.capture.started:
             if self.launched is None:
                 return "the training runs in another process, which the script starts"
-            if STARTS[level].fork_point is not None and len(self.launched.given) > 1:
+            if STARTS[start].fork_point is not None and len(self.launched.given) > 1:
                 return "a launcher tells each process its number when it starts"
         with self._lock:
-            reason = self._stand(level)
+            reason = self._stand(start)
             if reason is None:
-                self.level = level
+                self.start = start
             return reason
 
     def fork(self, request: TrialOrders) -> ForkedChild | ForkedRanks | None:
         """Fork a trial from the server, a process for each that the launcher would start; None if the server is gone,
         or no longer to be used."""
         with self._lock:
-            if self.level == "cold" or self.start_at(self.level) is not None:
+            if self.start == "cold" or self.start_at(self.start) is not None:
                 return None
             server = self._server
         try:
@@ -163,7 +163,7 @@ class Starts:
         for _ in range(2):
             with self._lock:
                 if self._stands_at in ("", PREPARING):
-                    reason = self._stand("imports" if self.level == "cold" else self.level)
+                    reason = self._stand("imports" if self.start == "cold" else self.start)
                     if reason is not None:
                         raise InputError(
                             f"The process in which configurations are checked cannot be started: {reason}.",
@@ -186,13 +186,13 @@ class Starts:
             if self._server is server:
                 self.close()
 
-    def _stand(self, level: str) -> str | None:
-        """Bring up the server of a level, whatever the level that trials start at; as `start_at`."""
-        if self._server is not None and level == self._stands_at:
+    def _stand(self, start: str) -> str | None:
+        """Bring up the server of a start, whatever start trials take; as `start_at`."""
+        if self._server is not None and start == self._stands_at:
             return None
-        if self._has_advanced() or (level == "cold" and self._server is not None):
+        if self._has_advanced() or (start == "cold" and self._server is not None):
             self.close()  # it cannot go back
-        if level == "cold":
+        if start == "cold":
             return None
         late = self.launched is not None or (self.capture is not None and self.capture.prepares)
         if self._stands_at == PREPARING and self.capture is not None and late:
@@ -204,14 +204,14 @@ class Starts:
         reason = None
         if fresh or self._stands_at == PREPARING:
             reason = self._server.wait_until_ready(self.patience, self._interrupted)
-        fork_point = STARTS[level].fork_point
+        fork_point = STARTS[start].fork_point
         if reason is None and fork_point is not None:
             self._server.advance(fork_point(self.capture))
             reason = self._server.wait_until_ready(self.patience, self._interrupted)
         if reason is not None:
             self.close()
             return reason
-        self._stands_at = level
+        self._stands_at = start
         return None
 
     def _new_server(self, modules: Sequence[str]) -> TrialServer:

@@ -53,12 +53,12 @@ def main() -> int:
     measure = measure_module()
     script = measure.find_script(str(HERE / "train.py"), ["--tiny"] if arguments.tiny else [])
     with tempfile.TemporaryDirectory() as temporary:
-        seconds = measure.per_trial(script, Path(temporary) / "levels", arguments.repeats, 10, {})
-    medians = {level: statistics.median(values) for level, values in seconds.items()}
+        seconds = measure.per_trial(script, Path(temporary) / "starts", arguments.repeats, 10, {})
+    medians = {start: statistics.median(values) for start, values in seconds.items()}
     print(f"\n{datetime.date.today()}, {card()}")
     print("one 10-step trial, a model of the shape of " + ("a toy" if arguments.tiny else "Qwen2.5-0.5B in bf16"))
-    for level in ("cold", "imports", "config"):
-        print(f"  {level:<8} {medians[level]:7.2f} s   {medians['cold'] / medians[level]:5.1f}x")
+    for start in ("cold", "imports", "config"):
+        print(f"  {start:<8} {medians[start]:7.2f} s   {medians['cold'] / medians[start]:5.1f}x")
     return status
 
 

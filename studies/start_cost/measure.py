@@ -1,4 +1,4 @@
-"""What a trial costs at each start level, where its time until the first step goes, and what a whole bisection costs.
+"""What a trial costs from each start, where its time until the first step goes, and what a whole bisection costs.
 
 Run it on an otherwise idle machine: ``python studies/start_cost/measure.py``. Everything is measured in one run, one
 process after the other; the ratios are what to look at. It uses the study ``trl_2906``, whose fault is simulated. The
@@ -153,25 +153,25 @@ def runner_for(script: Script, folder: Path, settings: Settings) -> Iterator[Scr
         runner.close()
 
 
-def trials_at(runner: ScriptRunner, level: str, repeats: int) -> Iterator[tuple[float, Run]]:
-    """Start at a level and train what passes: wall seconds and the run, for each repeat after the first."""
-    reason = runner.starts.start_at(level)
+def trials_at(runner: ScriptRunner, start: str, repeats: int) -> Iterator[tuple[float, Run]]:
+    """Take a start and train what passes: wall seconds and the run, for each repeat after the first."""
+    reason = runner.starts.start_at(start)
     if reason is not None:
-        raise SystemExit(f"level {level}: {reason}")
+        raise SystemExit(f"start {start}: {reason}")
     for number in range(repeats + 1):
         begun = time.perf_counter()
-        run = runner.train(Plan(f"{level}-{number}", {**runner.settings.bad, **PASSES}, STEPS))
+        run = runner.train(Plan(f"{start}-{number}", {**runner.settings.bad, **PASSES}, STEPS))
         seconds = time.perf_counter() - begun
         if run.seen.failure is not None or run.seen.steps != STEPS:
-            raise SystemExit(f"level {level}: the trial failed: {run.seen.failure}")
+            raise SystemExit(f"start {start}: the trial failed: {run.seen.failure}")
         if number:  # the first touches pages for all
             yield seconds, run
 
 
 def per_trial(script: Script, folder: Path, settings: Settings, repeats: int) -> dict[str, list[float]]:
-    """Wall seconds of one and the same passing trial at each level."""
+    """Wall seconds of one and the same passing trial from each start."""
     with runner_for(script, folder, settings) as runner:
-        return {level: [seconds for seconds, _ in trials_at(runner, level, repeats)] for level in STARTS}
+        return {start: [seconds for seconds, _ in trials_at(runner, start, repeats)] for start in STARTS}
 
 
 def until_the_first_step(folder: Path, settings: Settings, repeats: int) -> dict[str, float]:
@@ -189,7 +189,7 @@ def until_the_first_step(folder: Path, settings: Settings, repeats: int) -> dict
 def tables(seconds: dict[str, list[float]], parts: dict[str, float], ours: Whole, theirs: Whole) -> list[str]:
     """What was measured, as lines of Markdown."""
     libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl"))
-    medians = {level: statistics.median(values) for level, values in seconds.items()}
+    medians = {start: statistics.median(values) for start, values in seconds.items()}
     lines = [
         f"Measured on {date.today()} ({platform.machine()}, {os.cpu_count()} processors, Python "
         f"{platform.python_version()}, {libraries}; load {os.getloadavg()[1]:.1f} over the last five minutes, this "
@@ -197,7 +197,7 @@ def tables(seconds: dict[str, list[float]], parts: dict[str, float], ours: Whole
         "",
         f"| one trial of {STEPS} steps, median of {len(seconds['cold'])} | seconds | |",
         "|---|---|---|",
-        *(f"| {NAMES[level]} | {medians[level]:.3f} | {medians['cold'] / medians[level]:.1f}x |" for level in NAMES),
+        *(f"| {NAMES[start]} | {medians[start]:.3f} | {medians['cold'] / medians[start]:.1f}x |" for start in NAMES),
         "",
         "| where the time of a forked trial goes until its first step is over | ms |",
         "|---|---|",
@@ -243,7 +243,7 @@ def main() -> None:
         root = Path(temporary)
         ours = whole(script, root / "ours")
         settings = ours.answer.settings
-        seconds = per_trial(script, root / "levels", settings, arguments.repeats)
+        seconds = per_trial(script, root / "starts", settings, arguments.repeats)
         parts = until_the_first_step(root / "parts", settings, arguments.repeats)
         theirs = whole(script, root / "by-hand", strategy="one-at-a-time", start="cold", recommend=False, where=False)
         lines = tables(seconds, parts, ours, theirs)

@@ -107,13 +107,13 @@ PRINTS = """
 """
 
 
-@pytest.mark.parametrize("level", ["config", "cold"])
-def test_what_a_script_prints_is_kept_without_secrets(tool, level):
+@pytest.mark.parametrize("start", ["config", "cold"])
+def test_what_a_script_prints_is_kept_without_secrets(tool, start):
     write_script(tool, PRINTS)
     key = "0f" * 20
     tool.environment["WANDB_API_KEY"] = key
     tool.environment["SECRETS_FOLDER_KEY"] = str(tool.folder)  # a path is no secret
-    said = tool("bisect", "train.py", "--study", "s", "--start", level, "--no-recommend", "--", "--token", FLAG)
+    said = tool("bisect", "train.py", "--study", "s", "--start", start, "--no-recommend", "--", "--token", FLAG)
     assert said.status == 0, said.all
     secrets = (FLAG, key, "A1b2C3d4A1b2", "q7q7q7", "pa55word", "swordfish")
     assert files_with(tool.folder / "s", *secrets) == []
@@ -124,8 +124,8 @@ def test_what_a_script_prints_is_kept_without_secrets(tool, level):
     assert str(tool.folder) in log
 
 
-@pytest.mark.parametrize("level", ["config", "cold"])
-def test_events_are_written_without_secrets(tool, level):
+@pytest.mark.parametrize("start", ["config", "cold"])
+def test_events_are_written_without_secrets(tool, start):
     """Already as the probe writes them: what a run has told so far is read while it goes on."""
     write_script(
         tool,
@@ -139,7 +139,7 @@ def test_events_are_written_without_secrets(tool, level):
         ),
     )
     tool.environment["WANDB_API_KEY"] = "0f" * 20
-    said = tool("bisect", "train.py", "--study", "s", "--start", level, "--no-recommend", "--", "--token", FLAG)
+    said = tool("bisect", "train.py", "--study", "s", "--start", start, "--no-recommend", "--", "--token", FLAG)
     assert said.status == 0, said.all
     seen = (tool.folder / "seen.jsonl").read_text()
     assert FLAG not in seen and f'"{tool.folder}/{HIDDEN}.txt"' in seen

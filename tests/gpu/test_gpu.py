@@ -57,7 +57,7 @@ def test_a_cuda_error_in_one_trial_leaves_the_next_one_healthy(tmp_path, fault):
 def test_the_waiting_process_never_initialises_cuda(tmp_path):
     status, result, output = bisect(tmp_path / "study", "--confirm", "1", script=("--tiny", "--fault", "assert"))
     assert status == 0, output
-    # Level "config" is only taken where the forking process holds no CUDA device.
+    # Start "config" is only taken where the forking process holds no CUDA device.
     assert result["start_level"] == "config"
 
 

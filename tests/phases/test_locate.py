@@ -88,10 +88,10 @@ def test_a_hang_is_not_waited_for_again(tool):
     assert not (tool.folder / "s/trials/where").exists()
 
 
-@pytest.mark.parametrize("level", ["imports", "cold"])
-def test_every_level(tool, level):
+@pytest.mark.parametrize("start", ["imports", "cold"])
+def test_every_start(tool, start):
     script(tool.folder, RAISES)
-    assert tool("bisect", "train.py", "--study", "s", "--confirm", "1", "--start", level).status == 0
+    assert tool("bisect", "train.py", "--study", "s", "--confirm", "1", "--start", start).status == 0
     assert result(tool.folder)["where"]["same_failure"]
 
 

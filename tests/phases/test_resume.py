@@ -216,7 +216,7 @@ WARM_SHOWS_OTHERWISE = """
 """
 
 
-def levels(study: Path) -> dict[int, str]:
+def starts(study: Path) -> dict[int, str]:
     """How the numbered trials were started."""
     found = {}
     for path in study.glob("trials/*/ending.json"):
@@ -233,10 +233,10 @@ def test_a_study_that_has_fallen_back_to_cold_starts_goes_on_with_them(tool):
         tool(*options, "--max-trials", most)
         if list(study.glob("trials/*-cold")):
             break
-    before = levels(study)
+    before = starts(study)
     said = tool(*options)
     assert said.status == 0, said.all
-    after = {number: level for number, level in levels(study).items() if number not in before}
+    after = {number: start for number, start in starts(study).items() if number not in before}
     assert after and set(after.values()) == {"cold"}, (before, after)
     assert len(list(study.glob("trials/[1-9]*-cold"))) == 1, "the check was made once"
     assert causes(study) == ("isolated", True, [["beta", "bf16"]])

@@ -1,4 +1,4 @@
-"""Watching a run changes nothing of it: real TRL, every start level, against the plain command."""
+"""Watching a run changes nothing of it: real TRL, every start, against the plain command."""
 
 from __future__ import annotations
 
@@ -68,22 +68,22 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
     (tmp_path / "study/trials").mkdir(parents=True)
     runner = ScriptRunner(Script(path), tmp_path / "study")
     try:
-        cold = runner.train(Plan(0, {}, None, level="cold", patience=SLOW, overrides={}))
+        cold = runner.train(Plan(0, {}, None, start="cold", patience=SLOW, overrides={}))
         runner.starts.capture = read_capture(cold.traces.events.rows)
         found = {"cold": cold}
-        for level in ("imports", "config"):
-            assert runner.starts.start_at(level) is None
+        for start in ("imports", "config"):
+            assert runner.starts.start_at(start) is None
             runner.learn(settings=build_settings(runner.starts.capture, runner.starts.resolve))
-            found[level] = runner.train(Plan(level, runner.settings.bad, None, patience=SLOW))
+            found[start] = runner.train(Plan(start, runner.settings.bad, None, patience=SLOW))
         found["config again"] = runner.train(Plan("again", runner.settings.bad, 4, patience=SLOW))
     finally:
         runner.close()
-    for level, run in found.items():
-        assert run.seen.failure is None, level
-        wanted = expected[: 4 if level == "config again" else STEPS]
-        assert rows((run.folder / "log.txt").read_text()) == wanted, level
+    for start, run in found.items():
+        assert run.seen.failure is None, start
+        wanted = expected[: 4 if start == "config again" else STEPS]
+        assert rows((run.folder / "log.txt").read_text()) == wanted, start
         for row, line in zip(run.traces.metrics.rows, wanted, strict=True):
-            assert [row["step"], row["loss"], row["grad_norm"]] == [float(word) for word in line.split()[1:4]], level
+            assert [row["step"], row["loss"], row["grad_norm"]] == [float(word) for word in line.split()[1:4]], start
     assert not (tmp_path / "out").exists()  # the plain command alone writes there
 
 

@@ -40,9 +40,9 @@ LOOK = """
 
 
 @pytest.mark.parametrize(
-    ("level", "own_site"), [("config", True), ("imports", True), ("cold", True), ("config", False)]
+    ("start", "own_site"), [("config", True), ("imports", True), ("cold", True), ("config", False)]
 )
-def test_same_as_plain_python(fresh_tool, library, tmp_path, level, own_site):
+def test_same_as_plain_python(fresh_tool, library, tmp_path, start, own_site):
     home = tmp_path / "home"
     path = script(tmp_path, LOOK, "code/train.py")
     home.mkdir()
@@ -59,7 +59,7 @@ def test_same_as_plain_python(fresh_tool, library, tmp_path, level, own_site):
     assert plain["site"] is own_site
     (tmp_path / "seen.json").unlink()
     subprocess.run(["rm", "-rf", home / "out"])
-    said = fresh_tool("bisect", "../code/train.py", "--start", level, "--confirm", "1", "--", "--a", "b c")
+    said = fresh_tool("bisect", "../code/train.py", "--start", start, "--confirm", "1", "--", "--a", "b c")
     assert said.status == 0, said.all
     watched = json.loads((tmp_path / "seen.json").read_text())  # of the last trial
     modules, as_plain = watched["subprocess"].pop(), plain["subprocess"].pop()
@@ -117,16 +117,16 @@ TWO_STAGES = """
 """
 
 
-@pytest.mark.parametrize("level", ["config", "cold"])
-def test_a_stage_before_writes_nowhere_and_is_no_factor(fresh_tool, level):
+@pytest.mark.parametrize("start", ["config", "cold"])
+def test_a_stage_before_writes_nowhere_and_is_no_factor(fresh_tool, start):
     script(fresh_tool.folder, TWO_STAGES)
-    said = fresh_tool("bisect", "train.py", "--study", "s", "--start", level)
+    said = fresh_tool("bisect", "train.py", "--study", "s", "--start", start)
     assert said.status == 0, said.all
     assert sorted(path.name for path in fresh_tool.folder.iterdir()) == ["s", "train.py"]
     result = json.loads((fresh_tool.folder / "s/result.json").read_text())
     assert set(result["trials"][0]["values"]) == {"learning_rate", "bf16"}
     assert list(result["causes"][0]["parameters"]) == ["bf16"]
-    assert result["start_level"] == level
+    assert result["start_level"] == start
 
 
 PREPARES = """
@@ -144,8 +144,8 @@ GRPOTrainer(args, step).train()
 """
 
 
-@pytest.mark.parametrize("level", ["config", "imports", "cold"])
-def test_libraries_see_what_the_script_sets_before_it_imports_them(fresh_tool, library, level):
+@pytest.mark.parametrize("start", ["config", "imports", "cold"])
+def test_libraries_see_what_the_script_sets_before_it_imports_them(fresh_tool, library, start):
     (fresh_tool.folder / "train.py").write_text(PREPARES)
     vendored = fresh_tool.folder / "vendored/torch"
     vendored.mkdir(parents=True)
@@ -153,6 +153,6 @@ def test_libraries_see_what_the_script_sets_before_it_imports_them(fresh_tool, l
     (vendored / "__init__.py").write_text(
         own + '\nimport os\nseen, vendored = os.environ.get("READ_AT_IMPORT"), True\n'
     )
-    said = fresh_tool("bisect", "train.py", "--study", "s", "--start", level)
+    said = fresh_tool("bisect", "train.py", "--study", "s", "--start", start)
     assert said.status == 0 and "ZeroDivisionError" in said.out, said.all
-    assert json.loads((fresh_tool.folder / "s/result.json").read_text())["start_level"] == level
+    assert json.loads((fresh_tool.folder / "s/result.json").read_text())["start_level"] == start

@@ -134,7 +134,7 @@ def folder(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> It
 def train(folder: Path, way: str, name: str, inputs: Inputs | None = None, **overrides: object) -> Run:
     runner = ScriptRunner(Script(folder / "train.py", (way,)), folder / "study", inputs=inputs)
     try:
-        return runner.train(Plan(name, {}, 5, level="cold", patience=Patience(60, 20, 20), overrides=overrides))
+        return runner.train(Plan(name, {}, 5, start="cold", patience=Patience(60, 20, 20), overrides=overrides))
     finally:
         runner.close()
 
@@ -183,17 +183,17 @@ def test_how_such_a_training_ends(folder, way):
     assert "must be positive" in run.seen.invalid and not run.seen.trained
 
 
-@pytest.mark.parametrize("level", ["config", "cold"])
-def test_the_answer_is_right(tool, level):
+@pytest.mark.parametrize("start", ["config", "cold"])
+def test_the_answer_is_right(tool, start):
     (tool.folder / "train.py").write_text(textwrap.dedent(SCRIPT))
     (tool.folder / "out").mkdir()
     (tool.folder / "out/checkpoint").write_text("the user's own")
-    said = tool("bisect", "train.py", "--study", "s", "--start", level, "--", "call")
+    said = tool("bisect", "train.py", "--study", "s", "--start", start, "--", "call")
     assert said.status == 0, said.all
     result = json.loads((tool.folder / "s/result.json").read_text())
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "learning_rate"]]
     assert result["start_level"] == "cold" and result["complete"]
-    assert ("the training runs in another process" in said.out) == (level == "config")
+    assert ("the training runs in another process" in said.out) == (start == "config")
     assert (tool.folder / "out/checkpoint").read_text() == "the user's own"
     assert {path.name for path in tool.folder.iterdir()} == {"train.py", "out", "s"}
     tool.assert_nothing_left()

@@ -133,8 +133,8 @@ def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16", "launch.num_processes"]]
     assert result["causes"][0]["parameters"]["launch.num_processes"] == {"good": 1, "bad": 2}
     assert result["status"] == "isolated" and result["complete"]
-    levels = [one["level"] for one in result["trials"]]
-    assert levels[0] == "cold" and set(levels[1:]) == {"imports"}
+    starts = [one["start"] for one in result["trials"]]
+    assert starts[0] == "cold" and set(starts[1:]) == {"imports"}
     ports = []
     trials = [path for path in (tool.folder / "s" / "trials").iterdir() if (path / "result.json").exists()]
     for trial in trials:

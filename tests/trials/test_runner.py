@@ -161,7 +161,7 @@ class Bench:
         (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
         (folder / "study/trials").mkdir(parents=True)
         self.runner = ScriptRunner(Script(folder / "train.py"), folder / "study")
-        run = self.runner.train(Plan(0, {}, 5, level="cold", patience=Patience(60, 20, 20), overrides={}))
+        run = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(60, 20, 20), overrides={}))
         assert run.seen.failure is None
         self.runner.starts.capture = read_capture(run.traces.events.rows)
         assert self.runner.starts.start_at("config") is None
@@ -169,14 +169,14 @@ class Bench:
         self.waiting = self.processes()  # the server
         self.count = 0
 
-    def __call__(self, what: str, level: str = "config", patience: float = 20.0, steps: int | None = 5) -> Run:
+    def __call__(self, what: str, start: str = "config", patience: float = 20.0, steps: int | None = 5) -> Run:
         self.count += 1
         return self.runner.train(
             Plan(
                 self.count,
                 self.runner.settings.bad,
                 steps,
-                level=level,
+                start=start,
                 patience=Patience(patience, patience, patience),
                 overrides={"args.loss_type": what},
             )
@@ -219,7 +219,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[B
 
 
 @pytest.fixture(params=["config", "cold"])
-def level(request: pytest.FixtureRequest) -> str:
+def start(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
@@ -227,15 +227,15 @@ SIGNALS = ["SIGFPE", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGKILL", "SIGTE
 
 
 @pytest.mark.parametrize("name", SIGNALS)
-def test_signals(bench, name, level):
-    run = bench(name, level)
+def test_signals(bench, name, start):
+    run = bench(name, start)
     assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("signal", name, 3)
     assert judge(run.seen, same_as(run.seen.died), frozenset())[0] is Outcome.FAIL
     bench.assert_nothing_left()
 
 
-def test_exception_in_training(bench, level):
-    run = bench("raise", level)
+def test_exception_in_training(bench, start):
+    run = bench("raise", start)
     assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("exception", "ValueError", 3)
     assert run.seen.message == "ValueError: the reward of step 3 is wrong"
     assert run.seen.died.where == "train:step"
@@ -243,70 +243,70 @@ def test_exception_in_training(bench, level):
     bench.assert_nothing_left()  # the script's own `except` never ran
 
 
-def test_exception_before_training(bench, level):
-    run = bench("raise before training", level)
+def test_exception_before_training(bench, start):
+    run = bench("raise before training", start)
     assert (run.seen.died.kind, run.seen.died.name) == ("exception", "KeyError")
     assert not run.seen.trained
     bench.assert_nothing_left()
 
 
 @pytest.mark.parametrize("how", ["stay", "hang at exit"])
-def test_an_exception_that_nothing_catches_is_the_end(bench, how, level):
+def test_an_exception_that_nothing_catches_is_the_end(bench, how, start):
     """... though another thread lives on, or what runs at exit does not return."""
-    run = bench(f"raise before training, and {how}", level)
+    run = bench(f"raise before training, and {how}", start)
     assert (run.seen.died.kind, run.seen.died.name) == ("exception", "KeyError")
     assert "KeyError: 'no such column'" in (run.folder / "log.txt").read_text()
     bench.assert_nothing_left()
 
 
-def test_an_exception_in_training_is_the_end_where_nothing_can_be_printed(bench, level):
-    run = bench("raise without output, and stay", level)
+def test_an_exception_in_training_is_the_end_where_nothing_can_be_printed(bench, start):
+    run = bench("raise without output, and stay", start)
     assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("exception", "ValueError", 3)
     bench.assert_nothing_left()
 
 
-def test_an_exception_that_the_script_only_shows_is_not_the_end(bench, level):
-    run = bench("show an exception, and go on", level)
+def test_an_exception_that_the_script_only_shows_is_not_the_end(bench, start):
+    run = bench("show an exception, and go on", start)
     assert run.seen.trained and run.seen.steps == 5
     bench.assert_nothing_left()
 
 
-def test_nothing_that_a_script_rebinds_is_needed_to_watch_it(bench, level):
-    run = bench("other modules", level)
+def test_nothing_that_a_script_rebinds_is_needed_to_watch_it(bench, start):
+    run = bench("other modules", start)
     assert run.seen.failure is None and run.seen.steps == 5, run.seen
     assert run.traces.event(TrainEnd).stopped == "horizon"
     bench.assert_nothing_left()
 
 
 @pytest.mark.parametrize(("what", "name"), [("memory", "host"), ("torch memory", "GPU"), ("host memory", "host")])
-def test_out_of_memory(bench, what, name, level):
-    run = bench(what, level)
+def test_out_of_memory(bench, what, name, start):
+    run = bench(what, start)
     assert (run.seen.died.kind, run.seen.died.name) == ("out-of-memory", name)
     bench.assert_nothing_left()
 
 
 @pytest.mark.parametrize("what", ["_exit", "exit in training"])
-def test_status_0_in_the_middle_is_no_pass(bench, what, level):
-    run = bench(what, level)
+def test_status_0_in_the_middle_is_no_pass(bench, what, start):
+    run = bench(what, start)
     assert str(run.seen.died) == "exit (0)"
     assert judge(run.seen, same_as(run.seen.died), frozenset())[0] is Outcome.FAIL
     bench.assert_nothing_left()
 
 
-def test_status_0_before_training_is_no_pass(bench, level):
-    run = bench("exit before training", level)
+def test_status_0_before_training_is_no_pass(bench, start):
+    run = bench("exit before training", start)
     assert run.seen.died.kind == "no-training"
     bench.assert_nothing_left()
 
 
-def test_status_before_training(bench, level):
-    run = bench("status before training", level)
+def test_status_before_training(bench, start):
+    run = bench("status before training", start)
     assert str(run.seen.died) == "exit (7)"
     bench.assert_nothing_left()
 
 
-def test_zero_steps(bench, level):
-    run = bench("no steps", level)
+def test_zero_steps(bench, start):
+    run = bench("no steps", start)
     assert run.seen.died.kind == "no-steps"
     bench.assert_nothing_left()
 
@@ -317,15 +317,15 @@ def test_fewer_steps_than_the_horizon_is_a_pass(bench):
     bench.assert_nothing_left()
 
 
-def test_healthy_run_stops_at_the_horizon(bench, level):
-    run = bench("fine", level, steps=7)
+def test_healthy_run_stops_at_the_horizon(bench, start):
+    run = bench("fine", start, steps=7)
     assert run.seen.failure is None and run.seen.steps == 7
     bench.assert_nothing_left()
 
 
 @pytest.mark.parametrize("what", ["hang", "hang with ignored signals"])
-def test_hang(bench, what, level):
-    run = bench(what, level, patience=3.0)
+def test_hang(bench, what, start):
+    run = bench(what, start, patience=3.0)
     assert (run.seen.died.kind, run.seen.step) == ("hang", 3)
     assert judge(run.seen, same_as(run.seen.died), frozenset())[0] is Outcome.FAIL
     stacks = (run.folder / "stacks.txt").read_text()
@@ -342,27 +342,27 @@ def test_hang_before_training(bench):
 
 
 @pytest.mark.parametrize("what", ["children", "daemons", "daemons without environment"])
-def test_children_that_outlive_the_trial(bench, what, level):
-    run = bench(what, level)
+def test_children_that_outlive_the_trial(bench, what, start):
+    run = bench(what, start)
     assert run.seen.failure is None and run.seen.steps == 5
     bench.assert_nothing_left()
 
 
 @pytest.mark.parametrize("what", ["child that fails", "thread that fails", "closed output"])
-def test_trouble_that_is_not_the_trainings(bench, what, level):
-    run = bench(what, level)
+def test_trouble_that_is_not_the_trainings(bench, what, start):
+    run = bench(what, start)
     assert run.seen.failure is None and run.seen.steps == 5
     bench.assert_nothing_left()
 
 
-def test_binary_garbage(bench, level):
-    run = bench("garbage", level)
+def test_binary_garbage(bench, start):
+    run = bench("garbage", start)
     assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("exception", "ValueError", 3)
     bench.assert_nothing_left()
 
 
-def test_gigabytes_of_output(bench, level):
-    run = bench("gigabytes", level, patience=120.0)
+def test_gigabytes_of_output(bench, start):
+    run = bench("gigabytes", start, patience=120.0)
     log = (run.folder / "log.txt").read_bytes()
     assert run.seen.died.name == "SIGSEGV"
     assert log.startswith(b"how it began\n") and log.endswith(b"how it ended\n")
@@ -371,14 +371,14 @@ def test_gigabytes_of_output(bench, level):
     bench.assert_nothing_left()
 
 
-def test_reason_at_the_end_of_a_long_log(bench, level):
-    run = bench("says why at the end", level)
+def test_reason_at_the_end_of_a_long_log(bench, start):
+    run = bench("says why at the end", start)
     assert (run.seen.died.kind, run.seen.died.name) == ("exception", "OSError"), run.seen
     bench.assert_nothing_left()
 
 
-def test_trial_after_all_that_is_healthy(bench, level):
-    assert bench("fine", level).seen.failure is None
+def test_trial_after_all_that_is_healthy(bench, start):
+    assert bench("fine", start).seen.failure is None
 
 
 def test_server_that_is_killed_is_started_again(bench):

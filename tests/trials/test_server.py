@@ -51,11 +51,11 @@ class Started:
         (folder / "train.py").write_text(textwrap.dedent(PLAIN.format(**{**empty, **filled})))
         (folder / "study/trials").mkdir(parents=True)
         self.runner = ScriptRunner(Script(folder / "train.py"), folder / "study", jobs=jobs)
-        self.first = self.runner.train(Plan(0, {}, 5, level="cold", patience=Patience(120, 60, 60), overrides={}))
+        self.first = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(120, 60, 60), overrides={}))
         self.runner.starts.capture = read_capture(self.first.traces.events.rows)
 
-    def settle(self, level: str) -> None:
-        assert self.runner.starts.start_at(level) is None
+    def settle(self, start: str) -> None:
+        assert self.runner.starts.start_at(start) is None
         self.runner.learn(settings=build_settings(self.runner.starts.capture, self.runner.starts.resolve))
         self.runner.horizon = 5
         self.runner.learn(is_failure=same_as(Signature("signal", "SIGFPE")))
@@ -95,7 +95,7 @@ def test_a_script_that_writes_to_all_descriptors_is_started_further_back(started
     assert "descriptors that it did not open" in reason
     case.settle("imports")
     run = case.runner.train(Plan(1, case.runner.settings.bad, 5))
-    assert (run.seen.failure, run.seen.steps, run.level) == (None, 5, "imports")
+    assert (run.seen.failure, run.seen.steps, run.start) == (None, 5, "imports")
 
 
 def test_a_script_that_closes_all_descriptors_gets_nothing_of_ours_in_its_files(started):
@@ -201,7 +201,7 @@ def test_children_of_a_server_that_is_closed_are_asked_again(started):
     run(3, "other")
     for thread in threads:
         thread.join()
-    assert runner.starts.level == "cold"
+    assert runner.starts.start == "cold"
     for number in (1, 2, 3):
         result = found[number]
         assert (result.outcome, result.signature) == (Outcome.PASS, None), number
@@ -221,8 +221,8 @@ def test_a_trial_that_ends_its_server_every_time_is_started_cold(started):
     )
     case.settle("config")
     run = case.runner.train(Plan(1, case.runner.settings.bad, 5, overrides={"args.loss_type": "parent"}))
-    assert (run.seen.failure, run.seen.steps, run.level) == (None, 5, "cold")
-    assert case.runner.train(Plan(2, case.runner.settings.bad, 5)).level == "config", "the others start as they did"
+    assert (run.seen.failure, run.seen.steps, run.start) == (None, 5, "cold")
+    assert case.runner.train(Plan(2, case.runner.settings.bad, 5)).start == "config", "the others start as they did"
 
 
 def test_a_runner_takes_up_what_earlier_results_have_shown(started):
@@ -234,13 +234,13 @@ def test_a_runner_takes_up_what_earlier_results_have_shown(started):
         return TrialResult(outcome, None, "", 1.0, step, {"horizon": 5, **attributes})
 
     runner.recall([result(Outcome.PASS, 9), result(Outcome.UNRESOLVED, 9), result(Outcome.FAIL, 4)])
-    assert (runner.starts.level, runner.horizon) == ("config", 5)
+    assert (runner.starts.start, runner.horizon) == ("config", 5)
     runner.recall([result(Outcome.FAIL, 9), result(Outcome.UNRESOLVED, 1, cold_check="same")])
-    assert (runner.starts.level, runner.horizon) == ("config", 18)
+    assert (runner.starts.start, runner.horizon) == ("config", 18)
     runner.recall([result(Outcome.FAIL, 10), result(Outcome.PASS, 1, cold_check="other")])
-    assert (runner.starts.level, runner.horizon) == ("cold", 18)
+    assert (runner.starts.start, runner.horizon) == ("cold", 18)
     run = runner.train(Plan(1, runner.settings.bad, runner.horizon))
-    assert (run.level, run.horizon, run.seen.steps) == ("cold", 18, 18)
+    assert (run.start, run.horizon, run.seen.steps) == ("cold", 18, 18)
     attributes = runner.judged(load_run(runner.folder, 1), None).attributes
     assert {name: attributes[name] for name in ("level", "horizon", "steps", "ended")} == {
         "level": "cold", "horizon": 18, "steps": 18, "ended": "horizon",
