@@ -25,11 +25,11 @@ class Pair:
     """Two numeric settings of one cause.
 
     Attributes:
-        axes: the two, the one that weighs more last: how far that may go at each value of the other.
+        ranges: of the two, the one that weighs more last: how far that may go at each value of the other.
         changes: what else is reset, because of other causes.
     """
 
-    axes: tuple[SearchRange, SearchRange]
+    ranges: tuple[SearchRange, SearchRange]
     changes: Configuration
 
 
@@ -43,20 +43,20 @@ def pairs(
     found = []
     for index, cause in enumerate(causes):
         changes = {name: good.get(name) for name in rest_of(causes, corrections, index)}
-        axes = [range_for(name, changes) for name in sorted(cause, key=lambda name: (weight(name), name))]
-        if len(axes) == 2 and axes[0] is not None and axes[1] is not None:
-            found.append(Pair((axes[0], axes[1]), changes))
+        ranges = [range_for(name, changes) for name in sorted(cause, key=lambda name: (weight(name), name))]
+        if len(ranges) == 2 and ranges[0] is not None and ranges[1] is not None:
+            found.append(Pair((ranges[0], ranges[1]), changes))
     return found
 
 
 def known_points(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> list[Point]:
     """What the runs say about pairs of values, in the order of the runs."""
-    names = {axis.name for axis in pair.axes}
+    names = {each.name for each in pair.ranges}
     rest = _others({**terms.bad, **pair.changes}, names)
     found = []
     for ran in runs:
         configuration, _ = json.loads(ran.key)
-        values = {axis.name: configuration.get(axis.name) for axis in pair.axes}
+        values = {each.name: configuration.get(each.name) for each in pair.ranges}
         if _others(configuration, names) != rest or not all(map(is_number, values.values())):
             continue
         steps = terms.steps_for({**terms.bad, **pair.changes, **values}, terms.horizon)
@@ -68,18 +68,18 @@ def known_points(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> list[Point]:
 
 def next_question(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Question | None:
     """The run that tells most about the frontier; None if every pair of values is decided."""
-    values = next_pair(pair.axes, known_points(terms, pair, runs))
+    values = next_pair(pair.ranges, known_points(terms, pair, runs))
     if values is None:
         return None
     configuration = {**terms.bad, **pair.changes, **values}
-    first, second = (axis.name for axis in pair.axes)
+    first, second = (each.name for each in pair.ranges)
     steps = terms.steps_for(configuration, terms.horizon)
     return Question(configuration, 0, steps, Part.FRONTIER, f"how far can {first} and {second} go together?")
 
 
 def mapped(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Frontier:
     """The frontier as far as the runs show it."""
-    return frontier_of(pair.axes, known_points(terms, pair, runs))
+    return frontier_of(pair.ranges, known_points(terms, pair, runs))
 
 
 def _others(configuration: Configuration, names: set[str]) -> dict[str, Value]:

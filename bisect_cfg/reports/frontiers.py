@@ -11,7 +11,7 @@ from bisect_cfg.reports.text import count, show
 
 def as_data(frontier: Frontier) -> JsonObject:
     """A frontier in the form of result.json: for each value of the first setting, how far the second may go."""
-    first, second = frontier.axes
+    first, second = frontier.ranges
     return {
         "settings": [first.name, second.name],
         "good": [first.good, second.good],

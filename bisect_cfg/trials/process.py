@@ -32,7 +32,7 @@ MARK = "BISECT_CFG_STUDY"
 """Environment variable that all processes of a study carry, so that none can hide from the clean-up."""
 
 POLL_SECONDS = 0.02
-"""How often a running trial is looked at: short beside the shortest trial, dear to nobody (about 0.1 ms a look)."""
+"""How often a running trial is looked at: short beside the shortest trial, costly to nobody (about 0.1 ms a look)."""
 
 STACK_DUMP_SECONDS = 1.0
 """How long a hanging process gets to write its Python stacks before it is killed."""

@@ -14,7 +14,7 @@ import optuna
 from bisect_cfg.recommend.frontier import Point, find_frontier, frontier_of
 from bisect_cfg.recommend.search_range import search_range_of
 
-AXES = search_range_of("learning_rate", 1e-6, 2e-2), search_range_of("beta", 1.0, 1e-3)  # 26 x 19 values
+RANGES = search_range_of("learning_rate", 1e-6, 2e-2), search_range_of("beta", 1.0, 1e-3)  # 26 x 19 values
 BUDGETS = (4, 9, 16, 25, 36)  # squares, so that a grid fits
 SAMPLERS = {
     "FrontierSampler": lambda seed: None,
@@ -46,7 +46,7 @@ def draw_frontier(chance):
 
 def misplaced(found, truth):
     """The share of all pairs of values that the fitted frontier puts on the wrong side."""
-    first, second = AXES
+    first, second = RANGES
     wrong = 0
     for x in first.values:
         top = found.at(x)
@@ -59,20 +59,20 @@ def misplaced(found, truth):
 def search(name, truth, budget, seed, rate):
     """One search. The cause is known: each setting alone at bad has been tried, which costs nothing here."""
     chance = random.Random(seed)
-    first, second = AXES
+    first, second = RANGES
 
     def healthy(values):
-        return bool(truth(*(axis.share(values[axis.name]) for axis in AXES))) or chance.random() > rate
+        return bool(truth(*(each.share(values[each.name]) for each in RANGES))) or chance.random() > rate
 
     def tried(pairs):
         return [Point(v, healthy(v)) for v in ({first.name: x, second.name: y} for x, y in pairs)]
 
     known = tried([(first.bad, second.good), (first.good, second.bad)])
     if name != "grid":
-        return find_frontier(healthy, AXES, budget, points=known, sampler=SAMPLERS[name](seed))
+        return find_frontier(healthy, RANGES, budget, points=known, sampler=SAMPLERS[name](seed))
     count = math.isqrt(budget)
-    lines = [[axis.values[round((i + 0.5) / count * (len(axis.values) - 1))] for i in range(count)] for axis in AXES]
-    return frontier_of(AXES, [*known, *tried([(x, y) for x in lines[0] for y in lines[1]])])
+    lines = [[each.values[round((i + 0.5) / count * (len(each.values) - 1))] for i in range(count)] for each in RANGES]
+    return frontier_of(RANGES, [*known, *tried([(x, y) for x in lines[0] for y in lines[1]])])
 
 
 def main():

@@ -17,7 +17,7 @@ from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 
 RATE = search_range_of("learning_rate", 1e-6, 2e-2)
 HEAT = search_range_of("temperature", 1.0, 0.1)
-AXES: tuple[SearchRange, SearchRange] = (RATE, HEAT)
+RANGES: tuple[SearchRange, SearchRange] = (RATE, HEAT)
 Truth = Callable[[dict[str, float]], bool]
 
 
@@ -25,7 +25,7 @@ def curve(sharpness: float, reach: float) -> Truth:
     """Healthy below (u/reach)^sharpness + (v/reach)^sharpness = 1, u and v being the shares of the two ways."""
 
     def healthy(values: dict[str, float]) -> bool:
-        shares = [axis.share(values[axis.name]) / reach for axis in AXES]
+        shares = [each.share(values[each.name]) / reach for each in RANGES]
         return shares[0] ** sharpness + shares[1] ** sharpness < 1
 
     return healthy
@@ -47,7 +47,7 @@ def misplaced(found: Frontier, truth: Truth) -> float:
 
 def grid(count: int) -> list[dict[str, float]]:
     middle = [(i + 0.5) / count for i in range(count)]
-    pick = [[axis.values[round(share * (len(axis.values) - 1))] for share in middle] for axis in AXES]
+    pick = [[each.values[round(share * (len(each.values) - 1))] for share in middle] for each in RANGES]
     return [{"learning_rate": first, "temperature": second} for first in pick[0] for second in pick[1]]
 
 
@@ -56,7 +56,7 @@ def grid(count: int) -> list[dict[str, float]]:
 @given(curves)
 def test_with_budget_enough_every_pair_is_on_its_side(truth: Truth) -> None:
     assume(not truth({"learning_rate": RATE.bad, "temperature": HEAT.bad}))
-    found = find_frontier(truth, AXES, 80)
+    found = find_frontier(truth, RANGES, 80)
     assert found.undecided == 0
     assert len(found.points) < 60  # it stops by itself, long before the 182 pairs there are
     assert misplaced(found, truth) == 0
@@ -66,7 +66,7 @@ def test_with_budget_enough_every_pair_is_on_its_side(truth: Truth) -> None:
 @given(curves, st.integers(0, 12), st.integers(0, 2**32 - 1))
 def test_the_bounds_say_only_what_was_seen(truth: Truth, budget: int, seed: int) -> None:
     sampler = optuna.samplers.RandomSampler(seed=seed)
-    found = find_frontier(truth, AXES, budget, sampler=sampler)
+    found = find_frontier(truth, RANGES, budget, sampler=sampler)
     tops, shares = [found.at(first) for first in RATE.values], []
     for first, safe, unsafe, top in zip(RATE.values, found.safe, found.unsafe, tops, strict=True):
         if safe is not None and (first, safe) != (RATE.good, HEAT.good):
@@ -83,10 +83,10 @@ def test_sixteen_trials_are_worth_more_than_a_grid_or_chance() -> None:
     (studies/frontier_cost)."""
     chance = random.Random(0)
     truths = [curve(math.exp(chance.uniform(-1, 1.4)), chance.uniform(0.5, 1.0)) for _ in range(30)]
-    ours = [misplaced(find_frontier(truth, AXES, 16), truth) for truth in truths]
-    plain = [misplaced(frontier_of(AXES, [Point(p, truth(p)) for p in grid(4)]), truth) for truth in truths]
+    ours = [misplaced(find_frontier(truth, RANGES, 16), truth) for truth in truths]
+    plain = [misplaced(frontier_of(RANGES, [Point(p, truth(p)) for p in grid(4)]), truth) for truth in truths]
     sampler = optuna.samplers.RandomSampler(seed=0)
-    randomly = [misplaced(find_frontier(truth, AXES, 16, sampler=sampler), truth) for truth in truths]
+    randomly = [misplaced(find_frontier(truth, RANGES, 16, sampler=sampler), truth) for truth in truths]
     assert sum(ours) / 30 < 0.05
     assert sum(ours) < 0.6 * min(sum(plain), sum(randomly))
 
@@ -96,21 +96,21 @@ def test_sixteen_trials_are_worth_more_than_a_grid_or_chance() -> None:
 @given(curves, st.integers(0, 15))
 def test_resumed_it_goes_on_as_if_it_had_not_stopped(truth: Truth, stop: int) -> None:
     kept: list[Point] = []
-    find_frontier(truth, AXES, stop, on_point=kept.append)
+    find_frontier(truth, RANGES, stop, on_point=kept.append)
     asked: list[dict[str, float]] = []
 
     def watched(values: dict[str, float]) -> bool:
         asked.append(values)
         return truth(values)
 
-    resumed = find_frontier(watched, AXES, 15 - stop, points=kept)
-    assert resumed == find_frontier(truth, AXES, 15)
+    resumed = find_frontier(watched, RANGES, 15 - stop, points=kept)
+    assert resumed == find_frontier(truth, RANGES, 15)
     assert all(values not in [dict(point.values) for point in kept] for values in asked)
 
 
 def test_a_failure_outweighs_a_pass_beyond_it() -> None:
     found = frontier_of(
-        AXES,
+        RANGES,
         [
             Point({"learning_rate": RATE.values[10], "temperature": HEAT.values[4]}, True),  # lucky
             Point({"learning_rate": RATE.values[8], "temperature": HEAT.values[3]}, False),
@@ -121,9 +121,9 @@ def test_a_failure_outweighs_a_pass_beyond_it() -> None:
 
 def test_values_off_the_axes_count_for_what_they_imply() -> None:
     between = math.sqrt(RATE.values[10] * RATE.values[11])
-    healthy = frontier_of(AXES, [Point({"learning_rate": between, "temperature": HEAT.values[2]}, True)])
+    healthy = frontier_of(RANGES, [Point({"learning_rate": between, "temperature": HEAT.values[2]}, True)])
     assert healthy.safe[10] == HEAT.values[2] and healthy.safe[11] is None
-    failing = frontier_of(AXES, [Point({"learning_rate": between, "temperature": HEAT.values[2]}, False)])
+    failing = frontier_of(RANGES, [Point({"learning_rate": between, "temperature": HEAT.values[2]}, False)])
     assert failing.unsafe[11] == HEAT.values[2] and failing.unsafe[10] is None
 
 
@@ -134,23 +134,23 @@ def test_a_run_that_says_nothing_proves_nothing_and_is_not_asked_again_at_once()
         asked.append(tuple(values.values()))
         return None if len(asked) <= 3 else truth(values)
 
-    found = find_frontier(sometimes, AXES, 40)
+    found = find_frontier(sometimes, RANGES, 40)
     assert len(set(asked[:6])) == 6
     assert [point.healthy for point in found.points[:3]] == [None] * 3
     assert misplaced(found, truth) < 0.02
-    assert find_frontier(lambda values: None, AXES, 5).undecided > 0.9
+    assert find_frontier(lambda values: None, RANGES, 5).undecided > 0.9
 
 
 @pytest.mark.parametrize("name", ["TPESampler", "NSGAIISampler"])
 def test_any_sampler_of_optuna_fits(name: str) -> None:
     truth = curve(1.0, 0.8)
     kept = [Point({"learning_rate": RATE.bad, "temperature": HEAT.good}, False)]
-    found = find_frontier(truth, AXES, 25, points=kept, sampler=getattr(optuna.samplers, name)(seed=0))
+    found = find_frontier(truth, RANGES, 25, points=kept, sampler=getattr(optuna.samplers, name)(seed=0))
     assert 0 < found.undecided < 0.5 and misplaced(found, truth) < 0.2
 
 
 def test_where_not_even_good_is_healthy_there_is_no_value() -> None:
-    found = frontier_of(AXES, [Point({"learning_rate": RATE.values[5], "temperature": HEAT.good}, False)])
+    found = frontier_of(RANGES, [Point({"learning_rate": RATE.values[5], "temperature": HEAT.good}, False)])
     assert found.at(RATE.bad) is None and found.at(RATE.values[4]) is not None
-    everything = frontier_of(AXES, [Point({"learning_rate": RATE.values[5], "temperature": HEAT.bad}, True)])
+    everything = frontier_of(RANGES, [Point({"learning_rate": RATE.values[5], "temperature": HEAT.bad}, True)])
     assert everything.at(RATE.values[5]) == HEAT.bad

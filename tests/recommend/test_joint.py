@@ -30,11 +30,11 @@ def ran(changes: dict, healthy: bool, *, steps: int = 12, failed_at: int | None 
 
 
 def test_there_is_a_frontier_of_two_numbers_only() -> None:
-    assert [axis.name for axis in PAIR.axes] == ["temperature", "learning_rate"], "how far the rate may go"
+    assert [each.name for each in PAIR.ranges] == ["temperature", "learning_rate"], "how far the rate may go"
     assert pairs(GOOD, [("learning_rate", "optim")], [("optim",)], range_for) == []
     assert pairs(GOOD, [("learning_rate",)], [("learning_rate",)], range_for) == []
     two = pairs(GOOD, [("learning_rate", "temperature"), ("optim",)], [("learning_rate", "optim")], range_for)
-    assert two == [Pair(PAIR.axes, {"optim": "adamw_torch_fused"})], "the other cause is reset meanwhile"
+    assert two == [Pair(PAIR.ranges, {"optim": "adamw_torch_fused"})], "the other cause is reset meanwhile"
 
 
 def test_runs_count_that_differ_from_the_users_configuration_in_the_two_settings_only() -> None:
@@ -60,7 +60,7 @@ def test_runs_count_that_differ_from_the_users_configuration_in_the_two_settings
 @given(st.floats(0.5, 3.0), st.floats(0.6, 1.1))
 def test_the_questions_lead_to_the_frontier_and_end(power: float, reach: float) -> None:
     def healthy(configuration: dict) -> bool:
-        shares = [axis.share(configuration[axis.name]) / reach for axis in PAIR.axes]
+        shares = [each.share(configuration[each.name]) / reach for each in PAIR.ranges]
         return sum(share**power for share in shares) < 1
 
     assume(not healthy(BAD))
@@ -75,7 +75,7 @@ def test_the_questions_lead_to_the_frontier_and_end(power: float, reach: float) 
     assert len(runs) <= 30
     found = mapped(TERMS, PAIR, runs)
     assert found.undecided == 0
-    for temperature, safe, unsafe in zip(PAIR.axes[0].values, found.safe, found.unsafe, strict=True):
+    for temperature, safe, unsafe in zip(PAIR.ranges[0].values, found.safe, found.unsafe, strict=True):
         if safe is not None:
             assert healthy({**BAD, "temperature": temperature, "learning_rate": safe})
         if unsafe is not None and (temperature, unsafe) != (0.2, 0.03):
