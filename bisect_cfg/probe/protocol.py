@@ -482,6 +482,10 @@ class Schedule(Event, tag="schedule"):
     max_steps: int | None = None
 
 
+NON_FINITE = "non-finite parameters"
+"""Why a training was stopped whose weights hold a NaN or an infinity."""
+
+
 @dataclass(frozen=True)
 class NonFiniteParameters(Event, tag="non_finite_parameters"):
     """The first weight that holds a NaN or an infinity after this step."""
@@ -492,7 +496,7 @@ class NonFiniteParameters(Event, tag="non_finite_parameters"):
 
 @dataclass(frozen=True)
 class TrainEnd(Event, tag="train_end"):
-    """Training is over; `stopped`: by us, at the "horizon" or because of "non-finite parameters"."""
+    """Training is over; `stopped`: by us, at the "horizon" or because of `NON_FINITE`."""
 
     steps: int
     stopped: str = ""

@@ -318,7 +318,7 @@ def _callback_class(module):
             if self.bad_since is not None:
                 patience = 0 if limits.stop_when_non_finite else _STEPS_AFTER_NON_FINITE
                 if state.global_step - self.bad_since >= patience:
-                    record.event(protocol.TrainEnd(done, "non-finite parameters"))
+                    record.event(protocol.TrainEnd(done, protocol.NON_FINITE))
                     finish(0)
             if limits.steps is not None and done >= limits.steps:
                 record.event(protocol.TrainEnd(done, "horizon"))

@@ -19,7 +19,16 @@ from pathlib import Path
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.stacks import fatal_signal, stack_frames
 from bisect_cfg.jsonfile import private
-from bisect_cfg.probe.protocol import EVENTS_FILE, STACKS_FILE, Over, Raised, RankBegin, event_row
+from bisect_cfg.probe.protocol import (
+    EVENTS_FILE,
+    NON_FINITE,
+    STACKS_FILE,
+    Over,
+    Raised,
+    RankBegin,
+    TrainEnd,
+    event_row,
+)
 from bisect_cfg.probe.ranks import FOLDER, LAUNCHED
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.trials.files import Traces
@@ -85,6 +94,12 @@ class Rank:
         """What it died of, "" if of no exception."""
         row = self.traces.event(Raised)
         return f"{row.type}: {row.message}" if row else ""
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether it was ended by us, before it came to where the others are, because its weights are not finite."""
+        row = self.traces.event(TrainEnd)
+        return self.code == 0 and row is not None and row.stopped == NON_FINITE
 
     @property
     def waits(self) -> bool:
@@ -176,8 +191,11 @@ class Ranks:
         failed = [rank for rank in self.all if rank.code]
         if any(not only_noticed(rank.code, rank.message) for rank in failed):
             return next(rank.code for rank in failed if not only_noticed(rank.code, rank.message))
-        if failed and self._noticed is None:
+        short = any(rank.cut_short for rank in self.all)  # the others will wait for it in vain
+        if (failed or short) and self._noticed is None:
             self._noticed = now
+        if short and not failed and now - self._noticed >= OTHERS_SECONDS:
+            return 0
         if failed and (now - self._noticed >= OTHERS_SECONDS or all(rank.code is not None for rank in self.all)):
             return failed[0].code
         if len(self._known) == self.world and all(rank.code is not None for rank in self.all):

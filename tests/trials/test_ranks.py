@@ -16,6 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from bisect_cfg.probe.protocol import NON_FINITE, NonFiniteParameters, Over, RankBegin, TrainBegin, TrainEnd, event_row
+from bisect_cfg.trials import ranks as ranks_module
+from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.ranks import Ranks
+from bisect_cfg.trials.verdict import observe
+
 TORCHRUN = """\
 #!{python}
 import multiprocessing, os, subprocess, sys, time
@@ -222,3 +228,29 @@ def test_a_hang_is_the_one_that_does_not_come(tool):
     assert "in fail (train.py:" in result["failure"]["message"]
     first = tool.folder / "s" / "trials" / "0"
     assert all("train.py" in (first / path).read_text() for path in ("stacks.txt", "ranks/1/stacks.txt"))
+
+
+def test_weights_of_one_process_that_are_not_finite_are_no_hang_of_the_others(tmp_path, monkeypatch):
+    """The process that has them is stopped; the others would wait for it in their next collective."""
+    (tmp_path / "log.txt").touch()
+    first = [RankBegin(os.getpid(), 0, 2), TrainBegin()]
+    second = [
+        RankBegin(os.getpid(), 1, 2),
+        TrainBegin(),
+        NonFiniteParameters(2, "lm_head.weight"),
+        TrainEnd(2, NON_FINITE),
+        Over(0, os.getpid()),
+    ]
+    for place, events in ((tmp_path, first), (tmp_path / "ranks" / "1", second)):
+        place.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(event_row(event, 1.0)) + "\n" for event in events]
+        (place / "events.jsonl").write_text("".join(lines))
+    traces = Traces.of(tmp_path)
+    traces.read()
+    ranks = Ranks(traces)
+    ranks.read()
+    assert ranks.code() is None  # the others may still say something of their own
+    monkeypatch.setattr(ranks_module, "OTHERS_SECONDS", 0.0)
+    assert ranks.code() == 0
+    seen = observe(traces, tmp_path, None, None, 1.0)
+    assert (seen.died.kind, seen.rank) == ("non-finite", 1)
