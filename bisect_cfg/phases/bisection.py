@@ -17,7 +17,7 @@ import optuna
 from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
-from bisect_cfg.configuration import UNSET, Factor, Outcome, Purpose, configuration_of, difference, equal
+from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, Purpose, configuration_of, difference, equal
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.phases.arguments import check_kinds, check_numbers, shown
 from bisect_cfg.phases.conclude import cause_of, report_of
@@ -89,8 +89,8 @@ class Bisection:
 
     def __init__(
         self,
-        good: Mapping[str, Any],
-        bad: Mapping[str, Any],
+        good: Configuration,
+        bad: Configuration,
         trial: Callable[[dict[str, Any]], Any] | Runner,
         is_valid: Callable[[dict[str, Any]], Any] | None = None,
         isolation: str = "process",
@@ -194,7 +194,7 @@ class Bisection:
         self._emit(Concluded(report))
         return report
 
-    def add(self, configuration: Mapping[str, Any], result: TrialResult, purpose: str, run: str = "") -> None:
+    def add(self, configuration: Configuration, result: TrialResult, purpose: str, run: str = "") -> None:
         """Record a trial that was run before the bisection started; it counts. Repeating the call does nothing.
 
         Args:
@@ -260,8 +260,8 @@ class _Isolation:
         trials: SearchTrials,
         sampler: BisectionSampler,
         runner: Runner,
-        good: Mapping[str, Any],
-        bad: Mapping[str, Any],
+        good: Configuration,
+        bad: Configuration,
         emit: Callable[[Event], None],
         max_trials: int | None,
         max_seconds: float | None,
@@ -343,9 +343,7 @@ class _Isolation:
 class _Validity:
     """Which subsets can be built, each asked once."""
 
-    def __init__(
-        self, factors: Sequence[Factor], good: Mapping[str, Any], bad: Mapping[str, Any], runner: Runner
-    ) -> None:
+    def __init__(self, factors: Sequence[Factor], good: Configuration, bad: Configuration, runner: Runner) -> None:
         self._names, self._good, self._bad, self._runner = [f.name for f in factors], good, bad, runner
         self._known: dict[int, str | None] = {}
 

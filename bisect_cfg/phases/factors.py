@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.command import Launch
 from bisect_cfg.capture.names import check_name
 from bisect_cfg.capture.settings import Settings, build_settings
+from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.parameters import every
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
@@ -18,7 +16,7 @@ from bisect_cfg.trials.runs import Run
 
 
 def find_factors(
-    context: Context, baselines: Baselines, bad_run: Run, good: Mapping[str, Any], pins: Mapping[str, Any]
+    context: Context, baselines: Baselines, bad_run: Run, good: Configuration, pins: Configuration
 ) -> Settings:
     """Compare the settings of the user with the good ones.
 
@@ -74,7 +72,7 @@ def _compare_launch(context: Context, launch: Launch, started: int) -> None:
         context.note(f"You asked for {asked} processes, and {trained}.{hint}")
 
 
-def without_risky_defaults(bad_run: Run, good: Mapping[str, Any], pins: Mapping[str, Any]) -> dict[str, Any]:
+def without_risky_defaults(bad_run: Run, good: Configuration, pins: Configuration) -> dict[str, Value]:
     """Values in place of defaults that are known to be at fault now and then, where the run has those defaults."""
     args = read_capture(bad_run.traces.events.rows).args
     said = {name.removeprefix("args.") for name in (*good, *pins)}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import outdated_in
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Configuration, Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
@@ -27,7 +24,7 @@ LINES_SHOWN = 8
 """Of the log of a run that never came to train."""
 
 
-def reproduce(context: Context, pins: Mapping[str, Any]) -> Run:
+def reproduce(context: Context, pins: Configuration) -> Run:
     """See the command fail; what is called the failure under study from here on, and how long trials run.
 
     Args:
@@ -77,7 +74,7 @@ def failure_test(context: Context, failure: Signature) -> FailureTest:
         raise InputError(f"{error}.", "It takes any, signal, non-finite or a regular expression.") from None
 
 
-def _run(context: Context, pins: Mapping[str, Any]) -> Run:
+def _run(context: Context, pins: Configuration) -> Run:
     context.listener.phase("reproduce", "running your command as it is, to see it fail")
     if context.options.start != "cold":
         context.runner.starts.prepare()

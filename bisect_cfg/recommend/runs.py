@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+
+from bisect_cfg.configuration import Configuration
 
 
 class Part(StrEnum):
@@ -34,7 +34,7 @@ class Question:
         reason: one sentence for people.
     """
 
-    configuration: dict[str, Any]
+    configuration: Configuration
     seed: int
     steps: int
     part: Part
@@ -46,7 +46,7 @@ class Question:
         return key_of(self.configuration, self.seed)
 
 
-def key_of(configuration: Mapping[str, Any], seed: int) -> str:
+def key_of(configuration: Configuration, seed: int) -> str:
     """Names a configuration with a seed."""
     return json.dumps([dict(configuration), seed], sort_keys=True, default=repr)
 

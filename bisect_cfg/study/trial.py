@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TrialRequest:
     """
 
     number: int
-    configuration: dict[str, Any]
+    configuration: dict[str, Value]
     subset: frozenset[str]
     purpose: Purpose
     reason: str
@@ -67,7 +67,7 @@ class Runner(Protocol):
         consistent)."""
         ...
 
-    def is_valid(self, configuration: Mapping[str, Any]) -> str | None:
+    def is_valid(self, configuration: Configuration) -> str | None:
         """None if the configuration can be built, otherwise why not. Called often: must launch nothing
         costly."""
         ...
