@@ -302,13 +302,6 @@ class Raised:
         """Whether one of the inner frames has a name of this sort."""
         return any(pattern.search(f"{frame.file} {frame.function} {frame.source}") for frame in self.frames[-depth:])
 
-    def callers_of(self, package: str) -> str:
-        """The package that calls into another one, by the frames; "" for the user's file."""
-        for frame in reversed(self.frames):
-            if frame.package not in ("python", package, *(TOOLS - {"torch", "ray"})):
-                return frame.package
-        return ""
-
 
 def frames_before(error: _errors.Error) -> tuple[Frame, ...]:
     """The frames of the traceback that ends in an error, outermost first, in the forms of Python, IPython and rich."""
