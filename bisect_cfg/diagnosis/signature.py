@@ -30,6 +30,9 @@ from bisect_cfg.diagnosis._types import Json
 
 __all__ = ["Signature", "from_exception", "from_exit", "from_log", "is_sampling_error", "normalise"]
 
+SILENT_KINDS = ("collapse", "no-gradient", "dead-reward")
+"""Kinds of a run that neither dies nor computes anything non-finite, and learns nothing."""
+
 PLACELESS = {
     "cuda-assert",
     "cuda-error",
@@ -37,9 +40,7 @@ PLACELESS = {
     "non-finite",
     "hang",
     "signal",
-    "collapse",
-    "no-gradient",
-    "dead-reward",
+    *SILENT_KINDS,
 }
 """Kinds whose place is an accident of timing, so `Signature.same` leaves it out."""
 

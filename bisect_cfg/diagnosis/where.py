@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from bisect_cfg.diagnosis._types import Json
+from bisect_cfg.diagnosis.signature import SILENT_KINDS
 from bisect_cfg.diagnosis.stacks import stack_frames
 from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation, Operation, Overflow, Raised, Update
 
@@ -26,16 +27,12 @@ RERUN = (
     "exception",
     "cuda-assert",
     "cuda-error",
-    "collapse",
-    "no-gradient",
-    "dead-reward",
+    *SILENT_KINDS,
 )
 """Kinds of failure that another run can tell more about. A hang and a lack of memory would only happen again."""
 
 SENT_FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")
 """Signals that say nothing of where the process was."""
-
-_SILENT = ("collapse", "no-gradient", "dead-reward")
 
 _NATIVE = re.compile(r"^#\d+ +(?:0x[0-9a-f]+ in )?(?P<name>.+?)(?: (?:from|at) (?P<place>\S+))?$")
 _HANDLER = "<signal handler called>"
@@ -123,7 +120,7 @@ def locate(
         return _signal(stacks, native, place or LastOperation())
     if kind == "non-finite":
         return _non_finite(events)
-    if kind in _SILENT:
+    if kind in SILENT_KINDS:
         return _silent(events)
     if kind == "hang":
         return _hang(stacks)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Value, equal
+from bisect_cfg.diagnosis.signature import SILENT_KINDS
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.case import Judgement
 from bisect_cfg.recommend.plan import Status, failure_bound
@@ -22,7 +23,6 @@ from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.frontiers import in_lines, span
 from bisect_cfg.reports.recommendation import UNTRIED, in_words
-from bisect_cfg.trials.verdict import SILENT_KINDS
 
 OTHERS_SHOWN = 4
 """So many other remedies are printed; result.json has them all."""

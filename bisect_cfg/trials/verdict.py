@@ -18,7 +18,7 @@ from pathlib import Path
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis import health
 from bisect_cfg.diagnosis import signature as signatures
-from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.diagnosis.signature import SILENT_KINDS, Signature
 from bisect_cfg.probe.protocol import (
     ConfigInvalid,
     NonFiniteParameters,
@@ -38,9 +38,6 @@ _LOG_BYTES = 4 << 20
 UNWATCHED = "unwatched"
 """Kind of a run that we ended because a process in it had loaded torch and no probe; it says nothing about a
 failure."""
-
-SILENT_KINDS = ("collapse", "no-gradient", "dead-reward")
-"""Symptoms of a run that neither dies nor computes anything non-finite, and learns nothing."""
 
 
 @dataclass(frozen=True)
