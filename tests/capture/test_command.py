@@ -140,3 +140,11 @@ def test_another_launch_is_another_study(tmp_path, monkeypatch):
         find_script("A=1", [sys.executable, "train.py", "--lr", "1"]).identity(),
     ]
     assert len({str(one["arguments"]) for one in spoken}) == 3
+
+
+def test_a_script_behind_variables_wants_its_python(tmp_path, monkeypatch):
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="train.py is a script, and no program") as raised:
+        find_command(["OMP_NUM_THREADS=1", "train.py"])
+    assert "python train.py" in raised.value.advice

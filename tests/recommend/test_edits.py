@@ -71,7 +71,10 @@ def test_what_is_not_the_value_is_left_alone(tmp_path, text):
 @pytest.mark.parametrize(
     ("change", "advice"),
     [
-        (Change("launch.num_processes", 2, 1), "start one process: python, or --num_processes 1"),
+        (
+            Change("launch.num_processes", 2, 1),
+            "start one process: python, --num_processes 1, or torchrun's --nproc_per_node 1",
+        ),
         (Change("launch.mixed_precision", "bf16", "no"), "launch it with --mixed_precision no"),
         (Change("env.MODE", "fast", None), "unset MODE"),
         (Change("env.SAFE", None, "01"), "put SAFE=01 in front of the command"),

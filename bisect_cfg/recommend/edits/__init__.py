@@ -328,7 +328,8 @@ def _of_the_launch(change: Change) -> Unplaced:
         return Unplaced(change.name, "it is set in the environment", advice)
     name = change.name.removeprefix(LAUNCH)
     if name == "num_processes":
-        advice = "start one process: python, or --num_processes 1" if change.new == 1 else f"--{name} {change.new}"
+        one = "start one process: python, --num_processes 1, or torchrun's --nproc_per_node 1"
+        advice = one if change.new == 1 else f"--{name} {change.new}"
     elif name == "distributed_type":
         advice = "launch it without --use_fsdp and --use_deepspeed"
     else:
