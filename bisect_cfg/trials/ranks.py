@@ -124,7 +124,7 @@ class Ranks:
         self.world = 1
         """How many there are to be."""
         self._gone: dict[int, float] = {}  # number -> when its process was first seen gone
-        self._noticed: float | None = None  # when one had only noticed
+        self._noticed: float | None = None  # when one had only noticed, or was cut short
 
     @property
     def all(self) -> list[Rank]:
@@ -189,15 +189,14 @@ class Ranks:
                 if waited >= WORD_SECONDS:
                     self._note(rank, _died_of(rank.folder) or 1)
         failed = [rank for rank in self.all if rank.code]
-        if any(not only_noticed(rank.code, rank.message) for rank in failed):
-            return next(rank.code for rank in failed if not only_noticed(rank.code, rank.message))
-        short = any(rank.cut_short for rank in self.all)  # the others will wait for it in vain
-        if (failed or short) and self._noticed is None:
+        for rank in failed:
+            if not only_noticed(rank.code, rank.message):
+                return rank.code
+        gone = failed or [rank for rank in self.all if rank.cut_short]  # the others will wait for it in vain
+        if gone and self._noticed is None:
             self._noticed = now
-        if short and not failed and now - self._noticed >= OTHERS_SECONDS:
-            return 0
-        if failed and (now - self._noticed >= OTHERS_SECONDS or all(rank.code is not None for rank in self.all)):
-            return failed[0].code
+        if gone and (now - self._noticed >= OTHERS_SECONDS or all(rank.code is not None for rank in self.all)):
+            return gone[0].code
         if len(self._known) == self.world and all(rank.code is not None for rank in self.all):
             return 0
         return None
