@@ -39,9 +39,15 @@ LONGEST = ("studies", "no_perturbation", "identity", "recommend", "resume", "hos
 one that is begun last would decide the end."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also the tests that take minutes (marked slow)")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes; run with --slow"))
         if TRAINING_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("training")
     order = {name: place for place, name in enumerate(LONGEST)}
