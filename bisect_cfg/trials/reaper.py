@@ -35,6 +35,10 @@ ENDING_SECONDS = 5.0
 """For how long what is left is looked for and ended. A killed process is gone in milliseconds, unless the kernel holds
 it."""
 
+TRACKER_SECONDS = 1.0
+"""How long a tracker of `multiprocessing` may take to remove what the ended processes have left in shared memory; it
+takes milliseconds."""
+
 TICK_SECONDS = 0.1
 """How often the logs of running trials are looked at."""
 
@@ -50,6 +54,8 @@ LOG_TAIL = 3 << 20
 
 LOG_SLACK = 4 << 20
 """A running log may be so much longer before its middle is let go."""
+
+_TRACKER = b"multiprocessing.resource_tracker"
 
 # What the kernel says of a file that we map into every watched process.
 _ANSWER = b"/probe/site/sitecustomize.py"
@@ -177,21 +183,44 @@ def end_descendants(root: int, others: Callable[[], list[int]] = list) -> None:
         root: this process, the subreaper of the rest.
         others: further processes to end.
     """
-    deadline = time.monotonic() + ENDING_SECONDS
-    while time.monotonic() < deadline:
+
+    def left() -> list[int]:
         for _ in _ended():
             pass
-        left = [*descendants(root), *others()]
-        if not left:
+        return [*descendants(root), *others()]
+
+    end_all(left, ENDING_SECONDS)
+
+
+def end_all(left: Callable[[], list[int]], seconds: float) -> None:
+    """Kill processes until none is left; those that remove what the others leave in shared memory end after them.
+
+    Args:
+        left: those that there still are.
+        seconds: for how long, at most.
+    """
+    begun = time.monotonic()
+    alone = None  # since when only trackers are left
+    while time.monotonic() < begun + seconds:
+        processes = left()
+        if not processes:
             return
-        for pid in left:
+        ending = [pid for pid in processes if not is_tracker(pid)]
+        if not ending:
+            alone = alone or time.monotonic()
+        for pid in ending or (processes if time.monotonic() >= alone + TRACKER_SECONDS else ()):
             _kill(pid)
         time.sleep(0.002)
 
 
-def _kill(pid: int, group: bool = False) -> None:
+def is_tracker(pid: int) -> bool:
+    """Whether a process is the one that removes shared memory after those that made it."""
+    return _TRACKER in _read(f"/proc/{pid}/cmdline")
+
+
+def _kill(pid: int) -> None:
     with contextlib.suppress(OSError):
-        os.killpg(pid, signal.SIGKILL) if group else os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
 
 
 # ------------------------------------------------------------------------------------------------------- the guard
@@ -471,8 +500,6 @@ class _Process:
 
     def _end_all(self) -> None:
         self._socket.close()
-        for root in self._runs:
-            _kill(root, group=True)
         end_descendants(os.getpid(), lambda: marked(self._mark))
 
 

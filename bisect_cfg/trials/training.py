@@ -7,7 +7,6 @@ the training, the tool sees it go, and is a moment late (`POLL_SECONDS`).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -20,7 +19,7 @@ from bisect_cfg.probe.protocol import STACKS_FILE, Over, Started, TrainBegin, Un
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import KILL_SECONDS, POLL_SECONDS, Child, kill_group
 from bisect_cfg.trials.ranks import Ranks, end
-from bisect_cfg.trials.reaper import descendants
+from bisect_cfg.trials.reaper import alive, descendants, end_all, is_tracker
 
 WORD_SECONDS = 1.0
 """A Python process that has waited for the training says at once how it ended; no longer than this is waited for
@@ -41,12 +40,6 @@ def check_watched(traces: Traces) -> None:
             "Name the script that trains as TARGET; or have it started with the environment that its parent has "
             "(no `env -i`, no `sudo`) and by a Python that reads it (without -I, -E or -S).",
         )
-
-
-TRACKER_SECONDS = 1.0
-"""How long a tracker of `multiprocessing` gets for that; it takes milliseconds."""
-
-_TRACKER = b"multiprocessing.resource_tracker"
 
 
 class Training:
@@ -78,14 +71,11 @@ class Training:
 
     def end(self) -> None:
         """End all of it at once. Only those that remove what the others leave in shared memory end after them."""
+
+        # Looked for once: a tracker whose parent has ended is below the reaper.
         started = [one for pid in self._child.pids for one in (pid, *descendants(pid))]
-        trackers = [pid for pid in started if _is_tracker(pid)]
-        if trackers:
-            for pid in set(started) - set(trackers):
-                _kill(pid)
-            deadline = time.monotonic() + TRACKER_SECONDS
-            while any(os.path.exists(f"/proc/{pid}") for pid in trackers) and time.monotonic() < deadline:
-                time.sleep(POLL_SECONDS / 4)
+        if any(map(is_tracker, started)):
+            end_all(lambda: [pid for pid in started if alive(pid)], KILL_SECONDS)
         for pid in self._child.pids:
             kill_group(pid)
         for pid in self._ranks.pids():
@@ -144,18 +134,6 @@ class Training:
         deadline = time.monotonic() + KILL_SECONDS
         while self._child.poll() is None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS / 20)
-
-
-def _is_tracker(pid: int) -> bool:
-    try:
-        return _TRACKER in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _is_python(pid: int | None) -> bool:

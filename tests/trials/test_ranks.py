@@ -104,17 +104,14 @@ def tool(tool):
     return tool
 
 
-def bisected(
-    tool, failing: str, *options: object, status: int = 0, flags: tuple[str, ...] = (), resumed: bool = False
-) -> dict:
+def bisected(tool, failing: str, *options: object, status: int = 0, flags: tuple[str, ...] = ()) -> dict:
     (tool.folder / "train.py").write_text(SCRIPT + textwrap.dedent(failing) + "\nGRPOTrainer(args, step).train()\n")
     words = ("torchrun", "--nproc_per_node", 2, *flags, "train.py")
     said = tool("bisect", "--study", "s", "--no-recommend", "--no-where", *options, *words)
     assert said.status == status, said.all
     tool.assert_nothing_left()
-    shared = tool.folder / "shared.txt"
-    names = shared.read_text().split() if shared.exists() else []
-    assert (names or resumed) and not any(map(os.path.exists, names))  # what goes on may do without a launcher
+    names = (tool.folder / "shared.txt").read_text().split()
+    assert names and not any(map(os.path.exists, names))
     return json.loads((tool.folder / "s" / "result.json").read_text())
 
 
@@ -178,8 +175,7 @@ def test_a_tool_that_is_killed_leaves_nothing_and_goes_on(tool):
         process.kill()
         process.communicate()
         tool.assert_nothing_left()
-    (tool.folder / "shared.txt").unlink()  # of launchers that the reaper has ended
-    result = bisected(tool, FAILURES["signal"], resumed=True)
+    result = bisected(tool, FAILURES["signal"])
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16", "launch.num_processes"]]
 
 
