@@ -15,15 +15,15 @@ from bisect_cfg.capture.command import is_launcher
 from bisect_cfg.capture.script import Script, find_script, interpreter
 from bisect_cfg.checks import checked, from_python
 from bisect_cfg.configuration import Value
-from bisect_cfg.diagnosis.environment import fingerprint
+from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.options import Options
-from bisect_cfg.phases.script import bisect_script
+from bisect_cfg.phases.pipeline import bisect_script
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.reports.answer import Answer, write_answer
-from bisect_cfg.study.command import read_command, write_command, written_here
-from bisect_cfg.study.report import Report
+from bisect_cfg.study.causes import Report
+from bisect_cfg.study.invocation import read_command, write_command, written_here
 
 if TYPE_CHECKING:
     from rich.console import Console

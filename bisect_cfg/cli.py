@@ -356,7 +356,7 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
 
         click.echo(json.dumps(diagnosis.to_json(), indent=1))
     else:
-        from bisect_cfg.reports.doctor import show
+        from bisect_cfg.reports.examination import show
 
         show(diagnosis)
     return 0 if diagnosis.clean else 1

@@ -43,7 +43,7 @@ class OutputGone(Exception):
 
 
 @dataclass(frozen=True)
-class Ended:
+class AbnormalEnd:
     """How a command that did not come to its own end is told.
 
     Attributes:
@@ -111,13 +111,13 @@ _DATABASE = {
 """What a database's driver says -> what that means, what helps, and whether the study goes on once it has been done."""
 
 
-def explained(error: BaseException) -> Ended | None:
+def explained(error: BaseException) -> AbnormalEnd | None:
     """What an exception means if the user or the machine is behind it, None if it is a fault of ours."""
     if isinstance(error, OutputGone):
         if error.error.errno in (errno.EPIPE, errno.EBADF, errno.ECONNRESET):
-            return Ended(CLOSED_PIPE)
+            return AbnormalEnd(CLOSED_PIPE)
         what = _SYSTEM.get(error.error.errno or 0, (error.error.strerror or str(error.error), ""))[0]
-        return Ended(USAGE, f"The output cannot be written: {what}.", GOES_ON)
+        return AbnormalEnd(USAGE, f"The output cannot be written: {what}.", GOES_ON)
     for one in _chain(error):
         if isinstance(one, OSError):
             found = _of_the_system(one)
@@ -130,9 +130,9 @@ def explained(error: BaseException) -> Ended | None:
             for words, (what, advice, goes_on) in _DATABASE.items():
                 if words in text:
                     message = f"{what[0].upper()}{what[1:]}."
-                    return Ended(USAGE, message, f"{advice} {GOES_ON}" if goes_on else advice, goes_on)
+                    return AbnormalEnd(USAGE, message, f"{advice} {GOES_ON}" if goes_on else advice, goes_on)
     if isinstance(error, MemoryError):
-        return Ended(USAGE, "There is not enough memory.", GOES_ON)
+        return AbnormalEnd(USAGE, "There is not enough memory.", GOES_ON)
     return None
 
 
@@ -155,36 +155,36 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _of_the_system(error: OSError) -> Ended | None:
+def _of_the_system(error: OSError) -> AbnormalEnd | None:
     name = error.filename if isinstance(error.filename, str) else os.fsdecode(error.filename or b"")
     where = f": {name}" if name else ""
     if error.errno in _SYSTEM:
         what, advice = _SYSTEM[error.errno]
     elif error.errno in _GONE and name:
         # A file of the study, or the folder we are in, that was there a moment ago.
-        return Ended(
+        return AbnormalEnd(
             USAGE,
             f"{name} is gone, or is not a file that can be used: {error.strerror}.",
             "If the study's folder was moved or deleted while it was in use, name its new place with --study, "
             "or begin a new study.",
         )
     elif error.errno == errno.ENOENT:
-        return Ended(USAGE, "The folder you are in does not exist any more.", "Change to one that does.")
+        return AbnormalEnd(USAGE, "The folder you are in does not exist any more.", "Change to one that does.")
     else:
         return None
-    return Ended(USAGE, f"{what[0].upper()}{what[1:]}{where}.", f"{advice} {GOES_ON}")
+    return AbnormalEnd(USAGE, f"{what[0].upper()}{what[1:]}{where}.", f"{advice} {GOES_ON}")
 
 
 def _is_of_database(error: BaseException) -> bool:
     return any(cls.__module__.split(".")[0] in ("sqlalchemy", "sqlite3", "optuna") for cls in type(error).__mro__)
 
 
-def internal(error: BaseException) -> Ended:
+def internal(error: BaseException) -> AbnormalEnd:
     """A fault of ours: the details go into a file."""
     said = scrub(f"{type(error).__name__}: {error}".strip()).splitlines()[0][:300]
     path = keep(error)
     where = f"The details are in {path}." if path else f"It happened in {_innermost(error)}."
-    return Ended(
+    return AbnormalEnd(
         INTERNAL,
         f"Internal error: {said}. This is a fault of bisect-cfg, not of your run.",
         f"{where} Please report it with your command and that file (read it first: it contains paths and "

@@ -17,14 +17,14 @@ from pathlib import Path
 from bisect_cfg.capture.captured import Capture
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.capture.script import find_script
-from bisect_cfg.diagnosis import gpu, ranks
+from bisect_cfg.diagnosis import gpu, mismatches
 from bisect_cfg.diagnosis._logs import signal_name
-from bisect_cfg.diagnosis.environment import fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.diagnosis.findings import Finding, check, worst_first
+from bisect_cfg.diagnosis.fingerprint import fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask_arguments
-from bisect_cfg.trials.inspection import Inspection, Rank, inspect
+from bisect_cfg.trials.inspection import InspectedRank, Inspection, inspect
 
 SCHEMA = 1
 """Version of what --json prints."""
@@ -108,7 +108,7 @@ def examine(
         environments, configuration = [rank.environment for rank in inspection.ranks], None
     else:
         environments, configuration = [_here(python)], None
-    findings = ranks.compare(environments) if len(environments) > 1 else []
+    findings = mismatches.compare(environments) if len(environments) > 1 else []
     if inspection is not None:
         findings += _of_the_run(inspection)
         seen = next((rank for rank in inspection.ranks if rank.capture is not None), None)
@@ -235,7 +235,7 @@ def _arrived(inspection: Inspection) -> bool:
     return bool(inspection.ranks) and all(rank.stopped for rank in inspection.ranks)
 
 
-def settings_of(rank: Rank) -> JsonObject:
+def settings_of(rank: InspectedRank) -> JsonObject:
     """The configuration of one process: dotted name -> value, resolved where the library could."""
     capture: Capture = rank.capture
     args = {**capture.args.raw, **capture.args.resolved}
@@ -279,7 +279,7 @@ def _of_the_run(inspection: Inspection) -> list[Finding]:
     found: list[Finding] = []
     if inspection.ranks:
         world = inspection.ranks[0].environment["world_size"]
-        found += ranks.missing(world, [rank.environment for rank in inspection.ranks])
+        found += mismatches.missing(world, [rank.environment for rank in inspection.ranks])
     seen: set[str] = set()
     for rank in inspection.ranks:
         if rank.refused and rank.refused not in seen:

@@ -16,7 +16,7 @@ from tools import ForkedTool, Tool
 
 from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.capture.settings import Settings, build_settings
-from bisect_cfg.probe.protocol import Server, TrialOrders
+from bisect_cfg.probe.protocol import Serve, TrialOrders
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Patience, Reaper, follow
 from bisect_cfg.trials.runs import Run
@@ -83,7 +83,7 @@ class WarmTRL:
         environment, restore = probe_environment(os.environ, orders)
         modules = ["torch", "transformers", "peft", "datasets", "trl", "trl.trainer.grpo_trainer"]
         self.server = TrialServer(
-            [sys.executable, str(launcher)], environment, Server(restore, modules),
+            [sys.executable, str(launcher)], environment, Serve(restore, modules),
             orders, "log.txt", self.reaper,
         )  # fmt: skip
         assert self.server.wait_until_ready(300, threading.Event()) is None

@@ -112,7 +112,7 @@ def import_what_commands_import() -> None:
     for name in (
         "alembic.command", "alembic.script", "libcst.metadata", "optuna", "optuna.storages._rdb.storage", "rich.live",
         "sqlalchemy.dialects.sqlite", "zoneinfo",
-        *(f"bisect_cfg.{room}" for room in ("api", "cli", "phases.script", "diagnosis.explain", "recommend.edits")),
+        *(f"bisect_cfg.{room}" for room in ("api", "cli", "phases.pipeline", "diagnosis.explain", "recommend.edits")),
         *(f"bisect_cfg.{room}" for room in ("reports.answer", "reports.terminal", "search", "study.store")),
     ):  # fmt: skip
         importlib.import_module(name)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
 from bisect_cfg.diagnosis._anchors import scanner
-from bisect_cfg.diagnosis._text import plain, split_prefix
+from bisect_cfg.diagnosis._plain_text import plain, split_prefix
 
 BLOCK = 1 << 18
 """Bytes read at a time. Small enough that one bad line costs little, large enough to scan at memory speed."""
@@ -226,7 +226,7 @@ class _Open:
 
 
 @dataclass
-class Evidence:
+class LogEvidence:
     """What a log says about how the run died; line numbers count from 1."""
 
     assertion: tuple[str, str, int] | None = None  # kernel, asserted condition, line
@@ -260,7 +260,7 @@ class Reader:
     """Follows the tracebacks of every rank at once, and notes everything else that says how the run died."""
 
     def __init__(self) -> None:
-        self.evidence = Evidence()
+        self.evidence = LogEvidence()
         self._open: dict[str, _Open] = {}  # by who prints it
         self._next_stale = 0  # the line at which one of them may be given up
         self._printed: dict[str, int] = {}  # who -> the line up to which a traceback is only printed
@@ -433,7 +433,7 @@ def _shell_signal(said: str) -> str | None:
     return next((name for name, pattern in _SHELL.items() if pattern.search(said)), None)
 
 
-def read(stream: BinaryIO) -> Evidence:
+def read(stream: BinaryIO) -> LogEvidence:
     """Reads a log to its end and returns what it says about a failure."""
     reader = Reader()
     number = 1

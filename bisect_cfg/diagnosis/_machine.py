@@ -1,6 +1,6 @@
 """Prints, as JSON, what the process that runs this file finds around it: driver, GPUs, variables, memory, cuBLAS.
 
-Standard library only, on every Python since 3.9, like `_packages`: `environment.fingerprint` calls it in its own
+Standard library only, on every Python since 3.9, like `_packages`: `fingerprint.fingerprint` calls it in its own
 process, the probe loads it by its path inside each rank of a launched script, and `environment.loaded_cublas` runs
 its source in an interpreter that has torch.
 """

@@ -1,6 +1,6 @@
 """Prints, as JSON, what the Python that runs this file has installed. Standard library only.
 
-`environment.fingerprint` calls `installed` for its own interpreter and runs this file's source in any other,
+`fingerprint.fingerprint` calls `installed` for its own interpreter and runs this file's source in any other,
 so it must work on every Python that TRL ever supported (3.9) and import nothing that is looked for.
 """
 

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Sequence
 
-from bisect_cfg.diagnosis._text import wrapped
+from bisect_cfg.diagnosis._plain_text import wrapped
 from bisect_cfg.diagnosis._types import Json
 from bisect_cfg.diagnosis.explain import Explanation, Line, Match
 

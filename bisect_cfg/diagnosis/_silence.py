@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.diagnosis._text import plain, split_all
+from bisect_cfg.diagnosis._plain_text import plain, split_all
 
 LONG = datetime.timedelta(minutes=20)
 """Silence that is no slow step: generation, evaluation and saving of large models take minutes."""
@@ -73,7 +73,7 @@ _IDLE = re.compile(r"GET /|POST /|HTTP/1", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Silence:
+class Standstill:
     """Where a log falls silent, and what tells of it.
 
     Attributes:
@@ -103,7 +103,7 @@ def only_ended(text: str) -> bool:
     return bool(_ENDED.search(text))
 
 
-def silence(tail: bytes, number: int, rows: int) -> Silence | None:
+def silence(tail: bytes, number: int, rows: int) -> Standstill | None:
     """The silence in which a log ends; None if it does not.
 
     Args:
@@ -180,7 +180,7 @@ def _last_moved(lines: Sequence[tuple[int, str]]) -> tuple[int, str]:
     return (timed or program or [(0, "")])[-1]
 
 
-def _noted(lines: Sequence[tuple[int, str]]) -> Silence | None:
+def _noted(lines: Sequence[tuple[int, str]]) -> Standstill | None:
     """A person's note at the end that it hangs."""
     for index in range(len(lines) - 1, max(len(lines) - NEAR, 0) - 1, -1):
         at, text = lines[index]
@@ -188,11 +188,11 @@ def _noted(lines: Sequence[tuple[int, str]]) -> Silence | None:
             continue
         moved = _last_moved(lines[:index])
         lasted = _between(moved[1], text)
-        return Silence(*moved, at, text.strip(), lasted if lasted and lasted >= LONG else None)
+        return Standstill(*moved, at, text.strip(), lasted if lasted and lasted >= LONG else None)
     return None
 
 
-def _repeated(lines: Sequence[tuple[int, str]]) -> Silence | None:
+def _repeated(lines: Sequence[tuple[int, str]]) -> Standstill | None:
     """A watcher that reports the same step, or that it waits, until the end."""
     last_time = _time(lines[-1][1])
     step = _STEP.search(lines[-1][1])
@@ -210,10 +210,10 @@ def _repeated(lines: Sequence[tuple[int, str]]) -> Silence | None:
     lasted = _between(same[-1][1], same[0][1]) if len(same) >= REPEATS else None
     if lasted is None or lasted < LONG:
         return None
-    return Silence(*same[-1], same[0][0], same[0][1].strip(), lasted)
+    return Standstill(*same[-1], same[0][0], same[0][1].strip(), lasted)
 
 
-def _ended(lines: Sequence[tuple[int, str]], rows: int) -> Silence | None:
+def _ended(lines: Sequence[tuple[int, str]], rows: int) -> Standstill | None:
     """A job that somebody or a scheduler ended long after its last line."""
     ends = [index for index, (_, text) in enumerate(lines) if _ENDED.search(text)]
     if not ends:
@@ -223,9 +223,9 @@ def _ended(lines: Sequence[tuple[int, str]], rows: int) -> Silence | None:
     moved = _last_moved(lines[:index])
     lasted = _between(moved[1], text)
     if lasted is not None and lasted >= LONG:
-        return Silence(*moved, at, text.strip(), lasted)
+        return Standstill(*moved, at, text.strip(), lasted)
     interrupted = any("KeyboardInterrupt" in line for _, line in lines[index:])
     waited = interrupted and any(_WAITS.search(line.rstrip()) for _, line in lines[-NEAR:])
     if not rows and (_BY_SOMEBODY.search(text) or waited):
-        return Silence(*moved, at, text.strip())
+        return Standstill(*moved, at, text.strip())
     return None

@@ -26,7 +26,7 @@ class Cublas(TypedDict, total=False):
 
 
 class Environment(TypedDict, total=False):
-    """A fingerprint (`environment.fingerprint`), or the part of one that a log tells."""
+    """A fingerprint (`fingerprint.fingerprint`), or the part of one that a log tells."""
 
     python: str
     executable: str

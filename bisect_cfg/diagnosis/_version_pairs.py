@@ -17,7 +17,7 @@ TABLE = Path(__file__).parent / "versions.yaml"
 
 
 @dataclass(frozen=True)
-class Pair:
+class VersionPair:
     """One row of the table; the fields are those of the file."""
 
     id: str
@@ -40,14 +40,14 @@ class Pair:
 
 
 @functools.cache
-def load(path: Path = TABLE) -> tuple[Pair, ...]:
+def load(path: Path = TABLE) -> tuple[VersionPair, ...]:
     """All pairs of a table."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     rows = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
     return tuple(
-        Pair(**{**row, **{name: _listed(row[name]) for name in ("message", "cure", "sources")}}) for row in rows
+        VersionPair(**{**row, **{name: _listed(row[name]) for name in ("message", "cure", "sources")}}) for row in rows
     )
 
 
@@ -75,11 +75,11 @@ def as_entries() -> Iterator[dict[str, Json]]:
         }
 
 
-def clashing(environment: Environment) -> Iterator[tuple[Pair, str]]:
+def clashing(environment: Environment) -> Iterator[tuple[VersionPair, str]]:
     """The certain pairs that an environment has, and by which versions."""
-    from bisect_cfg.diagnosis.conditions import judge
+    from bisect_cfg.diagnosis.conditions import evaluate
 
     for pair in load():
-        verdicts = judge({"packages": pair.packages}, environment) if pair.certain else []
+        verdicts = evaluate({"packages": pair.packages}, environment) if pair.certain else []
         if verdicts and all(verdict.holds for verdict in verdicts):
             yield pair, ", ".join(verdict.found for verdict in verdicts)

@@ -39,7 +39,7 @@ class Verdict:
     holds: bool | None
 
 
-def judge(
+def evaluate(
     conditions: Conditions,
     environment: Environment | None = None,
     configuration: Configuration | None = None,

@@ -2,7 +2,7 @@
 
 The log is read once, in blocks. One scan finds the few lines on which some clue could match (`_anchors`),
 those are matched properly; the metric rows are summed up (`_metrics`), the tracebacks and signals are
-followed (`_logs`), and every other shape of an error is collected with the lines that belong to it (`_errors`).
+followed (`_logs`), and every other shape of an error is collected with the lines that belong to it (`_faults`).
 Then every known failure whose clues are all there is ranked: one that needs more clues, and has more of its
 hints, says more; one that stands in the error that ended the run more than one that stands elsewhere; a general
 one gives way. What nobody knows is said to be unknown, with the failure's own words and the line they stand on.
@@ -21,14 +21,14 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from bisect_cfg.configuration import Configuration
-from bisect_cfg.diagnosis import _errors, _logs, _silence, _versions, signature
+from bisect_cfg.diagnosis import _faults, _logs, _silence, _versions, signature
 from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
+from bisect_cfg.diagnosis._plain_text import clean
 from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
-from bisect_cfg.diagnosis._text import clean
 from bisect_cfg.diagnosis._types import Environment
 from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
-from bisect_cfg.diagnosis.conditions import judge
+from bisect_cfg.diagnosis.conditions import evaluate
 from bisect_cfg.diagnosis.knowledge import Clue, Entry, load
 from bisect_cfg.probe.secrets import mask_arguments, scrub
 
@@ -188,7 +188,7 @@ def explain_paths(paths: Sequence[str]) -> tuple[Explanation, list[str]]:
     Raises:
         Unreadable: none could.
     """
-    from bisect_cfg.diagnosis._inputs import sources
+    from bisect_cfg.diagnosis._formats import sources
 
     opened, problems = sources(paths)
     entries, readings = load(), []
@@ -208,7 +208,7 @@ def explain_command(*paths: str, as_json: bool = False) -> int:
     Returns:
         The exit status: 0 something known was found, 1 a failure that nobody knows, 3 no failure, 2 unreadable.
     """
-    from bisect_cfg.diagnosis._inputs import Unreadable
+    from bisect_cfg.diagnosis._formats import Unreadable
 
     try:
         explanation, problems = explain_paths(paths)
@@ -245,14 +245,14 @@ def combine(
     located = [(error, reading) for reading in readings for error in reading.errors_left()]
     by_error = {id(error): reading for error, reading in located}
     errors = [error for error, _ in located]
-    cause = _errors.cause(errors)
+    cause = _faults.cause(errors)
     told = _told(readings)
     where = {**told, **dict(environment or {})}
     places = {
         (by_error[id(error)].name, error.line + extra) for error in errors for extra in range(len(error.more) + 1)
     }
     own = cause and (by_error[id(cause)].name, cause.line, cause.line + len(cause.more))
-    of_cause = cause is not None and cause.rank == _errors.RAISED
+    of_cause = cause is not None and cause.rank == _faults.RAISED
     matches, aside = [], []
     for entry in readings[0].entries:
         survived = {clue for clue in entry.any if _all_survived(clue, found.get(clue), readings, entry)}
@@ -308,7 +308,7 @@ def combine(
     )
 
 
-def _advice_beside(matches: Sequence[Match], cause: _errors.Error | None, packages: Mapping[str, str]) -> Advice | None:
+def _advice_beside(matches: Sequence[Match], cause: _faults.Error | None, packages: Mapping[str, str]) -> Advice | None:
     """What the traceback says, where nothing is known, or only something general that it makes definite."""
     if matches and not matches[0].entry.general:
         return None
@@ -341,7 +341,7 @@ class Reading:
         self.quoting = ""  # what it is, if it is a text about errors and no log
         self.rows = Rows()
         self.logs = _logs.Reader()
-        self.errors = _errors.Errors()
+        self.errors = _faults.Errors()
         self.lines = 0
         self.command: str | None = None
         self.head = self.tail = b""
@@ -432,13 +432,13 @@ class Reading:
         )
         return found and Line(found[0], found[1], self.name)
 
-    def _silence(self) -> _silence.Silence | None:
+    def _silence(self) -> _silence.Standstill | None:
         """The silence that the log ends in, where no error says why."""
         if not all(_silence.only_ended(error.text) for error in self.errors_left()):
             return None
         return _silence.silence(self.tail, self.lines + 1, self.rows.count)
 
-    def errors_left(self) -> list[_errors.Error]:
+    def errors_left(self) -> list[_faults.Error]:
         """The errors that training did not survive, with the signals that shells and launchers report."""
         if self.quoting:
             return []
@@ -446,12 +446,12 @@ class Reading:
         evidence = self.logs.evidence
         known = {error.line for error in found}
         for name, number in evidence.signals.items():
-            rank = _errors.STATUS if name in signature.SENT_BY_OTHERS else _errors.NATIVE
+            rank = _faults.STATUS if name in signature.SENT_BY_OTHERS else _faults.NATIVE
             if number not in known:
-                found.append(_errors.Error(number, evidence.signal_lines.get(name, name), "", rank))
+                found.append(_faults.Error(number, evidence.signal_lines.get(name, name), "", rank))
         if evidence.assertion is not None and not self.survived(evidence.assertion[2]):
             kernel, asserted, number = evidence.assertion
-            found.append(_errors.Error(number, f"{kernel}: Assertion `{asserted}` failed", "", _errors.NATIVE))
+            found.append(_faults.Error(number, f"{kernel}: Assertion `{asserted}` failed", "", _faults.NATIVE))
         return sorted(found, key=lambda error: error.line)
 
     def survived(self, number: int, who: str = "") -> bool:
@@ -527,14 +527,14 @@ class Reading:
             self._open.pop(pattern, None)
 
 
-def _leads_to(line: Line, cause: _errors.Error | None, by_error: Mapping[int, Reading]) -> bool:
+def _leads_to(line: Line, cause: _faults.Error | None, by_error: Mapping[int, Reading]) -> bool:
     """Whether a line stands in the traceback that ends in the cause, or right before it."""
     if cause is None or line.file != by_error[id(cause)].name:
         return False
     return 0 < cause.line - line.number <= (OF_TRACEBACK if cause.traced else BEFORE)
 
 
-def _killed_after(entry: Entry, found: Mapping[Clue, list[Line]], cause: _errors.Error | None) -> bool:
+def _killed_after(entry: Entry, found: Mapping[Clue, list[Line]], cause: _faults.Error | None) -> bool:
     """Whether an entry rests on a signal alone that others send, and it came after the error."""
     present = [clue for clue in entry.any if clue in found]
     return cause is not None and all(
@@ -582,7 +582,7 @@ def _without_secrets(advice: Advice | None) -> Advice | None:
     return replace(advice, says=scrub(advice.says), steps=tuple(map(scrub, advice.steps)))
 
 
-def _line_of(error: _errors.Error | None, by_error: Mapping[int, Reading]) -> Line | None:
+def _line_of(error: _faults.Error | None, by_error: Mapping[int, Reading]) -> Line | None:
     if error is None:
         return None
     text = error.text
@@ -610,7 +610,7 @@ def _match(
         return None
     # What a general entry needs before it may lead is no hint that it says more than a specific one.
     hints = [clue for clue in (*entry.hints, *(() if entry.general else entry.only_if)) if clue in found]
-    verdicts = judge(entry.conditions, environment, configuration)
+    verdicts = evaluate(entry.conditions, environment, configuration)
     if any(verdict.holds is False for verdict in verdicts):
         return None
     holding = [verdict for verdict in verdicts if verdict.holds]
@@ -649,7 +649,7 @@ def _applies(
     conditions."""
     if not entry.only_if or any(clue in found for clue in entry.only_if):
         return True
-    verdicts = judge(entry.conditions, environment, configuration)
+    verdicts = evaluate(entry.conditions, environment, configuration)
     return bool(verdicts) and any(verdict.holds for verdict in verdicts)
 
 

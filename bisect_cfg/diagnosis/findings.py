@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis import _version_pairs
 from bisect_cfg.diagnosis._types import Environment
-from bisect_cfg.diagnosis.conditions import judge
+from bisect_cfg.diagnosis.conditions import evaluate
 from bisect_cfg.diagnosis.knowledge import load
 from bisect_cfg.parameters import every
 
@@ -97,7 +97,7 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 def _known(environment: Environment, settings: Settings) -> Iterator[Finding]:
     for entry in load():
-        verdicts = judge(entry.conditions, environment, settings) if entry.doctor else []
+        verdicts = evaluate(entry.conditions, environment, settings) if entry.doctor else []
         if verdicts and all(verdict.holds for verdict in verdicts):
             why = ", ".join(verdict.found for verdict in verdicts)
             cure, source = entry.cures[0], entry.sources[0]
@@ -223,7 +223,7 @@ def _fsdp(environment: Environment, settings: Settings) -> Iterator[Finding]:
     variables = environment.get("variables") or {}
     accelerate = str(variables.get("ACCELERATE_USE_FSDP")).lower() in ("1", "true")
     sharded = bool(settings.get("fsdp")) or accelerate
-    old = all(verdict.holds for verdict in judge({"packages": {"trl": "<0.18.0"}}, environment))
+    old = all(verdict.holds for verdict in evaluate({"packages": {"trl": "<0.18.0"}}, environment))
     if sharded and old and _number(settings.get("beta")):
         yield Finding(
             "problem", "FSDP leaves the reference model on the CPU", f"beta={settings['beta']}, FSDP",
@@ -332,7 +332,7 @@ def _removed(environment: Environment, settings: Settings) -> Iterator[Finding]:
     for name, known in every().items():
         if settings.get(name) is None or not known.instead:
             continue
-        if all(verdict.holds for verdict in judge({"packages": known.removed}, environment)):
+        if all(verdict.holds for verdict in evaluate({"packages": known.removed}, environment)):
             ((package, version),) = known.removed.items()
             yield Finding("problem", f"{name} is gone", f"{package} {version}", known.instead, "measured")
 

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import BinaryIO
 
 from bisect_cfg.diagnosis import _logs
-from bisect_cfg.diagnosis._text import normalise
+from bisect_cfg.diagnosis._plain_text import normalise
 from bisect_cfg.diagnosis._types import Json
 
 __all__ = ["Signature", "from_exception", "from_exit", "from_log", "is_sampling_error", "normalise"]
@@ -190,17 +190,17 @@ def from_log(stream: BinaryIO) -> Signature | None:
     return from_evidence(_logs.read(stream))
 
 
-def _read(log: str | bytes | os.PathLike[str]) -> _logs.Evidence:
+def _read(log: str | bytes | os.PathLike[str]) -> _logs.LogEvidence:
     if isinstance(log, os.PathLike):
         try:
             with open(log, "rb") as stream:
                 return _logs.read(stream)
         except OSError:  # a process that dies early may not have opened its log
-            return _logs.Evidence()
+            return _logs.LogEvidence()
     return _logs.read(io.BytesIO(log.encode("utf-8", "replace") if isinstance(log, str) else log))
 
 
-def from_evidence(evidence: _logs.Evidence) -> Signature | None:
+def from_evidence(evidence: _logs.LogEvidence) -> Signature | None:
     """The signature of the failure that a log's evidence shows."""
     asserted = _assertion(evidence)
     if asserted:
@@ -224,14 +224,14 @@ def from_evidence(evidence: _logs.Evidence) -> Signature | None:
     return None
 
 
-def _assertion(evidence: _logs.Evidence) -> Signature | None:
+def _assertion(evidence: _logs.LogEvidence) -> Signature | None:
     if evidence.assertion is None:
         return None
     kernel, condition, _ = evidence.assertion
     return Signature("cuda-assert", kernel, normalise(condition))
 
 
-def _signal(name: str, evidence: _logs.Evidence) -> Signature:
+def _signal(name: str, evidence: _logs.LogEvidence) -> Signature:
     if name == "SIGKILL":
         if evidence.host_memory is not None:
             return Signature("out-of-memory", "host")

@@ -1,1 +1,1 @@
-"""The phases of a bisection, a module each, in the order of the work: reproduce, start, isolate, locate, recommend."""
+"""The phases of a bisection, a module each, in the order of the work: reproduce, start, isolate, locate, cure."""

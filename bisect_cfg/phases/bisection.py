@@ -25,10 +25,10 @@ from bisect_cfg.phases.loop import Turn, work_off
 from bisect_cfg.reports.events import CauseFound, Concluded, Event, Progress, Resumed, TrialFinished, TrialStarted
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
-from bisect_cfg.study.report import Report
+from bisect_cfg.study.causes import Report
+from bisect_cfg.study.interface import Runner, TrialRequest, TrialResult
 from bisect_cfg.study.search_trials import BisectionSampler, SearchTrials
 from bisect_cfg.study.store import Store, Void
-from bisect_cfg.study.trial import Runner, TrialRequest, TrialResult
 from bisect_cfg.trials.function import FunctionRunner, identity_of
 
 _OTHERS_POLL_SECONDS = 0.2

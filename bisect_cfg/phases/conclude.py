@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from bisect_cfg.configuration import Configuration, configuration_of
-from bisect_cfg.search import Claim as SearchClaim
-from bisect_cfg.search import Conclusion, FoundCause
+from bisect_cfg.search import Conclusion, FoundCause, SubsetClaim
+from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, wilson
 from bisect_cfg.study.encoding import result_of
-from bisect_cfg.study.report import Cause, Claim, Correction, Evidence, Report, wilson
 from bisect_cfg.study.search_trials import ASKED, SearchTrials
 
 
@@ -64,7 +63,7 @@ def _names(mask: int, trials: SearchTrials) -> tuple[str, ...]:
     return tuple(sorted(trials.names(mask)))
 
 
-def _claim(claim: SearchClaim, trials: SearchTrials) -> Claim:
+def _claim(claim: SubsetClaim, trials: SearchTrials) -> Claim:
     subset = None if claim.subset is None else _names(claim.subset, trials)
     return Claim(subset, claim.seen, claim.runs, claim.numbers, claim.note)
 

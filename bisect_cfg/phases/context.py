@@ -10,7 +10,7 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.basis import Basis
-from bisect_cfg.trials.script import ScriptRunner
+from bisect_cfg.trials.runner import ScriptRunner
 
 
 class Spent(Exception):

@@ -19,10 +19,10 @@ from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
 from bisect_cfg.probe.protocol import Raised
-from bisect_cfg.recommend.candidates import weight
+from bisect_cfg.recommend.proposals import weight
 from bisect_cfg.study.basis import identity_of, save_basis
+from bisect_cfg.study.causes import Report
 from bisect_cfg.study.encoding import result_of
-from bisect_cfg.study.report import Report
 from bisect_cfg.study.storage import open_storage, sqlite_storage, study_name
 from bisect_cfg.study.store import StudyMismatch
 from bisect_cfg.trials.plan import Plan

@@ -26,11 +26,11 @@ from bisect_cfg.probe.protocol import (
     Raised,
     from_json,
 )
-from bisect_cfg.study.report import Report
+from bisect_cfg.study.causes import Report
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, load_run
-from bisect_cfg.trials.script import ScriptRunner
 
 FOLDER = "where"
 """The run's folder among the trials; it is no trial, and nothing rests on it."""

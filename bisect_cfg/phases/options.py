@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bisect_cfg.capture.names import Assignment, as_given
-from bisect_cfg.recommend.plan import MARGIN
+from bisect_cfg.recommend.remedy import MARGIN
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO
 from bisect_cfg.study.basis import hash_of
 

@@ -12,8 +12,8 @@ from bisect_cfg.probe.protocol import TrainBegin
 from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, REPRODUCTION_STEPS, horizon_for
 from bisect_cfg.trials.runs import Run, load_run
-from bisect_cfg.trials.script import REPRODUCTION_PATIENCE, REPRODUCTION_STEPS, horizon_for
 from bisect_cfg.trials.training import check_watched
 from bisect_cfg.trials.verdict import FailureTest, same_as, widened
 

@@ -4,19 +4,19 @@ import atexit
 import sys
 
 from . import (
+    dry_run,
     heartbeat,
     imports,
-    inspection,
     instruments,
     lineage,
     objects,
     protocol,
     quiet,
-    ranks,
     record,
     secrets,
     serve,
     watch,
+    world,
 )
 from .held import faulthandler, gc, json, open, os
 
@@ -34,7 +34,7 @@ def start(path):
     lineage.answer()
     if isinstance(orders, protocol.Inspect):
         lineage.hand_down(path)
-        inspection.start(orders)
+        dry_run.start(orders)
         return
     for name, value in orders.restore.items():
         if value is None:
@@ -75,8 +75,8 @@ def start(path):
             os.environ[_NVML] = nvml_of_the_user
         serve.begin(told)
         _hand_down(told)
-        if ranks.several():
-            ranks.note()
+        if world.several():
+            world.note()
         serve.restore_threads(told.threads)
         _attach(record.folder())
 
@@ -122,7 +122,7 @@ def join():
     def engage():
         if watch.engage is not None:
             watch.engage = None
-            ranks.note(words=ranks.words(), given=ranks.given())
+            world.note(words=world.words(), given=world.given())
             heartbeat.install(watch.HEAVY)  # not before: other processes are left as they are
             instruments.begin(orders.request.instruments, record.folder())
             _attach(record.folder())
@@ -134,7 +134,7 @@ def join():
 
     watch.engage = engage
     objects.state.before = before
-    if ranks.several():  # a launcher has started it to train
+    if world.several():  # a launcher has started it to train
         record.claim()
         engage()
 

@@ -39,7 +39,7 @@ class _State:
     value = None  # of BISECT_CFG_PROBE for what is started from here
     root = None  # process id of the run's first process
     folder = None  # of the trial (of the server, before it forks one)
-    place = None  # where this process's own traces go, if it is one of several that train together (see `ranks`)
+    place = None  # where this process's own traces go, if it is one of several that train together (see `world`)
     followed = True  # whether a tool follows the run and ends it
     answered = None  # the mapping
     wrapped = False

@@ -1,6 +1,6 @@
 """What the tool and the probe say to each other: orders one way, events and answers the other. All of it is here.
 
-- **Orders** (`Cold`, `Server`, `Inspect`) lie in the file that ``BISECT_CFG_PROBE`` names, as one JSON object.
+- **Orders** (`Cold`, `Serve`, `Inspect`) lie in the file that ``BISECT_CFG_PROBE`` names, as one JSON object.
 - A waiting server is **asked** (`Trial`, `Resolve`, `Advance`) and **answers** (`Ready`, `Forked`, `Ended`, `Resolved`)
   over a socket, one JSON object a line. End of file: the tool is gone, and the server goes with its children.
 - **Events** are what a run tells of itself, one JSON object a line of ``events.jsonl``. Lines that are none, or of a
@@ -53,11 +53,11 @@ class Orders(Message, key="level"):
     """Of a process that is started."""
 
 
-class Question(Message, key="op"):
+class Request(Message, key="op"):
     """To a waiting server."""
 
 
-class Answer(Message, key="says"):
+class Reply(Message, key="says"):
     """From it."""
 
 
@@ -102,7 +102,7 @@ def _made(cls, value):
 
 
 def read(family, data):
-    """A message of a family (`Orders`, `Question`, `Answer`) of plain data.
+    """A message of a family (`Orders`, `Request`, `Reply`) of plain data.
 
     Raises:
         KeyError, TypeError: it is none.
@@ -194,7 +194,7 @@ class Cold(Orders, tag="cold"):
 
 
 @dataclass(frozen=True)
-class Server(Orders, tag="imports"):
+class Serve(Orders, tag="imports"):
     """Import these modules, then wait at this socket (a file descriptor) for what is asked."""
 
     restore: dict[str, str | None]
@@ -204,7 +204,7 @@ class Server(Orders, tag="imports"):
 
 @dataclass(frozen=True)
 class Inspect(Orders, tag="inspect"):
-    """Tell what is set and where it runs, and end before the training (`inspection`).
+    """Tell what is set and where it runs, and end before the training (`dry_run`).
 
     `collectors` are files that know the environment; `launched` says whether the command is a launcher, so that the
     first process need not be the one that trains.
@@ -260,7 +260,7 @@ class BuildAnswer:
 
 
 @dataclass(frozen=True)
-class Trial(Question, tag="trial"):
+class Trial(Request, tag="trial"):
     """Fork a trial: `Forked` at once, `Ended` when the child has ended."""
 
     id: int
@@ -268,7 +268,7 @@ class Trial(Question, tag="trial"):
 
 
 @dataclass(frozen=True)
-class Resolve(Question, tag="resolve"):
+class Resolve(Request, tag="resolve"):
     """Build configuration objects in a child of the server's own: `Resolved`. Each may take so many seconds."""
 
     id: int
@@ -277,14 +277,14 @@ class Resolve(Question, tag="resolve"):
 
 
 @dataclass(frozen=True)
-class Advance(Question, tag="advance"):
+class Advance(Request, tag="advance"):
     """Run the script up to this point and wait there: `Ready`."""
 
     fork_at: ForkPoint = field(metadata={"of": ForkPoint})
 
 
 @dataclass(frozen=True)
-class Ready(Answer, tag="ready"):
+class Ready(Reply, tag="ready"):
     """The server waits at "imports", or at an object. `unsound`: why forking here would not be sound, None if it is."""
 
     position: str
@@ -292,7 +292,7 @@ class Ready(Answer, tag="ready"):
 
 
 @dataclass(frozen=True)
-class Forked(Answer, tag="forked"):
+class Forked(Reply, tag="forked"):
     """The trial runs in this process."""
 
     id: int
@@ -300,7 +300,7 @@ class Forked(Answer, tag="forked"):
 
 
 @dataclass(frozen=True)
-class Ended(Answer, tag="ended"):
+class Ended(Reply, tag="ended"):
     """The trial's process has ended; a negative code is the signal that killed it."""
 
     id: int
@@ -308,7 +308,7 @@ class Ended(Answer, tag="ended"):
 
 
 @dataclass(frozen=True)
-class Resolved(Answer, tag="resolved"):
+class Resolved(Reply, tag="resolved"):
     """What the objects came to, in the order of the question."""
 
     id: int
@@ -541,7 +541,7 @@ class ScriptEnd(Event, tag="script_end"):
 @dataclass(frozen=True)
 class Over(Event, tag="over"):
     """The training, in a process that the script started, has ended with this code; of several, this one. Written by
-    `lineage` and `ranks`, and by the tool where only it knows."""
+    `lineage` and `world`, and by the tool where only it knows."""
 
     code: int
     pid: int = 0
@@ -555,7 +555,7 @@ class Unwatched(Event, tag="unwatched"):
     pid: int = 0
 
 
-# Of `inspection`.
+# Of `dry_run`.
 
 
 @dataclass(frozen=True)

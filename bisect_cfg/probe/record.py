@@ -17,7 +17,7 @@ _state = {"folder": None, "trial": None, "start": time.time(), "process": None, 
 
 def open_folder(folder, first=True, trial=None):
     """Direct all further lines to `folder`; `first` says whether this is the first process of the run, `trial` names
-    the trial's folder, if it is another (see `ranks`)."""
+    the trial's folder, if it is another (see `world`)."""
     _state["folder"] = folder
     _state["trial"] = trial or folder
     _state["start"] = time.time()

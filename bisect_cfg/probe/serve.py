@@ -8,7 +8,7 @@ script's own. `unsound` says what stands in the way, and then the tool takes a c
 
 import sys
 
-from . import heartbeat, instruments, objects, opened, protocol, quiet, ranks, record, secrets, values, watch
+from . import heartbeat, instruments, objects, opened, protocol, quiet, record, secrets, values, watch, world
 from .held import json, os, select, signal, threading, time, traceback
 from .imports import when_imported
 
@@ -142,7 +142,7 @@ class Server:
         self._check()
         while True:
             for line in self._lines():
-                question = protocol.read(protocol.Question, json.loads(line))
+                question = protocol.read(protocol.Request, json.loads(line))
                 if isinstance(question, protocol.Advance):
                     return question.fork_at
                 if isinstance(question, protocol.Resolve):
@@ -264,7 +264,7 @@ class Server:
             os.dup2(nothing, 2)
             # What a launcher gave this process would make a config open a process group, and hold the port of every
             # trial to come.
-            for name in ranks.LAUNCHED:
+            for name in world.LAUNCHED:
                 os.environ.pop(name, None)
             try:
                 with os.fdopen(child_reads) as questions, os.fdopen(child_writes, "w") as answers:
@@ -353,7 +353,7 @@ def begin(request, first=True):
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    place = request.folder if first and not request.launched else ranks.begin(request.folder)
+    place = request.folder if first and not request.launched else world.begin(request.folder)
     record.open_folder(place, first, request.folder)
     opened.begin(request.opened, first)
     if not request.heartbeat:

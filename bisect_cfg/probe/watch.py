@@ -7,7 +7,7 @@ happens: the process ends where training ends.
 
 import sys
 
-from . import elsewhere, heartbeat, instruments, lineage, objects, opened, protocol, ranks, record, secrets, values
+from . import elsewhere, heartbeat, instruments, lineage, objects, opened, protocol, record, secrets, values, world
 from .held import _getframe, os, threading, traceback
 from .imports import when_imported
 
@@ -71,8 +71,8 @@ def finish(code):
     if not helper and record.folder() is not None and lineage.trainer() is not None:
         if lineage.trainer() != os.getpid():
             lineage.hold(code)  # a second training: the run goes on until that under study is over
-        if ranks.several():
-            ranks.over(code)
+        if world.several():
+            world.over(code)
         if lineage.state.root != os.getpid():
             lineage.over(code)  # else whoever started us would go on with what comes after training
     os._exit(code)

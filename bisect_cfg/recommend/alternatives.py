@@ -48,7 +48,7 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Situation:
     """One situation and its alternatives, as the data file has them."""
 
     id: str
@@ -94,7 +94,7 @@ def alternatives_for(
     return found
 
 
-def _fits(entry: Entry, inside: set[str], bad: Configuration) -> bool:
+def _fits(entry: Situation, inside: set[str], bad: Configuration) -> bool:
     return all(name in inside and agrees(value, bad[name]) for name, value in entry.cause.items()) and all(
         name not in bad or agrees(value, bad[name]) for name, value in entry.where.items()
     )
@@ -114,7 +114,7 @@ def _is_known(name: str, known: Collection[str]) -> bool:
 
 
 @functools.cache
-def load(path: Path = FILE) -> tuple[Entry, ...]:
+def load(path: Path = FILE) -> tuple[Situation, ...]:
     """All entries of the data file, checked.
 
     Raises:
@@ -127,7 +127,7 @@ def load(path: Path = FILE) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def check(data: Mapping[str, Value], place: str) -> Entry:
+def check(data: Mapping[str, Value], place: str) -> Situation:
     """An entry from what the YAML file says.
 
     Raises:
@@ -150,7 +150,7 @@ def check(data: Mapping[str, Value], place: str) -> Entry:
             raise DataError(f"{here}: 'why' must be text and 'sources' a list")
         addresses = ", ".join(facts.source(text, here) for text in one["sources"])
         proposals.append(Alternative(settings, one["why"].strip(), addresses))
-    return Entry(data["id"], cause, where, tuple(proposals))
+    return Situation(data["id"], cause, where, tuple(proposals))
 
 
 def _fields(data: Mapping[str, Value], needed: set[str], possible: set[str], place: str) -> None:

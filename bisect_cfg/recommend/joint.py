@@ -1,6 +1,6 @@
 """Two numeric settings of one cause, mapped together: the frontier as a plan made from recorded runs.
 
-`frontier` knows pairs of values, `plan` knows runs. A run says something about a pair if it had the user's
+`frontier` knows pairs of values, `remedy` knows runs. A run says something about a pair if it had the user's
 configuration (with the other causes reset) in everything but the two settings: runs of the frontier itself, and also
 those that bracketed one of the two while the other stayed as the user has it. Only what a run shows within one trial's
 horizon counts, so that all points mean the same.
@@ -13,10 +13,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bisect_cfg.configuration import Configuration, Value
-from bisect_cfg.recommend.candidates import Mover, rest_of, weight
+from bisect_cfg.recommend.attempts import Attempt, Part, Ran
 from bisect_cfg.recommend.frontier import Frontier, Point, frontier_of, next_pair
-from bisect_cfg.recommend.plan import Terms
-from bisect_cfg.recommend.runs import Part, Question, Ran
+from bisect_cfg.recommend.proposals import Mover, rest_of, weight
+from bisect_cfg.recommend.remedy import Terms
 from bisect_cfg.recommend.search_range import SearchRange, is_number
 
 
@@ -66,7 +66,7 @@ def known_points(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> list[Point]:
     return found
 
 
-def next_question(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Question | None:
+def next_question(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Attempt | None:
     """The run that tells most about the frontier; None if every pair of values is decided."""
     values = next_pair(pair.ranges, known_points(terms, pair, runs))
     if values is None:
@@ -74,7 +74,7 @@ def next_question(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Question | N
     configuration = {**terms.bad, **pair.changes, **values}
     first, second = (each.name for each in pair.ranges)
     steps = terms.steps_for(configuration, terms.horizon)
-    return Question(configuration, 0, steps, Part.FRONTIER, f"how far can {first} and {second} go together?")
+    return Attempt(configuration, 0, steps, Part.FRONTIER, f"how far can {first} and {second} go together?")
 
 
 def mapped(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Frontier:

@@ -14,9 +14,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bisect_cfg.configuration import equal
-from bisect_cfg.recommend.candidates import loss
-from bisect_cfg.recommend.plan import Candidate, Remedy, Status, Terms, follow
-from bisect_cfg.recommend.runs import Part, Question, Ran
+from bisect_cfg.recommend.attempts import Attempt, Part, Ran
+from bisect_cfg.recommend.proposals import loss
+from bisect_cfg.recommend.remedy import Proposal, Remedy, Status, Terms, follow
 
 MOST_REMEDIES = 4
 """So many verified remedies are enough to choose from, unless more are asked for: each is a few long runs. Fewer were
@@ -42,12 +42,12 @@ class Budget:
 
 def look(
     terms: Terms,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Proposal],
     runs: Sequence[Ran],
     budget: Budget,
     keep: Collection[str] = (),
-    running: Sequence[Question] = (),
-) -> tuple[list[Remedy], list[Question], list[Question]]:
+    running: Sequence[Attempt] = (),
+) -> tuple[list[Remedy], list[Attempt], list[Attempt]]:
     """Every remedy as far as it is known, and what to run next.
 
     Args:
@@ -74,7 +74,7 @@ def look(
     pace = _pace(runs, budget)
     planned = sum(ran.seconds for ran in runs) + pace * sum(question.steps for question in running)
     asked = {question.key for question in running}
-    wanted: list[Question] = []
+    wanted: list[Attempt] = []
     for remedy, missing in unsettled:
         left = [question for question in missing if question.key not in asked]
         cost = pace * _steps_left(terms, remedy, left)
@@ -113,7 +113,7 @@ def _pace(runs: Sequence[Ran], budget: Budget) -> float:
     return sum(ran.seconds for ran in told) / sum(ran.steps for ran in told) if told else budget.pace
 
 
-def _steps_left(terms: Terms, remedy: Remedy, missing: Sequence[Question]) -> int:
+def _steps_left(terms: Terms, remedy: Remedy, missing: Sequence[Attempt]) -> int:
     """About how many optimizer steps it takes to settle a remedy: its next runs, the bisection of each open range, and
     the verification."""
     steps = sum(question.steps for question in missing)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bisect_cfg.configuration import Value
 from bisect_cfg.recommend.frontier import Frontier
-from bisect_cfg.recommend.plan import Remedy, Status
+from bisect_cfg.recommend.remedy import Remedy, Status
 from bisect_cfg.recommend.schedule import Prefix
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.recommend.runs import Part, Question, Ran, key_of
+from bisect_cfg.recommend.attempts import Attempt, Part, Ran, key_of
 from bisect_cfg.study.store import Store
 
 ASKED = "recommend"
@@ -43,7 +43,7 @@ class SafeTrials:
         """How many runs this part of the phase has asked for."""
         return sum(trial.user_attrs[ASKED]["part"] == part for trial in self.all())
 
-    def start(self, question: Question, mode: str) -> int:
+    def start(self, question: Attempt, mode: str) -> int:
         """Write a run before it starts.
 
         Args:
@@ -73,7 +73,7 @@ class SafeTrials:
         """
         self.store.finish(number, _plain({**values, "outcome": outcome.value}), outcome)
 
-    def abandoned(self) -> list[tuple[int, Question]]:
+    def abandoned(self) -> list[tuple[int, Attempt]]:
         """Runs that a process which lives no longer left unfinished."""
         return [(trial.number, _question(trial)) for trial in self.store.abandoned(ASKED)]
 
@@ -117,9 +117,9 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(values, default=repr))
 
 
-def _question(trial: FrozenTrial) -> Question:
+def _question(trial: FrozenTrial) -> Attempt:
     asked = trial.user_attrs[ASKED]
-    return Question(
+    return Attempt(
         asked["configuration"], asked["seed"], asked["steps"], Part(asked["part"]), trial.user_attrs["reason"]
     )
 

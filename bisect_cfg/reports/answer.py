@@ -29,7 +29,7 @@ from bisect_cfg.reports.recommendation import (
     wanted_changes,
 )
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
-from bisect_cfg.study.report import Cause, Report, wilson
+from bisect_cfg.study.causes import Cause, Report, wilson
 from bisect_cfg.trials.ranks import DIFFERS
 from bisect_cfg.trials.runs import Run
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.study.report import Cause, Report
-from bisect_cfg.study.trial import TrialRequest, TrialResult
+from bisect_cfg.study.causes import Cause, Report
+from bisect_cfg.study.interface import TrialRequest, TrialResult
 
 
 @dataclass(frozen=True)

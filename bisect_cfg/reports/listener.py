@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Outcome, Purpose
-from bisect_cfg.recommend.case import Judgement
-from bisect_cfg.recommend.runs import Question
+from bisect_cfg.recommend.attempts import Attempt
+from bisect_cfg.recommend.isolated import Judgement
 from bisect_cfg.reports.events import Event, Progress
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
@@ -41,8 +41,8 @@ class Listener:
     def event(self, event: Event) -> None:
         """An event of the bisection proper."""
 
-    def safe_run_started(self, number: int, question: Question) -> None:
+    def safe_run_started(self, number: int, question: Attempt) -> None:
         """A run that looks for safe values begins."""
 
-    def safe_run_finished(self, number: int, question: Question, judgement: Judgement, seconds: float) -> None:
+    def safe_run_finished(self, number: int, question: Attempt, judgement: Judgement, seconds: float) -> None:
         """... and has ended."""

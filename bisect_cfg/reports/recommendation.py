@@ -14,13 +14,13 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import Assigned, Opened
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.edits import Change, Edit, Edits, find_edits
-from bisect_cfg.recommend.plan import Candidate, Remedy, SafeRange, Status
 from bisect_cfg.recommend.published import published_for
+from bisect_cfg.recommend.remedy import Proposal, Remedy, SafeRange, Status
 from bisect_cfg.recommend.safe import Safe
-from bisect_cfg.reports.frontiers import as_data
 from bisect_cfg.reports.safe_config import TITLE, safe_yaml
 from bisect_cfg.reports.text import show
-from bisect_cfg.study.report import Cause, Claim
+from bisect_cfg.reports.tradeoff import as_data
+from bisect_cfg.study.causes import Cause, Claim
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.answer import Answer
@@ -98,7 +98,7 @@ def _unverified(answer: Answer) -> Remedy | None:
         most = max(tested, key=lambda correction: correction.passes.runs)
         safe = configuration_of(most.passes.subset, settings.good, settings.bad)
     changes = {name: value for name, value in safe.items() if not equal(value, settings.bad[name])}
-    return Remedy(Candidate(changes, resets=tuple(changes)), changes, Status.OPEN, steps=answer.horizon, tried=True)
+    return Remedy(Proposal(changes, resets=tuple(changes)), changes, Status.OPEN, steps=answer.horizon, tried=True)
 
 
 def _as_data(answer: Answer, remedy: Remedy) -> JsonObject:

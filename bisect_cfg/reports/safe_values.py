@@ -15,14 +15,14 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Value, equal
 from bisect_cfg.diagnosis.signature import SILENT_KINDS
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.recommend.case import Judgement
-from bisect_cfg.recommend.plan import Status, failure_bound
-from bisect_cfg.recommend.runs import Question
+from bisect_cfg.recommend.attempts import Attempt
+from bisect_cfg.recommend.isolated import Judgement
+from bisect_cfg.recommend.remedy import Status, failure_bound
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
-from bisect_cfg.reports.frontiers import in_lines, span
 from bisect_cfg.reports.recommendation import UNTRIED, in_words
+from bisect_cfg.reports.tradeoff import in_lines, span
 
 OTHERS_SHOWN = 4
 """So many other remedies are printed; result.json has them all."""
@@ -44,7 +44,7 @@ OUTCOME_WIDTH = len("unresolved")
 """Columns of the outcome in the lines of the runs: its longest word."""
 
 
-def described(question: Question, settings: Settings) -> str:
+def described(question: Attempt, settings: Settings) -> str:
     """What a run tries, in a few words."""
     known = {**settings.capture.args.resolved, **settings.bad}
     changes = {
@@ -54,7 +54,7 @@ def described(question: Question, settings: Settings) -> str:
     return f"{in_words(changes) or 'your configuration'}{seed}"
 
 
-def run_line(number: int, asked: str, question: Question, judgement: Judgement, seconds: float) -> Text:
+def run_line(number: int, asked: str, question: Attempt, judgement: Judgement, seconds: float) -> Text:
     """One run in one line."""
     word, style = ("healthy", "green") if judgement.healthy else ("unhealthy", "red")
     steps = text.count(question.steps, "step")

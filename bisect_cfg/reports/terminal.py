@@ -14,8 +14,8 @@ from rich.text import Text
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.recommend.case import Judgement
-from bisect_cfg.recommend.runs import Question
+from bisect_cfg.recommend.attempts import Attempt
+from bisect_cfg.recommend.isolated import Judgement
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.answer import Answer
@@ -23,8 +23,8 @@ from bisect_cfg.reports.console import Cleaned
 from bisect_cfg.reports.events import CauseFound, Event, Progress, TrialFinished, TrialStarted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
-from bisect_cfg.study.report import Cause
-from bisect_cfg.study.trial import TrialRequest
+from bisect_cfg.study.causes import Cause
+from bisect_cfg.study.interface import TrialRequest
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.start_points import STARTS
 
@@ -141,13 +141,13 @@ class View(Listener):
                 return
         self._progress = self._ask_progress()
 
-    def safe_run_started(self, number: int, question: Question) -> None:
+    def safe_run_started(self, number: int, question: Attempt) -> None:
         if not self._safe_runs:
             self._line("Looking for safe values ...")
         self._safe_runs += 1
         self._running[number] = (described(question, self._settings), 0, question.steps)
 
-    def safe_run_finished(self, number: int, question: Question, judgement: Judgement, seconds: float) -> None:
+    def safe_run_finished(self, number: int, question: Attempt, judgement: Judgement, seconds: float) -> None:
         self._running.pop(number, None)
         self._line(run_line(number, described(question, self._settings), question, judgement, seconds))
 

@@ -11,7 +11,7 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
 
 if TYPE_CHECKING:
-    from bisect_cfg.recommend.case import Judgement
+    from bisect_cfg.recommend.isolated import Judgement
     from bisect_cfg.trials.verdict import Observation
 
 TAGS = ("$dtype", "$secret", "$set", "$opaque")

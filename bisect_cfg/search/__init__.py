@@ -2,7 +2,6 @@
 
 from bisect_cfg.search.problem import (
     Ask,
-    Claim,
     Conclusion,
     Done,
     FoundCause,
@@ -10,13 +9,14 @@ from bisect_cfg.search.problem import (
     Question,
     Record,
     State,
+    SubsetClaim,
     Wait,
 )
 from bisect_cfg.search.search import look, next_question
 
 __all__ = [
     "Ask",
-    "Claim",
+    "SubsetClaim",
     "Conclusion",
     "Done",
     "FoundCause",

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.search.problem import Claim, Record
+from bisect_cfg.search.problem import Record, SubsetClaim
 
 
 @dataclass
@@ -60,14 +60,14 @@ class Counts:
         """The count of one subset, zeros if it never ran."""
         return self.by_subset.get(mask, Count())
 
-    def claim(self, mask: int | None, expected: Outcome, note: str = "") -> Claim:
+    def claim(self, mask: int | None, expected: Outcome, note: str = "") -> SubsetClaim:
         """What was seen of the claim that `mask` has the expected outcome."""
         if mask is None:
-            return Claim(None, expected, note=note)
+            return SubsetClaim(None, expected, note=note)
         numbers = tuple(r.number for r in self.records if r.subset == mask and r.outcome in _DECIDED)
         count = self.of(mask)
         seen = count.fails if expected is Outcome.FAIL else count.passes
-        return Claim(mask, expected, seen, count.runs, numbers, note)
+        return SubsetClaim(mask, expected, seen, count.runs, numbers, note)
 
 
 _DECIDED = (Outcome.PASS, Outcome.FAIL)

@@ -80,7 +80,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Claim:
+class SubsetClaim:
     """A statement that a subset fails or passes, and how often it was seen to.
 
     Attributes:
@@ -116,8 +116,8 @@ class FoundCause:
 
     parameters: int
     companions: int
-    fails: Claim
-    without: dict[int, Claim] = field(default_factory=dict)
+    fails: SubsetClaim
+    without: dict[int, SubsetClaim] = field(default_factory=dict)
     inseparable: int = 0
 
 
@@ -138,7 +138,7 @@ class Conclusion:
 
     status: str
     causes: tuple[FoundCause, ...] = ()
-    corrections: tuple[tuple[int, Claim], ...] = ()
+    corrections: tuple[tuple[int, SubsetClaim], ...] = ()
     complete: bool = False
     safe: int | None = None
     masking: tuple[tuple[int, int], ...] = ()

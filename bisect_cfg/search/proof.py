@@ -13,7 +13,7 @@ from math import log
 
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search.case import Case
-from bisect_cfg.search.problem import Ask, Claim, FoundCause, bits, mask_of
+from bisect_cfg.search.problem import Ask, FoundCause, SubsetClaim, bits, mask_of
 
 CANNOT = "no configuration without it can be valid"
 
@@ -76,7 +76,7 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
         return Proof(unseen=True)
     shown, seen = problem.show(cause), counts.of(witness)
     missing: list[Ask] = []
-    claims: dict[int, Claim] = {}
+    claims: dict[int, SubsetClaim] = {}
     refuted = seen.passes > 0 and not seen.fails and not counts.contradictory
     if seen.fails < max(times, 1):
         reason = f"Does {shown} alone fail?" if not companions else f"Does {shown} fail?"
@@ -119,7 +119,7 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
         return Proof(tuple(missing), refuted)
     for index in bits((cause | grouped) & ~mask_of([*claims])):
         seen_only = validity.only_seen(witness & ~(1 << index), 1 << index, known)
-        claims[index] = Claim(None, Outcome.PASS, note=UNSEEN if seen_only else CANNOT)
+        claims[index] = SubsetClaim(None, Outcome.PASS, note=UNSEEN if seen_only else CANNOT)
     fails = counts.claim(witness, Outcome.FAIL)
     claims = dict(sorted(claims.items()))
     return Proof(found=FoundCause(cause | grouped, companions & ~grouped, fails, claims, inseparable))

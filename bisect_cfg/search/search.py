@@ -26,7 +26,6 @@ from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
 from bisect_cfg.search.posterior import Answers, Doubt, prior_of_rates
 from bisect_cfg.search.problem import (
     Ask,
-    Claim,
     Conclusion,
     Done,
     FoundCause,
@@ -34,6 +33,7 @@ from bisect_cfg.search.problem import (
     Question,
     Record,
     State,
+    SubsetClaim,
     Wait,
     bits,
 )
@@ -476,7 +476,7 @@ class Search:
         return State(Done(conclusion), tuple(self.causes), so_far=conclusion)
 
     def _conclusion(self, complete: bool) -> Conclusion:
-        corrections: list[tuple[int, Claim]] = []
+        corrections: list[tuple[int, SubsetClaim]] = []
         for correction in self._by_loss(self._known):
             for mask in self._variants(correction):
                 if self.counts.of(mask).passes:

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from bisect_cfg.configuration import UNSET, Factor, Outcome
 from bisect_cfg.probe.secrets import mask, scrub
-from bisect_cfg.study.trial import TrialResult
+from bisect_cfg.study.interface import TrialResult
 
 LOG_RATIO = 10.0
 """Numeric levels this far apart differ in magnitude (1e-6 and 1e-4): their distribution is logarithmic."""

@@ -18,8 +18,8 @@ from bisect_cfg.configuration import Outcome, Purpose, Subset, configuration_of
 from bisect_cfg.search import Ask, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.study.encoding import result_attributes, result_of
+from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.study.store import Store, Void
-from bisect_cfg.study.trial import TrialResult
 
 ASKED = "subset"
 """The attribute that a trial of the search is known by: the factors that were bad in it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from bisect_cfg.diagnosis._text import plain
+from bisect_cfg.diagnosis._plain_text import plain
 from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.diagnosis.stacks import stack_frames
 from bisect_cfg.jsonfile import private

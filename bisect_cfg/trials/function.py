@@ -36,7 +36,7 @@ from bisect_cfg.configuration import Configuration, Outcome, Value
 from bisect_cfg.diagnosis.signature import from_exception
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
-from bisect_cfg.study.trial import TrialRequest, TrialResult
+from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials import reaper
 
 _HEADER = struct.Struct("!Q")

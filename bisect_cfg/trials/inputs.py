@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bisect_cfg.capture.script import Script, interpreter
-from bisect_cfg.diagnosis.environment import PATIENCE, packages_of
+from bisect_cfg.diagnosis.fingerprint import PATIENCE, packages_of
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.probe.protocol import InputPlaces, Opened
 from bisect_cfg.study.basis import Basis, changed_versions, files_of, hash_of, save_basis

@@ -1,7 +1,7 @@
 """Run a user's command up to its training, never into it, and hear what it sets and where it runs.
 
 For `bisect-cfg doctor`. The command may be a launcher: then every process that it starts tells of itself. The other
-side is `bisect_cfg.probe.inspection`.
+side is `bisect_cfg.probe.dry_run`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.diagnosis import _machine, _packages
-from bisect_cfg.diagnosis.environment import with_loaded_cublas
+from bisect_cfg.diagnosis.fingerprint import with_loaded_cublas
 from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.protocol import (
     ORDERS_FILE,
@@ -44,7 +44,7 @@ LOG_LINES = 8
 
 
 @dataclass(frozen=True)
-class Rank:
+class InspectedRank:
     """What one process told.
 
     Attributes:
@@ -68,7 +68,7 @@ class Rank:
 class Inspection:
     """What a command showed: its processes by rank, its last lines, and how it ended."""
 
-    ranks: tuple[Rank, ...]
+    ranks: tuple[InspectedRank, ...]
     log: tuple[str, ...]
     exit_code: int | None
     seconds: float
@@ -148,7 +148,7 @@ def _traces(folder: Path) -> Traces:
     return traces
 
 
-def _rank(folder: Path) -> Rank | None:
+def _rank(folder: Path) -> InspectedRank | None:
     traces = _traces(folder)
     arrived, stopped = traces.event(Arrived), traces.event(Stopped)
     if arrived is None:
@@ -161,7 +161,7 @@ def _rank(folder: Path) -> Rank | None:
     if stopped is not None and stopped.args is not None:
         rows = [row for row in rows if getattr(row, "kind", "") != "args" or row.index == stopped.args]
     invalid, exception = traces.event(ConfigInvalid), traces.event(Raised)
-    return Rank(
+    return InspectedRank(
         environment,
         read_capture(rows),
         stopped.trained_dtype if stopped else None,

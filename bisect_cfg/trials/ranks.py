@@ -1,6 +1,6 @@
 """A run of several processes that train together: following them all to their end, and whose failure it was.
 
-The first of them writes into the trial's folder, each other one into ``ranks/N`` of it (see the probe's `ranks`). A run
+The first of them writes into the trial's folder, each other one into ``ranks/N`` of it (see the probe's `world`). A run
 is over when all of them are, or soon after one has failed. Those that are over wait where they are, so that nobody dies
 of their absence; where one was ended by a signal the others do, of a lost connection, and that is the other's failure.
 """
@@ -29,8 +29,8 @@ from bisect_cfg.probe.protocol import (
     TrainEnd,
     event_row,
 )
-from bisect_cfg.probe.ranks import FOLDER, LAUNCHED
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
+from bisect_cfg.probe.world import FOLDER, LAUNCHED
 from bisect_cfg.trials.files import Traces
 
 WORD_SECONDS = 1.0

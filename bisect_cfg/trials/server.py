@@ -113,7 +113,7 @@ class TrialServer:
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        orders: protocol.Server,
+        orders: protocol.Serve,
         orders_path: Path,
         log: str,
         reaper: Reaper,
@@ -216,7 +216,7 @@ class TrialServer:
                 if len(buffer) > MOST_BYTES:
                     raise ValueError("no answer")
                 for line in lines:
-                    self._take(protocol.read(protocol.Answer, json.loads(line)))
+                    self._take(protocol.read(protocol.Reply, json.loads(line)))
         except (ValueError, TypeError, KeyError):  # the user's code has this socket open, too, before it is forked
             self._why_gone = "the script writes into descriptors that it did not open"
         with self._lock:

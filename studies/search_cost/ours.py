@@ -10,7 +10,7 @@ from bisect_cfg import Bisection
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, next_question
-from bisect_cfg.study.trial import TrialResult
+from bisect_cfg.study.interface import TrialResult
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ from pathlib import Path
 from bisect_cfg.capture.script import Script, find_script
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.phases.options import Options
-from bisect_cfg.phases.script import bisect_script
+from bisect_cfg.phases.pipeline import bisect_script
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.events import TrialFinished
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.script import ScriptRunner
 from bisect_cfg.trials.start_points import STARTS
 
 HERE = Path(__file__).parent

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bisect_cfg.diagnosis.environment import fingerprint
 from bisect_cfg.diagnosis.findings import check
+from bisect_cfg.diagnosis.fingerprint import fingerprint
 
 SOUND = {
     "args.learning_rate": 1e-6,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bisect_cfg.diagnosis._anchors import literals
-from bisect_cfg.diagnosis.conditions import judge
+from bisect_cfg.diagnosis.conditions import evaluate
 from bisect_cfg.diagnosis.explain import explain_text
 from bisect_cfg.diagnosis.knowledge import Entry, KnowledgeError, check, load
 from bisect_cfg.diagnosis.signature import Signature
@@ -100,13 +100,13 @@ H20 = {
 
 def test_conditions_hold_fail_or_stay_open() -> None:
     conditions = {"gpu": "H20", "cublas": "<12.3.4.1", "packages": {"trl": "<0.18", "openrlhf": "<0.6"}}
-    assert [verdict.holds for verdict in judge(conditions, H20)] == [True, None, True, True]
+    assert [verdict.holds for verdict in evaluate(conditions, H20)] == [True, None, True, True]
     cured = {**H20, "cublas": {"version": "12.4.5.8"}}
-    assert [verdict.holds for verdict in judge({"cublas": "<12.3.4.1"}, cured)] == [False]
+    assert [verdict.holds for verdict in evaluate({"cublas": "<12.3.4.1"}, cured)] == [False]
     parameters = {"parameters": {"beta": "!=0", "use_vllm": False, "model.dtype": "float16"}}
-    held = judge(parameters, {}, {"args.beta": 0.04, "use_vllm": True})
+    held = evaluate(parameters, {}, {"args.beta": 0.04, "use_vllm": True})
     assert [verdict.holds for verdict in held] == [True, False, None]
-    assert judge(parameters, {}, {"model.dtype": "float16"})[-1].holds
+    assert evaluate(parameters, {}, {"model.dtype": "float16"})[-1].holds
 
 
 def test_the_environment_rules_out_and_supports() -> None:

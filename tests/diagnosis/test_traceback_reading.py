@@ -62,7 +62,7 @@ TRACEBACK = st.builds(
 )
 
 
-def read(text: str) -> _logs.Evidence:
+def read(text: str) -> _logs.LogEvidence:
     return _logs.read(io.BytesIO(text.encode()))
 
 

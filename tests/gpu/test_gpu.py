@@ -73,7 +73,7 @@ def test_a_trial_sees_only_its_device(tmp_path):
 
 
 def test_doctor_computes_on_the_card() -> None:
-    from bisect_cfg.diagnosis.environment import fingerprint, loaded_cublas
+    from bisect_cfg.diagnosis.fingerprint import fingerprint, loaded_cublas
     from bisect_cfg.diagnosis.gpu import probe
 
     results = probe()

@@ -26,8 +26,8 @@ from bisect_cfg.parameters import canonical, every, parameter, spelled, successo
 from bisect_cfg.parameters.odds import risk_of
 from bisect_cfg.probe import quiet
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
-from bisect_cfg.recommend.candidates import weight
 from bisect_cfg.recommend.facts import source
+from bisect_cfg.recommend.proposals import weight
 from bisect_cfg.recommend.search_range import search_range_of
 
 GROUPS = yaml.safe_load(parameters.FILE.read_text())["groups"]

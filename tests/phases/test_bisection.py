@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from bisect_cfg import Bisection, Outcome
-from bisect_cfg.study.trial import TrialResult
+from bisect_cfg.study.interface import TrialResult
 
 GOOD = {"bf16": False, "lr": 1e-6, "batch": 1, "optim": "adamw_torch", "kwargs": {"a": 1}, "seed": 1}
 BAD = {"bf16": True, "lr": 1e-3, "batch": 8, "optim": "adafactor", "kwargs": {"a": 2}, "seed": 1, "extra": 3}

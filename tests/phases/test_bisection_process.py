@@ -19,7 +19,7 @@ import pytest
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.configuration import Purpose
 from bisect_cfg.diagnosis.signature import from_log
-from bisect_cfg.study.trial import TrialRequest, TrialResult
+from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.function import FunctionRunner, result_of_exception
 
 NAMES = [f"x{i}" for i in range(10)]

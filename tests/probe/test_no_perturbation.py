@@ -15,7 +15,7 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.trials.patience import Patience, Pulse
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.script import ScriptRunner
+from bisect_cfg.trials.runner import ScriptRunner
 
 SCRIPT = f"""
     import sys, toy, torch

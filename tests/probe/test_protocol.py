@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from bisect_cfg.probe import lineage, protocol
 from bisect_cfg.probe.protocol import (
-    Answer,
     Event,
     Message,
     Orders,
-    Question,
+    Reply,
+    Request,
     event_row,
     read,
     read_event,
@@ -77,7 +77,7 @@ def test_every_event_is_read_back_as_it_was_written(cls: type[Event], data: st.D
     assert found == event and type(found) is cls and found.time == 1.25
 
 
-@pytest.mark.parametrize("family", [Orders, Question, Answer])
+@pytest.mark.parametrize("family", [Orders, Request, Reply])
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
 def test_orders_questions_and_answers_come_across(family: type[Message], data: st.DataObject) -> None:

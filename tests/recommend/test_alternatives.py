@@ -41,7 +41,7 @@ def settings_of(found: list[alternatives.Alternative]) -> list[dict]:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
-def test_an_entry_speaks_of_settings_and_values_that_exist(entry: alternatives.Entry) -> None:
+def test_an_entry_speaks_of_settings_and_values_that_exist(entry: alternatives.Situation) -> None:
     for settings in (entry.cause, entry.where, *(one.settings for one in entry.alternatives)):
         for name, value in settings.items():
             namespace, _, rest = name.partition(".")
@@ -51,7 +51,7 @@ def test_an_entry_speaks_of_settings_and_values_that_exist(entry: alternatives.E
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
-def test_an_entry_changes_what_it_is_about_and_says_why(entry: alternatives.Entry) -> None:
+def test_an_entry_changes_what_it_is_about_and_says_why(entry: alternatives.Situation) -> None:
     for one in entry.alternatives:
         assert not all(name in entry.cause and entry.cause[name] == value for name, value in one.settings.items()), (
             "proposes what failed"
@@ -61,7 +61,7 @@ def test_an_entry_changes_what_it_is_about_and_says_why(entry: alternatives.Entr
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
-def test_every_entry_can_be_reached(entry: alternatives.Entry) -> None:
+def test_every_entry_can_be_reached(entry: alternatives.Situation) -> None:
     cause = {name: (None, example(value)) for name, value in entry.cause.items()}
     found = alternatives_for(cause, {name: example(value) for name, value in entry.where.items()})
     for one in entry.alternatives:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from bisect_cfg.recommend.attempts import Part, Ran, key_of
 from bisect_cfg.recommend.joint import Pair, known_points, mapped, next_question, pairs
-from bisect_cfg.recommend.plan import Terms
-from bisect_cfg.recommend.runs import Part, Ran, key_of
+from bisect_cfg.recommend.remedy import Terms
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 
 GOOD = {"learning_rate": 1e-6, "temperature": 1.0, "optim": "adamw_torch_fused", "beta": 0.0}

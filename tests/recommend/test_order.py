@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.recommend.candidates import loss, ranked
+from bisect_cfg.recommend.attempts import Attempt, Ran
 from bisect_cfg.recommend.order import MOST_REMEDIES, Budget, look
-from bisect_cfg.recommend.plan import Candidate, Terms
-from bisect_cfg.recommend.runs import Question, Ran
+from bisect_cfg.recommend.proposals import loss, ranked
+from bisect_cfg.recommend.remedy import Proposal, Terms
 from bisect_cfg.recommend.search_range import search_range_of
 
 BAD = {"learning_rate": 1e-2, "model.dtype": "fp16", "optim": "plain", "epsilon": 0.0}
 LR = search_range_of("learning_rate", 1e-6, 1e-2)
 CANDIDATES = [
-    Candidate({"optim": "fused"}, (), "why", "s", ("optim",), 0),
-    Candidate({"epsilon": 1e-6}, (), "why", "s", (), 1),
-    Candidate({"model.dtype": "fp32"}, (), "", "", ("model.dtype",)),
-    Candidate({"learning_rate": 1e-6}, (LR,), "", "", ("learning_rate",)),
+    Proposal({"optim": "fused"}, (), "why", "s", ("optim",), 0),
+    Proposal({"epsilon": 1e-6}, (), "why", "s", (), 1),
+    Proposal({"model.dtype": "fp32"}, (), "", "", ("model.dtype",)),
+    Proposal({"learning_rate": 1e-6}, (LR,), "", "", ("learning_rate",)),
 ]
 SECOND = 0.1
 
@@ -35,9 +35,9 @@ class World:
 
     def __init__(self, healthy=lambda configuration: True) -> None:
         self.healthy, self.runs = healthy, []
-        self.asked: list[Question] = []
+        self.asked: list[Attempt] = []
 
-    def train(self, question: Question) -> None:
+    def train(self, question: Attempt) -> None:
         self.asked.append(question)
         fine = self.healthy(question.configuration)
         steps = question.steps if fine else 3
@@ -99,7 +99,7 @@ def test_asked_for_they_are_verified_whatever_it_costs():
 
 
 def test_no_budget_verifies_more_than_anyone_reads():
-    candidates = [Candidate({"epsilon": 1e-6 * 2**k}, (), "why", "s", (), k) for k in range(9)]
+    candidates = [Proposal({"epsilon": 1e-6 * 2**k}, (), "why", "s", (), k) for k in range(9)]
     remedies = World().finish(Budget(1e9, SECOND), candidates)
     assert [remedy.status for remedy in remedies].count("verified") == MOST_REMEDIES
 
@@ -114,12 +114,12 @@ def test_a_remedy_that_is_not_healthy_costs_one_run_and_the_next_takes_its_place
 def test_a_remedy_that_steps_back_behind_another_has_to_wait():
     # lr trains in short runs up to 1e-3; longer ones need 1e-6. Stepped back, it gives up more than the other one.
     candidates = [
-        Candidate({"learning_rate": 1e-6}, (LR,), "", "", ("learning_rate",)),
-        Candidate({"model.dtype": "fp32"}, (), "", "", ("model.dtype",)),
+        Proposal({"learning_rate": 1e-6}, (LR,), "", "", ("learning_rate",)),
+        Proposal({"model.dtype": "fp32"}, (), "", "", ("model.dtype",)),
     ]
 
     class Late(World):
-        def train(self, question: Question) -> None:
+        def train(self, question: Attempt) -> None:
             self.healthy = lambda c: (
                 c["model.dtype"] == "fp32" or c["learning_rate"] <= (1e-3 if question.steps < 40 else 1.1e-6)
             )

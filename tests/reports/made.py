@@ -13,7 +13,7 @@ from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Event
 from bisect_cfg.reports.answer import Answer
-from bisect_cfg.study.report import Cause, Claim, Correction, Evidence, Report
+from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation

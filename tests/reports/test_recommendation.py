@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.recommend.plan import Candidate, Remedy, SafeRange, Status
+from bisect_cfg.recommend.remedy import Proposal, Remedy, SafeRange, Status
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.reports.recommendation import first_of_all, recommendation, title_of
@@ -16,9 +16,9 @@ from tests.reports import made
 ISSUE = {"environment": True, "cures": ["Install nvidia-cublas-cu12 12.4.5.8 or later."]}
 RATE = SafeRange("learning_rate", 1e-6, 1e-3, 1e-4, 2e-4, 0.97, True, (7, 8), "entropy fell")
 RESET = Remedy(
-    Candidate({"bf16": False}, resets=("bf16",)), {"bf16": False}, Status.VERIFIED, (), (5, 6), 30, tried=True
+    Proposal({"bf16": False}, resets=("bf16",)), {"bf16": False}, Status.VERIFIED, (), (5, 6), 30, tried=True
 )
-FP16 = Candidate({"bf16": False, "beta": 0.1}, (), "as fast", "measured", merit=0)
+FP16 = Proposal({"bf16": False, "beta": 0.1}, (), "as fast", "measured", merit=0)
 OTHER = Remedy(FP16, FP16.changes, Status.OPEN)
 
 

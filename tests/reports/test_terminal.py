@@ -14,7 +14,7 @@ from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.events import CauseFound, TrialFinished
 from bisect_cfg.reports.terminal import View, print_answer
-from bisect_cfg.study.trial import TrialRequest, TrialResult
+from bisect_cfg.study.interface import TrialRequest, TrialResult
 from tests.reports import made
 
 

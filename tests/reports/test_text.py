@@ -8,7 +8,7 @@ import pytest
 
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.recommend.case import Judgement
+from bisect_cfg.recommend.isolated import Judgement
 from bisect_cfg.reports import text
 from bisect_cfg.trials.verdict import Observation
 

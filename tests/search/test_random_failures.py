@@ -8,7 +8,7 @@ import pytest
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.search import Ask, Problem, Record, next_question
-from bisect_cfg.study.trial import TrialResult
+from bisect_cfg.study.interface import TrialResult
 from tests.search.measure import flaky_of
 from tests.search.oracles import Oracle, solve
 

@@ -12,13 +12,13 @@ from optuna.trial import TrialState
 import bisect_cfg
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.configuration import difference
-from bisect_cfg.recommend.runs import Part, Question
+from bisect_cfg.recommend.attempts import Attempt, Part
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.search import Ask
 from bisect_cfg.study import store as stores
+from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.study.search_trials import ASKED
 from bisect_cfg.study.store import Store, Void
-from bisect_cfg.study.trial import TrialResult
 
 GOOD = {"lr": 1e-6, "bf16": False, "steps": 4, "optim": "adamw"}
 BAD = {"lr": 1e-3, "bf16": True, "steps": 16, "optim": "sgd"}
@@ -64,7 +64,7 @@ def test_each_phase_sees_its_own_trials(storage) -> None:
     store = opened(storage)
     safe = SafeTrials(store)
     searched = store.start(store.params(GOOD), {ASKED: []}).number
-    number = safe.start(Question({**BAD, "lr": 1e-5}, 1, 30, Part.VERIFY, "does it train?"), "from the start")
+    number = safe.start(Attempt({**BAD, "lr": 1e-5}, 1, 30, Part.VERIFY, "does it train?"), "from the start")
     assert [trial.number for trial in store.trials(ASKED)] == [searched]
     assert [trial.number for trial in safe.all()] == [number] and safe.asked(Part.VERIFY) == 1
     safe.finish(number, {"seconds": 2.0}, Outcome.PASS)

@@ -22,8 +22,8 @@ from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.script import ScriptRunner
 
 SCRIPT = """
     import concurrent.futures, multiprocessing, os, signal, subprocess, sys

@@ -26,8 +26,8 @@ from bisect_cfg.trials.patience import (
     Silence,
 )
 from bisect_cfg.trials.process import Ending, Reaper, follow, launch
+from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE
 from bisect_cfg.trials.runs import Pauses
-from bisect_cfg.trials.script import REPRODUCTION_PATIENCE
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.training import Training
 

@@ -23,8 +23,8 @@ from bisect_cfg.configuration import Outcome
 from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.script import ScriptRunner
 from bisect_cfg.trials.verdict import judge, same_as
 
 SCRIPT = """

@@ -16,12 +16,12 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.study.trial import TrialRequest, TrialResult
+from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials import server as server_module
 from bisect_cfg.trials.patience import Patience
 from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import load_run
-from bisect_cfg.trials.script import ScriptRunner
 from bisect_cfg.trials.verdict import same_as
 
 PLAIN = """

@@ -13,13 +13,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from bisect_cfg.diagnosis import _errors, _releases
+from bisect_cfg.diagnosis import _faults, _releases
 from bisect_cfg.diagnosis.advice.data import missing_column, missing_file, own_code
+from bisect_cfg.diagnosis.advice.misnamed import unknown_name, unknown_setting
 from bisect_cfg.diagnosis.advice.network import unreachable
 from bisect_cfg.diagnosis.advice.numbers import mismatch, refused_by_gpu
 from bisect_cfg.diagnosis.advice.otherwise import failed_assertion, inside_library, said_alone
-from bisect_cfg.diagnosis.advice.reading import Advice, Raised, frames_before, pip_name, quoted, said_cure
-from bisect_cfg.diagnosis.advice.settings import unknown_name, unknown_setting
+from bisect_cfg.diagnosis.advice.reading import Advice, RaisedError, frames_before, pip_name, quoted, said_cure
 from bisect_cfg.diagnosis.advice.versions import misfit
 from bisect_cfg.diagnosis.advice.weights import unfit_weights
 
@@ -27,27 +27,27 @@ DEFINITE = ("versions", "setting", "weights", "column", "own-code", "shapes", "d
 """Kinds that add to a general entry which packages, setting, weight, column, file or part of a run is meant."""
 
 
-def advise(error: _errors.Error | None, packages: Mapping[str, str] | None = None) -> Advice | None:
+def advise(error: _faults.Error | None, packages: Mapping[str, str] | None = None) -> Advice | None:
     """What an error and its traceback say by themselves; None if they say nothing that the message does not.
 
     Args:
         error: The error, with the text before it.
         packages: The versions that the log prints.
     """
-    if error is None or error.rank == _errors.STATUS or (error.rank == _errors.NATIVE and not error.type_name):
+    if error is None or error.rank == _faults.STATUS or (error.rank == _faults.NATIVE and not error.type_name):
         return None
     kind, message = _split(error)
     if kind in ("KeyboardInterrupt", "SystemExit", "MemoryError"):
         return None
-    read = Raised(kind, message, frames_before(error) if error.type_name else ())
-    for rule in RULES if error.rank == _errors.RAISED else (unfit_weights, unreachable, mismatch, said_alone):
+    read = RaisedError(kind, message, frames_before(error) if error.type_name else ())
+    for rule in RULES if error.rank == _faults.RAISED else (unfit_weights, unreachable, mismatch, said_alone):
         advice = rule(read)
         if advice is not None:
             return _with_versions(_with_the_message(advice, read), read, packages or {})
     return None
 
 
-def _split(error: _errors.Error) -> tuple[str, str]:
+def _split(error: _faults.Error) -> tuple[str, str]:
     """The innermost exception's type and message; a wrapper's message may hold another's."""
     text = error.paragraphs()[0]
     kind = error.type_name.rpartition(".")[2]
@@ -58,7 +58,7 @@ def _split(error: _errors.Error) -> tuple[str, str]:
     return kind, inner["inner"] if inner else message
 
 
-def _with_the_message(advice: Advice, read: Raised) -> Advice:
+def _with_the_message(advice: Advice, read: RaisedError) -> Advice:
     """The advice with the message's own words first, where they say what to do."""
     said = None if advice.kind == "message" or _OF_TORCH.search(read.message) else said_cure(read)
     if said is None or any(said in step for step in advice.steps):
@@ -66,7 +66,7 @@ def _with_the_message(advice: Advice, read: Raised) -> Advice:
     return Advice(advice.kind, advice.says, (quoted(said, read), *advice.steps), advice.place)
 
 
-def _with_versions(advice: Advice, read: Raised, packages: Mapping[str, str]) -> Advice:
+def _with_versions(advice: Advice, read: RaisedError, packages: Mapping[str, str]) -> Advice:
     """The advice with the package that is behind first, where versions may be at fault."""
     if advice.kind not in ("versions", "setting", "weights", "library", "assertion"):
         return advice
@@ -82,7 +82,7 @@ _OF_TORCH = re.compile(
 """Messages of torch that say "must" without saying what to do."""
 
 
-RULES: tuple[Callable[[Raised], Advice | None], ...] = (
+RULES: tuple[Callable[[RaisedError], Advice | None], ...] = (
     misfit, unknown_setting, unfit_weights, unknown_name, missing_column, unreachable, refused_by_gpu, missing_file,
     own_code, mismatch, failed_assertion, said_alone, inside_library,
 )  # fmt: skip

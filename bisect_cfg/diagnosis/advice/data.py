@@ -11,7 +11,7 @@ from bisect_cfg.diagnosis.advice.reading import (
     PACKAGES,
     TOOLS,
     Advice,
-    Raised,
+    RaisedError,
     belongs_to,
     called,
     place_of,
@@ -21,7 +21,7 @@ _WITHOUT_DATA = {"peft", "vllm", "sglang", "torch", "deepspeed", "accelerate", "
 """Packages that see no row of the data."""
 
 
-def missing_column(read: Raised) -> Advice | None:
+def missing_column(read: RaisedError) -> Advice | None:
     """A column or key that the data lacks."""
     message = read.message.strip()
     key = re.fullmatch(r"['\"]?([\w /-]{1,60})['\"]?", message) if read.type == "KeyError" else None
@@ -72,7 +72,7 @@ def missing_column(read: Raised) -> Advice | None:
     return Advice("column", says, tuple(steps), place)
 
 
-def own_code(read: Raised) -> Advice | None:
+def own_code(read: RaisedError) -> Advice | None:
     """The user's own file raised it."""
     frame = read.own
     if frame is None or read.type in ("ModuleNotFoundError", "ImportError"):
@@ -107,7 +107,7 @@ def own_code(read: Raised) -> Advice | None:
     return Advice("own-code", says, steps, place_of(frame))
 
 
-def _hint(read: Raised) -> str:
+def _hint(read: RaisedError) -> str:
     return {
         "KeyError": f"the key {read.message.strip()[:80]} is not there; print the keys",
         "IndexError": "the list is shorter than the index; print its length",
@@ -119,7 +119,7 @@ def _hint(read: Raised) -> str:
     }.get(read.type, "print the values it uses")
 
 
-def missing_file(read: Raised) -> Advice | None:
+def missing_file(read: RaisedError) -> Advice | None:
     """A file that is not there, or is no JSON."""
     place = place_of(read.caller)
     if read.type in ("FileNotFoundError", "NotADirectoryError"):

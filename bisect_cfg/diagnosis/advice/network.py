@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from bisect_cfg.diagnosis.advice.reading import Advice, Raised, belongs_to, place_of
+from bisect_cfg.diagnosis.advice.reading import Advice, RaisedError, belongs_to, place_of
 
 
-def unreachable(read: Raised) -> Advice | None:
+def unreachable(read: RaisedError) -> Advice | None:
     """A request over the network that failed."""
     if re.search(r"c10d|NCCL|ProcessGroup|TCPStore|[Rr]endezvous|client socket|server socket", read.message):
         return None  # processes of the run among each other

@@ -7,7 +7,7 @@ import re
 from bisect_cfg.diagnosis.advice.reading import (
     TOOLS,
     Advice,
-    Raised,
+    RaisedError,
     belongs_to,
     called,
     declared_range,
@@ -37,7 +37,7 @@ _DEVICES = re.compile(
 _SHARDED = re.compile(r"mixed torch\.Tensor and DTensor|DTensor")
 
 
-def mismatch(read: Raised) -> Advice | None:
+def mismatch(read: RaisedError) -> Advice | None:
     """Shapes, types of numbers or devices that do not match, by where in a run they met."""
     if (
         read.type
@@ -121,7 +121,7 @@ def mismatch(read: Raised) -> Advice | None:
     return Advice(kind, says, tuple(steps), place)
 
 
-def _sharded(read: Raised) -> Advice:
+def _sharded(read: RaisedError) -> Advice:
     """A tensor of FSDP2 or of tensor parallelism met a plain one."""
     frame, where = read.caller, read.place()
     says = (
@@ -147,7 +147,7 @@ def _sharded(read: Raised) -> Advice:
     return Advice("weights", says, steps, place_of(frame))
 
 
-def refused_by_gpu(read: Raised) -> Advice | None:
+def refused_by_gpu(read: RaisedError) -> Advice | None:
     """The GPU refused an operation."""
     found = re.search(
         r"(?:(?:CUDA|HIP|NPU|XPU|MUSA)(?: runtime)? error: )?(?P<what>CUBLAS_STATUS_\w+"

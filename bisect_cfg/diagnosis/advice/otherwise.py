@@ -10,7 +10,7 @@ from bisect_cfg.diagnosis.advice.reading import (
     PACKAGES,
     TOOLS,
     Advice,
-    Raised,
+    RaisedError,
     belongs_to,
     called,
     how_to_install,
@@ -31,7 +31,7 @@ _CONDITIONS = {
 """What a condition is about, by a word of it."""
 
 
-def failed_assertion(read: Raised) -> Advice | None:
+def failed_assertion(read: RaisedError) -> Advice | None:
     """An assertion, with or without words."""
     if read.type != "AssertionError":
         return None
@@ -66,7 +66,7 @@ def failed_assertion(read: Raised) -> Advice | None:
     return Advice("assertion", says, tuple(steps), place)
 
 
-def said_alone(read: Raised) -> Advice | None:
+def said_alone(read: RaisedError) -> Advice | None:
     """A message that says itself what to do."""
     said = said_cure(read)
     if said is None:
@@ -80,7 +80,7 @@ def said_alone(read: Raised) -> Advice | None:
     return Advice("message", says, (quoted(said, read),), place)
 
 
-def inside_library(read: Raised) -> Advice | None:
+def inside_library(read: RaisedError) -> Advice | None:
     """Whatever else failed inside of a package."""
     frame = read.caller
     if frame is None or not frame.package:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.diagnosis import _errors
-from bisect_cfg.diagnosis._text import plain, split_prefix
+from bisect_cfg.diagnosis import _faults
+from bisect_cfg.diagnosis._plain_text import plain, split_prefix
 
 LONGEST_QUOTE = 300
 """Characters of a message or a source line that are repeated."""
@@ -257,7 +257,7 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class Raised:
+class RaisedError:
     """A traceback, read."""
 
     type: str
@@ -303,16 +303,16 @@ class Raised:
         return any(pattern.search(f"{frame.file} {frame.function} {frame.source}") for frame in self.frames[-depth:])
 
 
-def frames_before(error: _errors.Error) -> tuple[Frame, ...]:
+def frames_before(error: _faults.Error) -> tuple[Frame, ...]:
     """The frames of the traceback that ends in an error, outermost first, in the forms of Python, IPython and rich."""
     if not error.before:
         return ()
     lines = []
-    for raw in error.before.decode("utf-8", "replace").split("\n")[-_errors.BEFORE_LINES :]:
+    for raw in error.before.decode("utf-8", "replace").split("\n")[-_faults.BEFORE_LINES :]:
         shown = plain(raw)
         who, said = split_prefix(shown)
         if who == error.who or not who:
-            lines.append(_errors.unframed(said.rstrip()) if said.strip()[:1] in "│┃║|" else said.rstrip())
+            lines.append(_faults.unframed(said.rstrip()) if said.strip()[:1] in "│┃║|" else said.rstrip())
     start = max((at for at, line in enumerate(lines) if "Traceback (most recent call last)" in line), default=0)
     found: list[Frame] = []
     for at in range(start, len(lines)):
@@ -381,7 +381,7 @@ _OF_PYTHON = ("TypeError", "AttributeError", "IndexError", "KeyError", "UnboundL
 """Exceptions that Python itself raises on a line of somebody's code."""
 
 
-def said_cure(read: Raised) -> str | None:
+def said_cure(read: RaisedError) -> str | None:
     """What the message says to do; Python's own words about a value ("first arg must be str") say nothing of it."""
     raised = read.last is None or not read.last.source or re.search(r"\braise\b|\bassert\b", read.last.source)
     return cure_in(read.message) if raised or read.type not in _OF_PYTHON else None
@@ -433,7 +433,7 @@ def settings_of(source: str) -> tuple[str, ...]:
     return tuple(names)[:NAMED]
 
 
-def quoted(said: str, read: Raised) -> str:
+def quoted(said: str, read: RaisedError) -> str:
     names = settings_in(said)
     text = f"do what the message says: “{said}”"
     source = settings_of(read.last.source) if read.last else ()

@@ -9,7 +9,7 @@ from bisect_cfg.diagnosis.advice.reading import (
     TOOLS,
     Advice,
     Frame,
-    Raised,
+    RaisedError,
     belongs_to,
     called,
     owner_of,
@@ -21,7 +21,7 @@ from bisect_cfg.diagnosis.advice.reading import (
 )
 
 
-def misfit(read: Raised) -> Advice | None:
+def misfit(read: RaisedError) -> Advice | None:
     """One package calls another in a way that the other does not know."""
     frame = read.caller
     caller = frame.package if frame else ""
@@ -149,7 +149,7 @@ def _import_name(imported: re.Match[str], frame: Frame | None) -> Advice:
     return Advice("versions", says, pair_steps(caller, package), place_of(frame))
 
 
-def _argument(read: Raised) -> Advice | None:
+def _argument(read: RaisedError) -> Advice | None:
     """A function that is called with arguments it does not take."""
     found = re.search(
         r"(?P<name>[\w.<>]+)\(\) (?P<what>got (?:an unexpected keyword argument|multiple values "
@@ -231,7 +231,7 @@ def _argument(read: Raised) -> Advice | None:
     return Advice("versions", says, pair_steps(caller, other), place)
 
 
-def _attribute(lacking: re.Match[str], read: Raised) -> Advice | None:
+def _attribute(lacking: re.Match[str], read: RaisedError) -> Advice | None:
     owner, name = lacking["owner"] or lacking["type"], lacking["name"] or lacking["member"]
     frame = read.caller
     caller, place = (frame.package if frame else ""), place_of(read.last)

@@ -9,7 +9,7 @@ from bisect_cfg.diagnosis.advice.reading import (
     TOOLS,
     WEIGHT,
     Advice,
-    Raised,
+    RaisedError,
     belongs_to,
     called,
     declared_range,
@@ -17,7 +17,7 @@ from bisect_cfg.diagnosis.advice.reading import (
 )
 
 
-def unfit_weights(read: Raised) -> Advice | None:
+def unfit_weights(read: RaisedError) -> Advice | None:
     """A weight's name or shape that the other side does not have."""
     message = read.message
     key = re.search(r"KeyError: '([^']+)'|^'([\w.]+)'$|method failed: '([\w.]+)'|^([\w.]+)$", message.strip())

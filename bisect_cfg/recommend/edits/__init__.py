@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bisect_cfg.recommend.edits._place import Change, Place
+from bisect_cfg.recommend.edits._place import Change, Occurrence
 
 __all__ = ["Change", "Edit", "Edits", "Unplaced", "find_edits", "own_yaml"]
 
@@ -193,7 +193,7 @@ class _Files:
         if changes[0].added:
             return [] if self.add(changes) else [self.missing(change, []) for change in changes]
         (change,) = changes
-        names, tried, seen = set(change.names), set[str](), list[Place]()
+        names, tried, seen = set(change.names), set[str](), list[Occurrence]()
         while names:
             if self._flag(change, names):
                 return []
@@ -212,7 +212,7 @@ class _Files:
 
     def add(self, changes: Sequence[Change]) -> bool:
         """Add settings that the user does not set so far; returns whether that can be done."""
-        from bisect_cfg.recommend.edits import _arguments, _python, _yaml
+        from bisect_cfg.recommend.edits import _command_line, _python, _yaml
 
         values = {change.name: change.new for change in changes}
         if any("." in name for name in values):
@@ -226,12 +226,12 @@ class _Files:
         if found is not None:
             self._write(*found)
             return True
-        if _arguments.names_in(self.arguments) & set(self.fields):
-            self.flags.append(Edit(None, 0, "", _arguments.added(values), tuple(values)))
+        if _command_line.names_in(self.arguments) & set(self.fields):
+            self.flags.append(Edit(None, 0, "", _command_line.added(values), tuple(values)))
             return True
         return False
 
-    def missing(self, change: Change, seen: Sequence[Place]) -> Unplaced:
+    def missing(self, change: Change, seen: Sequence[Occurrence]) -> Unplaced:
         """Why a change cannot be made, and what to write instead."""
         from bisect_cfg.recommend.edits import _python
 
@@ -251,16 +251,16 @@ class _Files:
         return Unplaced(change.name, "it is not a plain value in your files", add)
 
     def _flag(self, change: Change, names: Collection[str]) -> bool:
-        from bisect_cfg.recommend.edits import _arguments
+        from bisect_cfg.recommend.edits import _command_line
 
         if change.name in self.assigned:  # it was set after the command line was read
             return False
-        found = _arguments.change_in(self.arguments, change, names, self.switches)
+        found = _command_line.change_in(self.arguments, change, names, self.switches)
         if found is not None:
             self.flags.append(Edit(None, 0, *found, (change.name,)))
         return found is not None
 
-    def _places(self, change: Change, names: Collection[str]) -> list[Place]:
+    def _places(self, change: Change, names: Collection[str]) -> list[Occurrence]:
         """Those that decide: in YAML, if the value is there, else in Python."""
         from bisect_cfg.recommend.edits import _python, _yaml
 

@@ -56,7 +56,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Place:
+class Occurrence:
     """Somewhere in a file that a name is given a value.
 
     Attributes:

@@ -26,7 +26,7 @@ from libcst.metadata import (
 from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.recommend.edits._place import (
     Change,
-    Place,
+    Occurrence,
     parsed,
     plain,
     same,
@@ -171,7 +171,7 @@ def switches(texts: Mapping[Path, str]) -> set[str]:
 
 def places(
     texts: Mapping[Path, str], change: Change, names: Collection[str], config: str, assigned: bool
-) -> list[Place]:
+) -> list[Occurrence]:
     """Where the sources give a value to one of the names.
 
     If the training config is built in one of them and the call names the setting, that is where it is given, and
@@ -276,16 +276,16 @@ def _counts(gift: _Gift, sources: list[_Source], config: str) -> bool:
     return any(gift.owner in source.bases for source in sources)
 
 
-def _as_places(sources: list[_Source], gifts: Iterable[tuple[_Source, _Gift]], change: Change) -> list[Place]:
+def _as_places(sources: list[_Source], gifts: Iterable[tuple[_Source, _Gift]], change: Change) -> list[Occurrence]:
     """Gifts as places, each value once."""
-    found: dict[int, Place] = {}
+    found: dict[int, Occurrence] = {}
     for source, gift in gifts:
         place, value = _place(sources, source, gift, change)
         found.setdefault(id(value), place)
     return list(found.values())
 
 
-def _place(sources: list[_Source], source: _Source, gift: _Gift, change: Change) -> tuple[Place, cst.CSTNode]:
+def _place(sources: list[_Source], source: _Source, gift: _Gift, change: Change) -> tuple[Occurrence, cst.CSTNode]:
     """A gift as a place, and the value that stands there."""
     target, node, read_from = _follow(sources, source, gift.value)
     code = target.code(node)
@@ -305,8 +305,8 @@ def _place(sources: list[_Source], source: _Source, gift: _Gift, change: Change)
 
     shown = source.code(gift.whole[0]) if gift.whole is not None else f"{gift.name} = {source.code(gift.value)}"
     if matches:
-        return Place(target.path, target.line(node), code, True, (), put), node
-    here = Place(source.path, source.line(gift.value), " ".join(shown.split()), False, (*read_from, *gift.also))
+        return Occurrence(target.path, target.line(node), code, True, (), put), node
+    here = Occurrence(source.path, source.line(gift.value), " ".join(shown.split()), False, (*read_from, *gift.also))
     return here, gift.value
 
 

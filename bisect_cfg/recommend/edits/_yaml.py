@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from bisect_cfg.configuration import Configuration, Value, equal
-from bisect_cfg.recommend.edits._place import Change, Place, plain, same, splice, whole_lines, without_item
+from bisect_cfg.recommend.edits._place import Change, Occurrence, plain, same, splice, whole_lines, without_item
 
 _ALIAS = re.compile(r"\s*:\s*(?P<alias>\*[^\s,\[\]{}]+)")
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
@@ -53,7 +53,7 @@ def read(path: Path, text: str) -> Value:
         return None
 
 
-def places(path: Path, text: str, change: Change, names: Collection[str]) -> list[Place]:
+def places(path: Path, text: str, change: Change, names: Collection[str]) -> list[Occurrence]:
     """Where a file gives a value to one of the names.
 
     Args:
@@ -71,7 +71,7 @@ def places(path: Path, text: str, change: Change, names: Collection[str]) -> lis
         inner = _INTERPOLATION.fullmatch(value) if isinstance(value, str) else None
         _, end = _span(text, entry.key, entry.value)
         found.append(
-            Place(
+            Occurrence(
                 path,
                 entry.key.start_mark.line + 1,
                 " ".join(text[entry.key.start_mark.index : end].split()),

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from bisect_cfg.study.report import wilson
+from bisect_cfg.study.causes import wilson
 from tests.reports import made
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bisect_cfg.diagnosis._metrics import KNOWN, Row, canonical, row_of
-from bisect_cfg.diagnosis._text import plain
+from bisect_cfg.diagnosis._plain_text import plain
 from bisect_cfg.diagnosis._types import Json
 
 LARGEST_JSON = 1 << 28

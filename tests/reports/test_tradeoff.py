@@ -6,7 +6,7 @@ import pytest
 
 from bisect_cfg.recommend.frontier import Point, frontier_of
 from bisect_cfg.recommend.search_range import search_range_of
-from bisect_cfg.reports.frontiers import as_data, in_lines, span
+from bisect_cfg.reports.tradeoff import as_data, in_lines, span
 
 HEAT, RATE = search_range_of("temperature", 1.0, 0.2), search_range_of("learning_rate", 1e-6, 0.03)
 

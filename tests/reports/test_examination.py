@@ -6,7 +6,7 @@ import click
 
 from bisect_cfg.diagnosis.findings import Finding
 from bisect_cfg.doctor import Diagnosis
-from bisect_cfg.reports.doctor import render
+from bisect_cfg.reports.examination import render
 
 HERE = {"python": "3.11.7", "packages": {"torch": "2.4.0"}, "gpus": []}
 FAULT = Finding("problem", "bf16 crashes here", "cuBLAS 12.1 on an H20", "install cuBLAS 12.4", "https://a/1", "h20")

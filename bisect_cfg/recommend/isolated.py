@@ -1,6 +1,6 @@
-"""One isolated script as a case for this phase: where its remedies begin, what a run of it says.
+"""One isolated script as safe values need it: where its remedies begin, what a run of it says.
 
-What `recommend.plan` decides from is put together here, from the study, the captured settings and the installed
+What `recommend.remedy` decides from is put together here, from the study, the captured settings and the installed
 library: the search ranges with their valid values, the alternatives that this script can be given, what the search has
 shown already; and here a run is judged.
 """
@@ -18,18 +18,18 @@ from bisect_cfg.diagnosis import health
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.parameters.comparing import plain
 from bisect_cfg.probe.protocol import TrainBegin, TrainEnd
-from bisect_cfg.recommend import healthy, joint
+from bisect_cfg.recommend import drift, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
-from bisect_cfg.recommend.candidates import candidates_for
+from bisect_cfg.recommend.attempts import Attempt, Part, Ran, key_of
 from bisect_cfg.recommend.order import Budget
-from bisect_cfg.recommend.plan import MARGIN, Candidate, Terms
-from bisect_cfg.recommend.runs import Part, Question, Ran, key_of
+from bisect_cfg.recommend.proposals import proposals_for
+from bisect_cfg.recommend.remedy import MARGIN, Proposal, Terms
 from bisect_cfg.recommend.schedule import Prefix, prefix_for, total_steps
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO, SearchRange, search_range_of
-from bisect_cfg.study.report import Cause, Report
+from bisect_cfg.study.causes import Cause, Report
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, load_run
-from bisect_cfg.trials.script import ScriptRunner
 from bisect_cfg.trials.verdict import Observation
 
 VERIFY_FACTOR = 4
@@ -79,7 +79,7 @@ class Judgement:
     too_short: bool = False
 
 
-class Case:
+class IsolatedScript:
     """A script whose failure is isolated.
 
     Args:
@@ -131,7 +131,7 @@ class Case:
             (passes, max(1, len(fails))),
         )
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[Proposal]:
         """Where the remedies begin. A search that stopped at the first cause has tested no correction; what it knows to
         pass takes its place."""
         report, settings = self._report, self._settings
@@ -141,7 +141,7 @@ class Case:
         if not corrections and report.safe_configuration is not None:
             safe = report.safe_configuration
             corrections = [tuple(name for name in safe if not equal(safe[name], settings.bad[name]))]
-        return candidates_for(
+        return proposals_for(
             settings.good,
             settings.bad,
             causes,
@@ -230,7 +230,7 @@ class Case:
                 kept.append(Alternative(changes, offer.why, offer.source))
         return kept
 
-    def known(self, candidates: Sequence[Candidate]) -> list[Ran]:
+    def known(self, candidates: Sequence[Proposal]) -> list[Ran]:
         """Runs of the search that say something about the beginning of a remedy."""
         wanted = {key_of({**self._settings.bad, **candidate.changes}, 0) for candidate in candidates}
         found = []
@@ -243,7 +243,7 @@ class Case:
             if run is None:
                 continue
             steps = run.seen.steps
-            judged = self.judge(run, Question(configuration, 0, steps, Part.RESET, ""))
+            judged = self.judge(run, Attempt(configuration, 0, steps, Part.RESET, ""))
             if not judged.too_short:
                 found.append(Ran(key, steps, judged.healthy, row["number"], judged.failed_at, judged.why))
         return found
@@ -268,7 +268,7 @@ class Case:
         found = health.symptoms(traces.metrics.rows, ended=False)
         return any(symptom.kind not in self._usual for symptom in found)
 
-    def judge(self, run: Run, question: Question) -> Judgement:
+    def judge(self, run: Run, question: Attempt) -> Judgement:
         """Whether a run was healthy."""
         seen, values = run.seen, self.values(question.configuration)
         if seen.invalid is not None:
@@ -276,12 +276,12 @@ class Case:
         if seen.died is not None:
             return Judgement(False, seen, "", seen.step, str(seen.died))
         rows = run.traces.metrics.rows
-        found = healthy.deviations(rows, self._good_rows, usual=self._usual, scaler=values.get("fp16") is True)
+        found = drift.deviations(rows, self._good_rows, usual=self._usual, scaler=values.get("fp16") is True)
         if found:
             return Judgement(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
         ended = run.traces.event(TrainEnd)
         cut_off = ended is not None and ended.stopped == "horizon"
-        if cut_off and healthy.reached_full_rate(rows, values.get("learning_rate")) is False:
+        if cut_off and drift.reached_full_rate(rows, values.get("learning_rate")) is False:
             return Judgement(
                 False, None, "its warmup was not over when it ended", None, "not healthy: warmup", too_short=True
             )

@@ -1,8 +1,8 @@
 """The phase after isolation: find values that train, by running them.
 
-What to run is decided by `recommend.plan` from what has been run; this module runs it, has it judged
-(`recommend.case`) and records it in the study (`recommend.safe_trials`). Stopping it anywhere and starting it again,
-with the same or other margins, seeds and weights, goes on from the recorded runs.
+What to run is decided by `recommend.remedy` from what has been run; this module runs it, has it judged
+(`recommend.isolated`) and records it in the study (`recommend.safe_trials`). Stopping it anywhere and starting it
+again, with the same or other margins, seeds and weights, goes on from the recorded runs.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.phases.loop import Turn, work_off
 from bisect_cfg.recommend import joint
-from bisect_cfg.recommend.candidates import ranked
-from bisect_cfg.recommend.case import Case, Judgement, Wishes
+from bisect_cfg.recommend.attempts import Attempt, Part, Ran
 from bisect_cfg.recommend.frontier import Frontier
+from bisect_cfg.recommend.isolated import IsolatedScript, Judgement, Wishes
 from bisect_cfg.recommend.order import look
-from bisect_cfg.recommend.plan import MOST_ASKED, Remedy, Status
-from bisect_cfg.recommend.runs import Part, Question, Ran
+from bisect_cfg.recommend.proposals import ranked
+from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, Status
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.recommend.schedule import left_out
 from bisect_cfg.reports.text import unhealthy
-from bisect_cfg.study.report import Report
+from bisect_cfg.study.causes import Report
 from bisect_cfg.study.store import Store, Void
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, load_run
-from bisect_cfg.trials.script import ScriptRunner
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ class _Begun:
     """A run that was begun; `needed` ends when its result cannot change anything any more."""
 
     number: int
-    question: Question
+    question: Attempt
     needed: bool = True
 
 
@@ -74,11 +74,11 @@ class SafeValues:
         good_run: Run,
         wishes: Wishes,
         folder_of: Callable[[int], str],
-        started: Callable[[int, Question], None] = lambda number, question: None,
-        finished: Callable[[int, Question, Judgement, float], None] = lambda *said: None,
+        started: Callable[[int, Attempt], None] = lambda number, question: None,
+        finished: Callable[[int, Attempt, Judgement, float], None] = lambda *said: None,
     ) -> None:
         self._runner, self._wishes, self._searched = runner, wishes, len(report.rows)
-        self._case = Case(runner, report, bad_run, good_run, wishes, folder_of)
+        self._case = IsolatedScript(runner, report, bad_run, good_run, wishes, folder_of)
         self._bad = runner.settings.bad
         self._started, self._finished = started, finished
         self._trials = SafeTrials(store)
@@ -119,7 +119,7 @@ class SafeValues:
         self._started(number, question)
         return begun
 
-    def _look(self) -> tuple[list[Remedy], list[Question]]:
+    def _look(self) -> tuple[list[Remedy], list[Attempt]]:
         """Every remedy as far as it is known, and what is asked next, most wanted first."""
         runs = [*self._known, *self._trials.ran()]
         running = [begun.question for begun in self.running if begun.question.part is not Part.FRONTIER]
@@ -132,7 +132,7 @@ class SafeValues:
                 begun.needed = False
         return remedies, questions or self._joint_questions(runs)
 
-    def _joint_questions(self, runs: Sequence[Ran]) -> list[Question]:
+    def _joint_questions(self, runs: Sequence[Ran]) -> list[Attempt]:
         """Once every remedy is settled: the frontiers that were asked for, one after the other."""
         if self._trials.asked(Part.FRONTIER) >= (self._wishes.frontier or 0):
             return []

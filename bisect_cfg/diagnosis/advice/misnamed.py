@@ -8,7 +8,7 @@ from bisect_cfg.diagnosis.advice.reading import (
     LONGEST_QUOTE,
     TOOLS,
     Advice,
-    Raised,
+    RaisedError,
     belongs_to,
     called,
     how_to_install,
@@ -18,7 +18,7 @@ from bisect_cfg.diagnosis.advice.reading import (
 )
 
 
-def unknown_setting(read: Raised) -> Advice | None:
+def unknown_setting(read: RaisedError) -> Advice | None:
     """A setting that the script or its configuration does not know, or that is unset."""
     frame, place = read.caller, place_of(read.last)
     message = read.message
@@ -117,7 +117,7 @@ def unknown_setting(read: Raised) -> Advice | None:
     return None
 
 
-def unknown_name(read: Raised) -> Advice | None:
+def unknown_name(read: RaisedError) -> Advice | None:
     """A name that a table of the package does not have."""
     source, frame = (read.last.source, read.last) if read.last else ("", None)
     found = re.search(

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_cfg.diagnosis.ranks import compare, missing, where
+from bisect_cfg.diagnosis.mismatches import compare, missing, where
 
 NODE: dict[str, Any] = {
     "python": "3.11.7",

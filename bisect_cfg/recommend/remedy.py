@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from bisect_cfg.configuration import Configuration, Value
-from bisect_cfg.recommend.runs import Part, Question, Ran
+from bisect_cfg.recommend.attempts import Attempt, Part, Ran
 from bisect_cfg.recommend.search_range import SearchRange
 from bisect_cfg.recommend.threshold import Bracket, Seen, bracket, next_value
 
@@ -55,7 +55,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Proposal:
     """Where a remedy begins.
 
     Attributes:
@@ -123,7 +123,7 @@ class Remedy:
         tried: whether any run says something about it.
     """
 
-    candidate: Candidate
+    candidate: Proposal
     changes: Configuration
     status: Status
     ranges: tuple[SafeRange, ...] = ()
@@ -175,7 +175,7 @@ class Terms:
 class _Missing(Exception):
     """The remedy cannot be followed any farther without these runs."""
 
-    def __init__(self, *questions: Question) -> None:
+    def __init__(self, *questions: Attempt) -> None:
         self.questions = questions
 
 
@@ -184,7 +184,7 @@ class _Walk:
     """One remedy being followed; what is known stays here when an answer is missing."""
 
     terms: Terms
-    candidate: Candidate
+    candidate: Proposal
     runs: Mapping[str, Sequence[Ran]]
     changes: dict[str, Value]
     ranges: list[SafeRange] = field(default_factory=list)
@@ -196,11 +196,11 @@ class _Walk:
     def configuration(self, **changes: Value) -> dict[str, Value]:
         return {**self.terms.bad, **self.changes, **changes}
 
-    def ask(self, *questions: Question) -> list[Ran]:
+    def ask(self, *questions: Attempt) -> list[Ran]:
         """As `ask_all`."""
         return self.ask_all(questions)
 
-    def ask_all(self, questions: Iterable[Question]) -> list[Ran]:
+    def ask_all(self, questions: Iterable[Attempt]) -> list[Ran]:
         """The runs that answer.
 
         Raises:
@@ -225,9 +225,9 @@ class _Walk:
             raise _Missing(*missing)
         return answers
 
-    def question(self, configuration: Configuration, seed: int, part: Part, reason: str) -> Question:
+    def question(self, configuration: Configuration, seed: int, part: Part, reason: str) -> Attempt:
         wanted = self.terms.verify_steps if part is Part.VERIFY else self.terms.horizon
-        return Question(configuration, seed, self.terms.steps_for(configuration, wanted), part, reason)
+        return Attempt(configuration, seed, self.terms.steps_for(configuration, wanted), part, reason)
 
     # ------------------------------------------------------------------------------------------- the three parts
 
@@ -314,7 +314,7 @@ class _Walk:
                 self.changes[moving.name] = self._valid(moving, value)
 
 
-def follow(terms: Terms, candidate: Candidate, runs: Sequence[Ran]) -> tuple[Remedy, tuple[Question, ...]]:
+def follow(terms: Terms, candidate: Proposal, runs: Sequence[Ran]) -> tuple[Remedy, tuple[Attempt, ...]]:
     """Follow one remedy as far as the runs allow.
 
     Returns:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.recommend.plan import FARTHEST_MARGIN, Candidate, Remedy, Terms, failure_bound, follow
-from bisect_cfg.recommend.runs import Question, Ran
+from bisect_cfg.recommend.attempts import Attempt, Ran
+from bisect_cfg.recommend.remedy import FARTHEST_MARGIN, Proposal, Remedy, Terms, failure_bound, follow
 from bisect_cfg.recommend.search_range import search_range_of
 
 GOOD, BAD = {"lr": 1e-6, "batch": 64}, {"lr": 1e-2, "batch": 1}
@@ -36,9 +36,9 @@ class World:
     late: int = 40
     seed: int = 0
     runs: list[Ran] = field(default_factory=list)
-    asked: list[Question] = field(default_factory=list)
+    asked: list[Attempt] = field(default_factory=list)
 
-    def train(self, question: Question) -> None:
+    def train(self, question: Attempt) -> None:
         self.asked.append(question)
         rate = question.configuration["lr"]
         chance = random.Random(f"{self.seed} {len(self.asked)}").random()
@@ -64,8 +64,8 @@ def terms(**changes):
     return Terms(BAD, **{**options, **changes})
 
 
-def finish(world: World, asked: Terms, candidate: Candidate | None = None) -> Remedy:
-    candidate = candidate or Candidate({"lr": GOOD["lr"]}, (LR,), resets=("lr",))
+def finish(world: World, asked: Terms, candidate: Proposal | None = None) -> Remedy:
+    candidate = candidate or Proposal({"lr": GOOD["lr"]}, (LR,), resets=("lr",))
     for _ in range(200):
         remedy, missing = follow(asked, candidate, world.runs)
         if not missing:
@@ -108,7 +108,7 @@ def test_a_reset_that_is_merely_alive_is_rejected_at_once():
 
 def test_a_fixed_remedy_is_only_verified():
     world = World(threshold=1e-3)
-    remedy = finish(world, terms(), Candidate({"lr": 1e-6}, (), "an alternative", "measured"))
+    remedy = finish(world, terms(), Proposal({"lr": 1e-6}, (), "an alternative", "measured"))
     assert remedy.status == "verified" and len(world.asked) == 3
 
 
@@ -135,7 +135,7 @@ def test_invalid_values_are_never_asked_for():
     batch = search_range_of("batch", 64, 1, is_valid=lambda value: value % 8 == 0)
     asked = terms(is_valid=lambda configuration: configuration["batch"] % 8 == 0 or configuration["batch"] == 1)
     world = World(threshold=1.0)
-    remedy = finish(world, asked, Candidate({"batch": 64}, (batch,), resets=("batch",)))
+    remedy = finish(world, asked, Proposal({"batch": 64}, (batch,), resets=("batch",)))
     assert remedy.status == "verified"
     assert all(question.configuration["batch"] % 8 == 0 for question in world.asked)
 

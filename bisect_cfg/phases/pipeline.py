@@ -1,4 +1,4 @@
-"""A training script through the phases, in order: reproduce, factors, start, isolate, locate, recommend.
+"""A training script through the phases, in order: reproduce, factors, start, isolate, locate, cure.
 
 `bisect_cfg.phases.bisection` knows how to isolate causes for any runner. What comes before it is specific to a script:
 run the user's own command once, cold, to see how it fails and what it sets; find a faster sound way to start trials and
@@ -20,27 +20,27 @@ from bisect_cfg.capture.names import parse_pins, read_good
 from bisect_cfg.capture.script import Script
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis import _packages
-from bisect_cfg.diagnosis.environment import fingerprint
+from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context, Spent
+from bisect_cfg.phases.cure import SafeValues
 from bisect_cfg.phases.factors import find_factors, without_risky_defaults
 from bisect_cfg.phases.isolate import isolate, with_defaults_of_the_moved
 from bisect_cfg.phases.locate import locate
 from bisect_cfg.phases.options import Options
-from bisect_cfg.phases.recommend import SafeValues
 from bisect_cfg.phases.reproduce import failure_test, reproduce
 from bisect_cfg.phases.start import Baselines
-from bisect_cfg.recommend.case import Wishes
+from bisect_cfg.recommend.isolated import Wishes
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.study.causes import Report
 from bisect_cfg.study.folder import open_study
-from bisect_cfg.study.report import Report
 from bisect_cfg.trials.inputs import Inputs, written_by_runs
+from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.script import ScriptRunner
 
 LIBRARIES = tuple(name for name in _packages.NAMES if name != "optuna")
 """Another version of one of these, or one more or less, and the trials of before say nothing any more."""

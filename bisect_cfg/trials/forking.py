@@ -17,7 +17,7 @@ from bisect_cfg.capture.captured import Capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder
-from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, Server, TrialOrders
+from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, Serve, TrialOrders
 from bisect_cfg.trials.patience import PHASE_SECONDS
 from bisect_cfg.trials.ports import free_port
 from bisect_cfg.trials.process import Reaper
@@ -226,4 +226,4 @@ class Starts:
         elif self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
             python = self.capture.environment.get("executable") or self._script.python
             command = [str(python), str(self._script.path), *self._script.arguments]
-        return TrialServer(command, environment, Server(restore, list(modules)), orders_path, "log.txt", self._reaper)
+        return TrialServer(command, environment, Serve(restore, list(modules)), orders_path, "log.txt", self._reaper)

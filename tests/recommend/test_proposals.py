@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect_cfg.recommend.alternatives import Alternative
-from bisect_cfg.recommend.candidates import candidates_for, ranked
-from bisect_cfg.recommend.plan import Remedy
+from bisect_cfg.recommend.proposals import proposals_for, ranked
+from bisect_cfg.recommend.remedy import Remedy
 from bisect_cfg.recommend.search_range import search_range_of
 
 GOOD = {"learning_rate": 1e-6, "gradient_accumulation_steps": 8, "optim": "adamw_torch_fused", "model.dtype": None}
@@ -12,7 +12,7 @@ BAD = {"learning_rate": 1e-3, "gradient_accumulation_steps": 1, "optim": "adamw_
 
 
 def points(causes, corrections, alternatives=(), keep=()):
-    return candidates_for(
+    return proposals_for(
         GOOD,
         BAD,
         causes,
@@ -54,7 +54,7 @@ def test_known_alternatives_come_in_order_of_merit_before_plain_resets():
 def test_of_two_that_serve_as_well_the_one_that_leaves_the_rest_alone():
     half = Alternative({"bf16": False, "fp16": True}, "keeps half precision", "s")
     full = Alternative({"bf16": False}, "full precision", "s")
-    found = candidates_for({"bf16": False}, {"bf16": True}, [["bf16"]], [["bf16"]], lambda *_: None, [[half, full]])
+    found = proposals_for({"bf16": False}, {"bf16": True}, [["bf16"]], [["bf16"]], lambda *_: None, [[half, full]])
     assert [list(candidate.changes) for candidate in found] == [["bf16"], ["bf16", "fp16"]]
 
 
@@ -67,7 +67,7 @@ def test_an_alternative_for_one_cause_comes_with_the_correction_of_the_other():
 
 
 def test_switched_off_is_the_same_as_not_switched_on():
-    found = candidates_for(
+    found = proposals_for(
         {"bf16": None},
         {"bf16": True},
         [["bf16"]],
@@ -81,7 +81,7 @@ def test_switched_off_is_the_same_as_not_switched_on():
 def test_two_values_that_come_to_the_same_are_one_remedy():
     full = Alternative({"model.dtype": "float32"}, "nothing underflows", "s")
     comes_to = {None: "float32"}
-    found = candidates_for(
+    found = proposals_for(
         GOOD, BAD, [["model.dtype"]], [["model.dtype"]], lambda *_: None, [[EPSILON, full]],
         identity=lambda changes: [comes_to.get(value, value) for value in changes.values()],
     )  # fmt: skip

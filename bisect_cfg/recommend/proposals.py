@@ -11,7 +11,7 @@ from dataclasses import replace
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.recommend.alternatives import Alternative
-from bisect_cfg.recommend.plan import Candidate, Remedy, Status
+from bisect_cfg.recommend.remedy import Proposal, Remedy, Status
 from bisect_cfg.recommend.search_range import SearchRange
 
 KEEP = 10.0
@@ -32,7 +32,7 @@ Mover = Callable[[str, Configuration], SearchRange | None]
 """(setting, rest of the changes) -> the values worth trying between good and bad, None if it is no range."""
 
 
-def candidates_for(
+def proposals_for(
     good: Configuration,
     bad: Configuration,
     causes: Sequence[Collection[str]],
@@ -41,7 +41,7 @@ def candidates_for(
     alternatives: Sequence[Sequence[Alternative]],
     keep: Collection[str] = (),
     identity: Callable[[Configuration], str | None] = lambda changes: None,
-) -> list[Candidate]:
+) -> list[Proposal]:
     """All remedies worth following, the one that should give up least first.
 
     Args:
@@ -54,12 +54,12 @@ def candidates_for(
         keep: names of settings that the user would rather not change.
         identity: of changes, what they come to; equal for two that come to the same. None: not known.
     """
-    candidates: list[Candidate] = []
+    candidates: list[Proposal] = []
     for names in corrections:
         changes = {name: good.get(name) for name in names}
         ordered = sorted(names, key=lambda name: -weight(name, keep))
         ranges = [moving for name in ordered if (moving := range_for(name, changes)) is not None]
-        candidates.append(Candidate(changes, tuple(ranges), resets=tuple(names)))
+        candidates.append(Proposal(changes, tuple(ranges), resets=tuple(names)))
     for index, offers in enumerate(alternatives):
         rest = rest_of(causes, corrections, index)
         for merit, offer in enumerate(offers):
@@ -74,7 +74,7 @@ def candidates_for(
                 continue
             ranges = [moving for name in rest if (moving := range_for(name, changes)) is not None]
             outside = sum(name not in bad for name in changes)
-            candidates.append(Candidate(changes, tuple(ranges), offer.why, offer.source, tuple(rest), merit, outside))
+            candidates.append(Proposal(changes, tuple(ranges), offer.why, offer.source, tuple(rest), merit, outside))
     return sorted(candidates, key=lambda candidate: loss(candidate, _guess(candidate), keep))
 
 
@@ -99,7 +99,7 @@ def _same(left: Configuration, right: Configuration, identity: Callable[[Configu
     )
 
 
-def _guess(candidate: Candidate) -> dict[str, Value]:
+def _guess(candidate: Proposal) -> dict[str, Value]:
     """What a remedy may come to: half of the way for what can move."""
     return {
         **candidate.changes,
@@ -113,7 +113,7 @@ def weight(name: str, keep: Collection[str] = ()) -> float:
     return parameter(name).weight * (KEEP if name in keep or bare in keep else 1.0)
 
 
-def loss(candidate: Candidate, changes: Configuration, keep: Collection[str] = ()) -> float:
+def loss(candidate: Proposal, changes: Configuration, keep: Collection[str] = ()) -> float:
     """What the user gives up with these changes: by setting, its weight times how far it is from what they wanted.
 
     Args:

@@ -23,7 +23,7 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True)
-class Question:
+class Attempt:
     """One run that is needed.
 
     Attributes:

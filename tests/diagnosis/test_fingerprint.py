@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.diagnosis.environment import describe, fingerprint, parse_gpus
+from bisect_cfg.diagnosis.fingerprint import describe, fingerprint, parse_gpus
 
 
 def test_this_interpreter_and_asking_it_agree() -> None:
@@ -21,7 +21,7 @@ def test_this_interpreter_and_asking_it_agree() -> None:
 
 def test_torch_is_not_imported() -> None:
     code = (
-        "import sys; from bisect_cfg.diagnosis.environment import fingerprint; fingerprint();"
+        "import sys; from bisect_cfg.diagnosis.fingerprint import fingerprint; fingerprint();"
         "sys.exit(any(name in sys.modules for name in ('torch', 'trl', 'transformers', 'optuna')))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from bisect_cfg.diagnosis._text import plain, split_all
+from bisect_cfg.diagnosis._plain_text import plain, split_all
 
 RAISED, NATIVE, SAID, LOGGED, AFTERWARDS, STATUS = range(6)
 """How much an error says about the cause, most first: an exception; a crash of native code; a program's own words; a

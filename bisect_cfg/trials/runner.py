@@ -4,7 +4,7 @@ One trial is one process in a process group of its own, in a folder of its own (
 ``events.jsonl``, ``metrics.jsonl``, ``stacks.txt``, ``configuration.json``, ``command.sh``, ``result.json``, and the
 script's ``output``). It is a prefix of the user's real run, stopped at the horizon.
 
-How its process comes to be is the affair of `starts`; what it is to be, a `Plan`; what it was, a `Run`.
+How its process comes to be is the affair of `forking`; what it is to be, a `Plan`; what it was, a `Run`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from bisect_cfg.diagnosis import health
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
 from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, TrialOrders, to_json
-from bisect_cfg.study.trial import TrialRequest, TrialResult
+from bisect_cfg.study.interface import TrialRequest, TrialResult
+from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import Cleaner
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.forking import Starts
 from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.patience import (
     FIRST_STEP_SECONDS,
@@ -42,9 +44,7 @@ from bisect_cfg.trials.process import Child, Ending, Reaper, Sweep, follow, laun
 from bisect_cfg.trials.reaper import shorten
 from bisect_cfg.trials.runs import Pauses, Run, what_ended
 from bisect_cfg.trials.server import probe_environment
-from bisect_cfg.trials.starts import Starts
 from bisect_cfg.trials.training import Training
-from bisect_cfg.trials.validity import ConfigChecks
 from bisect_cfg.trials.verdict import judge, observe
 
 HORIZON_FACTOR = 2

@@ -6,9 +6,9 @@ import shutil
 
 import click
 
-from bisect_cfg.diagnosis._text import wrapped
-from bisect_cfg.diagnosis.environment import describe
+from bisect_cfg.diagnosis._plain_text import wrapped
 from bisect_cfg.diagnosis.findings import Finding
+from bisect_cfg.diagnosis.fingerprint import describe
 from bisect_cfg.doctor import Diagnosis
 from bisect_cfg.reports.text import count, shown_safely
 

@@ -13,7 +13,7 @@ import importlib.util
 import socket
 import sys
 
-from . import objects, protocol, quiet, ranks, record, watch
+from . import objects, protocol, quiet, record, watch, world
 from .held import functools, os
 from .imports import when_imported
 
@@ -34,7 +34,7 @@ def start(orders):
 
     def excepthook(kind, error, trace):
         # A script may die before it has built anything. A launcher dies as well then, and says nothing new.
-        if record.folder() is not None or not orders.launched or ranks.number(ranks.RANK, None) is not None:
+        if record.folder() is not None or not orders.launched or world.number(world.RANK, None) is not None:
             _arrive()
             watch.record_exception(error, trace, phase="before training", final=watch.nothing_left())
         previous(kind, error, trace)
@@ -47,8 +47,8 @@ def _arrive():
     orders = _state["orders"]
     if record.folder() is not None:
         return
-    rank = ranks.number(ranks.RANK, 0)
-    _state["world"] = ranks.number(ranks.WORLD, 1)
+    rank = world.number(world.RANK, 0)
+    _state["world"] = world.number(world.WORLD, 1)
     folder = os.path.join(orders.folder, f"rank-{rank}")
     os.makedirs(folder, exist_ok=True)
     record.open_folder(folder)
@@ -67,7 +67,7 @@ def _arrive():
         else:
             found.update(module.machine())
             found["loaded_cublas"] = module.loaded_cublas() if "torch" in sys.modules else None
-    local_rank = ranks.number(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), 0)
+    local_rank = world.number(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), 0)
     record.event(protocol.Arrived(found, _state["world"], rank, local_rank, socket.gethostname()))
 
 
