@@ -36,7 +36,7 @@ def render(explanation: Explanation) -> str:
         lines = ["It may also be:" if explanation.matches else "The log also mentions, which need not be the cause:"]
         for match in others:
             place = f" ({_at(match.evidence[0])})" if match.evidence else ""
-            lines.append(wrapped(f"{match.filled(match.entry.title)}{place} [{match.entry.id}]", width, "  - ", "    "))
+            lines.append(wrapped(f"{match.title}{place} [{match.entry.id}]", width, "  - ", "    "))
         parts.append("\n".join(lines))
     parts.append(_next(explanation, width))
     return "\n\n".join(part for part in parts if part)
@@ -72,7 +72,7 @@ def _match(match: Match) -> dict[str, Json]:
     entry = match.entry
     return {
         "id": entry.id,
-        "title": match.filled(entry.title),
+        "title": match.title,
         "score": match.score,
         "general": entry.general,
         "why": list(match.why),
@@ -81,7 +81,10 @@ def _match(match: Match) -> dict[str, Json]:
         "meaning": match.filled(entry.meaning),
         "trigger": entry.trigger,
         "root_cause": entry.root_cause,
-        "cures": list(map(match.filled, entry.cures)),
+        "cures": list(match.steps),
+        "undecided": [
+            {"title": match.filled(case.title), "cures": list(map(match.filled, case.cures))} for case in match.open
+        ],
         "not_helping": list(entry.not_helping),
         "settings": list(entry.bisect),
         "sources": list(entry.sources),
@@ -105,7 +108,7 @@ def _error(explanation: Explanation) -> list[str]:
 def _known(explanation: Explanation, width: int) -> str:
     match = explanation.matches[0]
     entry = match.entry
-    lines = [wrapped(match.filled(entry.title), width, "", "")]
+    lines = [wrapped(match.title, width, "", "")]
     error = _error(explanation)
     if error:
         lines += ["", "The error in the log:", *error]
@@ -113,7 +116,13 @@ def _known(explanation: Explanation, width: int) -> str:
     advice = explanation.advice
     lines += ["", wrapped(f"From the traceback: {advice.says}", width, "", "")] if advice else []
     lines += ["", "What to do, in this order:"]
-    lines += _numbered((*(advice.steps if advice else ()), *map(match.filled, entry.cures)), width)
+    lines += _numbered((*(advice.steps if advice else ()), *match.steps), width)
+    if match.open:
+        lines += ["", "It may also be this:" if match.decided else "Several things end like this. What tells which:"]
+        lines += [
+            wrapped(f"{match.filled(case.title)}: {match.filled(case.cures[0])}", width, "  - ", "    ")
+            for case in match.open
+        ]
     if entry.not_helping:
         lines += ["What does not help:"] + [wrapped(one, width, "  - ", "    ") for one in entry.not_helping]
     lines += ["", f"Why this [{entry.id}]:"]

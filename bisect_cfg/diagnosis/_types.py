@@ -40,3 +40,8 @@ class Environment(TypedDict, total=False):
     cpus: int | None
     memory_mb: int | None
     launcher: str | None
+    cuda_available: bool  # these are read from logs alone (`facts`)
+    device: str
+    task: str
+    phase: str
+    settings: dict[str, bool | int | float | str]

@@ -28,6 +28,15 @@ class Conditions(TypedDict, total=False):
     cublas: str
     parameters: dict[str, Value]
     launcher: str
+    device: str
+    task: str
+    phase: str
+    cuda_available: bool
+    variables: dict[str, str]
+
+
+WORDS = {"device": "runs on", "task": "is a training of kind", "phase": "fails in"}
+"""Facts that are one word, matched by a regular expression, and how a sentence about them begins."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,19 @@ def _environment(conditions: Conditions, environment: Environment) -> Iterator[V
         names = [gpu["name"] for gpu in environment.get("gpus") or []]
         holds = any(re.search(conditions["gpu"], name) for name in names) if names else None
         yield Verdict(f"GPU {conditions['gpu']}", ", ".join(dict.fromkeys(names)) or "unknown", holds)
+    for name, begins in WORDS.items():
+        if name in conditions:
+            word = environment.get(name)
+            holds = None if not word else bool(re.fullmatch(conditions[name], word))
+            yield Verdict(f"{begins} {conditions[name].replace('|', ' or ')}", word or "unknown", holds)
+    if "cuda_available" in conditions:
+        available = environment.get("cuda_available")
+        holds = None if available is None else available == conditions["cuda_available"]
+        yield Verdict(f"torch.cuda.is_available() is {conditions['cuda_available']}", str(available), holds)
+    for name, pattern in conditions.get("variables", {}).items():
+        value = (environment.get("variables") or {}).get(name)
+        holds = None if value is None else bool(re.fullmatch(pattern, value))
+        yield Verdict(f"{name}={pattern}", "unknown" if value is None else f"{name}={value}", holds)
     if "launcher" in conditions:
         launcher = environment.get("launcher")
         holds = None if launcher is None else launcher == conditions["launcher"]

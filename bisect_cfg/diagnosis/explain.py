@@ -21,15 +21,16 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from bisect_cfg.configuration import Configuration
-from bisect_cfg.diagnosis import _faults, _logs, _silence, _versions, signature
+from bisect_cfg.diagnosis import _faults, _logs, _silence, facts, signature
 from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._plain_text import clean
 from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
 from bisect_cfg.diagnosis._types import Environment
 from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
+from bisect_cfg.diagnosis.advice.reading import frames_before, phase_of
 from bisect_cfg.diagnosis.conditions import evaluate
-from bisect_cfg.diagnosis.knowledge import Clue, Entry, load
+from bisect_cfg.diagnosis.knowledge import Case, Clue, Entry, load
 from bisect_cfg.probe.secrets import mask_arguments, scrub
 
 EVIDENCE = 3
@@ -103,6 +104,19 @@ class Match:
     evidence: tuple[Line, ...]
     unchecked: tuple[str, ...] = ()  # conditions that neither the log nor a fingerprint decides
     named: Mapping[str, str] = field(default_factory=dict)  # what the clues' named groups caught
+    decided: tuple[Case, ...] = ()  # of the causes that the error may have, those for which the log speaks
+    open: tuple[Case, ...] = ()  # ... and those of which it says nothing
+
+    @property
+    def title(self) -> str:
+        """What happened, in one line: as special as the log allows."""
+        return self.filled(self.decided[0].title if self.decided else self.entry.title)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What to do, first thing first."""
+        decided = (cure for case in self.decided for cure in case.cures)
+        return tuple(dict.fromkeys(map(self.filled, (*decided, *self.entry.cures))))
 
     def filled(self, text: str) -> str:
         """The text with the log's own words: `{port|29500}` is the group `port` of a clue, or 29500."""
@@ -247,7 +261,10 @@ def combine(
     errors = [error for error, _ in located]
     cause = _faults.cause(errors)
     told = _told(readings)
+    if cause is not None and (phase := phase_of(frames_before(cause))):
+        told["phase"] = phase
     where = {**told, **dict(environment or {})}
+    configuration = {**told.get("settings", {}), **(configuration or {})}
     places = {
         (by_error[id(error)].name, error.line + extra) for error in errors for extra in range(len(error.more) + 1)
     }
@@ -362,10 +379,10 @@ class Reading:
                 self._sample = block
                 scan = self._scanner()
             if not self.head:
-                self.quoting = quotes(block[: _versions.LOOKED_AT], len(block) <= _versions.LOOKED_AT)
-            if len(self.head) < _versions.LOOKED_AT:
-                self.head += block[: _versions.LOOKED_AT]
-            self.tail = (self.tail + block if len(block) < _versions.LOOKED_AT else block)[-_versions.LOOKED_AT :]
+                self.quoting = quotes(block[: facts.LOOKED_AT], len(block) <= facts.LOOKED_AT)
+            if len(self.head) < facts.LOOKED_AT:
+                self.head += block[: facts.LOOKED_AT]
+            self.tail = (self.tail + block if len(block) < facts.LOOKED_AT else block)[-facts.LOOKED_AT :]
             before = len(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample)
             has_word = getattr(scan, "has_word", None)  # of a scan that is fitted to a large log
             self._reopen(self.rows.feed(block, number, has_word is None or has_word(block)))
@@ -387,7 +404,7 @@ class Reading:
         """Takes every line of the end for an error's, whether the scan would stop at it or not."""
         if self.quoting:
             return
-        tail = self.tail if len(self.tail) < _versions.LOOKED_AT else self.tail[self.tail.find(b"\n") + 1 :]
+        tail = self.tail if len(self.tail) < facts.LOOKED_AT else self.tail[self.tail.find(b"\n") + 1 :]
         number = self.lines - tail.count(b"\n") + tail.endswith(b"\n")
         start = 0
         while start < len(tail):
@@ -419,7 +436,7 @@ class Reading:
 
     def no_log(self) -> str:
         """What this is, if it is no log; to be asked where nothing failed."""
-        whole = len(self.head) < _versions.LOOKED_AT and not self.rows.count
+        whole = len(self.head) < facts.LOOKED_AT and not self.rows.count
         return self.quoting or ("a file of settings in JSON" if whole and is_settings_in_json(self.head) else "")
 
     def stands(self) -> Line | None:
@@ -557,9 +574,10 @@ def _of_metrics(entry: Entry, found: Mapping[Clue, list[Line]]) -> bool:
 def _told(readings: Sequence[Reading]) -> Environment:
     """What the files say about where they ran."""
     told: Environment = {}
+    names = frozenset().union(*(entry.settings for reading in readings[:1] for entry in reading.entries))
     for reading in readings:
         text = reading.head if reading.head.endswith(reading.tail) else reading.head + b"\n" + reading.tail
-        for name, value in _versions.environment_of(text.decode("utf-8", "replace")).items():
+        for name, value in facts.facts_of(text.decode("utf-8", "replace"), names).items():
             told.setdefault(name, value)
     return told
 
@@ -621,6 +639,16 @@ def _match(
     why += [f"{verdict.found} ({verdict.asks})" for verdict in holding]
     shown = [line for clue in seen for line in found[clue][:EVIDENCE]]
     lines = {replace(line, text=scrub(line.text)) for line in shown}
+    decided, still_open = [], []
+    for case in entry.cases:
+        holds, reasons, lines_of_case = _decides(case, found, environment, configuration)
+        if holds:
+            decided.append(case)
+            why += reasons
+            lines |= {replace(line, text=scrub(line.text)) for line in lines_of_case}
+        elif holds is None:
+            still_open.append(case)
+    score += FOR_CONDITION * bool(decided)
     unchecked = tuple(verdict.asks for verdict in verdicts if verdict.holds is None)
     evidence = tuple(sorted(lines, key=lambda line: (line.file, line.number)))
     # A clue that is needed besides counts as well: of two exceptions the entry may have the other one in mind.
@@ -633,10 +661,28 @@ def _match(
                 if value:
                     named.setdefault(name, scrub(value))
     return (
-        Match(entry, score, tuple(dict.fromkeys(why)), evidence, unchecked, named),
+        Match(entry, score, tuple(dict.fromkeys(why)), evidence, unchecked, named, tuple(decided), tuple(still_open)),
         resting,
         all(clue.kind == "line" for clue in present),
     )
+
+
+def _decides(
+    case: Case,
+    found: Mapping[Clue, list[Line]],
+    environment: Environment | None,
+    configuration: Configuration | None,
+) -> tuple[bool | None, list[str], list[Line]]:
+    """Whether the log speaks for one cause of several (None: it says nothing of it), why, and the lines that do."""
+    verdicts = evaluate(case.conditions, environment, configuration)
+    if any(clue in found for clue in case.unless) or any(verdict.holds is False for verdict in verdicts):
+        return False, [], []
+    seen = [clue for clue in case.any if clue in found]
+    if (case.any and not seen) or not all(verdict.holds for verdict in verdicts):
+        return None, [], []
+    reasons = [_reason(clue, found[clue]) for clue in seen]
+    reasons += [f"{verdict.found} ({verdict.asks})" for verdict in verdicts]
+    return True, reasons, [line for clue in seen for line in found[clue][:1]]
 
 
 def _applies(

@@ -185,6 +185,38 @@ _PLACES = (
 )
 
 
+PHASES = {
+    "evaluation": re.compile(
+        r"evaluation_loop|prediction_loop|prediction_step|\bevaluate\b|nested_concat|pad_across_processes|validat"
+    ),
+    "saving": re.compile(
+        r"save_pretrained|save_model|save_checkpoint|_save\w*\b|safe_save_file|torch/serialization\.py.*save|consolidate"
+    ),
+    "sync": IN_SYNC,
+    "reward": re.compile(r"reward_func|_calculate_rewards|compute_score|compute_reward|reward_fn"),
+    "loading": re.compile(
+        r"from_pretrained|load_state_dict|load_checkpoint|_load_pretrained|load_model|resume_from|get_peft_model"
+    ),
+    "generation": re.compile(r"\bgenerate\w*\b|_sample\b|rollout|llm_engine|execute_model|sample_tokens"),
+    "optimizer": re.compile(
+        r"optimizer\.step|/optim/|torch/optim|\boptimizer_step|adamw?\.py|clip_grad|unscale_|zero/stage|lr_scheduler"
+    ),
+    "backward": re.compile(r"backward|autograd/"),
+    "data": re.compile(r"load_dataset|datasets/|data_?loader|dataloader|_map_single|tokenize|collat|preprocess"),
+    "start": re.compile(
+        r"init_process_group|init_distributed|rendezvous|_initialize_distributed|prepare_model|setup_ddp|init_workers"
+    ),
+    "forward": re.compile(r"\bforward\b|_call_impl|compute_loss|training_step"),
+}
+"""The parts of a run, by names of frames; of several the one first named here counts, which says most."""
+
+
+def phase_of(frames: Sequence[Frame]) -> str:
+    """The part of a run in which a traceback ends, "" if its frames do not tell."""
+    text = "\n".join(f"{frame.file} {frame.function} {frame.source}" for frame in frames)
+    return next((name for name, pattern in PHASES.items() if pattern.search(text)), "")
+
+
 _SETTING = re.compile(
     r"\b(?:args|config|cfg|hf_config|training_args|script_args|model_args|finetuning_args"
     r"|data_args|\w+_config|\w+_args|self\.config|self\.args)\.([A-Za-z_][\w.]*)(?!\w*\()"

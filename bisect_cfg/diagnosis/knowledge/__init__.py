@@ -18,7 +18,12 @@ with a sample log, and the tests check that the sample leads to it. The fields:
                     else, and the failure counts as one that is not known
     conditions      where it applies: `packages` {name: version specifier}, `gpu` (regular expression), `cuda`
                     and `cublas` (version specifiers), `parameters` {name: value, or a comparison as ">0"},
-                    `launcher`
+                    `launcher`, and facts that a log tells (`facts.py`): `device` (cuda, rocm, npu, tpu, mps),
+                    `task` (rl, supervised), `phase` (see `advice.reading.PHASES`), `cuda_available`, `variables`
+                    {NAME: pattern}
+    cases           for an error that has several causes: for each a `title`, its `cures`, and what decides for it:
+                    clues (`any`, `unless`) and `conditions`. A case for which the log speaks leads, one against
+                    which it speaks is left out, the others are told with their first cure, as what to check
     doctor          true if the conditions alone, when all of them hold, are worth a warning before a run
     meaning         what happened
     trigger         which setting makes it happen;   root_cause: what is at fault
@@ -51,7 +56,10 @@ from bisect_cfg.diagnosis._types import Json
 from bisect_cfg.diagnosis.conditions import Conditions
 
 FOLDER = Path(__file__).parent
-CONDITIONS = {"packages": dict, "gpu": str, "cuda": str, "cublas": str, "parameters": dict, "launcher": str}
+CONDITIONS = {
+    "packages": dict, "gpu": str, "cuda": str, "cublas": str, "parameters": dict, "launcher": str, "device": str,
+    "task": str, "phase": str, "cuda_available": bool, "variables": dict,
+}  # fmt: skip
 _SOURCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
 _CLUES = ("any", "hints", "unless", "only_if")
 _TEXTS = ("id", "title", "meaning", "trigger", "root_cause", "sample")
@@ -71,6 +79,17 @@ class Clue:
 
     def __str__(self) -> str:
         return {"line": "the line", "signal": "ended by", "metric": "metrics:"}[self.kind] + f" {self.value}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One of the causes that an error may have, and what decides for it."""
+
+    title: str
+    cures: tuple[str, ...]
+    any: tuple[Clue, ...] = ()
+    unless: tuple[Clue, ...] = ()
+    conditions: Conditions = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -98,10 +117,18 @@ class Entry:
     root_cause: str = ""
     not_helping: tuple[str, ...] = ()
     bisect: tuple[str, ...] = ()
+    cases: tuple[Case, ...] = ()
 
     @property
     def clues(self) -> tuple[Clue, ...]:
-        return (*self.any, *(clue for group in self.all for clue in group), *self.hints, *self.unless, *self.only_if)
+        of_cases = (clue for case in self.cases for clue in (*case.any, *case.unless))
+        needed = (clue for group in self.all for clue in group)
+        return (*self.any, *needed, *self.hints, *self.unless, *self.only_if, *of_cases)
+
+    @property
+    def settings(self) -> set[str]:
+        """The settings that its conditions ask for."""
+        return {name.rpartition(".")[2] for one in (self, *self.cases) for name in one.conditions.get("parameters", {})}
 
 
 @functools.cache
@@ -165,11 +192,30 @@ def check(data: Json, place: str) -> Entry:
     values["sources"] = tuple(_source(one, place) for one in data["sources"])
     values |= {name: bool(data.get(name, False)) for name in ("general", "aftermath", "doctor", "early", "lasting")}
     values["conditions"] = _conditions(data.get("conditions", {}), place)
+    values["cases"] = tuple(_case(one, f"{place}, cases") for one in data.get("cases", []))
     for name in ("cures", "not_helping", "bisect"):
         for one in values.get(name, ()):
             if not isinstance(one, str):
                 raise KnowledgeError(f"{place}: YAML does not read {one!r} in {name!r} as text; quote it")
     return Entry(**values)
+
+
+def _case(data: Json, place: str) -> Case:
+    if not isinstance(data, dict) or not data.keys() <= {one.name for one in fields(Case)}:
+        raise KnowledgeError(f"{place}: a case has {', '.join(one.name for one in fields(Case))}")
+    if not isinstance(data.get("title"), str) or not data.get("cures"):
+        raise KnowledgeError(f"{place}: a case needs a title and cures")
+    if not all(isinstance(cure, str) for cure in data["cures"]):
+        raise KnowledgeError(f"{place}: YAML does not read a cure of {data['title']!r} as text; quote it")
+    if not data.get("any") and not data.get("conditions"):
+        raise KnowledgeError(f"{place}: nothing decides for {data['title']!r}; give it clues or conditions")
+    clues = {name: tuple(_clue(one, place) for one in data.get(name, [])) for name in ("any", "unless")}
+    return Case(
+        data["title"].strip(),
+        tuple(data["cures"]),
+        conditions=_conditions(data.get("conditions", {}), place),
+        **clues,
+    )
 
 
 def _clue(data: Json, place: str) -> Clue:

@@ -1,0 +1,166 @@
+"""What a log says beside its error, as facts: versions, GPUs, driver, settings that were echoed, the kind of training.
+
+People paste `pip list`, `trl env` and `nvidia-smi`, frameworks print their configuration, and the frames of a traceback
+tell in which part of a run it failed. All of it is read once here, and the conditions of known failures refer to it
+(`conditions`), so that a cure for one version, one GPU or one setting is only given where that is in sight.
+
+What the log names with two values is left out: one of them is what somebody asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+
+from bisect_cfg.diagnosis._types import Environment
+
+LOOKED_AT = 1 << 16
+"""Bytes at each end of a log that are looked at; an environment is printed at the start, or pasted at the end."""
+
+PACKAGES = (
+    "torch", "transformers", "trl", "accelerate", "vllm", "peft", "deepspeed", "flash-attn", "bitsandbytes", "datasets",
+    "openrlhf", "verl", "numpy", "triton", "ray", "unsloth", "liger-kernel", "tokenizers", "huggingface-hub", "pyarrow",
+    "xformers", "ms-swift", "sglang", "unsloth-zoo", "torchvision", "pydantic", "torchao", "pandas", "tensordict",
+)  # fmt: skip
+_NAMES = "|".join(sorted((name.replace("-", "[-_]") for name in PACKAGES), key=len, reverse=True))
+_PACKAGE = re.compile(
+    rf"(?:^|[\s`'\"\[(*|,-])(?P<name>pytorch|{_NAMES})[`'\"*]*(?:\s*\(?version\)?)?[`'\"*]*"
+    r"(?:\s*(?:==|:|=|@)\s*|-|\s+v?|\s*\|\s*)[`'\"]?v?(?P<version>\d+\.\d+[\w.+]*)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_HAVE = re.compile(r"supports? (?P<name>vLLM)[^\n]{0,120}? You have version (?P<version>\d[\w.+]*) installed")
+_ASKED = re.compile(r"(?:>=|<=|<|>|~=|!=|require|need|support|at least|or newer|or later|compatible)", re.IGNORECASE)
+_GPU = re.compile(
+    r"\b(?P<name>NVIDIA (?:GeForce )?(?:[A-Z]{1,3} ?)?[A-Z]?\d{2,4}[\w -]{0,24}?(?=[\s,;|)\]]|$)|Tesla [A-Z]\d+\w*"
+    r"|(?:GeForce )?(?:RTX|GTX) ?(?:PRO )?\d{4}(?: Ti)?|GH200|H20(?!\d)[\w-]*|H[18]00|A100|A800|V100"
+    r"|L40S?|GB200|B200)\b"
+)
+_INSTALLED = re.compile(
+    rf"Requirement already satisfied: (?P<name>{_NAMES})\b[^\n]* \((?P<version>\d[\w.+]*)\)", re.IGNORECASE
+)
+_DRIVER = re.compile(
+    r"Driver Version: *(?P<driver>\d{3}\.\d+[\d.]*)|[Dd]river(?: version)?[: ]+(?P<other>\d{3}\.\d+[\d.]*)"
+)
+
+
+_DEVICES = (
+    ("tpu", re.compile(r"XLA:TPU|libtpu|\bTPU v\d|torch_xla|/dev/accel\d|backend 'tpu'")),
+    ("npu", re.compile(r"torch_npu|\bHCCL|\bAscend|\bNPU\b|npu:\d")),
+    (
+        "rocm",
+        re.compile(r"\bHIP (?:error|out of memory)|\bgfx\d{3,4}|AMD (?:Radeon|Instinct)|\+rocm\d|\brocBLAS|/opt/rocm"),
+    ),
+    ("mps", re.compile(r"\bMPS (?:backend|framework|Tensor|device)|mps:0|\bApple M\d")),
+)
+"""What a log shows that did not run on NVIDIA's GPUs."""
+_RL = re.compile(
+    r"(?:GRPO|PPO|RLOO|Online\w*)(?:Trainer|Config)|grpo_trainer|ppo_trainer|actor/pg_loss|actor_rollout|num_generations"
+    r"|completions/|'reward(?:_std)?': |reward_func|OpenRLHF|openrlhf|\bverl\b|[Gg][Rr][Pp][Oo]"
+)
+_SUPERVISED = re.compile(
+    r"SFTTrainer|SFTConfig|sft_trainer|run_sft|\bsft\b|train_sft|lm loss"
+    r"|(?:DPO|KTO|ORPO|CPO|SimPO|Reward)(?:Trainer|Config)|dpo_trainer|kto_trainer|\bdpo\b|TrainingArguments|pretrain|finetune|fine-tun|easydel"
+)
+_CUDA_AVAILABLE = re.compile(
+    r"is_available\(\)[^\n]*\n(?:[^\n]{0,60}\n)??\s*(?:\S+ )?(?P<answer>True|False)\b"
+    r"|[Cc][Uu][Dd][Aa](?: is)?[ _]available\??[ :=]+(?P<said>True|False|Yes|No)\b"
+)
+_VARIABLE = re.compile(
+    r"\b(?P<name>(?:NCCL|CUDA|HF|VLLM|TORCH|PYTORCH|RAY|SLURM|GLOO|BNB|HSA|HIP|XLA|LD|OMP|TOKENIZERS|WANDB|MASTER|WORLD)_[A-Z0-9_]+"
+    r"|RANK|LOCAL_RANK)\s*(?:=|set by environment to)\s*[\"']?(?P<value>[\w.:,/%+-]+)"
+)
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS")
+
+
+def facts_of(text: str, settings: Iterable[str] = ()) -> Environment:
+    """The facts that a log tells, in the form of a `fingerprint`, as far as they are known.
+
+    Args:
+        text: The log, or its beginning and its end.
+        settings: Names of the settings to look for.
+    """
+    facts: Environment = {}
+    packages = _packages_in(text)
+    if packages:
+        facts["packages"] = packages
+    gpus = dict.fromkeys(" ".join(found["name"].split()) for found in _GPU.finditer(text))
+    if gpus:
+        facts["gpus"] = [{"name": name} for name in gpus]
+    tag = re.search(r"\+cu(\d+)(\d)\b", packages.get("torch", "")) or re.search(r"\btorch\S*\+cu(\d\d)(\d)\b", text)
+    if tag:
+        facts["cuda"] = f"{tag[1]}.{tag[2]}"
+    driver = _DRIVER.search(text)
+    if driver:
+        facts["driver"] = driver["driver"] or driver["other"]
+    available = {(found["answer"] or found["said"]) in ("True", "Yes") for found in _CUDA_AVAILABLE.finditer(text)}
+    if len(available) == 1:
+        facts["cuda_available"] = available.pop()
+    device = next((name for name, pattern in _DEVICES if pattern.search(text)), "")
+    device = device or ("cuda" if gpus or "CUDA" in text or "cuda:" in text else "")
+    if device:
+        facts["device"] = device
+    if _RL.search(text):
+        facts["task"] = "rl"
+    elif _SUPERVISED.search(text):
+        facts["task"] = "supervised"
+    variables = _single((found["name"], found["value"]) for found in _VARIABLE.finditer(text))
+    variables = {name: value for name, value in variables.items() if not _SECRET.search(name)}
+    if variables:
+        facts["variables"] = variables
+    names = frozenset(settings)
+    echoed = _single(_settings_in(text, names)) if names else {}
+    if echoed:
+        facts["settings"] = echoed
+    return facts
+
+
+def _packages_in(text: str) -> dict[str, str]:
+    versions: dict[str, set[str]] = {}
+    for found in _PACKAGE.finditer(text):
+        line = text[text.rfind("\n", 0, found.start() + 1) + 1 : found.end()]
+        if _ASKED.search(line):
+            continue
+        name = found["name"].lower().replace("_", "-")
+        versions.setdefault("torch" if name == "pytorch" else name, set()).add(found["version"].rstrip("."))
+    for found in _INSTALLED.finditer(text):
+        versions.setdefault(found["name"].lower().replace("_", "-"), set()).add(found["version"].rstrip("."))
+    for found in _HAVE.finditer(text):
+        versions["vllm"] = {found["version"].rstrip(".")}
+    # 2.5.1 and 2.5.1+cu121 are one
+    return {
+        name: max(seen, key=len) for name, seen in versions.items() if len({one.split("+")[0] for one in seen}) == 1
+    }
+
+
+@functools.cache
+def _settings_pattern(names: frozenset[str]) -> re.Pattern[str]:
+    choice = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    return re.compile(
+        rf"(?<![\w-])(?P<flag>--)?[\"']?(?P<name>{choice})[\"']?(?:\s*[:=]\s*|(?(flag)\s+|(?!)))[\"']?(?P<value>[\w.+-]+)"
+    )
+
+
+def _settings_in(text: str, names: frozenset[str]) -> Iterable[tuple[str, bool | int | float | str]]:
+    """The values of settings that are echoed: `bf16=True`, `--bf16 true`, `"bf16": true`, `bf16: true`."""
+    for found in _settings_pattern(names).finditer(text):
+        yield found["name"], _value(found["value"].rstrip("."))
+
+
+def _value(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _single(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Names with the only value they were seen with."""
+    seen: dict[str, set[object]] = {}
+    for name, value in pairs:
+        seen.setdefault(name, set()).add(value)
+    return {name: next(iter(values)) for name, values in seen.items() if len(values) == 1}
