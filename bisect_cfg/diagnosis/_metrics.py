@@ -37,6 +37,7 @@ FACTS = {
     "diverged": "kl to the reference has exploded, and half of the reward is gone",
     "growing-gradient": "grad_norm grew a hundredfold",
     "stalled": "the log ends in a long silence, without an error",
+    "standing": "the log ends while the run starts, retries or has no step yet",
     "large-gradient": "grad_norm is above 10 in most rows",
     "biased-ratio": "the importance sampling ratio is far from 1, from the first row on",
     "no-steps": "the run ended without one training step",

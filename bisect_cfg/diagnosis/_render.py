@@ -20,6 +20,9 @@ LONGEST_EVIDENCE = 240
 ALTERNATIVES = 4
 """Further matches that are listed. More means that the log is a collection, not a run."""
 
+OTHERWISE = 3
+"""Cures of the whole family that are shown where the log has decided for one of its causes."""
+
 SOURCES = 4
 """Sources that are shown; `--json` has all."""
 
@@ -108,7 +111,10 @@ def _error(explanation: Explanation) -> list[str]:
 def _known(explanation: Explanation, width: int) -> str:
     match = explanation.matches[0]
     entry = match.entry
-    lines = [wrapped(match.title, width, "", "")]
+    lines = []
+    if explanation.stands is not None:
+        lines += [wrapped("No error was found. If nothing follows, the run stands still, like this:", width), ""]
+    lines += [wrapped(match.title, width, "", "")]
     error = _error(explanation)
     if error:
         lines += ["", "The error in the log:", *error]
@@ -117,8 +123,11 @@ def _known(explanation: Explanation, width: int) -> str:
     lines += ["", wrapped(f"From the traceback: {advice.says}", width, "", "")] if advice else []
     lines += ["", "What to do, in this order:"]
     lines += _numbered((*(advice.steps if advice else ()), *match.steps), width)
-    if match.open:
-        lines += ["", "It may also be this:" if match.decided else "Several things end like this. What tells which:"]
+    if match.decided:
+        lines += ["If that is not it:"]
+        lines += [wrapped(match.filled(one), width, "  - ", "    ") for one in entry.cures[:OTHERWISE]]
+    elif match.open:
+        lines += ["Several things end like this. What tells which:"]
         lines += [
             wrapped(f"{match.filled(case.title)}: {match.filled(case.cures[0])}", width, "  - ", "    ")
             for case in match.open

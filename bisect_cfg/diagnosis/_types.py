@@ -44,4 +44,5 @@ class Environment(TypedDict, total=False):
     device: str
     task: str
     phase: str
+    collectives: str
     settings: dict[str, bool | int | float | str]

@@ -28,6 +28,7 @@ class VersionPair:
     cure: tuple[str, ...]
     sources: tuple[str, ...]
     sample: str
+    cases: tuple[Json, ...] = ()
     certain: bool = False
     early: bool = False
     general: bool = False
@@ -70,6 +71,8 @@ def as_entries() -> Iterator[dict[str, Json]]:
             "not_helping": ["bisecting the settings of the run"],
             "sources": list(pair.sources),
             "sample": pair.sample,
+            "conditions": {"packages": pair.packages},
+            "cases": list(pair.cases),
             "early": pair.early,
             "general": pair.general,
         }

@@ -31,11 +31,12 @@ class Conditions(TypedDict, total=False):
     device: str
     task: str
     phase: str
+    collectives: str
     cuda_available: bool
     variables: dict[str, str]
 
 
-WORDS = {"device": "runs on", "task": "is a training of kind", "phase": "fails in"}
+WORDS = {"device": "runs on", "task": "is a training of kind", "phase": "fails in", "collectives": "has"}
 """Facts that are one word, matched by a regular expression, and how a sentence about them begins."""
 
 
@@ -85,7 +86,8 @@ def _environment(conditions: Conditions, environment: Environment) -> Iterator[V
         if name in conditions:
             word = environment.get(name)
             holds = None if not word else bool(re.fullmatch(conditions[name], word))
-            yield Verdict(f"{begins} {conditions[name].replace('|', ' or ')}", word or "unknown", holds)
+            asked = "ranks apart" if name == "collectives" else conditions[name].replace("|", " or ")
+            yield Verdict(f"{begins} {asked}", word or "unknown", holds)
     if "cuda_available" in conditions:
         available = environment.get("cuda_available")
         holds = None if available is None else available == conditions["cuda_available"]

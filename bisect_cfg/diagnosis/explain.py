@@ -73,6 +73,9 @@ _OF_A_DATA_SET = re.compile(
 )
 """A row of a data set or a completion that was kept, and not a logger's line in JSON."""
 
+DECIDED = 2
+"""Causes whose cures are given, where the log speaks for several of those that an error may have."""
+
 SHOWN_MORE = 2
 """Lines after an error's first one that are shown with it where they belong to the same sentence."""
 
@@ -115,8 +118,8 @@ class Match:
     @property
     def steps(self) -> tuple[str, ...]:
         """What to do, first thing first."""
-        decided = (cure for case in self.decided for cure in case.cures)
-        return tuple(dict.fromkeys(map(self.filled, (*decided, *self.entry.cures))))
+        decided = [cure for case in self.decided[:DECIDED] for cure in case.cures]
+        return tuple(dict.fromkeys(map(self.filled, decided or self.entry.cures)))
 
     def filled(self, text: str) -> str:
         """The text with the log's own words: `{port|29500}` is the group `port` of a clue, or 29500."""
@@ -158,6 +161,8 @@ class Explanation:
     @property
     def status(self) -> int:
         """The exit status: known, a failure that is not known, or no failure."""
+        if self.stands is not None:
+            return NO_FAILURE  # it may go on
         if self.matches and not self.matches[0].entry.aftermath:
             return KNOWN
         return UNKNOWN if self.matches or self.error is not None or self.signature is not None else NO_FAILURE
@@ -432,6 +437,8 @@ class Reading:
         if still is not None:
             told = Line(still.told_line, still.told, self.name)
             found[Clue("metric", "stalled")] = [told, Line(still.line, str(still), self.name)] if still.line else [told]
+        elif not self.errors_left() and (stands := self.stands()) is not None:
+            found[Clue("metric", "standing")] = [stands]
         return found
 
     def no_log(self) -> str:
@@ -573,13 +580,11 @@ def _of_metrics(entry: Entry, found: Mapping[Clue, list[Line]]) -> bool:
 
 def _told(readings: Sequence[Reading]) -> Environment:
     """What the files say about where they ran."""
-    told: Environment = {}
     names = frozenset().union(*(entry.settings for reading in readings[:1] for entry in reading.entries))
-    for reading in readings:
-        text = reading.head if reading.head.endswith(reading.tail) else reading.head + b"\n" + reading.tail
-        for name, value in facts.facts_of(text.decode("utf-8", "replace"), names).items():
-            told.setdefault(name, value)
-    return told
+    each = facts.LOOKED_AT // len(readings)
+    ends = ((one.head, b"" if one.head.endswith(one.tail) else one.tail) for one in readings)
+    text = b"\n".join(part for head, tail in ends for part in (head[:each], tail[-each:]) if part)
+    return facts.facts_of(text.decode("utf-8", "replace"), names)
 
 
 def _all_survived(clue: Clue, lines: list[Line] | None, readings: Sequence[Reading], entry: Entry) -> bool:
@@ -653,7 +658,7 @@ def _match(
     evidence = tuple(sorted(lines, key=lambda line: (line.file, line.number)))
     # A clue that is needed besides counts as well: of two exceptions the entry may have the other one in mind.
     resting = [line for clue in (*present, *(group[0] for group in needed)) for line in found[clue]]
-    named: dict[str, str] = {}
+    named = {"collectives": (environment or {}).get("collectives", "")}
     for clue in seen:
         for line in found[clue] if clue.kind == "line" and "(?P<" in clue.value else ():
             caught = re.search(clue.value, line.text)

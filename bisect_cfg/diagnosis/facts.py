@@ -64,11 +64,36 @@ _SUPERVISED = re.compile(
 )
 _CUDA_AVAILABLE = re.compile(
     r"is_available\(\)[^\n]*\n(?:[^\n]{0,60}\n)??\s*(?:\S+ )?(?P<answer>True|False)\b"
+    r"|\+cu\d{3} +(?P<beside>True|False)\b"
     r"|[Cc][Uu][Dd][Aa](?: is)?[ _]available\??[ :=]+(?P<said>True|False|Yes|No)\b"
 )
 _VARIABLE = re.compile(
-    r"\b(?P<name>(?:NCCL|CUDA|HF|VLLM|TORCH|PYTORCH|RAY|SLURM|GLOO|BNB|HSA|HIP|XLA|LD|OMP|TOKENIZERS|WANDB|MASTER|WORLD)_[A-Z0-9_]+"
-    r"|RANK|LOCAL_RANK)\s*(?:=|set by environment to)\s*[\"']?(?P<value>[\w.:,/%+-]+)"
+    r"\b(?P<name>(?:NCCL|CUDA|HF|VLLM|TORCH|PYTORCH|RAY|SLURM|GLOO|BNB|HSA|HIP|XLA|LD|OMP|TOKENIZERS|WANDB|MASTER|WORLD)"
+    r"_[A-Z0-9_]+|RANK|LOCAL_RANK)\s*(?:=|set by environment to)\s*[\"']?(?P<value>[\w.:,/%+-]+)"
+)
+_STAGES = {
+    "data": re.compile(
+        r"(?:Map|Filter|[Tt]okeniz\w+|Running tokenizer|Generating \w+ split|Packing|Converting|Applying|Adding EOS)"
+        r"[^|\n]{0,80}?(?<!\d)[1-9]?\d%\|"
+    ),
+    "loading": re.compile(
+        r"(?:Loading (?:checkpoint|safetensors|pt)[^|\n]{0,60}|Fetching \d+ files): +[1-9]?\d%(?:\||\s)"
+    ),
+    "evaluation": re.compile(
+        r"\*+ Running [Ee]valuation|Running Prediction|Evaluating:|[Vv]alidation DataLoader|[Vv]alidating"
+    ),
+    "saving": re.compile(r"[Ss]aving (?:the )?(?:model|checkpoint|state)"),
+    "training": re.compile(
+        r"['\"](?:loss|grad_norm)['\"]: |\bstep:\d+ - |lm loss: |\*+ Running training"
+        r"|\d+%\|[^|\n]*\| *\d+/\d+ \[.{0,40}s/it"
+    ),
+    "": re.compile(r"(?<!\d)100%(?:\||\s)"),
+}
+"""Lines that tell which part of a run it was in: a bar of data preparation that is not full, a model being saved. A
+full bar ends a part."""
+_COLLECTIVE = re.compile(
+    r"\[Rank (?P<rank>\d+)\] Watchdog caught collective operation timeout: "
+    r"WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)"
 )
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS")
 
@@ -93,7 +118,10 @@ def facts_of(text: str, settings: Iterable[str] = ()) -> Environment:
     driver = _DRIVER.search(text)
     if driver:
         facts["driver"] = driver["driver"] or driver["other"]
-    available = {(found["answer"] or found["said"]) in ("True", "Yes") for found in _CUDA_AVAILABLE.finditer(text)}
+    available = {
+        (found["answer"] or found["said"] or found["beside"]) in ("True", "Yes")
+        for found in _CUDA_AVAILABLE.finditer(text)
+    }
     if len(available) == 1:
         facts["cuda_available"] = available.pop()
     device = next((name for name, pattern in _DEVICES if pattern.search(text)), "")
@@ -108,11 +136,39 @@ def facts_of(text: str, settings: Iterable[str] = ()) -> Environment:
     variables = {name: value for name, value in variables.items() if not _SECRET.search(name)}
     if variables:
         facts["variables"] = variables
+    stage = _stage(text)
+    if stage:
+        facts["phase"] = stage
+    apart = _apart(text)
+    if apart:
+        facts["collectives"] = apart
     names = frozenset(settings)
     echoed = _single(_settings_in(text, names)) if names else {}
     if echoed:
         facts["settings"] = echoed
     return facts
+
+
+def _stage(text: str) -> str:
+    """The part of a run that the last progress in the text belongs to; "" if there is none."""
+    last = {
+        name: max((found.start() for found in pattern.finditer(text)), default=-1) for name, pattern in _STAGES.items()
+    }
+    name = max(last, key=last.__getitem__)
+    return name if last[name] >= 0 else ""
+
+
+def _apart(text: str) -> str:
+    """Where the ranks were, if they waited in different collectives; "" if they did not."""
+    places: dict[tuple[int, str], set[int]] = {}
+    for found in _COLLECTIVE.finditer(text):
+        places.setdefault((int(found["seq"]), found["op"]), set()).add(int(found["rank"]))
+    if len(places) < 2 or len({seq for seq, _ in places}) < 2:
+        return ""
+    return "; ".join(
+        f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))} at {op} number {seq}"
+        for (seq, op), ranks in sorted(places.items())
+    )
 
 
 def _packages_in(text: str) -> dict[str, str]:

@@ -1,0 +1,134 @@
+"""Evidence beside an error: what is read of it, and that it decides between the causes an error may have."""
+
+from __future__ import annotations
+
+import pytest
+
+from bisect_cfg.diagnosis.explain import NO_FAILURE, explain, explain_text
+from bisect_cfg.diagnosis.facts import facts_of
+
+GEMM = "RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasGemmEx( handle, a, CUDA_R_16BF)`\n"
+TIMEOUT = "[rank{}]:[E502 10:32:44 ProcessGroupNCCL.cpp:616] [Rank {}] Watchdog caught collective operation timeout: "
+TIMEOUT += "WorkNCCL(SeqNum={}, OpType={}, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800021 milliseconds\n"
+MEMORY = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB\n"
+)
+FRAMES = 'Traceback (most recent call last):\n  File "/home/me/run.py", line 3, in <module>\n    trainer.train()\n'
+SITE = "/opt/lib/python3.11/site-packages"
+NO_KWARGS = "ImportError: cannot import name 'FlashAttentionKwargs' from 'transformers.modeling_x' (/x.py)\n"
+QUANTIZED = "ImportError: Using `bitsandbytes` 8-bit quantization requires Accelerate: `pip install accelerate`\n"
+
+
+def frame(file: str, function: str) -> str:
+    return f'  File "{SITE}/{file}", line 7, in {function}\n    x()\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "name", "value"),
+    [
+        ("transformers             4.44.2\n", "packages", {"transformers": "4.44.2"}),
+        ("Requirement already satisfied: trl>=0.8 in /usr/x (0.8.6)\n", "packages", {"trl": "0.8.6"}),
+        ("trl 0.14.0\ntrl==0.15.0\n", "packages", None),
+        (">>> torch.cuda.is_available()\nFalse\n", "cuda_available", False),
+        ("2.2.1+cu121 False\n", "cuda_available", False),
+        ("XLA:TPU compile error\n", "device", "tpu"),
+        ("HIP error: invalid device function\n", "device", "rocm"),
+        ("  File x/trl/trainer/grpo_trainer.py\n", "task", "rl"),
+        ("NCCL INFO NCCL_SOCKET_IFNAME set by environment to lo\n", "variables", {"NCCL_SOCKET_IFNAME": "lo"}),
+        ("HF_TOKEN=hf_abc\n", "variables", None),
+        ("args: bf16=True, x\n", "settings", {"bf16": True}),
+        ("--bf16 false --beta 0.04\n", "settings", {"bf16": False, "beta": 0.04}),
+        ("bf16=True\nbf16=False\n", "settings", None),
+        ("Map (num_proc=4):  41%|####      | 10/26 [30:12<43:28]\n", "phase", "data"),
+        ("Map:  41%|####      | 10/26 [00:12]\nMap: 100%|####| 26/26 [00:20]\n", "phase", None),
+        (TIMEOUT.format(0, 0, 5, "ALLREDUCE") + TIMEOUT.format(1, 1, 5, "ALLREDUCE"), "collectives", None),
+        (
+            TIMEOUT.format(0, 0, 7, "ALLREDUCE") + TIMEOUT.format(1, 1, 5, "BROADCAST"),
+            "collectives",
+            "rank 1 at BROADCAST number 5; rank 0 at ALLREDUCE number 7",
+        ),
+    ],
+)
+def test_what_is_read(log: str, name: str, value: object) -> None:
+    assert facts_of(log, ["bf16", "beta"]).get(name) == value
+
+
+@pytest.mark.parametrize(
+    ("log", "leads"),
+    [
+        ("GPU 0: Tesla V100-SXM2-32GB\n" + GEMM, "no bfloat16"),
+        ("|   0  Tesla T4            Off |\n" + GEMM, "no bfloat16"),
+        ("LD_LIBRARY_PATH=/usr/local/cuda-11.8/lib64\n" + GEMM, "cuBLAS of another CUDA"),
+        (GEMM, "cuBLAS refuses a product"),
+        (NO_KWARGS + "transformers 4.44.2\n", "transformers is too old"),
+        (NO_KWARGS + "transformers==4.46.0\n", "transformers is too old"),
+        (NO_KWARGS + "transformers 5.1.0\n", "transformers is newer"),
+        (FRAMES + frame("transformers/trainer.py", "evaluation_loop") + MEMORY, "in evaluation"),
+        (FRAMES + frame("lightning/loops.py", "validation_step") + MEMORY, "in evaluation"),
+        (FRAMES + frame("transformers/modeling_utils.py", "from_pretrained") + MEMORY, "was loaded"),
+        (FRAMES + frame("torch/optim/adamw.py", "_init_group") + MEMORY, "optimizer's step"),
+        ("XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile error. Ran out of memory in memory space hbm\n", "TPU"),
+        (MEMORY, "The GPU ran out of memory"),
+        ("Map:  41%|####      | 10/26 [30:12<43:28]\n" + TIMEOUT.format(1, 1, 3, "ALLREDUCE"), "still being prepared"),
+        ("worker-0   0/1   Evicted   0   3h\n" + TIMEOUT.format(0, 0, 300, "ALLREDUCE"), "evicted"),
+        (TIMEOUT.format(0, 0, 70, "ALLREDUCE") + TIMEOUT.format(1, 1, 50, "BROADCAST"), "rank 1 at BROADCAST"),
+        ("CUDA available: False\n" + QUANTIZED, "No GPU is in sight"),
+        ("accelerate 0.30.0\n" + QUANTIZED, "accelerate is installed"),
+        (QUANTIZED, "accelerate is missing"),
+        ('"GET /get_world_size/ HTTP/1.1" 404\nException: Request failed: 404, {"detail":"Not Found"}\n', "vllm-serve"),
+        ("Exception: Request failed: 500, Internal Server Error\n", "failed inside"),
+        ("RuntimeError: can't start new thread\n", "more threads"),
+        (
+            "pthread_create failed for thread 1: Operation not permitted\nRuntimeError: can't start new thread\n",
+            "seccomp",
+        ),
+        ("OSError: [Errno 24] Too many open files: 'a'\n", "more files"),
+    ],
+)
+def test_the_evidence_decides(log: str, leads: str) -> None:
+    explanation = explain_text(log)
+    assert leads in explanation.matches[0].title, str(explanation)
+
+
+def test_without_evidence_the_causes_are_told_apart_and_none_leads() -> None:
+    said = str(explain_text(GEMM))
+    assert said.startswith("cuBLAS refuses a product")
+    assert "What tells which" in said and "bfloat16" in said and "LD_LIBRARY_PATH" in said
+    decided = str(explain_text("GPU 0: Tesla V100-SXM2-32GB\n" + GEMM))
+    assert "fp16=True" in decided and "What tells which" not in decided and "If that is not it" in decided
+
+
+def test_a_pair_of_versions_that_the_log_contradicts_is_ruled_out() -> None:
+    line = "TypeError: Accelerator.unwrap_model() got an unexpected keyword argument 'keep_torch_compile'\n"
+    assert explain_text(line).matches[0].entry.id == "accelerate-keep-torch-compile"
+    found = explain_text(line + "accelerate 1.6.0\ntransformers 4.52.1\n").matches
+    assert "accelerate-keep-torch-compile" not in [match.entry.id for match in found]
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (
+            "NCCL INFO NCCL_SOCKET_IFNAME set by environment to docker0\n"
+            "NCCL INFO Call to connect returned Connection refused, retrying\n",
+            "stuck-on-loopback",
+        ),
+        (
+            "ds3_gather_for_generation: False\nzero_stage: 3\n  0%|          | 0/200 [00:00<?, ?it/s]\n",
+            "stuck-generation-sharded",
+        ),
+        ("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/16\n", "stuck-waiting-for-members"),
+    ],
+)
+def test_what_stands_at_the_start_is_named_and_not_called_failed(log: str, entry: str) -> None:
+    explanation = explain_text(log)
+    assert explanation.matches[0].entry.id == entry
+    assert explanation.status == NO_FAILURE and "If nothing follows" in str(explanation)
+
+
+def test_facts_of_a_large_log_are_read_from_its_ends() -> None:
+    import io
+
+    filler = b"some words of progress\n" * 20_000
+    log = b"GPU 0: Tesla V100-SXM2-32GB\n" + filler + GEMM.encode()
+    assert "no bfloat16" in explain(io.BytesIO(log)).matches[0].title
