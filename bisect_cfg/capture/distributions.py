@@ -1,0 +1,341 @@
+"""What an interpreter has installed, and what it had where the training worked: ``packages.NAME`` as settings.
+
+A level of such a setting is what a requirements file has behind the name: a version (``4.57.1``), a direct reference
+(``@ file:///wheels/x.whl``), or None where the package is not installed. A package that differs is a factor; mixtures
+of the two environments are valid unless a package then misses what it asks for and had in both of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion
+
+from bisect_cfg.configuration import Value
+from bisect_cfg.errors import InputError
+
+PACKAGE = "packages."
+"""What a setting's name begins with that is an installed package: ``packages.transformers``."""
+
+PATIENCE = 60.0
+"""Seconds for an interpreter to say what it has installed; from a cold network disk it takes several."""
+
+EDITABLE = "-e "
+"""What a level begins with that is a folder of sources, used where it lies."""
+
+# Run by the interpreter that is asked, from Python 3.9 on.
+_ASK = r"""
+import json, os, platform, sys
+from importlib import metadata
+found = {}
+for one in metadata.distributions():
+    name = one.metadata["Name"]
+    if name and name not in found:  # the first on the path counts, as in an import
+        found[name] = {"version": one.version, "requires": one.requires or [],
+                       "url": json.loads(one.read_text("direct_url.json") or "{}"),
+                       "installer": (one.read_text("INSTALLER") or "").strip()}
+markers = {"implementation_name": sys.implementation.name, "os_name": os.name, "platform_machine": platform.machine(),
+           "platform_python_implementation": platform.python_implementation(), "platform_release": platform.release(),
+           "platform_system": platform.system(), "platform_version": platform.version(),
+           "implementation_version": platform.python_version(), "python_full_version": platform.python_version(),
+           "python_version": ".".join(platform.python_version_tuple()[:2]), "sys_platform": sys.platform}
+base = getattr(sys, "_base_executable", None) or sys.executable
+print(json.dumps({"distributions": found, "markers": markers, "base": base}))
+"""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One installed package.
+
+    Attributes:
+        name: canonical.
+        level: its version, direct reference, or ``-e FOLDER``.
+        version: its version.
+        requires: what it asks for, as its metadata have it.
+        installer: who has put it there: "pip", "uv", "conda"; "" if that is not known.
+    """
+
+    name: str
+    level: str
+    version: str
+    requires: tuple[str, ...] = ()
+    installer: str = ""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """All that an interpreter has installed.
+
+    Attributes:
+        distributions: canonical name -> package.
+        markers: the environment that markers of requirements are about (PEP 508).
+        base: the interpreter that its environment was made with.
+    """
+
+    distributions: Mapping[str, Distribution]
+    markers: Mapping[str, str]
+    base: str
+
+    @property
+    def levels(self) -> dict[str, str]:
+        """Canonical name -> level."""
+        return {name: one.level for name, one in self.distributions.items()}
+
+
+def installed_by(python: str) -> Installed:
+    """What an interpreter has installed.
+
+    Raises:
+        InputError: it does not say.
+    """
+    try:
+        done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, timeout=PATIENCE, check=True)
+        said = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        raise InputError(f"{python} does not say what it has installed: {error}", "Does it start by hand?") from None
+    found = {}
+    for name, one in said["distributions"].items():
+        level = _level_of(one["version"], one["url"])
+        name = canonicalize_name(name)
+        found[name] = Distribution(name, level, one["version"], tuple(one["requires"]), one["installer"])
+    return Installed(found, said["markers"], said["base"])
+
+
+def _level_of(version: str, origin: Mapping[str, object]) -> str:
+    """A version, or where a package came from that no index has: its ``direct_url.json`` (PEP 610)."""
+    url = str(origin.get("url", ""))
+    if not url:
+        return version
+    if (origin.get("dir_info") or {}).get("editable"):
+        return EDITABLE + url.removeprefix("file://")
+    control = origin.get("vcs_info") or {}
+    if control:
+        url = f"{control['vcs']}+{url}@{control['commit_id']}"
+    return f"@ {url}" + (f"#subdirectory={origin['subdirectory']}" if origin.get("subdirectory") else "")
+
+
+def line_of(name: str, level: str) -> str:
+    """The line of a requirements file that installs a package so."""
+    if level.startswith(EDITABLE):
+        return level
+    return f"{name} {level}" if level.startswith("@") else f"{name}=={level}"
+
+
+# ----------------------------------------------------------------------------------------------- the good environment
+
+
+def read_packages(path: Path, installed: Installed) -> dict[str, str]:
+    """The levels that a file gives to packages: requirements, ``pip freeze``, or a lock (pylock, uv, poetry, pdm).
+
+    Args:
+        path: of the file.
+        installed: what the user has now: a range that this is within asks for no other version.
+
+    Raises:
+        InputError: there is no such file, it is none of these, or it does not say which version.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}.",
+            "--good-packages takes what `pip freeze` or `uv pip freeze` prints where it worked, or a lock.",
+        ) from None
+    if path.suffix in (".lock", ".toml") and ("[[package" in text or "lock-version" in text):
+        return _of_lock(path, text)
+    found: dict[str, str] = {}
+    for number, line in _lines(text):
+        level = _of_line(line, path, number, installed)
+        if level is not None:
+            name, value = level
+            if found.setdefault(name, value) != value:
+                raise InputError(f"{path}, line {number}: {name} stands there twice, as {found[name]} and as {value}.")
+    if not found:
+        raise InputError(f"{path} names no package.", "A line for each: transformers==4.57.1")
+    return found
+
+
+def _lines(text: str) -> Iterable[tuple[int, str]]:
+    """The requirements of a file, with the numbers of their lines; without comments, hashes and continuations."""
+    whole, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        first = first if whole else number
+        whole += re.sub(r"(?:^|\s)#.*", "", line)
+        if whole.endswith("\\"):
+            whole = whole[:-1] + " "
+            continue
+        line, whole = re.sub(r"\s--(?:hash|config-settings|global-option)[=\s]\S+", "", whole).strip(), ""
+        if line:
+            yield first, line
+
+
+def _of_line(line: str, path: Path, number: int, installed: Installed) -> tuple[str, str] | None:
+    """Name and level of a line; None if it changes nothing, or says where packages are looked for."""
+    where = f"{path}, line {number}"
+    editable = re.match(r"(?:-e|--editable)[=\s]\s*(\S+)", line)
+    if editable:
+        name = re.search(r"[#&]egg=([\w.-]+)", editable.group(1))
+        if name is None:
+            raise InputError(
+                f"{where}: it does not show which package `{line}` is.", f"Say it: {line}#egg=NAME, or leave it out."
+            )
+        return canonicalize_name(name.group(1)), EDITABLE + editable.group(1).partition("#")[0]
+    if line.startswith("-"):
+        if re.match(r"-(?:r|c)\b|--(?:requirement|constraint)\b", line):
+            raise InputError(f"{where}: other files are not read from here: {line}", "Give what `pip freeze` prints.")
+        return None
+    wheel = _of_wheel(line, path.parent)
+    if wheel is not None:
+        return wheel
+    try:
+        asked = Requirement(line)
+    except InvalidRequirement as error:
+        raise InputError(
+            f"{where} is no requirement: {line} ({str(error).splitlines()[0]})", "As in: transformers==4.57.1"
+        ) from None
+    if asked.marker is not None and not asked.marker.evaluate({**installed.markers, "extra": ""}):
+        return None
+    name = canonicalize_name(asked.name)
+    if asked.url:
+        return name, f"@ {asked.url}"
+    exact = [one.version for one in asked.specifier if one.operator in ("==", "===") and not one.version.endswith("*")]
+    if exact:
+        return name, exact[0]
+    here = installed.distributions.get(name)
+    if here is not None and asked.specifier.contains(here.version, prereleases=True):
+        return None
+    raise InputError(
+        f"{where}: {line} does not say which version of {name} it was.", f"Name the one that worked: {name}==VERSION"
+    )
+
+
+def _of_wheel(line: str, folder: Path) -> tuple[str, str] | None:
+    """Name and level of a line that is the path of a wheel."""
+    name = line.rpartition("/")[2]
+    if not name.endswith(".whl") or " @ " in line:
+        return None
+    try:
+        package = parse_wheel_filename(name)[0]
+    except (InvalidWheelFilename, InvalidVersion):
+        return None
+    return package, "@ " + (line if "://" in line else (folder / line).resolve().as_uri())
+
+
+def _of_lock(path: Path, text: str) -> dict[str, str]:
+    try:
+        lock = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is no lock that can be read: {error}") from None
+    packages = lock.get("packages") or lock.get("package") or []
+    found = {
+        canonicalize_name(one["name"]): str(one["version"])
+        for one in packages
+        if isinstance(one, dict) and "name" in one and "version" in one
+        and not {"editable", "virtual", "directory"} & set(one.get("source") or ())
+    }  # fmt: skip
+    if not found:
+        raise InputError(f"{path} locks no package.", "pylock.toml, uv.lock, poetry.lock and pdm.lock are read.")
+    return found
+
+
+# ----------------------------------------------------------------------------------------------- levels and validity
+
+
+def package_levels(name: str, good: Value, installed: Installed) -> tuple[str | None, str | None]:
+    """The good and the bad level of ``packages.NAME``.
+
+    Args:
+        name: of the setting.
+        good: as --good has it; nothing, or an empty text, for a package that is not installed.
+        installed: what the user has.
+    """
+    package = canonicalize_name(name.removeprefix(PACKAGE))
+    return (None if good is None else str(good) or None), installed.levels.get(package)
+
+
+class Missing(NamedTuple):
+    """Something that a package asks for and does not find.
+
+    Attributes:
+        package: that asks.
+        asks: the requirement, as its metadata have it.
+        found: the version that is there, None if there is none.
+    """
+
+    package: str
+    asks: str
+    found: str | None
+
+    def __str__(self) -> str:
+        has = "it is not there" if self.found is None else f"there is {self.found}"
+        return f"{self.package} asks for {self.asks.partition(';')[0].strip()}, and {has}"
+
+
+def missing_in(distributions: Mapping[str, Distribution], markers: Mapping[str, str]) -> frozenset[Missing]:
+    """What packages ask for and do not find.
+
+    Args:
+        distributions: canonical name -> package, all that are installed together.
+        markers: see `Installed`.
+    """
+    found = set()
+    for one in distributions.values():
+        for asks in one.requires:
+            try:
+                asked = Requirement(asks)
+                if asked.marker is not None and not asked.marker.evaluate({**markers, "extra": ""}):
+                    continue
+                here = distributions.get(canonicalize_name(asked.name))
+                if here is None or not asked.specifier.contains(here.version, prereleases=True):
+                    found.add(Missing(one.name, asks, here and here.version))
+            except (
+                InvalidRequirement,
+                InvalidSpecifier,
+                InvalidVersion,
+            ):  # metadata of old packages: nobody's conflict
+                continue
+    return frozenset(found)
+
+
+class Mixtures:
+    """Which mixtures of two environments are valid: those in which nothing is missing that neither misses.
+
+    People's environments are often inconsistent, and train. So the two that were given are valid as they are.
+
+    Args:
+        good: canonical name -> package, where it worked.
+        bad: the same where it fails.
+        markers: see `Installed`.
+    """
+
+    def __init__(
+        self, good: Mapping[str, Distribution], bad: Mapping[str, Distribution], markers: Mapping[str, str]
+    ) -> None:
+        self._good, self._bad, self._markers = good, bad, markers
+        both = (missing_in(good, markers), missing_in(bad, markers))
+        self._usual = {(one.package, one.asks) for each in both for one in each}
+
+    def error(self, is_bad: Callable[[str], bool]) -> str | None:
+        """Why a mixture cannot be; None if it can.
+
+        Args:
+            is_bad: tells for a canonical name whether the mixture has the bad level of the package.
+        """
+        mixed = {}
+        for name in {**self._good, **self._bad}:
+            one = (self._bad if is_bad(name) else self._good).get(name)
+            if one is not None:
+                mixed[name] = one
+        new = sorted(one for one in missing_in(mixed, self._markers) if (one.package, one.asks) not in self._usual)
+        return None if not new else str(new[0]) + (f" (and {len(new) - 1} more)" if len(new) > 1 else "")

@@ -1,0 +1,242 @@
+"""Environments that trials run in: a set of packages, built once by uv, found again by its content.
+
+An environment lies in the cache under a hash of its requirements, its Python and this machine's platform. uv links its
+files from its own cache, so that an environment that differs from another in one package takes little room and a second
+or two. Trials and studies share them; ``bisect-cfg envs prune`` removes those that nothing has used for longest.
+
+What is installed is the whole list, without resolving (``--no-deps``): people's environments are often inconsistent,
+and the trial is about exactly these versions. Which mixtures are valid is decided before, from the metadata of the two
+given environments (see `bisect_cfg.capture.distributions`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sysconfig
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import make_folder, write_text
+
+COMPLETE = "complete"
+"""File in the folder of an environment that is whole; its time tells when the environment was last used."""
+
+LOCKED_SECONDS = 0.2
+"""How often it is looked whether somebody else has built the environment that is wanted."""
+
+TAIL = 1200
+"""Characters of what uv says last that are quoted: its reasons stand at the end."""
+
+ROOM = 20 * 2**30
+"""Bytes that the cache may take before what was not used for longest is removed; a CUDA build of torch takes 5 GiB."""
+
+_OFFLINE = ("error sending request", "dns error", "failed to fetch", "network is unreachable", "connection refused")
+
+
+class CannotBuild(Exception):
+    """An environment that cannot be made of these packages; the message is uv's."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One built environment.
+
+    Attributes:
+        folder: where it lies.
+        python: its interpreter.
+        seconds: that building took; None if it was there.
+    """
+
+    folder: Path
+    python: str
+    seconds: float | None = None
+
+
+def uv_program() -> str:
+    """Path of uv.
+
+    Raises:
+        InputError: it is not there.
+    """
+    with contextlib.suppress(ImportError, FileNotFoundError):
+        from uv import find_uv_bin
+
+        return find_uv_bin()
+    found = shutil.which("uv")
+    if found is None:
+        raise InputError(
+            "uv, which builds the environments of trials, is not here.",
+            "pip install uv (or see https://docs.astral.sh/uv), or leave packages as they are.",
+        )
+    return found
+
+
+class Environments:
+    """The cache of built environments.
+
+    Args:
+        folder: of the cache.
+        base: the interpreter to make them with.
+        building: called with the lines that an environment is about to be built of.
+        run: runs a command with its output in a file, and says how it ended; `subprocess` if not given.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        base: str,
+        building: Callable[[Sequence[str]], None] = lambda lines: None,
+        run: Callable[[Sequence[str], Path], int] | None = None,
+    ) -> None:
+        self.folder, self._base, self._building = folder.absolute(), base, building
+        self._run = run or _run
+        self.built: list[Environment] = []
+        """Those that were built here, in order."""
+
+    def of(self, lines: Collection[str]) -> Environment:
+        """The environment with these packages, built if it is not there.
+
+        Args:
+            lines: of a requirements file, a package each.
+
+        Raises:
+            CannotBuild: uv cannot.
+            InputError: uv is not there, or the disk is full.
+        """
+        make_folder(self.folder)
+        folder = self.folder / self._key(lines)
+        python = str(folder / "bin" / "python")
+        if (folder / COMPLETE).exists():
+            _touch(folder / COMPLETE)
+            return Environment(folder, python)
+        with self._locked(folder):
+            if (folder / COMPLETE).exists():  # somebody else was faster
+                return Environment(folder, python)
+            begun = time.monotonic()
+            self._building(sorted(lines))
+            self._build(folder, sorted(lines))
+            environment = Environment(folder, python, time.monotonic() - begun)
+        self.built.append(environment)
+        return environment
+
+    def _key(self, lines: Collection[str]) -> str:
+        """Content, Python and platform as a name; local wheels and folders count with the time of their last change."""
+        kept = [line if (path := _local(line)) is None else f"{line} {_changed(path)}" for line in sorted(lines)]
+        about = [os.path.realpath(self._base), platform.machine(), sysconfig.get_platform(), *kept]
+        return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+
+    @contextlib.contextmanager
+    def _locked(self, folder: Path) -> Iterator[None]:
+        with open(folder.with_suffix(".lock"), "w") as stream:
+            while True:
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(LOCKED_SECONDS)
+            yield
+
+    def _build(self, folder: Path, lines: Sequence[str]) -> None:
+        shutil.rmtree(folder, ignore_errors=True)  # of a build that was interrupted
+        uv = uv_program()
+        requirements = self.folder / f"{folder.name}.txt"
+        write_text(requirements, "".join(f"{line}\n" for line in lines))
+        try:
+            self._uv([uv, "venv", "--quiet", "--no-project", "--python", self._base, str(folder)])
+            install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", str(folder / "bin" / "python")]
+            self._uv([*install, "--requirement", str(requirements)])
+            (folder / COMPLETE).touch()
+        except (CannotBuild, OSError):
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            requirements.unlink(missing_ok=True)
+
+    def _uv(self, command: list[str]) -> None:
+        """Run uv; without a network, from what it has.
+
+        Raises:
+            CannotBuild: it fails.
+            InputError: there is no room.
+        """
+        log = self.folder / f"uv-{os.getpid()}-{time.monotonic_ns()}.log"
+        try:
+            code = self._run(command, log)
+            said = log.read_text(errors="replace")
+            if code and any(word in said.lower() for word in _OFFLINE):
+                code = self._run([*command, "--offline"], log)
+                again = log.read_text(errors="replace")[len(said) :]
+                said = f"There is no network, and not everything is in uv's cache.\n{again}" if code else said
+        finally:
+            log.unlink(missing_ok=True)
+        if code and ("No space left" in said or shutil.disk_usage(self.folder).free < 2**20):
+            raise InputError(
+                f"The disk is full, so that no environment can be built in {self.folder}.",
+                "bisect-cfg envs prune removes those that were not used for longest; --env-cache names another place.",
+            )
+        if code:
+            raise CannotBuild(said.strip()[-TAIL:])
+
+    def prune(self, room: int = 0) -> list[Path]:
+        """Remove environments, those that were not used for longest first, until they take no more than so many bytes.
+
+        Returns:
+            Their folders.
+        """
+        there = sorted(self.folder.glob(f"*/{COMPLETE}"), key=lambda path: path.stat().st_mtime)
+        sizes = {path.parent: size_of(path.parent) for path in there}
+        gone = []
+        for path in there:
+            if sum(sizes.values()) <= room:
+                break
+            sizes.pop(path.parent)
+            (path.parent / COMPLETE).unlink()  # first, so that nobody takes half of one
+            shutil.rmtree(path.parent, ignore_errors=True)
+            path.parent.with_suffix(".lock").unlink(missing_ok=True)
+            gone.append(path.parent)
+        return gone
+
+
+def size_of(folder: Path) -> int:
+    """Bytes that a folder takes on the disk; what is linked into several counts in each of them for its share."""
+    total = 0.0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                found = os.lstat(os.path.join(path, name))
+                total += 512 * found.st_blocks / max(1, found.st_nlink)
+    return int(total)
+
+
+def _run(command: Sequence[str], log: Path) -> int:
+    with open(log, "ab") as stream:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream).returncode
+
+
+def _touch(path: Path) -> None:
+    with contextlib.suppress(OSError):  # a cache of somebody else's may be read only
+        os.utime(path)
+
+
+def _local(line: str) -> Path | None:
+    """The file or folder that a line names on this machine."""
+    if line.startswith("-e "):
+        return Path(line[3:])
+    return Path(line.partition("file://")[2]) if "@ file://" in line else None
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

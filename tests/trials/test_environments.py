@@ -1,0 +1,130 @@
+"""Environments are built once, by real uv, of packages that are wheels in a folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.capture.distributions import installed_by
+from bisect_cfg.errors import InputError
+from bisect_cfg.trials import environments as module
+from bisect_cfg.trials.environments import COMPLETE, CannotBuild, Environments
+
+pytestmark = pytest.mark.training
+
+
+def wheel(folder: Path, name: str, version: str, text: str = "", requires: tuple[str, ...] = ()) -> str:
+    """A wheel of one module, as the line that installs it."""
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    asks = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", text or f"version = {version!r}\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asks}")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    return f"{name} @ {path.as_uri()}"
+
+
+def says(python: str, code: str) -> str:
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_it_has_what_was_asked_for_and_is_built_once(tmp_path):
+    lines = [wheel(tmp_path, "one", "1.0", requires=("absent>=3",)), wheel(tmp_path, "two", "2.0")]
+    told: list = []
+    environments = Environments(tmp_path / "cache", sys.executable, told.append)
+    first = environments.of(lines)
+    assert says(first.python, "import one, two; print(one.version, two.version)") == "1.0 2.0"
+    assert set(installed_by(first.python).distributions) == {"one", "two"}
+    assert environments.of(reversed(lines)).folder == first.folder
+    assert told == [sorted(lines)] and environments.built == [first]
+    second = environments.of([lines[0], wheel(tmp_path, "two", "2.1")])
+    assert second.folder != first.folder
+    assert says(second.python, "import two; print(two.version)") == "2.1"
+
+
+def test_a_wheel_that_was_made_again_is_another_one(tmp_path):
+    environments = Environments(tmp_path / "cache", sys.executable)
+    first = environments.of([wheel(tmp_path, "one", "1.0")])
+    line = wheel(tmp_path, "one", "1.0", "version = 'made again'")
+    second = environments.of([line])
+    assert first.folder != second.folder
+    assert says(second.python, "import one; print(one.version)") == "made again"
+
+
+def test_several_that_want_the_same_one_build_it_once(tmp_path):
+    lines, caches = [wheel(tmp_path, "one", "1.0")], [Environments(tmp_path / "cache", sys.executable) for _ in "1234"]
+    threads = [threading.Thread(target=cache.of, args=(lines,)) for cache in caches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(len(cache.built) for cache in caches) == 1
+
+
+def test_one_that_was_interrupted_is_built_anew(tmp_path):
+    environments = Environments(tmp_path / "cache", sys.executable)
+    lines = [wheel(tmp_path, "one", "1.0")]
+    folder = environments.of(lines).folder
+    (folder / COMPLETE).unlink()
+    next(folder.glob("lib/*/site-packages/one.py")).unlink()
+    assert says(environments.of(lines).python, "import one; print(one.version)") == "1.0"
+
+
+def test_what_cannot_be_built_leaves_nothing(tmp_path):
+    environments = Environments(tmp_path / "cache", sys.executable)
+    with pytest.raises(CannotBuild, match="missing"):
+        environments.of([f"missing @ {(tmp_path / 'missing-1.0-py3-none-any.whl').as_uri()}"])
+    assert [path for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock"] == []
+
+
+def test_without_uv_it_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uv", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError) as error:
+        Environments(tmp_path / "cache", sys.executable).of(["one==1"])
+    assert "pip install uv" in error.value.advice
+
+
+def test_without_a_network_what_uv_has_is_used(tmp_path):
+    asked: list = []
+
+    def run(command, log):
+        asked.append(command)
+        offline = "--offline" in command
+        log.write_text("" if offline else "error: Failed to fetch: `https://...`\n dns error\n")
+        (Path(command[-2 if offline else -1]) / "bin").mkdir(parents=True, exist_ok=True) if "venv" in command else None
+        return 0 if offline or "venv" in command else 2
+
+    environments = Environments(tmp_path / "cache", sys.executable, run=run)
+    assert environments.of(["one==1"]).seconds is not None
+    assert ["--offline" in command for command in asked] == [False, False, True]
+
+
+def test_a_full_disk_is_said(tmp_path):
+    def run(command, log):
+        log.write_text("error: failed to write: No space left on device (os error 28)\n")
+        return 2
+
+    with pytest.raises(InputError, match="disk is full"):
+        Environments(tmp_path / "cache", sys.executable, run=run).of(["one==1"])
+
+
+def test_pruning_removes_what_was_not_used_for_longest(tmp_path):
+    environments = Environments(tmp_path / "cache", sys.executable)
+    lines = [[wheel(tmp_path, "one", f"{number}.0")] for number in range(3)]
+    folders = [environments.of(each).folder for each in lines]
+    for number, folder in enumerate((folders[1], folders[2], folders[0])):
+        module.os.utime(folder / COMPLETE, (number, number))
+    room = sum(map(module.size_of, (folders[2], folders[0])))
+    assert environments.prune(room) == [folders[1]]
+    assert environments.prune() == [folders[2], folders[0]]
+    assert list((tmp_path / "cache").iterdir()) == []
