@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from bisect_cfg.capture.fields import known_names, mentioned
+from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.launched import PLAIN, PROCESSES, VARIABLE
 from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.capture.script import Script
@@ -179,7 +180,7 @@ def _check_names(options: Options, pins: Mapping[str, Value], script: Script) ->
         return  # the run will tell
     for option, names in asked:
         for name in _bare(names):
-            if name.startswith(VARIABLE):
+            if name.startswith((VARIABLE, PACKAGE)):
                 continue
             if name.startswith("launch."):
                 check_name(name, dict.fromkeys((PROCESSES, *PLAIN), ""), option)

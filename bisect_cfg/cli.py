@@ -140,6 +140,12 @@ COMPARED = _section(
     _option(
         "--good", "Change the good configuration. [the library's defaults]", multiple=True, metavar="FILE|NAME=VALUE"
     ),
+    _option(
+        "--good-packages",
+        "The packages with which it worked: what `pip freeze` printed there, or a lock. Those that differ are varied.",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+    ),
     _option("--only", "Vary only these settings.", multiple=True, metavar="NAME"),
     _option("--except excluded", "Leave these settings as the script has them.", multiple=True, metavar="NAME"),
     _option("--pin pins", "Fix a setting in every trial.", multiple=True, metavar="NAME=VALUE"),
@@ -229,6 +235,12 @@ SAFE_VALUES = _section(
 STUDY = _section(
     "The study",
     _option("--study", "Study folder. [bisect-cfg-studies/NAME]", type=click.Path(path_type=Path)),
+    _option(
+        "--env-cache",
+        "Where environments of other packages are built and kept. [beside the studies]",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+    ),
     _option("--restart", "Begin a new study; the old one is kept beside it.", is_flag=True),
     _option("--storage", "Optuna storage. [SQLite in the study folder]", metavar="URL"),
 )

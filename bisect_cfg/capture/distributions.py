@@ -19,7 +19,7 @@ from typing import NamedTuple
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion
+from packaging.version import InvalidVersion, Version
 
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
@@ -123,6 +123,11 @@ def _level_of(version: str, origin: Mapping[str, object]) -> str:
     if control:
         url = f"{control['vcs']}+{url}@{control['commit_id']}"
     return f"@ {url}" + (f"#subdirectory={origin['subdirectory']}" if origin.get("subdirectory") else "")
+
+
+def named(name: str) -> str:
+    """``packages.NAME`` with the canonical name."""
+    return PACKAGE + canonicalize_name(name.removeprefix(PACKAGE))
 
 
 def line_of(name: str, level: str) -> str:
@@ -259,9 +264,20 @@ def package_levels(name: str, good: Value, installed: Installed) -> tuple[str | 
         name: of the setting.
         good: as --good has it; nothing, or an empty text, for a package that is not installed.
         installed: what the user has.
+
+    Raises:
+        InputError: it is no version.
     """
-    package = canonicalize_name(name.removeprefix(PACKAGE))
-    return (None if good is None else str(good) or None), installed.levels.get(package)
+    if good is not None and not isinstance(good, str):
+        raise InputError(f"{name}: {good!r} is a number, and a version is a text.", f'Write {name}: "{good}"')
+    if good and not good.startswith(("@", EDITABLE)):
+        try:
+            Version(good)
+        except InvalidVersion:
+            raise InputError(
+                f"{name}: {good} is no version.", f"As in {name}=4.57.1, or {name}=@ file:///wheels/NAME.whl"
+            ) from None
+    return good or None, installed.levels.get(canonicalize_name(name.removeprefix(PACKAGE)))
 
 
 class Missing(NamedTuple):

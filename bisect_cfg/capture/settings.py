@@ -13,7 +13,7 @@ holds a dictionary is split into its keys (``model_init_kwargs.dtype``), each a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -27,6 +27,7 @@ from bisect_cfg.capture.captured import (
     set_by_user,
     takes_dict,
 )
+from bisect_cfg.capture.distributions import PACKAGE, Installed, named, package_levels
 from bisect_cfg.capture.launched import PLAIN, PROCESSES, VARIABLE, variable_levels
 from bisect_cfg.capture.names import check_name, convert
 from bisect_cfg.configuration import Configuration, Value, equal
@@ -42,7 +43,7 @@ DEFAULT = {"$default": True}
 MASKED = {"$secret": HIDDEN}
 """What the probe sends in place of a secret that it knows by its name."""
 
-NAMED = ("args.", "model.", "peft.", "launch.", VARIABLE)
+NAMED = ("args.", "model.", "peft.", "launch.", VARIABLE, PACKAGE)
 """Names that say themselves which object they belong to."""
 
 _SECRET = "it is a secret; every trial uses yours"
@@ -55,8 +56,8 @@ class Setting:
     Attributes:
         name: as users and reports see it.
         full: as the probe knows it, ``args.learning_rate``.
-        kind: which object it belongs to: "args", "modelcfg", "peft" or "load"; "launch" and "env": none, but
-            the launcher and the environment.
+        kind: which object it belongs to: "args", "modelcfg", "peft" or "load"; "launch", "env" and
+            "packages": none, but the launcher, the environment and what is installed.
         good: resolved value of the good level.
         bad: resolved value of the bad level.
         reset: the encoded raw value that gives the good level.
@@ -179,6 +180,7 @@ def build_settings(
     pins: Configuration | None = None,
     only: Sequence[str] = (),
     excluded: Sequence[str] = (),
+    installed: Installed | None = None,
 ) -> Settings:
     """Find the factors.
 
@@ -189,6 +191,7 @@ def build_settings(
         pins: name -> value, fixed in every trial.
         only: if given, the only names that may be factors.
         excluded: names that may not.
+        installed: what the user has, where the good configuration names packages.
 
     Raises:
         InputError: an unknown name, a value of the wrong type, an invalid good configuration.
@@ -260,6 +263,7 @@ def build_settings(
         if not parameter(name).pinned:
             never[name] = "it was changed in place after the configuration was built"
     factors.extend(_other_factors(capture, moved, pins_encoded))
+    factors.extend(_package_factors(moved, installed))
 
     known = [factor.name for factor in factors]
     for option, names in (("--only", only), ("--except", excluded)):
@@ -427,6 +431,14 @@ def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
     return factors
 
 
+def _package_factors(moved: Row, installed: Installed | None) -> Iterator[Setting]:
+    """Factors of what is installed: where it worked, another version was, or none."""
+    for name in (name for name in moved if name.startswith(PACKAGE)):
+        good, bad = package_levels(name, moved[name], installed)
+        if good != bad:
+            yield Setting(name, name, "packages", good, bad, good)
+
+
 def _pinned_elsewhere(capture: Capture, pins: Row) -> dict[str, str]:
     """What the user gave to ModelConfig, LoraConfig and `from_pretrained` and no trial varies, with the reason."""
     found: dict[str, str] = {asked.name: asked.reason for asked in capture.asked if asked.reason}
@@ -457,8 +469,8 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
     result: Row = {}
     for name, value in values.items():
         name = re.sub(r"^args\.", "", name)
-        if name.startswith(VARIABLE):
-            result[name] = value
+        if name.startswith((VARIABLE, PACKAGE)):
+            result[named(name) if name.startswith(PACKAGE) else name] = value
             continue
         field = name if name in known else name.split(".")[0] if "." in name else name
         check_name(field, known, f"--{source}" if source == "pin" else "the good configuration")

@@ -18,6 +18,7 @@ class Options:
 
     study: Path | None = None
     good: tuple[Assignment, ...] = ()
+    good_packages: Path | None = None
     pins: tuple[Assignment, ...] = ()
     only: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class Options:
     max_seconds: float | None = None
     storage: str | None = None
     restart: bool = False
+    env_cache: Path | None = None
     where: bool = True
     recommend: bool = True
     margin: float = MARGIN
@@ -49,6 +51,7 @@ class Options:
     def identity(self) -> dict[str, Any]:
         """The options that change what the trials mean; a study keeps them."""
         return {
+            **({"good_packages": hash_of(self.good_packages)} if self.good_packages else {}),
             "good": sorted(_with_hash(as_given(text)) for text in self.good),
             "pins": sorted(map(as_given, self.pins)),
             "only": sorted(self.only),
