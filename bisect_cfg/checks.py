@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
-from bisect_cfg.capture.fields import known_names, mentioned
 from bisect_cfg.capture.distributions import PACKAGE
+from bisect_cfg.capture.fields import known_names, mentioned
 from bisect_cfg.capture.launched import PLAIN, PROCESSES, VARIABLE
 from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.capture.script import Script

@@ -94,6 +94,17 @@ class Launch:
             flags = [_PORT[self.kind], str(port)]
         return [*self.before, *flags, *logged, self.program, *arguments]
 
+    def under(self, programs: Path) -> Launch:
+        """The same with the programs of another environment.
+
+        Args:
+            programs: its folder of them (``bin``).
+        """
+        rest = self.before[self.wrapper :]  # `uv run` would take its own environment
+        first = os.path.basename(rest[0]) if rest else "python"
+        first = "python" if _PYTHON.fullmatch(first) else first
+        return replace(self, before=(str(programs / first), *rest[1:]), wrapper=0)
+
     def value_of(self, *names: str) -> str | None:
         """What a flag of the launcher was given, the last time it stands there."""
         found = None

@@ -280,6 +280,22 @@ def package_levels(name: str, good: Value, installed: Installed) -> tuple[str | 
     return good or None, installed.levels.get(canonicalize_name(name.removeprefix(PACKAGE)))
 
 
+def shown_levels(good: str | None, bad: str | None) -> tuple[str | None, str | None]:
+    """The levels as people read them: of a wheel its version alone, where that tells the two apart."""
+    shown = tuple(_version_of_wheel(level) if level else level for level in (good, bad))
+    return (good, bad) if shown[0] == shown[1] else shown
+
+
+def _version_of_wheel(level: str) -> str:
+    name = re.sub(r"[#?].*", "", level).rpartition("/")[2]
+    if not (level.startswith("@") and name.endswith(".whl")):
+        return level
+    try:
+        return str(parse_wheel_filename(name)[1])
+    except (InvalidWheelFilename, InvalidVersion):
+        return level
+
+
 class Missing(NamedTuple):
     """Something that a package asks for and does not find.
 

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bisect_cfg.capture.command import Launch, find_command, is_launcher
@@ -34,6 +34,11 @@ class Script:
     python: str = sys.executable
     good_file: Path | None = None
     launch: Launch | None = None
+
+    def under(self, python: str) -> Script:
+        """The same, run by the interpreter of another environment."""
+        launch = None if self.launch is None else self.launch.under(Path(python).parent)
+        return replace(self, python=python, launch=launch)
 
     @property
     def command(self) -> list[str]:

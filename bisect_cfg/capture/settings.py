@@ -27,7 +27,7 @@ from bisect_cfg.capture.captured import (
     set_by_user,
     takes_dict,
 )
-from bisect_cfg.capture.distributions import PACKAGE, Installed, named, package_levels
+from bisect_cfg.capture.distributions import PACKAGE, Installed, named, package_levels, shown_levels
 from bisect_cfg.capture.launched import PLAIN, PROCESSES, VARIABLE, variable_levels
 from bisect_cfg.capture.names import check_name, convert
 from bisect_cfg.configuration import Configuration, Value, equal
@@ -436,7 +436,7 @@ def _package_factors(moved: Row, installed: Installed | None) -> Iterator[Settin
     for name in (name for name in moved if name.startswith(PACKAGE)):
         good, bad = package_levels(name, moved[name], installed)
         if good != bad:
-            yield Setting(name, name, "packages", good, bad, good)
+            yield Setting(name, name, "packages", *shown_levels(good, bad), good)
 
 
 def _pinned_elsewhere(capture: Capture, pins: Row) -> dict[str, str]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from bisect_cfg.capture.distributions import PACKAGE, installed_by, read_packages
 from bisect_cfg.capture.names import parse_pins, read_good
 from bisect_cfg.capture.script import Script
 from bisect_cfg.configuration import Outcome
@@ -80,7 +81,7 @@ def _answered(context: Context) -> Answer:
     """From the reproduction on."""
     context.runner.before_run = context.check_budget
     pins = parse_pins(context.options.pins)
-    good = read_good(context.options.good, context.script.good_file)
+    good = {**_good_packages(context), **read_good(context.options.good, context.script.good_file)}
     failure_test(context, Signature("exit"))  # a mistake in --failure is said before the first run
     bad_run = None
     try:
@@ -91,6 +92,15 @@ def _answered(context: Context) -> Answer:
     except Spent as spent:
         context.note(str(spent))
         return _answer(context, "inconclusive", bad_run=bad_run)
+
+
+def _good_packages(context: Context) -> dict[str, Any]:
+    """What --good-packages says, as settings."""
+    path = context.options.good_packages
+    if path is None:
+        return {}
+    levels = read_packages(path, installed_by(context.script.python))
+    return {f"{PACKAGE}{name}": level for name, level in levels.items()}
 
 
 def _compared(

@@ -21,10 +21,11 @@ import shutil
 import subprocess
 import sysconfig
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bisect_cfg.capture.distributions import Mixtures, line_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder, write_text
 
@@ -48,6 +49,33 @@ class CannotBuild(Exception):
 
 
 @dataclass(frozen=True)
+class Packages:
+    """What trials with packages of their own need.
+
+    Attributes:
+        own: canonical name -> level, all that the user has installed.
+        mixtures: which mixtures of both environments are valid.
+        environments: builds them.
+    """
+
+    own: Mapping[str, str]
+    mixtures: Mixtures
+    environments: Environments
+
+    def environment_of(self, levels: Mapping[str, str | None]) -> Environment:
+        """The environment of a trial.
+
+        Args:
+            levels: canonical name -> level, of the packages that are not as the user has them.
+
+        Raises:
+            CannotBuild: uv cannot make it.
+        """
+        all_of_them = {**self.own, **levels}
+        return self.environments.of([line_of(name, level) for name, level in all_of_them.items() if level is not None])
+
+
+@dataclass(frozen=True)
 class Environment:
     """One built environment.
 
@@ -60,6 +88,12 @@ class Environment:
     folder: Path
     python: str
     seconds: float | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables of what runs in it, as its ``activate`` sets them."""
+        programs = str(Path(self.python).parent)
+        return {"VIRTUAL_ENV": str(self.folder), "PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}"}
 
 
 def uv_program() -> str:

@@ -6,10 +6,12 @@ its configuration, "imports" from one that has imported the libraries, "cold" ru
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder
 from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, Serve, TrialOrders
+from bisect_cfg.trials.environments import Environment
 from bisect_cfg.trials.patience import PHASE_SECONDS
 from bisect_cfg.trials.ports import free_port
 from bisect_cfg.trials.process import Reaper
@@ -54,6 +57,58 @@ def probable_imports(script: Path) -> list[str]:
     return [name for name in wanted if not shadowed(name)]
 
 
+LIVING = 3
+"""So many servers live at once besides the user's own environment's: each holds the imported libraries, a gigabyte or
+two, and bringing one up again takes seconds."""
+
+
+class Elsewhere:
+    """The starts in environments with other packages. Thread-safe.
+
+    Args:
+        own: those in the user's own environment, which say how.
+    """
+
+    def __init__(self, own: Starts) -> None:
+        self._own = own
+        self._there: dict[str, Starts] = {}  # that was used last stands last
+        self._used: Counter[str] = Counter()  # by trials that run
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def at(self, environment: Environment | None) -> Iterator[Starts]:
+        """The starts for a trial in this environment, None for the user's own; they stand while the trial runs."""
+        if environment is None:
+            yield self._own
+            return
+        key = environment.folder.name
+        with self._lock:
+            starts = self._there.pop(key, None) or self._own.under(environment)
+            self._there[key] = starts
+            self._used[key] += 1
+            idle = [other for other in self._there if not self._used[other]]
+            for other in idle[: max(0, len(self._there) - LIVING)]:
+                self._there.pop(other).close()
+        try:
+            yield starts
+        finally:
+            with self._lock:
+                self._used[key] -= 1
+
+    def pids(self) -> set[int]:
+        """Of all servers."""
+        with self._lock:
+            everywhere = [self._own, *self._there.values()]
+        return {pid for starts in everywhere if (pid := starts.pid()) is not None}
+
+    def close(self) -> None:
+        """End all servers but the own environment's."""
+        with self._lock:
+            for starts in self._there.values():
+                starts.close()
+            self._there.clear()
+
+
 class Starts:
     """The start that trials take, and the server behind it. Thread-safe.
 
@@ -69,9 +124,11 @@ class Starts:
         seconds: that the first run took to get to its training; 0 before.
         folder: of the server, with its log.
         launched: what the user's launcher started in the first run; None before, and where there is no launcher.
+        variables: environment variables that all that is started here has besides.
     """
 
     def __init__(self, script: Script, folder: Path, reaper: Reaper, interrupted: threading.Event) -> None:
+        self.variables: Mapping[str, str] = {}
         self.start = "cold"
         self.capture: Capture | None = None
         self.seconds = 0.0
@@ -81,6 +138,20 @@ class Starts:
         self._server: TrialServer | None = None
         self._stands_at = ""  # the start that the server is of, or PREPARING
         self._lock = threading.RLock()
+
+    def under(self, environment: Environment) -> Starts:
+        """The same in an environment with other packages; at a colder start where this one cannot be had there."""
+        folder = self.folder.with_name(f"server-{environment.folder.name}")
+        starts = Starts(self._script.under(environment.python), folder, self._reaper, self._interrupted)
+        starts.folder, starts.variables = folder, environment.variables
+        starts.capture, starts.seconds, starts.launched = self.capture, self.seconds, self.launched
+        if self.launched is not None:
+            starts.launched = replace(self.launched, words=(environment.python, *self.launched.words[1:]))
+        order = tuple(STARTS)
+        for start in order[order.index(self.start) :]:
+            if starts.start_at(start) is None:
+                break
+        return starts
 
     @property
     def patience(self) -> float:
@@ -151,8 +222,8 @@ class Starts:
         """
         launched = self.launched
         if launched is None or request.processes in (None, len(launched.given)):
-            return self._script.command_at(port, Path(request.folder) / "launcher"), {}
-        return list(launched.words), launched.shared
+            return self._script.command_at(port, Path(request.folder) / "launcher"), dict(self.variables)
+        return list(launched.words), {**launched.shared, **self.variables}
 
     def resolve(self, item: BuildRequest) -> BuildAnswer:
         """Build one configuration object in the user's environment; see the probe's `build`.
@@ -219,7 +290,7 @@ class Starts:
         orders_path = self.folder / ORDERS_FILE
         launched = self.launched
         shared = {} if launched is None else launched.shared
-        environment, restore = probe_environment({**os.environ, **shared}, orders_path)
+        environment, restore = probe_environment({**os.environ, **shared, **self.variables}, orders_path)
         command = self._script.command
         if launched is not None:
             command = list(launched.words)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.probe.protocol import Encoded, InstrumentOrders
+from bisect_cfg.trials.environments import Packages
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import Patience
 from bisect_cfg.trials.verdict import FailureTest
@@ -55,9 +56,11 @@ class Known:
         is_failure: tells the failure under study; None before it was seen.
         silent: whether that failure is one that does not end the run.
         usual: kinds of silent symptoms that the good configuration has too.
+        packages: how trials come to other packages; None where none are varied.
     """
 
     settings: Settings | None = None
     is_failure: FailureTest | None = None
     silent: bool = False
     usual: frozenset[str] = frozenset()
+    packages: Packages | None = None

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -224,11 +224,11 @@ class Sweep:
         self._known: set[int] = set()
 
     @contextlib.contextmanager
-    def around(self, spared_group: Callable[[], int | None]) -> Iterator[None]:
+    def around(self, spared_groups: Callable[[], Collection[int]]) -> Iterator[None]:
         """Around one trial.
 
         Args:
-            spared_group: asked at the end for the process group of a server, which may have been started meanwhile.
+            spared_groups: asked at the end for the process groups of servers, which may have been started meanwhile.
         """
         with self._lock:
             if self._running == 0:
@@ -240,13 +240,13 @@ class Sweep:
             with self._lock:
                 self._running -= 1
                 if self._running == 0:
-                    self._end(spared_group())
+                    self._end(spared_groups())
 
-    def _end(self, spared: int | None) -> None:
+    def _end(self, spared: Collection[int]) -> None:
         deadline = time.monotonic() + KILL_SECONDS
         while time.monotonic() < deadline:
             there = reaper_module.descendants(self._reaper.pid)
-            left = [pid for pid in there if pid not in self._known and _group(pid) != spared]
+            left = [pid for pid in there if pid not in self._known and _group(pid) not in spared]
             if not left:
                 return
             for pid in left:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.launched import PROCESSES, VARIABLE, variables_of
 from bisect_cfg.capture.script import Script, by_hand, is_masked
 from bisect_cfg.capture.settings import Settings
@@ -28,8 +29,9 @@ from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, TrialOrders, t
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import Cleaner
+from bisect_cfg.trials.environments import CannotBuild, Environment
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.forking import Starts
+from bisect_cfg.trials.forking import Elsewhere, Starts
 from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.patience import (
     FIRST_STEP_SECONDS,
@@ -123,6 +125,7 @@ class ScriptRunner:
         self._seen = Pauses.of(folder)
         self._interrupted = threading.Event()
         self.starts = Starts(script, folder, self._reaper, self._interrupted)
+        self._elsewhere = Elsewhere(self.starts)
         self.checks = ConfigChecks(folder / "validity.json", self.starts.resolve)
         self._also_cold: set[str | None] = set()  # signatures of other failures that a cold start shows as well
         self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -136,6 +139,7 @@ class ScriptRunner:
         """End everything that was started; nothing of the study runs afterwards."""
         self._interrupted.set()  # whatever is still waiting for a trial does not start it again
         self.checks.save()
+        self._elsewhere.close()
         self.starts.close()
         self._reaper.close()
         self._cleaner.clean(self.starts.folder)
@@ -159,14 +163,29 @@ class ScriptRunner:
 
     def is_valid(self, configuration: Configuration) -> str | None:
         """None if the training config can be built, otherwise the library's own words. Trains nothing."""
-        return self.checks.error(self.settings.args_item(configuration))
+        packages, settings = self.known.packages, self.settings
+        if packages is not None:
+            good = {name.removeprefix(PACKAGE) for name, level in settings.good.items()
+                    if name.startswith(PACKAGE) and configuration.get(name) == level}  # fmt: skip
+            wrong = packages.mixtures.error(lambda name: name not in good)
+            if wrong is not None or good:
+                return wrong  # what another version makes of a config, it will say itself
+        return self.checks.error(settings.args_item(configuration))
 
     # ------------------------------------------------------------------------------------------------ running
+
+    def program(self, command: Sequence[str], log: Path) -> int:
+        """Run something that is no trial, its output in a file; how it ended. It ends with the tool."""
+        with self._sweep.around(self._elsewhere.pids):
+            return launch(command, os.environ, log.parent, log.name, self._reaper).wait()
 
     def run(self, request: TrialRequest) -> TrialResult:
         """Run one trial and judge it by the failure under study."""
         steps = self.horizon * (STRETCH if request.purpose.proves else 1)
-        run = self.train(Plan(request.number, request.configuration, steps))
+        try:
+            run = self.train(Plan(request.number, request.configuration, steps))
+        except CannotBuild as error:
+            return TrialResult(Outcome.UNRESOLVED, str(Signature("invalid", "", str(error))), str(error))
         result = self.judged(run, steps)
         if result.outcome is Outcome.UNRESOLVED and self.starts.start != "cold" and run.seen.invalid is None:
             return self._checked_cold(request, result, steps)
@@ -250,21 +269,34 @@ class ScriptRunner:
             self._inputs.check()
         device = self._slots.get() if self._has_devices else None
         try:
-            for attempt in range(LOST_TIMES + 1):
-                # A colder start may be settled on while we wait; what takes its server down every time gets its own.
-                cold = attempt == LOST_TIMES or any(name.startswith(VARIABLE) for name in self._overrides(plan))
-                start = "cold" if cold else plan.start or self.starts.start
-                folder = self._new_folder(plan.name)
-                traces = Traces.of(folder)
-                ending = self._follow(plan, start, folder, traces, self._request(plan, folder, device))
-                if ending is not None:
-                    break
-                if self._interrupted.is_set():
-                    raise KeyboardInterrupt
+            with self._elsewhere.at(self._environment(plan)) as starts:
+                for attempt in range(LOST_TIMES + 1):
+                    # A colder start may be settled on while we wait; what takes its server down every time gets its
+                    # own.
+                    cold = attempt == LOST_TIMES or any(name.startswith(VARIABLE) for name in self._overrides(plan))
+                    start = "cold" if cold else plan.start or starts.start
+                    folder = self._new_folder(plan.name)
+                    traces = Traces.of(folder)
+                    request = self._request(plan, folder, device)
+                    ending = self._follow(plan, start, starts, folder, traces, request)
+                    if ending is not None:
+                        break
+                    if self._interrupted.is_set():
+                        raise KeyboardInterrupt
             return self._kept(plan, start, folder, traces, ending)
         finally:
             if device is not None:
                 self._slots.put(device)
+
+    def _environment(self, plan: Plan) -> Environment | None:
+        """Where a run finds its packages; None: where the user's own does."""
+        packages = self.known.packages
+        if packages is None:
+            return None
+        overrides = self._overrides(plan)
+        return packages.environment_of(
+            {name.removeprefix(PACKAGE): level for name, level in overrides.items() if name.startswith(PACKAGE)}
+        )
 
     def _overrides(self, plan: Plan) -> Mapping[str, Encoded]:
         return plan.overrides if plan.overrides is not None else self.settings.overrides(plan.configuration)
@@ -275,7 +307,7 @@ class ScriptRunner:
         overrides = self._overrides(plan)
         return TrialOrders(
             str(folder),
-            {name: value for name, value in overrides.items() if not name.startswith(("launch.", VARIABLE))},
+            {name: value for name, value in overrides.items() if not name.startswith(("launch.", VARIABLE, PACKAGE))},
             targets=settings.targets if settings is not None else None,
             steps=plan.steps,
             opened=None if self._inputs is None else self._inputs.to_note(),
@@ -292,7 +324,9 @@ class ScriptRunner:
             processes=overrides.get(PROCESSES),
         )
 
-    def _follow(self, plan: Plan, start: str, folder: Path, traces: Traces, request: TrialOrders) -> Ending | None:
+    def _follow(
+        self, plan: Plan, start: str, starts: Starts, folder: Path, traces: Traces, request: TrialOrders
+    ) -> Ending | None:
         """Start a run and stay with it to its end; None if its server went away, so that it says nothing."""
         write_json(folder / "configuration.json", dict(plan.configuration))
         port = free_port()
@@ -301,14 +335,14 @@ class ScriptRunner:
             for name, value in self._overrides(plan).items()
             if name.startswith(VARIABLE)
         }
-        environment, orders_path = self._write_cold_orders(folder, request, port, variables)
-        with self._sweep.around(self.starts.pid):
+        environment, orders_path = self._write_cold_orders(starts, folder, request, port, variables)
+        with self._sweep.around(self._elsewhere.pids):
             child: Child | None
             if start == "cold":
-                command, more = self.starts.cold(request, port)
+                command, more = starts.cold(request, port)
                 child = launch(command, {**environment, **more}, folder, "log.txt", self._reaper)
             else:
-                child = self.starts.fork(request)
+                child = starts.fork(request)
             if child is None:
                 return None
             ending = follow(
@@ -379,7 +413,7 @@ class ScriptRunner:
         return folder
 
     def _write_cold_orders(
-        self, folder: Path, request: TrialOrders, port: int, variables: Mapping[str, str | None]
+        self, starts: Starts, folder: Path, request: TrialOrders, port: int, variables: Mapping[str, str | None]
     ) -> tuple[dict[str, str], Path]:
         """Orders for a cold start, and the command that repeats the trial by hand."""
         orders_path = folder / ORDERS_FILE
@@ -391,7 +425,7 @@ class ScriptRunner:
         # By hand the run goes to a folder of its own, so that the evidence stays as it is.
         again = replace(request, folder=str(folder / "by-hand"))
         write_json(folder / "orders-by-hand.json", to_json(Cold(restore, again)))
-        command, more = self.starts.cold(request, port)
+        command, more = starts.cold(request, port)
         told = {name: value for name, value in self.script.variables.items() if not is_masked(name, value)}
         env = {name: value for name, value in request.env.items() if value is not None}
         told = {**told, **given, **more, **{name: environment[name] for name in restore}, **env}

@@ -23,7 +23,7 @@ from bisect_cfg.recommend.edits._place import Change, Occurrence
 
 __all__ = ["Change", "Edit", "Edits", "Unplaced", "find_edits", "own_yaml"]
 
-LAUNCH, VARIABLE = "launch.", "env."
+LAUNCH, VARIABLE, PACKAGE = "launch.", "env.", "packages."
 """Settings of the command that starts the training and of its environment, not of a file."""
 
 SHOWN_PLACES = 3
@@ -123,8 +123,9 @@ def find_edits(
         return _Files(dict(scripts), dict(configs), arguments, config, fields, assigned, switches)
 
     together, alone = files(), []
-    unplaced = [_of_the_launch(change) for change in changes if change.name.startswith((LAUNCH, VARIABLE))]
-    changes = [change for change in changes if not change.name.startswith((LAUNCH, VARIABLE))]
+    outside = (LAUNCH, VARIABLE, PACKAGE)
+    unplaced = [_of_the_launch(change) for change in changes if change.name.startswith(outside)]
+    changes = [change for change in changes if not change.name.startswith(outside)]
     set_now = [[change] for change in changes if not change.added]
     new_ones = [change for change in changes if change.added]
     for group in [*set_now, *([new_ones] if new_ones else [])]:
@@ -321,7 +322,13 @@ def _blocks(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int,
 
 
 def _of_the_launch(change: Change) -> Unplaced:
-    """How to launch it instead."""
+    """How to launch it instead, and where."""
+    if change.name.startswith(PACKAGE):
+        name = change.name.removeprefix(PACKAGE)
+        there = str(change.new).removeprefix("@ ")
+        wanted = there if str(change.new).startswith(("@", "-e")) else f"{name}=={there}"
+        advice = f"pip uninstall {name}" if change.new is None else f"pip install {wanted}"
+        return Unplaced(change.name, "it is what is installed where you train", advice)
     if change.name.startswith(VARIABLE):
         name = change.name.removeprefix(VARIABLE)
         advice = f"unset {name}" if change.new is None else f"put {name}={change.new} in front of the command"
