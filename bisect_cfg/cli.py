@@ -374,6 +374,36 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
     return 0 if diagnosis.clean else 1
 
 
+@cli.command(
+    params=[
+        _option(
+            "--env-cache",
+            "Where they lie. [bisect-cfg-studies/environments]",
+            type=click.Path(path_type=Path, file_okay=False),
+            metavar="DIR",
+        ),
+        _option("--keep", "What may stay when pruning, in GiB.", type=_Number(0), default=0.0, metavar="GIB"),
+    ],
+    epilog="Exit status: 0; 2 wrong usage or input.",
+)
+@click.argument("action", type=click.Choice(["list", "prune"]), default="list", metavar="[list|prune]")
+def envs(action: str, env_cache: Path | None, keep: float) -> int:
+    """List the environments that were built for trials with other packages, or remove them (prune)."""
+    from bisect_cfg.study.folder import STUDIES
+    from bisect_cfg.trials.environments import CACHE, complete_in, prune, size_of
+
+    folder = env_cache or STUDIES / CACHE
+    if not folder.is_dir():
+        raise InputError(f"There is no folder {folder}.", "--env-cache names the one that the bisection was given.")
+    if action == "prune":
+        gone = prune(folder, int(keep * 2**30))
+        click.echo(f"{len(gone)} removed, {sum(map(size_of, complete_in(folder))) / 2**30:.1f} GiB left in {folder}")
+        return 0
+    for one in complete_in(folder):
+        click.echo(f"{size_of(one) / 2**30:6.1f} GiB  {one}")
+    return 0
+
+
 def _console() -> Console:
     from bisect_cfg.reports.console import console
 

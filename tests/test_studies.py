@@ -16,8 +16,10 @@ from tools import ForkedTool
 from bisect_cfg.diagnosis.signature import Signature
 
 STUDIES = Path(__file__).parent.parent / "studies"
-NAMES = sorted(path.parent.name for path in STUDIES.glob("*/expected.json") if path.parent.name != "two_ranks")
-"""All but the one with a launcher, which has `test_two_ranks.py`."""
+ELSEWHERE = {"two_ranks": "test_two_ranks.py", "vllm_versions": "test_package_versions.py"}
+"""Studies that need a launcher or environments of their own, and where they are tested."""
+
+NAMES = sorted({path.parent.name for path in STUDIES.glob("*/expected.json")} - set(ELSEWHERE))
 
 # Long enough for a machine that is busy with other things; a study takes half a minute on an idle one.
 PATIENCE = 600

@@ -16,12 +16,9 @@ from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
 from bisect_cfg.reports.text import duration
-from bisect_cfg.trials.environments import CannotBuild, Environments, Packages
+from bisect_cfg.trials.environments import CACHE, CannotBuild, Environments, Packages
 from bisect_cfg.trials.ranks import launched_in
 from bisect_cfg.trials.runs import Run
-
-CACHE = "environments"
-"""Folder of the environments that were built, beside those of the studies."""
 
 
 def find_factors(

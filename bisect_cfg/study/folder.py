@@ -27,10 +27,13 @@ from bisect_cfg.study.basis import (
 BEGUN = ("trials", "lock")
 """What a folder holds in which a study has just been begun."""
 
+STUDIES = Path("bisect-cfg-studies")
+"""Where studies lie unless --study says otherwise."""
+
 
 def default_folder(target: Target) -> Path:
     """``bisect-cfg-studies/NAME`` here, or NAME-2, ... where another script has that name."""
-    base, ours = Path("bisect-cfg-studies"), target.identity()
+    base, ours = STUDIES, target.identity()
     for number in range(1, 1000):
         folder = base / (target.name if number == 1 else f"{target.name}-{number}")
         basis = _read(folder)

@@ -29,6 +29,9 @@ from bisect_cfg.capture.distributions import Mixtures, line_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder, write_text
 
+CACHE = "environments"
+"""Folder of the built environments, beside those of the studies."""
+
 COMPLETE = "complete"
 """File in the folder of an environment that is whole; its time tells when the environment was last used."""
 
@@ -161,6 +164,7 @@ class Environments:
             self._build(folder, sorted(lines))
             environment = Environment(folder, python, time.monotonic() - begun)
         self.built.append(environment)
+        prune(self.folder, ROOM)
         return environment
 
     def _key(self, lines: Collection[str]) -> str:
@@ -221,24 +225,30 @@ class Environments:
         if code:
             raise CannotBuild(said.strip()[-TAIL:])
 
-    def prune(self, room: int = 0) -> list[Path]:
-        """Remove environments, those that were not used for longest first, until they take no more than so many bytes.
 
-        Returns:
-            Their folders.
-        """
-        there = sorted(self.folder.glob(f"*/{COMPLETE}"), key=lambda path: path.stat().st_mtime)
-        sizes = {path.parent: size_of(path.parent) for path in there}
-        gone = []
-        for path in there:
-            if sum(sizes.values()) <= room:
-                break
-            sizes.pop(path.parent)
-            (path.parent / COMPLETE).unlink()  # first, so that nobody takes half of one
-            shutil.rmtree(path.parent, ignore_errors=True)
-            path.parent.with_suffix(".lock").unlink(missing_ok=True)
-            gone.append(path.parent)
-        return gone
+def complete_in(cache: Path) -> list[Path]:
+    """Folders of the environments of a cache, the one that was not used for longest first."""
+    there = sorted(cache.glob(f"*/{COMPLETE}"), key=lambda path: path.stat().st_mtime)
+    return [path.parent for path in there]
+
+
+def prune(cache: Path, room: int = 0) -> list[Path]:
+    """Remove environments, those that were not used for longest first, until they take no more than so many bytes.
+
+    Returns:
+        Their folders.
+    """
+    sizes = {folder: size_of(folder) for folder in complete_in(cache)}
+    gone = []
+    for folder in tuple(sizes):
+        if sum(sizes.values()) <= room:
+            break
+        sizes.pop(folder)
+        (folder / COMPLETE).unlink()  # first, so that nobody takes half of one
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.with_suffix(".lock").unlink(missing_ok=True)
+        gone.append(folder)
+    return gone
 
 
 def size_of(folder: Path) -> int:

@@ -125,6 +125,6 @@ def test_pruning_removes_what_was_not_used_for_longest(tmp_path):
     for number, folder in enumerate((folders[1], folders[2], folders[0])):
         module.os.utime(folder / COMPLETE, (number, number))
     room = sum(map(module.size_of, (folders[2], folders[0])))
-    assert environments.prune(room) == [folders[1]]
-    assert environments.prune() == [folders[2], folders[0]]
+    assert module.prune(tmp_path / "cache", room) == [folders[1]]
+    assert module.prune(tmp_path / "cache") == [folders[2], folders[0]]
     assert list((tmp_path / "cache").iterdir()) == []
