@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
-from bisect_cfg.capture.distributions import PACKAGE
+from bisect_cfg.capture.distributions import PACKAGE, installed_by, read_packages
 from bisect_cfg.capture.fields import known_names, mentioned
 from bisect_cfg.capture.launched import PLAIN, PROCESSES, VARIABLE
 from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
@@ -70,7 +70,7 @@ def from_python(options: Mapping[str, Value]) -> Options:
         value = given.get(name) or ()
         given[name] = (value,) if isinstance(value, (str, int)) else tuple(value)
     given["devices"] = tuple(map(str, given["devices"]))
-    for name in ("study",):
+    for name in ("study", "good_packages", "env_cache"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return Options(**given)
@@ -107,6 +107,8 @@ def checked(options: Options, script: Script) -> Options:
             raise InputError(f"{_flag(name)} must be one of {shown}, not {getattr(options, name)!r}.")
     if options.failure:
         _check_failure(options.failure)
+    if options.good_packages is not None:
+        read_packages(options.good_packages, installed_by(script.python))
     for device in options.devices:
         if not re.fullmatch(_DEVICE, device):
             raise InputError(

@@ -29,7 +29,7 @@ def test_the_study(real_tool):
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == expected["causes"]
     assert {key: result["failure"][key] for key in expected["failure"]} == expected["failure"]
     (cause,) = result["causes"]
-    assert cause["values"]["packages.toyllm"] == {"good": "0.10.2", "bad": "0.11.0"}
+    assert cause["parameters"]["packages.toyllm"] == {"good": "0.10.2", "bad": "0.11.0"}
     assert {one["start"] for one in result["trials"][1:]} <= {"imports", "config"}
     built = [path for path in (real_tool.folder / "studies" / "environments").iterdir() if path.is_dir()]
     assert len(built) == 2  # one with each version, for all trials

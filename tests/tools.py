@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import uuid
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,3 +214,18 @@ class ForkedTool(Tool):
                 engine.dispose()  # as the end of an interpreter would: SQLite takes its log into the database
         finally:
             os._exit(status)
+
+
+def wheel(folder: Path, name: str, version: str, text: str = "", requires: tuple[str, ...] = ()) -> str:
+    """A wheel of one module, as the line that installs it."""
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    asks = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", text or f"version = {version!r}\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asks}")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    return f"{name} @ {path.as_uri()}"

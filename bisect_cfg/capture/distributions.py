@@ -257,27 +257,23 @@ def _of_lock(path: Path, text: str) -> dict[str, str]:
 # ----------------------------------------------------------------------------------------------- levels and validity
 
 
-def package_levels(name: str, good: Value, installed: Installed) -> tuple[str | None, str | None]:
-    """The good and the bad level of ``packages.NAME``.
-
-    Args:
-        name: of the setting.
-        good: as --good has it; nothing, or an empty text, for a package that is not installed.
-        installed: what the user has.
+def checked_level(name: str, level: Value) -> str | None:
+    """A level of ``packages.NAME`` as somebody gave it; None, or an empty text, for a package that is not installed.
 
     Raises:
         InputError: it is no version.
     """
-    if good is not None and not isinstance(good, str):
-        raise InputError(f"{name}: {good!r} is a number, and a version is a text.", f'Write {name}: "{good}"')
-    if good and not good.startswith(("@", EDITABLE)):
+    if level is not None and not isinstance(level, str):
+        raise InputError(f"{name}: {level!r} is a number, and a version is a text.", f'Write {name}: "{level}"')
+    level = (level or "").strip() or None
+    if level and not level.startswith(("@", EDITABLE)):
         try:
-            Version(good)
+            Version(level)
         except InvalidVersion:
             raise InputError(
-                f"{name}: {good} is no version.", f"As in {name}=4.57.1, or {name}=@ file:///wheels/NAME.whl"
+                f"{name}: {level} is no version.", f"As in {name}=4.57.1, or {name}=@ file:///wheels/NAME.whl"
             ) from None
-    return good or None, installed.levels.get(canonicalize_name(name.removeprefix(PACKAGE)))
+    return level
 
 
 def shown_levels(good: str | None, bad: str | None) -> tuple[str | None, str | None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from bisect_cfg.capture.distributions import PACKAGE, named
+from bisect_cfg.capture.distributions import PACKAGE, checked_level, named
 from bisect_cfg.capture.launched import VARIABLE
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
@@ -193,7 +193,7 @@ def parse_assignment(given: Assignment, option: str) -> tuple[str, Value]:
         if name.startswith(VARIABLE):
             return name, text
         if name.startswith(PACKAGE):  # a version is text: 2.10 is not 2.1
-            return named(name), text.strip()
+            return named(name), checked_level(name, text)
         try:
             return name, parse_value(text)
         except InputError as error:

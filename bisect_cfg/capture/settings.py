@@ -27,7 +27,7 @@ from bisect_cfg.capture.captured import (
     set_by_user,
     takes_dict,
 )
-from bisect_cfg.capture.distributions import PACKAGE, Installed, named, package_levels, shown_levels
+from bisect_cfg.capture.distributions import PACKAGE, Installed, checked_level, named, shown_levels
 from bisect_cfg.capture.launched import PLAIN, PROCESSES, VARIABLE, variable_levels
 from bisect_cfg.capture.names import check_name, convert
 from bisect_cfg.configuration import Configuration, Value, equal
@@ -434,7 +434,7 @@ def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
 def _package_factors(moved: Row, installed: Installed | None) -> Iterator[Setting]:
     """Factors of what is installed: where it worked, another version was, or none."""
     for name in (name for name in moved if name.startswith(PACKAGE)):
-        good, bad = package_levels(name, moved[name], installed)
+        good, bad = moved[name], installed.levels.get(name.removeprefix(PACKAGE))
         if good != bad:
             yield Setting(name, name, "packages", *shown_levels(good, bad), good)
 
@@ -469,8 +469,11 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
     result: Row = {}
     for name, value in values.items():
         name = re.sub(r"^args\.", "", name)
-        if name.startswith((VARIABLE, PACKAGE)):
-            result[named(name) if name.startswith(PACKAGE) else name] = value
+        if name.startswith(VARIABLE):
+            result[name] = value
+            continue
+        if name.startswith(PACKAGE):
+            result[named(name)] = checked_level(name, value)
             continue
         field = name if name in known else name.split(".")[0] if "." in name else name
         check_name(field, known, f"--{source}" if source == "pin" else "the good configuration")

@@ -13,11 +13,12 @@ from bisect_cfg.capture.distributions import (
     Distribution,
     Installed,
     Mixtures,
+    checked_level,
     installed_by,
     line_of,
     missing_in,
-    package_levels,
     read_packages,
+    shown_levels,
 )
 from bisect_cfg.errors import InputError
 
@@ -128,10 +129,24 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path):
         read_packages(tmp_path / "binary.txt", HERE)
 
 
-def test_levels():
-    assert package_levels("packages.Torch", "2.4.0", HERE) == ("2.4.0", "2.5.1+cu121")
-    assert package_levels("packages.vllm", "0.10.2", HERE) == ("0.10.2", None)
-    assert package_levels("packages.torch", None, HERE) == (None, "2.5.1+cu121")
+@pytest.mark.parametrize("level", ["4.57.1", "2.5.1+cu121", "@ file:///x.whl", "-e /sources", None])
+def test_levels(level):
+    assert checked_level("packages.x", level) == level
+    assert checked_level("packages.x", "") is None
+
+
+@pytest.mark.parametrize(("level", "says"), [("newest", "is no version"), (2.1, "is a number"), (True, "is a number")])
+def test_what_is_no_level(level, says):
+    with pytest.raises(InputError, match=says):
+        checked_level("packages.x", level)
+
+
+def test_a_wheel_is_shown_by_its_version():
+    one, other = "@ file:///a/x-1.0-py3-none-any.whl#sha256=ab", "@ https://b/x-2.0+local-py3-none-any.whl"
+    assert shown_levels(one, other) == ("1.0", "2.0+local")
+    assert shown_levels("1.0", other) == ("1.0", "2.0+local")
+    assert shown_levels(None, other) == (None, "2.0+local")
+    assert shown_levels("1.0", one) == ("1.0", one)  # the same version from elsewhere
 
 
 def test_what_is_missing():

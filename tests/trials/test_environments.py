@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import zipfile
 from pathlib import Path
 
 import pytest
+from tools import wheel
 
 from bisect_cfg.capture.distributions import installed_by
 from bisect_cfg.errors import InputError
@@ -16,21 +16,6 @@ from bisect_cfg.trials import environments as module
 from bisect_cfg.trials.environments import COMPLETE, CannotBuild, Environments
 
 pytestmark = pytest.mark.training
-
-
-def wheel(folder: Path, name: str, version: str, text: str = "", requires: tuple[str, ...] = ()) -> str:
-    """A wheel of one module, as the line that installs it."""
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    info = f"{name}-{version}.dist-info"
-    asks = "".join(f"Requires-Dist: {one}\n" for one in requires)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{name}.py", text or f"version = {version!r}\n")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asks}")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
-    return f"{name} @ {path.as_uri()}"
 
 
 def says(python: str, code: str) -> str:

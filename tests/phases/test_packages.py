@@ -1,0 +1,99 @@
+"""Versions of packages as factors. The packages are small wheels, the environments are built by uv, the training
+library is the stand-in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tools import assert_clear, wheel
+from toys import script
+
+from bisect_cfg.trials.environments import Environments
+
+NAMES = [f"p{number}" for number in range(8)]
+
+SCRIPT = """
+    import p0, p1, p2, p3, p4, p5, p6, p7
+    assert p3.version == p4.version, "these two need each other"
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True, temperature=0.9)
+    def step(number):
+        if p5.version == "2.0" and args.bf16 and number == 3:
+            os.kill(os.getpid(), signal.SIGFPE)
+    GRPOTrainer(args, step).train()
+"""
+
+NEED = {"1.0": ("p4<2",), "2.0": ("p4>=2",)}
+"""What p3 asks for."""
+
+
+@pytest.fixture
+def made(tool):
+    """The tool with a script, an environment of eight packages in their second version, and a file with the first."""
+    wheels, lines = tool.folder / "wheels", {}
+    wheels.mkdir()
+    for version in NEED:
+        lines[version] = [
+            wheel(wheels, name, version, requires=NEED[version] if name == "p3" else ()) for name in NAMES
+        ]
+    tool.python = Environments(tool.folder / "own", sys.executable).of(lines["2.0"]).python
+    (tool.folder / "good.txt").write_text("\n".join(lines["1.0"]))
+    script(tool.folder, SCRIPT)
+    return tool
+
+
+def bisected(tool, *options: object, status: int = 0) -> dict:
+    words = ("bisect", "train.py", "--python", tool.python, "--study", "studies/s", "--no-recommend", "--no-where")
+    said = tool(*words, *options)
+    assert said.status == status, said.all
+    tool.assert_nothing_left()
+    return json.loads((tool.folder / "studies" / "s" / "result.json").read_text())
+
+
+def environments(tool) -> set[Path]:
+    return {path for path in (tool.folder / "studies" / "environments").iterdir() if path.is_dir()}
+
+
+def test_eight_that_differ_one_guilty_two_that_need_each_other(made):
+    result = bisected(made, "--good-packages", "good.txt")
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "packages.p5"]]
+    assert result["causes"][0]["parameters"]["packages.p5"] == {"good": "1.0", "bad": "2.0"}
+    assert result["complete"]
+    configurations = [
+        json.loads(path.read_text()) for path in (made.folder / "studies" / "s" / "trials").glob("*/configuration.json")
+    ]
+    packages = {tuple(one[f"packages.{name}"] for name in NAMES) for one in configurations if "packages.p0" in one}
+    assert all(one[3] == one[4] for one in packages)  # nothing was launched that cannot be
+    assert len(environments(made)) == len(packages) > 2
+    assert result["trials"] and {trial["outcome"] for trial in result["trials"]} == {"pass", "fail"}
+    before = {path: path.stat().st_ino for path in environments(made)}
+    assert bisected(made, "--good-packages", "good.txt")["causes"] == result["causes"]  # resumed: nothing is built
+    assert {path: path.stat().st_ino for path in environments(made)} == before
+
+
+def test_a_single_one(made):
+    result = bisected(made, "--good", "packages.p5=@ " + (made.folder / "wheels/p5-1.0-py3-none-any.whl").as_uri())
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "packages.p5"]]
+    command = (
+        made.folder
+        / "studies"
+        / "s"
+        / "trials"
+        / str(result["causes"][0]["evidence"]["fails"]["trials"][-1])
+        / "command.sh"
+    )
+    done = subprocess.run(["sh", command], cwd=made.folder, env=made.environment, capture_output=True, text=True)
+    assert done.returncode in (-8, 136), done.stderr
+
+
+def test_versions_that_cannot_be_had_or_do_not_fit_are_said(made):
+    options = ("--python", made.python, "--study", "studies/s")
+    said = made("bisect", "train.py", *options, "--good", "packages.p5=@ file:///nowhere/p5-1.0-py3-none-any.whl")
+    assert_clear(said, "good one cannot be built", "uv says", "p5")
+    said = made("bisect", "train.py", *options, "--good", "packages.p5=newest")
+    assert_clear(said, "newest is no version")
+    said = made("bisect", "train.py", *options, "--good-packages", "missing.txt")
+    assert_clear(said, "missing.txt cannot be read")
