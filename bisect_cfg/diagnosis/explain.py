@@ -282,7 +282,7 @@ def combine(
         if judged is None:
             continue
         match, any_lines, by_line = judged
-        if not errors and by_line and any_lines and all(map(_quoted_in_prose, any_lines)):
+        if not errors and by_line and any_lines and all(_quoted_in_prose(line, entry) for line in any_lines):
             continue  # somebody tells of an error
         if of_cause and _killed_after(entry, found, cause):
             aside.append(match)  # what is left of a run that has failed is ended by whoever started it
@@ -317,7 +317,11 @@ def combine(
     return Explanation(
         tuple(matches),
         failure or (None if survived_all else _scrubbed(signature.from_evidence(evidence))),
-        _command(next((reading.command for reading in readings if reading.command), None)),
+        _command(
+            next((reading.command for reading in readings if reading.command), None),
+            readings[0].head.decode("utf-8", "replace"),
+            _own_script(cause),
+        ),
         sum(reading.lines for reading in readings),
         _line_of(cause, by_error),
         _line_of(last, by_error) if last is not cause else None,
@@ -569,9 +573,15 @@ def _killed_after(entry: Entry, found: Mapping[Clue, list[Line]], cause: _faults
     )
 
 
-def _quoted_in_prose(line: Line) -> bool:
-    """Whether all a line says of an error stands in quotation marks, after a blank: a sentence about it."""
-    return bool(re.search(r'(?:^|[\s(])["“„][^"”“]{8,}["”“]', line.text)) and not line.text.startswith(("{", "["))
+def _quoted_in_prose(line: Line, entry: Entry) -> bool:
+    """Whether what a line says of an error stands in quotation marks, after a blank: a sentence about it."""
+    if line.text.startswith(("{", "[")):
+        return False
+    bare = _IN_QUOTES.sub(" ", line.text)
+    return bare != line.text and not any(clue.kind == "line" and re.search(clue.value, bare) for clue in entry.any)
+
+
+_IN_QUOTES = re.compile(r'(?:^|[\s(])["“„][^"”“]{8,}["”“]')
 
 
 def _of_metrics(entry: Entry, found: Mapping[Clue, list[Line]]) -> bool:
@@ -727,9 +737,15 @@ def _seen(failure: signature.Signature | None) -> Clue | None:
     return Clue("metric", fact) if fact in FACTS else None
 
 
-def _command(launched: str | None) -> str:
-    """The next command to paste. The script's own name and flags where the log gives them away."""
-    target, arguments = "train.py", ""
+def _command(launched: str | None, head: str = "", own: str = "") -> str:
+    """The next command to paste. The script's own name and flags where the log gives them away.
+
+    Args:
+        launched: the line in which Python tells a launcher's command, None if there is none.
+        head: the beginning of the log, in which a command may have been typed.
+        own: the user's own file in the traceback, "" if it has none.
+    """
+    target, arguments = "", ""
     if launched:
         words = re.findall(r"'((?:[^'\\]|\\.)*)'", launched.split("Command '", 1)[1].split("]'", 1)[0])
         scripts = [index for index, word in enumerate(words) if word.endswith(".py")]
@@ -738,4 +754,22 @@ def _command(launched: str | None) -> str:
 
             target = words[scripts[0]]
             arguments = shlex.join(mask_arguments(words[scripts[0] + 1 :]))
+    if not target:
+        typed = _TYPED.search(head)
+        target = typed["script"] if typed else own or "train.py"
     return f"bisect-cfg bisect {target} --study study" + (f" -- {arguments}" if arguments else "")
+
+
+_TYPED = re.compile(
+    r"(?:^|[$#>%;&] ?|\s)(?:python[\d.]*|torchrun|accelerate launch|deepspeed|srun python[\d.]*)(?= )[^\n;|&]{0,200}? "
+    r"(?P<script>(?!\S*(?:site|dist)-packages)[\w./~-]+\.py)\b",
+    re.MULTILINE,
+)
+"""A command line with a script."""
+
+
+def _own_script(cause: _faults.Error | None) -> str:
+    """The user's script in a traceback: its outermost frame, if that is nobody's package."""
+    frames = frames_before(cause) if cause is not None else ()
+    outer = next((frame.file for frame in frames if not frame.package and frame.file.endswith(".py")), "")
+    return outer if re.fullmatch(r"[\w./~+-]+", outer) else ""

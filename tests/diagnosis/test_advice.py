@@ -284,3 +284,76 @@ def test_whose_a_file_is(file: str, package: str) -> None:
 
 def test_files_and_tensors_are_no_settings() -> None:
     assert settings_in("raise `max_len` in `x_y.cc`, see `layer_1.q_proj.weight`") == ("max_len",)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            "AssertionError: World size 8 is not divisible by tp_size 1 * pp_size 3",
+            ["8 is not a multiple of 3", "6 or 9", "1, 2, 4, 8"],
+        ),
+        (
+            "ValueError: The global train batch size (2 x 5) must be evenly divisible by the number of generations (4).",
+            ["10 is not a multiple of 4", "8 or 12", "1, 2, 5, 10"],
+        ),
+        (
+            "AssertionError: num_heads 14 should be a multiple of sequence parallel size 4",
+            ["14 is not a multiple of 4", "12 or 16"],
+        ),
+        (
+            "lightning.fabric.utilities.exceptions.MisconfigurationException: You requested gpu: [0, 1]\n"
+            " But your machine only has: [0]",
+            ["More GPUs are asked for", "--gpus-per-task", "CUDA_VISIBLE_DEVICES"],
+        ),
+        (
+            "ValueError: World size (16) is larger than the number of available GPUs (4) in this node",
+            ["nproc_per_node"],
+        ),
+    ],
+)
+def test_numbers_in_a_message_are_compared(error: str, said: list[str]) -> None:
+    text = " ".join(str(raised(error)).split())
+    assert all(one in text for one in said), text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ValueError: 8 is divisible by 4, and that is not what was asked",
+        "torch.OutOfMemoryError: CUDA out of memory. GPU 0 has 79 GiB, more than 2 GiB is available",
+    ],
+)
+def test_numbers_that_are_no_complaint(error: str) -> None:
+    text = str(raised(error))
+    assert "is not a multiple of" not in text and "More GPUs are asked for" not in text
+
+
+def test_an_exception_below_the_last_frame_is_not_said_to_be_the_scripts() -> None:
+    text = str(raised("ValueError: the plan of the mesh was refused"))
+    assert "Your own" not in text and "frames below that line are not in the log" in text
+    own = str(raised("IndexError: list index out of range", ("/home/me/rewards.py", 4, "score", "return rows[4]")))
+    assert "Your own" in own
+
+
+def test_the_part_of_the_run_says_what_to_try_first() -> None:
+    text = str(raised("ValueError: odd", (f"{SITE}/transformers/trainer.py", 4, "evaluation_loop", "x = f(y)")))
+    assert 'eval_strategy="no"' in text
+    text = str(raised("ValueError: odd", (f"{SITE}/datasets/arrow_dataset.py", 4, "_map_single", "x = f(y)")))
+    assert "num_proc=1" in text
+
+
+@pytest.mark.parametrize(
+    ("log", "script"),
+    [
+        ("$ CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 4 rl/train_grpo.py --x 1\n", "rl/train_grpo.py"),
+        (
+            'Traceback (most recent call last):\n  File "/home/me/sft.py", line 9, in <module>\n    f()\n',
+            "/home/me/sft.py",
+        ),
+        ("", "train.py"),
+    ],
+)
+def test_the_next_command_names_the_script_of_the_log(log: str, script: str) -> None:
+    command = explain_text(log + "RuntimeError: it went wrong in a way that says nothing\n").command
+    assert command == f"bisect-cfg bisect {script} --study study"

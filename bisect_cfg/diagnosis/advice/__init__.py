@@ -14,11 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from bisect_cfg.diagnosis import _faults, _releases
-from bisect_cfg.diagnosis.advice.data import missing_column, missing_file, own_code
+from bisect_cfg.diagnosis.advice.counts import indivisible, too_few_gpus
+from bisect_cfg.diagnosis.advice.data import missing_column, missing_file, own_code, raised_below
 from bisect_cfg.diagnosis.advice.misnamed import unknown_name, unknown_setting
 from bisect_cfg.diagnosis.advice.network import unreachable
 from bisect_cfg.diagnosis.advice.numbers import mismatch, refused_by_gpu
 from bisect_cfg.diagnosis.advice.otherwise import failed_assertion, inside_library, said_alone
+from bisect_cfg.diagnosis.advice.parts import by_part, first_step
 from bisect_cfg.diagnosis.advice.reading import Advice, RaisedError, frames_before, pip_name, quoted, said_cure
 from bisect_cfg.diagnosis.advice.versions import misfit
 from bisect_cfg.diagnosis.advice.weights import unfit_weights
@@ -39,11 +41,14 @@ def advise(error: _faults.Error | None, packages: Mapping[str, str] | None = Non
     kind, message = _split(error)
     if kind in ("KeyboardInterrupt", "SystemExit", "MemoryError"):
         return None
-    read = RaisedError(kind, message, frames_before(error) if error.type_name else ())
-    for rule in RULES if error.rank == _faults.RAISED else (unfit_weights, unreachable, mismatch, said_alone):
+    read = RaisedError(kind, message, frames_before(error) if error.type_name else (), error.type_name)
+    read = replace(read, cut=raised_below(read))
+    for rule in RULES if error.rank == _faults.RAISED else FOR_WORDS:
         advice = rule(read)
         if advice is not None:
-            return _with_versions(_with_the_message(advice, read), read, packages or {})
+            advice = _with_versions(_with_the_message(advice, read), read, packages or {})
+            step = first_step(read) if advice.kind in WITHOUT_A_PART else ""
+            return replace(advice, steps=(*advice.steps, step)) if step else advice
     return None
 
 
@@ -83,7 +88,13 @@ _OF_TORCH = re.compile(
 
 
 RULES: tuple[Callable[[RaisedError], Advice | None], ...] = (
-    misfit, unknown_setting, unfit_weights, unknown_name, missing_column, unreachable, refused_by_gpu, missing_file,
-    own_code, mismatch, failed_assertion, said_alone, inside_library,
+    indivisible, too_few_gpus, misfit, unknown_setting, unfit_weights, unknown_name, missing_column, unreachable,
+    refused_by_gpu, missing_file, own_code, mismatch, failed_assertion, said_alone, inside_library, by_part,
 )  # fmt: skip
 """From what says most about the cause to what says least."""
+
+FOR_WORDS = (indivisible, too_few_gpus, unfit_weights, unreachable, mismatch, said_alone)
+"""... for what a program says without an exception."""
+
+WITHOUT_A_PART = ("library", "assertion", "message")
+"""Kinds of advice to which it is added how to make the part of the run small in which it failed."""

@@ -75,7 +75,7 @@ def missing_column(read: RaisedError) -> Advice | None:
 def own_code(read: RaisedError) -> Advice | None:
     """The user's own file raised it."""
     frame = read.own
-    if frame is None or read.type in ("ModuleNotFoundError", "ImportError"):
+    if frame is None or read.type in ("ModuleNotFoundError", "ImportError") or read.cut:
         return None
     earlier = [
         one for one in read.frames[: read.frames.index(frame)] if one.package in PACKAGES and one.package not in TOOLS
@@ -88,6 +88,8 @@ def own_code(read: RaisedError) -> Advice | None:
         if frame.function not in ("<module>", "main", "<cell>")
         else "script"
     )
+    if what == "script" and frame is not read.last:
+        return None  # it only calls the package that raised it
     by = f", which {called(earlier[-1].package)} calls," if earlier else ""
     says = (
         f"Your own {what} {frame.function if what != 'script' else ''}".strip()
@@ -105,6 +107,33 @@ def own_code(read: RaisedError) -> Advice | None:
     else:
         steps = (f"look at that line: {_hint(read)}",)
     return Advice("own-code", says, steps, place_of(frame))
+
+
+_CALL = re.compile(r"^(?:[\w., ]+ = )?(?:return |await |yield )?(?P<callee>[A-Za-z_][\w.]*)\(")
+_OF_PYTHON = re.compile(
+    r"^(?:torch|F|np|numpy|math|re|json|os|random|pd)\.|(?:^|\.)(?:int|float|open|len|next|eval|exec|loads?|dumps?|sum|max|min|sorted|list|dict|tuple|set|str|read\w*|join"
+    r"|index|remove|pop|format|encode|decode|match|search|findall|import_module|mkdir|makedirs|remove|listdir)$"
+)
+"""Functions that raise without a frame of their own."""
+
+
+def raised_below(read: RaisedError) -> bool:
+    """Whether the frames below a line are missing: it only calls something, which must have raised the exception."""
+    frame = read.own
+    if frame is None or frame is not read.last:
+        return False
+    if "." in read.dotted and read.dotted.partition(".")[0] not in ("builtins", "__main__"):
+        return True  # an exception of a library
+    call = _CALL.match(frame.source)
+    if call is None or _OF_PYTHON.search(call["callee"]):
+        return False
+    if read.type in ("TypeError", "AttributeError", "NameError", "KeyError", "IndexError", "UnboundLocalError"):
+        return bool(_RUNS.search(call["callee"]))  # of the line itself, mostly
+    return read.type.endswith(("Error", "Exception"))
+
+
+_RUNS = re.compile(r"(?:^|\.)(?:train|fit|main|run\w*|evaluate|generate|predict|launch|learn|from_pretrained|map)$")
+"""Functions that do so much that an exception seldom is of the call itself."""
 
 
 def _hint(read: RaisedError) -> str:

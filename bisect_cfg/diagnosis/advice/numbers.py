@@ -73,7 +73,9 @@ def mismatch(read: RaisedError) -> Advice | None:
         "dtypes": "Tensors of different number types",
         "shapes": "Tensors of different shapes",
     }[kind]
-    says = f"{noun} met{' ' + where if where else ''}" + (f", in {whose} ({place})." if frame else ".")
+    says = f"{noun} met{' ' + where if where else ''}" + (
+        f", below {place}." if read.cut else f", in {whose} ({place})." if frame else "."
+    )
     sync = where.startswith("while weights")
     if kind == "dtypes":
         first = (

@@ -74,7 +74,7 @@ def said_alone(read: RaisedError) -> Advice | None:
     place = place_of(read.last)
     says = (
         f"{belongs_to(read.caller)} refuses to go on, and says why."
-        if read.frames
+        if read.frames and not read.cut
         else ("The message says itself what to change.")
     )
     return Advice("message", says, (quoted(said, read),), place)

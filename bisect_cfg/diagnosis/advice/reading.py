@@ -121,6 +121,7 @@ _SAYS_THE_CURE = re.compile(
     r"|\bnot (?:supported|compatible|allowed|implemented|available) (?:with|when|for|in|on|by|yet"
     r"|without|if|together)\b|\bincompatible with\b|\b(?:can ?not|can't) (?:be )?(?:used?|set"
     r"|enabled?|combined?) (?:\S+ )?(?:with|together|when|without|both)\b"
+    r"|\bdo(?:es)?(?: not|n't) support\b"
     r"|\brequires?\b|\b(?:is|are) required\b|\b(?:un)?supported (?:values|options|types)\b"
     r"|\b(?:valid|available|allowed|possible|supported) (?:\w+ )?(?:values|options|keys|choices"
     r"|are)\b|\bexpected (?:one of|to be|at least|a )|\binstead\b|\bout of range\b|\bpip install\b"
@@ -295,6 +296,8 @@ class RaisedError:
     type: str
     message: str
     frames: tuple[Frame, ...]
+    dotted: str = ""  # the type with its module, where that is printed
+    cut: bool = False  # whether the frames below the last one are missing
 
     @property
     def last(self) -> Frame | None:
