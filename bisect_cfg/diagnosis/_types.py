@@ -44,5 +44,6 @@ class Environment(TypedDict, total=False):
     device: str
     task: str
     phase: str
+    progress: str
     collectives: str
     settings: dict[str, bool | int | float | str]

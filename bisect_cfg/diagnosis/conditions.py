@@ -31,12 +31,19 @@ class Conditions(TypedDict, total=False):
     device: str
     task: str
     phase: str
+    progress: str
     collectives: str
     cuda_available: bool
     variables: dict[str, str]
 
 
-WORDS = {"device": "runs on", "task": "is a training of kind", "phase": "fails in", "collectives": "has"}
+WORDS = {
+    "device": "runs on",
+    "task": "is a training of kind",
+    "phase": "fails in",
+    "progress": "had last come to",
+    "collectives": "has",
+}
 """Facts that are one word, matched by a regular expression, and how a sentence about them begins."""
 
 

@@ -266,7 +266,8 @@ def combine(
     errors = [error for error, _ in located]
     cause = _faults.cause(errors)
     told = _told(readings)
-    if cause is not None and (phase := phase_of(frames_before(cause))):
+    phase = (phase_of(frames_before(cause)) if cause is not None else "") or told.get("progress", "")
+    if phase:
         told["phase"] = phase
     where = {**told, **dict(environment or {})}
     configuration = {**told.get("settings", {}), **(configuration or {})}

@@ -138,7 +138,7 @@ def facts_of(text: str, settings: Iterable[str] = ()) -> Environment:
         facts["variables"] = variables
     stage = _stage(text)
     if stage:
-        facts["phase"] = stage
+        facts["progress"] = stage
     apart = _apart(text)
     if apart:
         facts["collectives"] = apart

@@ -294,7 +294,7 @@ def test_files_and_tensors_are_no_settings() -> None:
             ["8 is not a multiple of 3", "6 or 9", "1, 2, 4, 8"],
         ),
         (
-            "ValueError: The global train batch size (2 x 5) must be evenly divisible by the number of generations (4).",
+            "ValueError: The global train batch size (2 x 5) must be evenly divisible by generations (4).",
             ["10 is not a multiple of 4", "8 or 12", "1, 2, 5, 10"],
         ),
         (

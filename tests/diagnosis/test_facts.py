@@ -39,8 +39,8 @@ def frame(file: str, function: str) -> str:
         ("args: bf16=True, x\n", "settings", {"bf16": True}),
         ("--bf16 false --beta 0.04\n", "settings", {"bf16": False, "beta": 0.04}),
         ("bf16=True\nbf16=False\n", "settings", None),
-        ("Map (num_proc=4):  41%|####      | 10/26 [30:12<43:28]\n", "phase", "data"),
-        ("Map:  41%|####      | 10/26 [00:12]\nMap: 100%|####| 26/26 [00:20]\n", "phase", None),
+        ("Map (num_proc=4):  41%|####      | 10/26 [30:12<43:28]\n", "progress", "data"),
+        ("Map:  41%|####      | 10/26 [00:12]\nMap: 100%|####| 26/26 [00:20]\n", "progress", None),
         (TIMEOUT.format(0, 0, 5, "ALLREDUCE") + TIMEOUT.format(1, 1, 5, "ALLREDUCE"), "collectives", None),
         (
             TIMEOUT.format(0, 0, 7, "ALLREDUCE") + TIMEOUT.format(1, 1, 5, "BROADCAST"),
@@ -115,7 +115,7 @@ def test_a_pair_of_versions_that_the_log_contradicts_is_ruled_out() -> None:
         ),
         (
             "ds3_gather_for_generation: False\nzero_stage: 3\n  0%|          | 0/200 [00:00<?, ?it/s]\n",
-            "stuck-generation-sharded",
+            "stuck-gather-for-generation",
         ),
         ("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/16\n", "stuck-waiting-for-members"),
     ],

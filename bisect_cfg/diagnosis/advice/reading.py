@@ -207,14 +207,14 @@ PHASES = {
     "start": re.compile(
         r"init_process_group|init_distributed|rendezvous|_initialize_distributed|prepare_model|setup_ddp|init_workers"
     ),
-    "forward": re.compile(r"\bforward\b|_call_impl|compute_loss|training_step"),
+    "forward": re.compile(r"\b_?forward\w*\b|_call_impl|compute_loss|training_step"),
 }
 """The parts of a run, by names of frames; of several the one first named here counts, which says most."""
 
 
 def phase_of(frames: Sequence[Frame]) -> str:
     """The part of a run in which a traceback ends, "" if its frames do not tell."""
-    text = "\n".join(f"{frame.file} {frame.function} {frame.source}" for frame in frames)
+    text = "\n".join(f"{frame.file} {frame.function} {frame.source}" for frame in frames).replace("actor_rollout", "")
     return next((name for name, pattern in PHASES.items() if pattern.search(text)), "")
 
 

@@ -19,8 +19,8 @@ with a sample log, and the tests check that the sample leads to it. The fields:
     conditions      where it applies: `packages` {name: version specifier}, `gpu` (regular expression), `cuda`
                     and `cublas` (version specifiers), `parameters` {name: value, or a comparison as ">0"},
                     `launcher`, and facts that a log tells (`facts.py`): `device` (cuda, rocm, npu, tpu, mps),
-                    `task` (rl, supervised), `phase` (see `advice.reading.PHASES`), `cuda_available`, `variables`
-                    {NAME: pattern}, `collectives` (ranks that waited in different ones)
+                    `task` (rl, supervised), `phase` (see `advice.reading.PHASES`), `progress` (what the last bar was
+                    of), `cuda_available`, `variables` {NAME: pattern}, `collectives` (ranks in different ones)
     cases           for an error that has several causes: for each a `title`, its `cures`, and what decides for it:
                     clues (`any`, `unless`) and `conditions`. A case for which the log speaks leads, one against
                     which it speaks is left out, the others are told with their first cure, as what to check
@@ -58,7 +58,7 @@ from bisect_cfg.diagnosis.conditions import Conditions
 FOLDER = Path(__file__).parent
 CONDITIONS = {
     "packages": dict, "gpu": str, "cuda": str, "cublas": str, "parameters": dict, "launcher": str, "device": str,
-    "task": str, "phase": str, "collectives": str, "cuda_available": bool, "variables": dict,
+    "task": str, "phase": str, "progress": str, "collectives": str, "cuda_available": bool, "variables": dict,
 }  # fmt: skip
 _SOURCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
 _CLUES = ("any", "hints", "unless", "only_if")
