@@ -27,11 +27,14 @@ import contextlib
 import sys
 
 from . import protocol, quiet, record, secrets, values
-from .held import _getframe, dataclasses, functools
+from .held import _getframe, dataclasses, functools, re
 from .imports import when_imported
 
 # Settings of `from_pretrained` that are captured, old name -> today's name.
 _LOAD_NAMES = {"dtype": "dtype", "torch_dtype": "dtype", "attn_implementation": "attn_implementation"}
+
+# The first transformers whose `from_pretrained` knows `dtype`; an older one hands it on to the model, which refuses it.
+_KNOWS_DTYPE = (4, 56)
 
 # Objects built by these packages themselves are theirs, not the user's ...
 _LIBRARIES = ("trl", "transformers", "peft", "accelerate")
@@ -399,7 +402,7 @@ def _wrap_loader(cls):
             )
             for name, value in _wanted("load", index).items():
                 aliases = [alias for alias, today in _LOAD_NAMES.items() if today == name]
-                spelled = next((alias for alias in aliases if alias in kwargs), name)
+                spelled = next((alias for alias in aliases if alias in kwargs), _spelled(name))
                 for alias in aliases:
                     kwargs.pop(alias, None)
                 if value != _DEFAULT:
@@ -411,6 +414,14 @@ def _wrap_loader(cls):
             _active.discard("load")
 
     cls.from_pretrained = classmethod(from_pretrained)
+
+
+def _spelled(name):
+    """What a setting of `from_pretrained` is called in the installed transformers."""
+    version = getattr(sys.modules.get("transformers"), "__version__", "")
+    found = re.match(r"(\d+)\.(\d+)", str(version))
+    old = name == "dtype" and found is not None and (int(found[1]), int(found[2])) < _KNOWS_DTYPE
+    return "torch_dtype" if old else name
 
 
 def _dtype_name(value):

@@ -6,10 +6,11 @@ Forking is sound only while nothing that cannot be inherited is alive: no CUDA c
 script's own. `unsound` says what stands in the way, and then the tool takes a colder start.
 """
 
+import inspect
 import sys
 
 from . import heartbeat, instruments, objects, opened, protocol, quiet, record, secrets, values, watch, world
-from .held import json, os, select, signal, threading, time, traceback
+from .held import json, os, re, select, signal, threading, time, traceback
 from .imports import when_imported
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.
@@ -316,10 +317,39 @@ def build(item):
         if hasattr(thing, "__post_init__"):
             with objects.unwatched(thing):  # our own hook would look at every field
                 thing.__post_init__()
+        _check_groups(thing, item.world_size, sys.modules.get("trl.trainer.grpo_trainer"))
     except Exception as error:
         return protocol.BuildAnswer(error=secrets.scrub(f"{type(error).__name__}: {error}"), reads=sorted(reads))
     found = {name: values.encode(getattr(thing, name, None), name) for name in defaults}
     return protocol.BuildAnswer(found, reads=sorted(reads & set(defaults)))
+
+
+# How the trainer of TRL 0.15 to 0.17 counts a batch of completions, before it checks that it holds whole groups.
+_BATCH = re.compile(r"batch_size = args\.per_device_train_batch_size \* num_processes( \* args\.gradient_\w+)?\n")
+
+
+def _check_groups(thing, world_size, module):
+    """What TRL 0.15 to 0.17 checks in the trainer, with the models loaded by then; later ones do in the config.
+
+    Raises:
+        ValueError: the trainer would refuse this training config.
+    """
+    trainer = getattr(module, "GRPOTrainer", None)
+    if trainer is None or not any(cls.__name__ == "GRPOConfig" for cls in type(thing).__mro__):
+        return
+    try:
+        found = _BATCH.search(inspect.getsource(trainer.__init__))
+    except (OSError, TypeError):  # made at run time (unsloth's), perhaps with another check
+        return
+    if found is None:
+        return
+    size = thing.per_device_train_batch_size * world_size
+    size *= thing.gradient_accumulation_steps if found[1] else 1
+    if thing.num_generations < 2 or size % thing.num_generations:
+        raise ValueError(
+            f"The train batch size ({size} completions) must be evenly divisible by the number of generations per "
+            f"prompt ({thing.num_generations})."
+        )
 
 
 _reading_classes = {}
