@@ -44,6 +44,9 @@ VOLTA_END = (13, 0)
 DRIVERS = {13: 580, 12: 525, 11: 450}
 """The oldest driver for a major version of CUDA (NVIDIA's table of minor version compatibility)."""
 
+LAST_PYTHON = (3, 9), "TRL 0.24, transformers 4.57, accelerate 1.10 and torch 2.8"
+"""The oldest Python that can train with GRPO in TRL, and the last versions for it (as uv resolves them, 2026-11-22)."""
+
 TRAINERS = ("trl", "verl", "openrlhf", "ms-swift", "unsloth")
 """Packages of which one trains with GRPO."""
 
@@ -223,12 +226,38 @@ def _fsdp(environment: Environment, settings: Settings) -> Iterator[Finding]:
     variables = environment.get("variables") or {}
     accelerate = str(variables.get("ACCELERATE_USE_FSDP")).lower() in ("1", "true")
     sharded = bool(settings.get("fsdp")) or accelerate
-    old = all(verdict.holds for verdict in evaluate({"packages": {"trl": "<0.18.0"}}, environment))
-    if sharded and old and _number(settings.get("beta")):
+    if sharded and _older("0.18.0", environment) and _number(settings.get("beta")):
         yield Finding(
             "problem", "FSDP leaves the reference model on the CPU", f"beta={settings['beta']}, FSDP",
             "TRL 0.18.0 or newer, or beta=0", "https://github.com/huggingface/trl/issues/3348",
         )  # fmt: skip
+
+
+def _temperature(environment: Environment, settings: Settings) -> Iterator[Finding]:
+    """TRL before 0.16.0 samples at a temperature, and computes probabilities as if there were none."""
+    temperature = _number(settings.get("temperature"))
+    if temperature not in (None, 1.0) and _older("0.16.0", environment):
+        yield Finding(
+            "warning", "This TRL leaves the temperature out of the loss",
+            f"temperature={temperature:g}, trl {environment['packages']['trl']}; the gradient is another policy's than "
+            "the one that was sampled from",
+            "temperature=1.0, or TRL 0.16.0 or newer", "https://github.com/huggingface/trl/pull/3029",
+        )  # fmt: skip
+
+
+def _old_python(environment: Environment, settings: Settings) -> Iterator[Finding]:
+    """Installers pass over versions that the interpreter is too old for, without a word."""
+    if _pair(environment.get("python")) == LAST_PYTHON[0]:
+        yield Finding(
+            "note", "This Python is too old for the current libraries",
+            f"Python {environment['python']}: pip finds nothing newer than {LAST_PYTHON[1]}",
+            "to update any of them: a new environment with Python 3.10 or newer", "measured",
+        )  # fmt: skip
+
+
+def _older(version: str, environment: Environment) -> bool:
+    """Whether TRL is known to be older than this version."""
+    return all(verdict.holds for verdict in evaluate({"packages": {"trl": f"<{version}"}}, environment))
 
 
 def _ranks(environment: Environment, settings: Settings) -> Iterator[Finding]:
@@ -346,6 +375,8 @@ RULES: tuple[Callable[[Environment, Settings], Iterator[Finding]], ...] = (
     _launch,
     _ranks,
     _fsdp,
+    _temperature,
+    _old_python,
     _other_cublas,
     _old_gpu,
     _clipping,

@@ -71,6 +71,8 @@ def test_cured_environments_are_clean(environment: dict[str, Any]) -> None:
         ({"args.bf16": True}, {"gpus": [T4]}, "problem", "no bfloat16"),
         ({"args.logging_nan_inf_filter": True}, {}, "note", "NaN loss"),
         ({"model.dtype": "bfloat16", "args.optim": "adamw_torch_fused"}, {}, "note", "lost in bfloat16"),
+        ({"args.temperature": 0.9}, {"packages": {"trl": "0.15.2"}}, "warning", "out of the loss"),
+        ({}, {"python": "3.9.18", "packages": {"torch": "2.5.1", "trl": "0.16.0"}}, "note", "too old"),
         ({"args.max_prompt_length": 256}, {"packages": {"trl": "1.16.0"}}, "problem", "max_prompt_length"),
         (
             {"model.dtype": "float16", "args.adam_epsilon": 1e-8, "args.optim": "adamw_torch"},
@@ -83,6 +85,12 @@ def test_cured_environments_are_clean(environment: dict[str, Any]) -> None:
 def test_rules(change: dict[str, Any], environment: dict[str, Any], level: str, said: str) -> None:
     (finding,) = check(environment, {**SOUND, **change})
     assert finding.level == level and said in finding.title and finding.cure and finding.source
+
+
+def test_what_was_mended_since_is_not_held_against_newer_versions() -> None:
+    newer = {"python": "3.10.13", "packages": {"torch": "2.5.1", "trl": "0.16.0"}}
+    assert check(newer, {**SOUND, "args.temperature": 0.9}) == []
+    assert check({"packages": {"trl": "0.15.2"}}, {**SOUND, "args.temperature": 1.0}) == []
 
 
 def test_lora_may_learn_faster() -> None:
