@@ -16,7 +16,11 @@ from tools import ForkedTool
 from bisect_cfg.diagnosis.signature import Signature
 
 STUDIES = Path(__file__).parent.parent / "studies"
-ELSEWHERE = {"two_ranks": "test_two_ranks.py", "vllm_versions": "test_package_versions.py"}
+ELSEWHERE = {
+    "two_ranks": "test_two_ranks.py",
+    "vllm_versions": "test_package_versions.py",
+    "trl_2906_original": "test_old_stack.py",
+}
 """Studies that need a launcher or environments of their own, and where they are tested."""
 
 NAMES = sorted({path.parent.name for path in STUDIES.glob("*/expected.json")} - set(ELSEWHERE))

@@ -27,7 +27,8 @@ def tokenizer():
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<eos>", eos_token="<eos>", padding_side="left"
+        tokenizer_object=words, pad_token="<eos>", eos_token="<eos>", padding_side="left",
+        model_input_names=["input_ids", "attention_mask"],  # TRL 0.14 hands all that it gets to generate
     )
 
 

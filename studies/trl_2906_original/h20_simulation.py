@@ -1,0 +1,1 @@
+../trl_2906/h20_simulation.py

@@ -1,0 +1,135 @@
+"""TRL 0.14, transformers 4.48, accelerate 1.3 and torch 2.5.1 under the oldest Python there is, with nothing of ours
+installed: whole bisections there. The environment is built by uv and kept (`environments.py`)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import toys
+from environments import python_of
+from tools import Tool
+
+STUDY = Path(__file__).parent.parent / "studies" / "trl_2906_original"
+
+pytestmark = [pytest.mark.slow, pytest.mark.training]
+
+PATIENCE = 1800
+"""Seconds, on a machine that is busy; on an idle one each takes one or two minutes."""
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    return python_of(STUDY / "requirements.txt")
+
+
+@pytest.fixture
+def old(real_tool: Tool, python: Path):
+    """`bisect-cfg bisect` of a script on the old stack; gives the result."""
+
+    def bisect(target: object, *options: object) -> dict:
+        said = real_tool("bisect", target, "--python", python, "--study", "s", *options, seconds=PATIENCE)
+        assert said.status == 0, said.all
+        real_tool.assert_nothing_left()
+        result = json.loads((real_tool.folder / "s/result.json").read_text())
+        assert result["status"] == "isolated" and result["complete"], said.all
+        return result
+
+    return bisect
+
+
+def causes(result: dict) -> list[list[str]]:
+    return [sorted(cause["parameters"]) for cause in result["causes"]]
+
+
+def toy(folder: Path, failure: str, model: str = "toy.model()", **settings: object) -> Path:
+    """A script whose reward function does something at each call."""
+    given = {**toys.SETTINGS, "bf16": False, **settings}
+    arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    return toys.write(
+        folder,
+        f"""
+        import os, time
+        import toy, torch
+        from transformers import AutoModelForCausalLM
+        from trl import GRPOConfig
+
+        args = GRPOConfig(output_dir="out", {arguments})
+        calls = []
+
+        def reward(completions, **kwargs):
+            calls.append(1)
+            {failure}
+            return toy.reward(completions)
+
+        toy.trainer(args, model={model}, reward_funcs=[reward]).train()
+        """,
+    )
+
+
+def test_the_recipe_of_trl_2906_as_it_was_reported(old, real_tool):
+    expected = json.loads((STUDY / "expected.json").read_text())
+    result = old(STUDY)
+    assert causes(result) == expected["causes"]
+    assert {key: result["failure"][key] for key in expected["failure"]} == expected["failure"]
+    assert "SIGFPE" in result["simulated"] and result["known_issue"] is None
+    for key, value in expected["where"].items():
+        assert value in result["where"][key], key
+    versions = result["environment"]["packages"]
+    assert {name: versions[name] for name in ("trl", "torch", "transformers", "accelerate")} == {
+        "trl": "0.14.0", "torch": "2.5.1", "transformers": "4.48.3", "accelerate": "1.3.0",
+    }  # fmt: skip
+    assert "optuna" not in versions
+
+    (cause,) = result["causes"]
+    assert cause["parameters"]["bf16"] == {"good": False, "bad": True}
+    blamed = {"learning_rate", "warmup_ratio", "max_grad_norm", "gradient_accumulation_steps"}
+    varied = set(result["trials"][-1]["values"])
+    assert blamed | {"max_prompt_length", "num_generations", "logging_steps"} <= varied
+    assert {row["start"] for row in result["trials"][1:]} == {"config"}, "forked several times at the configuration"
+
+    recommended = result["recommendation"]
+    assert recommended["verified"] and recommended["changes"] == {"bf16": {"from": True, "to": False}}
+    (edit,) = recommended["edits"]
+    assert edit["old"].strip() == "bf16=True" and edit["new"].strip() == "bf16=False"
+
+
+def test_options_that_are_gone_today_are_found(old, tmp_path):
+    """A cause of two options that newer versions do not have; forked after the imports."""
+    failure = "if args.warmup_ratio > 0 and args.max_prompt_length < 512: os.kill(os.getpid(), 11)"
+    script = toy(tmp_path, failure, warmup_ratio=0.1, max_prompt_length=200, weight_decay=0.1)
+    result = old(script, "--start", "imports", "--no-recommend", "--jobs", 2)
+    assert causes(result) == [["max_prompt_length", "warmup_ratio"]]
+    assert result["failure"]["signal"] == "SIGSEGV" and "reward" in result["where"]["text"]
+    assert {row["start"] for row in result["trials"][1:]} == {"imports"}
+
+
+def test_a_reward_that_never_comes_back_is_a_hang(old, tmp_path):
+    script = toy(tmp_path, "while args.weight_decay > 0 and len(calls) > 3: time.sleep(1)", weight_decay=0.1)
+    result = old(script, "--trial-timeout", 10, "--no-recommend", "--only", "weight_decay", "--only", "num_generations")
+    assert causes(result) == [["weight_decay"]]
+    assert result["failure"]["kind"] == "hang" and "reward" in result["failure"]["where"]
+
+
+def test_weights_that_become_nan_and_what_to_use_instead(old, tmp_path):
+    """Half-precision weights under a plain AdamW; what they are loaded with is called `torch_dtype` there."""
+    loaded = "AutoModelForCausalLM.from_pretrained(toy.saved_model('saved'), torch_dtype=torch.float16)"
+    script = toy(tmp_path, "pass", loaded, weight_decay=0.1, max_grad_norm=0.5, optim="adamw_torch")
+    result = old(script, "--remedies", 3)
+    assert causes(result) == [["model.dtype"]]
+    assert result["failure"]["kind"] == "non-finite"
+    assert result["where"]["same_failure"] and result["where"]["module"]
+    recommended = result["recommendation"]
+    ways = [way for way in (recommended, *recommended["alternatives"]) if way["verified"]]
+    assert {"optim", "adam_epsilon"} <= {name for way in ways for name in way["changes"]}
+
+
+def test_a_collapse_shows_without_entropy(old, tmp_path):
+    """This TRL logs neither entropy nor the share of groups without a signal."""
+    script = toy(tmp_path, "pass", learning_rate=0.5, weight_decay=0.1)
+    result = old(script, "--no-recommend", "--steps", 20)
+    assert causes(result) == [["learning_rate"]]
+    assert result["failure"]["kind"] == "collapse"
+    rows = [json.loads(line) for line in (tmp_path / "s/trials/0/metrics.jsonl").read_text().splitlines()]
+    assert rows and all("reward_std" in row and "entropy" not in row for row in rows)
