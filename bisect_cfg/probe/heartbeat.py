@@ -131,7 +131,7 @@ def watch_trainer(trainer):
         functions = getattr(trainer, "reward_funcs", None)
         if isinstance(functions, list):
             for index, function in enumerate(functions):
-                if isinstance(function, types.FunctionType):
+                if isinstance(function, (types.FunctionType, types.MethodType)):
                     functions[index] = _within("reward call", function)
     if hasattr(trainer, "_move_model_to_vllm"):
         _announce(trainer, "_move_model_to_vllm", "weight sync")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import bisect_cfg
-from bisect_cfg.probe import objects, serve
+from bisect_cfg.probe import heartbeat, objects, serve
 
 PACKAGE = Path(bisect_cfg.__file__).parent
 
@@ -98,3 +98,18 @@ def test_the_dtype_of_a_model_goes_by_its_name_of_the_time(monkeypatch, version,
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(__version__=version))
     assert objects._spelled("dtype") == spelled
     assert objects._spelled("attn_implementation") == "attn_implementation"
+
+
+class Scorer:
+    def score(self, completions):
+        return [heartbeat._state.phases[-1], *completions]
+
+
+def test_reward_functions_are_announced_one_by_one_where_no_method_calls_them():
+    """TRL before 0.18 calls them in the middle of a long method. A model is left alone: it is no function."""
+    model = SimpleNamespace()
+    trainer = SimpleNamespace(reward_funcs=[lambda completions: Scorer().score(completions), Scorer().score, model])
+    heartbeat.watch_trainer(trainer)
+    function, method, third = trainer.reward_funcs
+    assert function(["a"]) == method(["a"]) == ["reward call", "a"] and third is model
+    assert method.__name__ == "score" and heartbeat._state.phases == []
