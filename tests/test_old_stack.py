@@ -92,8 +92,6 @@ def test_the_recipe_of_trl_2906_as_it_was_reported(old, real_tool):
     assert cause["parameters"]["bf16"] == {"good": False, "bad": True}
     varied = set(result["trials"][-1]["values"])
     assert {"learning_rate", "warmup_ratio", "max_grad_norm"} <= varied
-    # What costs too much under that TRL's defaults (on a busy machine) is set to them at the end.
-    assert {"gradient_accumulation_steps", "max_prompt_length", "num_generations"} <= varied | set(result["not_varied"])
     assert {row["start"] for row in result["trials"][1:]} == {"config"}, "forked several times at the configuration"
 
     recommended = result["recommendation"]
