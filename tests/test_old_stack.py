@@ -4,6 +4,7 @@ installed: whole bisections there. The environment is built by uv and kept (`env
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,8 @@ def test_the_recipe_of_trl_2906_as_it_was_reported(old, real_tool):
     assert causes(result) == expected["causes"]
     assert {key: result["failure"][key] for key in expected["failure"]} == expected["failure"]
     assert "SIGFPE" in result["simulated"] and result["known_issue"] is None
+    if shutil.which("gdb") is None:
+        expected["where"].pop("native")
     for key, value in expected["where"].items():
         assert value in result["where"][key], key
     versions = result["environment"]["packages"]
@@ -97,7 +100,7 @@ def test_the_recipe_of_trl_2906_as_it_was_reported(old, real_tool):
     recommended = result["recommendation"]
     assert recommended["verified"] and recommended["changes"] == {"bf16": {"from": True, "to": False}}
     (edit,) = recommended["edits"]
-    assert edit["old"].strip() == "bf16=True" and edit["new"].strip() == "bf16=False"
+    assert edit["old"].strip(" ,") == "bf16=True" and edit["new"].strip(" ,") == "bf16=False"
 
 
 def test_options_that_are_gone_today_are_found(old, tmp_path):

@@ -67,6 +67,10 @@ sparse reward has dead steps all the time."""
 GONE, GONE_STEPS = 0.15, 16
 """No more than this share of the best reward left in so many steps is a collapse, whatever the other metrics say."""
 
+STILL = 0.01
+"""A gradient norm of at most this share of the largest there was counts as none in steps without any signal: what pulls
+there is the KL term alone (TRL before 0.19 has beta=0.04); 3e-4 and less was measured in a collapsed policy."""
+
 SLOWLY = 8
 """Steps. Entropy that took as long to vanish, from a third of what it began with, while the reward rose is a task that
 has been learnt; measured collapses take one or two."""
@@ -192,7 +196,8 @@ class _Past:
         self.noise = 0.0  # standard error of that mean
         self.silent = [0]  # how many of the steps up to each were without a signal
         self.streak = 0  # ... and how many in a row are now
-        self.still = 0  # of these, with a grad_norm of 0
+        self.still = 0  # of these, with next to no gradient
+        self.steepest = 0.0  # the largest grad_norm of a step with a signal
         self.entropy = False  # whether any step had one
         self.fading = 0  # steps with an entropy between `LOW_SHARE` and `COLLAPSE_SHARE` of the first
         self.closed = False  # whether the stretch that is judged comes after all of this
@@ -224,7 +229,11 @@ class _Past:
             silent = _signalless(row)
             self.silent.append(self.silent[-1] + silent)
             self.streak = self.streak + 1 if silent else 0
-            self.still = (self.still + 1 if _number(row, "grad_norm") == 0 else 0) if silent else 0
+            gradient = _number(row, "grad_norm")
+            if gradient is not None and math.isfinite(gradient) and not silent:
+                self.steepest = max(self.steepest, gradient)
+            flat = silent and gradient is not None and gradient <= STILL * self.steepest
+            self.still = self.still + 1 if flat else 0
             self.entropy |= _number(row, "entropy") is not None
             low = self.start > 0 and _below(row, self.start, LOW_SHARE)
             self.fading += low and not _below(row, self.start, COLLAPSE_SHARE)
@@ -338,8 +347,8 @@ def _silent(past: _Past, rows: Sequence[Row]) -> str:
     rewards = _rewards(rows)
     unrisen = not rewards or not past.began or fmean(rewards) <= fmean(past.began[:COLLAPSE_STREAK]) + 1e-9
     if not past.entropy and past.still >= streak and unrisen and share**streak < BY_CHANCE**0.5:
-        # TRL before 0.18 logs no entropy: a spread of rewards and a gradient that were there and are gone for good.
-        return "rewards became all equal and grad_norm 0, and stayed so"
+        # TRL before 0.20 logs no entropy: a spread of rewards and a gradient that were there and are gone for good.
+        return "rewards became all equal and grad_norm next to 0, and stayed so"
     if share**streak < BY_CHANCE and past.fallen(rewards):
         return f"the reward fell from {past.best:.3g} to {fmean(rewards):.2g}, all equal in {streak} steps in a row"
     return ""

@@ -114,6 +114,18 @@ def test_old_trl_without_entropy():
     assert kinds(rows(reward_std=[0.3] * 3 + [0.0] * 5 + [0.2], grad_norm=[1.0] * 3 + [0.0] * 5 + [1.0], **old)) == []
 
 
+def test_old_trl_whose_kl_term_still_pulls():
+    """Seen with learning_rate=0.5 in TRL 0.14: beta=0.04 leaves some gradient in a policy that has collapsed."""
+    gradients = [0.973, 4.36, 0.729, 0.000448, 3.76e-05, 1.05e-05, 2.52e-06, 7.87e-07, 5.89e-07, 1.84e-07]
+    seen = {"reward": [0.75, 0.406, 0.188, 0.125], "reward_std": [0.102, 0.12, 0.072, 0.0], "grad_norm": gradients}
+    old = {"entropy": "absent", "frac_reward_zero_std": "absent"}
+    assert kinds(rows(10, **old, **seen)) == ["collapse"]
+    learnt = {**seen, "reward": [0.1, 0.4, 0.8, 1.0]}
+    assert kinds(rows(10, **old, **learnt)) == [], "nothing left to learn"
+    pulled = {**seen, "grad_norm": [0.973, 4.36, 0.729, 0.1]}
+    assert kinds(rows(10, **old, **pulled)) == [], "the KL term may yet lead it back"
+
+
 def test_old_trl_dead_from_the_start():
     found = rows(entropy="absent", frac_reward_zero_std="absent", reward_std=0.0, grad_norm=0.0)
     assert "dead-reward" in kinds(found) and "collapse" not in kinds(found)
