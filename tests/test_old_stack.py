@@ -115,7 +115,7 @@ def test_options_that_are_gone_today_are_found(old, tmp_path):
 
 def test_a_reward_that_never_comes_back_is_a_hang(old, tmp_path):
     script = toy(tmp_path, "while args.weight_decay > 0 and len(calls) > 3: time.sleep(1)", weight_decay=0.1)
-    result = old(script, "--trial-timeout", 10, "--no-recommend", "--no-where", *GOOD)
+    result = old(script, "--trial-timeout", 30, "--no-recommend", "--no-where", *GOOD)
     assert causes(result) == [["weight_decay"]]
     assert result["failure"]["kind"] == "hang" and "reward" in result["failure"]["where"]
 
