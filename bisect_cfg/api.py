@@ -115,6 +115,7 @@ def recommend_again(
         options[limit] = wishes.get(limit)
     options = {name: _tuples(value) for name, value in options.items()}
     options |= {"study": study.absolute(), "recommend": True, "restart": False}
+    options |= {name: Path(options[name]) for name in ("good_packages", "env_cache") if options.get(name)}
     recorded = command["arguments"]
     if not arguments and any(HIDDEN in argument for argument in recorded):
         raise InputError(

@@ -35,7 +35,7 @@ COUNTS = ("steps", "jobs", "confirm", "max_trials", "verify_steps", "verify_seed
 
 TEXTS = ("failure", "storage")
 MANY = ("good", "pins", "only", "excluded", "devices", "keep")
-SWITCHES = ("first", "restart", "where", "recommend")
+SWITCHES = ("first", "restart", "where", "recommend", "environments")
 """Options by the kind of their values."""
 
 _DEVICE = r"\d+|(GPU|MIG)-[\w/-]+"

@@ -204,6 +204,11 @@ NO_RECOMMEND = _section(
 
 SAFE_VALUES = _section(
     "Safe values",
+    _option(
+        "--no-environments environments",
+        "Do not build environments to try known cures that are other versions of a package.",
+        **OFF,
+    ),
     _option("--keep", "Prefer remedies that leave this setting as it is.", multiple=True, metavar="NAME"),
     _option(
         "--margin",

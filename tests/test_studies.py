@@ -20,6 +20,7 @@ ELSEWHERE = {
     "two_ranks": "test_two_ranks.py",
     "vllm_versions": "test_package_versions.py",
     "trl_2906_original": "test_old_stack.py",
+    "trl_2906_root_cause": "test_package_versions.py",
 }
 """Studies that need a launcher or environments of their own, and where they are tested."""
 

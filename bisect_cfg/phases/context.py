@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bisect_cfg.capture.script import Script
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.basis import Basis
@@ -28,6 +29,7 @@ class Context:
         folder: of the study.
         basis: what the study rests on.
         runner: runs trials; what a phase finds out of how, it learns.
+        environment: fingerprint of what trains.
         notes: sentences for the user, each said once.
         started: when this pass began, on `time.monotonic`'s clock.
     """
@@ -38,6 +40,7 @@ class Context:
     folder: Path
     basis: Basis
     runner: ScriptRunner
+    environment: JsonObject = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 

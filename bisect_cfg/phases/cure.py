@@ -27,6 +27,7 @@ from bisect_cfg.recommend.schedule import left_out
 from bisect_cfg.reports.text import unhealthy
 from bisect_cfg.study.causes import Report
 from bisect_cfg.study.store import Store, Void
+from bisect_cfg.trials.environments import CannotBuild
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
@@ -44,9 +45,9 @@ class _Begun:
 
 @dataclass(frozen=True)
 class _Came:
-    """What came of it; `judged` is None where it was not needed any more."""
+    """What came of it; `judged` is None where it was not needed any more, `run` where its packages cannot be had."""
 
-    run: Run
+    run: Run | None
     judged: Judgement | None = None
 
 
@@ -180,7 +181,10 @@ class SafeValues:
         def enough(traces: Traces) -> bool:
             return not begun.needed or self._case.certain(traces)
 
-        run = self._runner.train(Plan(number, configuration, question.steps, enough=enough))
+        try:
+            run = self._runner.train(Plan(number, configuration, question.steps, enough=enough))
+        except CannotBuild as error:
+            return _Came(None, Judgement(False, why=str(error).splitlines()[-1]))
         if not begun.needed:
             return _Came(run)
         judged = self._case.judge(run, question)
@@ -200,24 +204,25 @@ class SafeValues:
             self.running.remove(begun)
             return
         values: dict[str, Any] = {
-            "seconds": round(run.seen.seconds, 6),
-            "step": judged.failed_at or run.seen.steps,
+            "seconds": 0.0 if run is None else round(run.seen.seconds, 6),
+            "step": judged.failed_at or (0 if run is None else run.seen.steps),
             "text": unhealthy(judged),
-            "attributes": {
+        }
+        if run is not None:
+            values["attributes"] = {
                 "folder": run.folder.name,
                 "level": run.start or self._runner.starts.start,
                 "horizon": begun.question.steps,
                 "steps": run.seen.steps,
                 "remarks": [asdict(remark) for remark in run.seen.remarks],
-            },
-        }
+            }
         if judged.failed_at is not None:
             values["failed_at"] = judged.failed_at
         if judged.signature is not None:
             values["signature"] = judged.signature
         self._trials.finish(begun.number, values, Outcome.PASS if judged.healthy else Outcome.FAIL)
         self.running.remove(begun)
-        self._finished(begun.number, begun.question, judged, run.seen.seconds)
+        self._finished(begun.number, begun.question, judged, values["seconds"])
 
     def wait_for_others(self) -> None:
         raise AssertionError("one process looks for safe values at a time")  # the folder is locked

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.command import Launch
-from bisect_cfg.capture.distributions import PACKAGE, Installed, Mixtures, installed_by
+from bisect_cfg.capture.distributions import PACKAGE, installed_by
 from bisect_cfg.capture.names import check_name
 from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.configuration import Configuration, Value
-from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import every
+from bisect_cfg.phases.building import both_environments
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
-from bisect_cfg.reports.text import duration
-from bisect_cfg.trials.environments import CACHE, CannotBuild, Environments, Packages
 from bisect_cfg.trials.ranks import launched_in
 from bisect_cfg.trials.runs import Run
 
@@ -64,49 +60,12 @@ def find_factors(
     for note in settings.notes:
         context.note(note)
     if installed is not None:
-        runner.learn(packages=_packages(context, settings, installed))
+        runner.learn(packages=both_environments(context, settings, installed))
     context.listener.factors(settings)
     known = dict.fromkeys([*(factor.name for factor in settings.factors), *capture.args.types], "")
     for name in options.keep:
         check_name(name.removeprefix("args."), known, "--keep")
     return settings
-
-
-def _packages(context: Context, settings: Settings, installed: Installed) -> Packages | None:
-    """Build the two environments between which packages vary; None if none does.
-
-    Raises:
-        InputError: one of them cannot be built.
-    """
-    changed, pinned = (_packages_in(settings.overrides(levels)) for levels in (settings.good, settings.bad))
-    if not changed:
-        return None
-
-    def building(lines: Sequence[str]) -> None:
-        context.listener.phase("environment", f"building an environment of {len(lines)} packages")
-
-    cache = context.options.env_cache or context.folder.parent / CACHE
-    environments = Environments(cache, installed.base, building, context.runner.program)
-    without_mixtures = Packages(installed.levels, Mixtures({}, {}, installed.markers), environments)
-    found = []
-    for side, levels in (("yours", pinned), ("the good one", changed)):
-        try:
-            found.append(installed_by(without_mixtures.environment_of(levels).python))
-        except CannotBuild as error:
-            foreign = sorted(one.name for one in installed.distributions.values() if one.installer not in ("uv", "pip"))
-            hint = f" These were not put there by pip or uv: {', '.join(foreign)}." if foreign else ""
-            raise InputError(
-                f"The environment of {side} cannot be built again. uv says:\n{error}",
-                f"Trials with other packages run in environments that uv builds from an index.{hint}",
-            ) from None
-    for environment in environments.built:
-        context.note(f"Built an environment in {duration(environment.seconds)}: {environment.folder}")
-    bad, good = found
-    return Packages(installed.levels, Mixtures(good.distributions, bad.distributions, installed.markers), environments)
-
-
-def _packages_in(overrides: Configuration) -> dict[str, str | None]:
-    return {name.removeprefix(PACKAGE): level for name, level in overrides.items() if name.startswith(PACKAGE)}
 
 
 def _compare_launch(context: Context, launch: Launch, started: int) -> None:

@@ -40,6 +40,7 @@ class Options:
     env_cache: Path | None = None
     where: bool = True
     recommend: bool = True
+    environments: bool = True
     margin: float = MARGIN
     ratio: float = DEFAULT_RATIO
     verify_steps: int | None = None

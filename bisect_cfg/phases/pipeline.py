@@ -25,6 +25,7 @@ from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.phases.bisection import Bisection
+from bisect_cfg.phases.building import cures_of
 from bisect_cfg.phases.context import Context, Spent
 from bisect_cfg.phases.cure import SafeValues
 from bisect_cfg.phases.factors import find_factors, without_risky_defaults
@@ -35,7 +36,7 @@ from bisect_cfg.phases.reproduce import failure_test, reproduce
 from bisect_cfg.phases.start import Baselines
 from bisect_cfg.recommend.isolated import Wishes
 from bisect_cfg.recommend.safe import Safe
-from bisect_cfg.reports.answer import Answer
+from bisect_cfg.reports.answer import Answer, entry_for
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.causes import Report
 from bisect_cfg.study.folder import open_study
@@ -71,7 +72,7 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
             on_progress=listener.step,
         )
         try:
-            answer = _answered(Context(script, options, listener, folder, basis, runner))
+            answer = _answered(Context(script, options, listener, folder, basis, runner, environment))
         finally:
             runner.close()
     return replace(answer, seconds=time.monotonic() - started)
@@ -175,6 +176,7 @@ def _safe_values(
 ) -> Safe:
     context.listener.phase("safe values", "looking for safe values")
     options = context.options
+    entry = entry_for(bad_run, context.runner.settings, report.causes, context.environment)
     wishes = Wishes(
         margin=options.margin,
         ratio=options.ratio,
@@ -186,6 +188,7 @@ def _safe_values(
         jobs=options.jobs,
         max_trials=options.max_trials,
         deadline=context.deadline,
+        cures=cures_of(context, entry),
     )
     return SafeValues(
         context.runner,

@@ -40,11 +40,13 @@ class Alternative:
         settings: dotted name -> value, all of them to be set in the bad configuration.
         why: one sentence: what speaks for it, and what it costs.
         source: addresses, or "measured", separated by ", ".
+        cures: whether it takes away what is at fault, so that the configuration stays as the user wants it.
     """
 
     settings: Configuration
     why: str
     source: str
+    cures: bool = False
 
 
 @dataclass(frozen=True)

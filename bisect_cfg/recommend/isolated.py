@@ -55,6 +55,7 @@ class Wishes:
     jobs: int = 1
     max_trials: int | None = None
     deadline: float | None = None  # on time.monotonic()'s clock
+    cures: tuple[Alternative, ...] = ()  # of the known failure that this is
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class IsolatedScript:
     def search_range(self, name: str, changes: Configuration) -> SearchRange | None:
         """The values of a setting worth trying, with these changes to the user's configuration; see `Mover`."""
         factor = next(factor for factor in self._settings.factors if factor.name == name)
-        if factor.kind in ("launch", "env"):
+        if factor.kind in ("launch", "env", "packages"):
             return None  # as the user launches it, or as in the good configuration
         kind = self._settings.capture.args.types.get(name, "") if factor.kind == "args" else ""
         rest = {**self._settings.bad, **changes}
@@ -219,7 +220,7 @@ class IsolatedScript:
         offers = alternatives_for(values, {**self._resolved, **settings.bad}, fields)
         loads = any(kind in settings.capture.others for kind in ("load", "modelcfg"))
         names = {factor.name for factor in settings.factors}
-        kept = []
+        kept = list(self._wishes.cures)
         for offer in offers:
             changes = {name.removeprefix("args."): value for name, value in offer.settings.items()}
             settable = all(

@@ -24,6 +24,9 @@ KNOWN_ALTERNATIVE = 0.5
 MERIT = 0.02
 """... and a little more for each better one that the list names before it."""
 
+CURE = -KNOWN_ALTERNATIVE / MERIT
+"""The merit of what takes away the fault itself: nothing is given up."""
+
 OUTSIDE = 0.1
 """... and for each setting it changes that is not at issue otherwise: of two remedies that serve as well, the one that
 leaves the rest alone is nearer to what the user wanted."""
@@ -73,7 +76,8 @@ def proposals_for(
                 candidates[same] = replace(candidates[same], why=offer.why, source=offer.source, merit=merit)
                 continue
             ranges = [moving for name in rest if (moving := range_for(name, changes)) is not None]
-            outside = sum(name not in bad for name in changes)
+            outside = 0 if offer.cures else sum(name not in bad for name in changes)
+            merit = CURE if offer.cures else merit
             candidates.append(Proposal(changes, tuple(ranges), offer.why, offer.source, tuple(rest), merit, outside))
     return sorted(candidates, key=lambda candidate: loss(candidate, _guess(candidate), keep))
 

@@ -14,6 +14,7 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration, Purpose, Value
 from bisect_cfg.diagnosis.health import Symptom
+from bisect_cfg.diagnosis.knowledge import Entry
 from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.jsonfile import JsonObject, write_json, write_text
@@ -271,39 +272,53 @@ def _rows_before(answer: Answer) -> list[JsonObject]:
 
 
 def known_issue(answer: Answer, environment: JsonObject) -> JsonObject | None:
-    """What the field knows about this failure: trigger against root cause.
+    """What the field knows about this failure: trigger against root cause."""
+    if answer.bad_run is None:
+        return None
+    entry = entry_for(answer.bad_run, answer.settings, answer.report.causes if answer.report else (), environment)
+    if entry is None:
+        return None
+    return {
+        "id": entry.id,
+        "title": entry.title,
+        "trigger": entry.trigger,
+        "root_cause": entry.root_cause,
+        "cures": list(entry.cures),
+        "sources": list(entry.sources),
+        "environment": any(name in entry.conditions for name in OF_THE_ENVIRONMENT),
+    }
+
+
+def entry_for(run: Run, settings: Settings | None, causes: Sequence[Cause], environment: JsonObject) -> Entry | None:
+    """The known failure that a run shows.
 
     Only an entry that is specific, whose every condition is met here, and that blames no setting which the trials have
     cleared, is worth saying beside a proof.
+
+    Args:
+        run: that failed.
+        settings: of the script; None where they are not known.
+        causes: that were proven.
+        environment: its fingerprint.
     """
     from bisect_cfg.diagnosis.explain import explain
 
-    run = answer.bad_run
-    if run is None or run.seen.failure is None:
+    if run.seen.failure is None:
         return None
     configuration: Configuration = {}
-    if answer.settings is not None:
-        configuration = {**answer.settings.capture.args.resolved, **answer.settings.bad}
+    if settings is not None:
+        configuration = {**settings.capture.args.resolved, **settings.bad}
     # Some clues are settings that a log may have printed; here they are known.
-    settings = "".join(f"{name}={value}\n" for name, value in configuration.items())
-    log = io.BytesIO(settings.encode("utf-8", "replace") + (run.folder / "log.txt").read_bytes())
+    printed = "".join(f"{name}={value}\n" for name, value in configuration.items())
+    log = io.BytesIO(printed.encode("utf-8", "replace") + (run.folder / "log.txt").read_bytes())
     found = explain(log, environment=environment, configuration=configuration, failure=run.seen.failure).matches
-    guilty = {name for cause in (answer.report.causes if answer.report else ()) for name in cause.parameters}
+    guilty = {name for cause in causes for name in cause.parameters}
     for match in found:
         accused = match.entry.conditions.get("parameters")
         if guilty and accused and guilty.isdisjoint(accused):
             continue  # the trials say otherwise
         if not match.unchecked and not match.entry.general:
-            entry = match.entry
-            return {
-                "id": entry.id,
-                "title": entry.title,
-                "trigger": entry.trigger,
-                "root_cause": entry.root_cause,
-                "cures": list(entry.cures),
-                "sources": list(entry.sources),
-                "environment": any(name in entry.conditions for name in OF_THE_ENVIRONMENT),
-            }
+            return match.entry
     return None
 
 

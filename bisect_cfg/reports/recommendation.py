@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration, configuration_of, equal
 from bisect_cfg.jsonfile import JsonObject
@@ -65,7 +66,8 @@ def recommendation(answer: Answer, issue: JsonObject | None = None) -> JsonObjec
         found["unsettled"] = _unsettled(safe)
         found["not_kept"] = safe.not_kept
         found["frontiers"] = [as_data(frontier) for frontier in safe.frontiers]
-    found["first"] = first_of_all(answer.report.causes, issue)
+    tried = found["verified"] and all(name.startswith(PACKAGE) for name in found["changes"])  # what would come first
+    found["first"] = "" if tried else first_of_all(answer.report.causes, issue)
     edits = edits_of(answer, found["changes"])
     found["edits"] = [_edit(edit) for edit in edits.edits]
     found["diff"] = "" if edits.unplaced else edits.diff

@@ -59,11 +59,13 @@ class Packages:
         own: canonical name -> level, all that the user has installed.
         mixtures: which mixtures of both environments are valid.
         environments: builds them.
+        varied: whether they differ between trials of the search: then all trials run in environments that were built.
     """
 
     own: Mapping[str, str]
     mixtures: Mixtures
     environments: Environments
+    varied: bool = True
 
     def environment_of(self, levels: Mapping[str, str | None]) -> Environment:
         """The environment of a trial.

@@ -68,6 +68,9 @@ AFTER_SYMPTOM_STEPS = 20
 """How many steps the first run goes on after a silent failure is certain: something harder may follow, and then that
 is the failure to study."""
 
+CHECKS_CONFIGS = frozenset({"trl", "transformers", "accelerate", "torch"})
+"""Packages that have a say in whether a training config can be built."""
+
 COLD_CHECK = "cold_check"
 """Attribute of a result whose trial died of something else and was repeated cold: "same" if that showed the same,
 "other" if not; then it is the result of the cold run, and later trials start cold."""
@@ -164,12 +167,12 @@ class ScriptRunner:
     def is_valid(self, configuration: Configuration) -> str | None:
         """None if the training config can be built, otherwise the library's own words. Trains nothing."""
         packages, settings = self.known.packages, self.settings
-        if packages is not None:
+        if packages is not None and packages.varied:
             good = {name.removeprefix(PACKAGE) for name, level in settings.good.items()
                     if name.startswith(PACKAGE) and configuration.get(name) == level}  # fmt: skip
             wrong = packages.mixtures.error(lambda name: name not in good)
-            if wrong is not None or good:
-                return wrong  # what another version makes of a config, it will say itself
+            if wrong is not None or good & CHECKS_CONFIGS:
+                return wrong  # what another version of these makes of a config, it will say itself
         return self.checks.error(settings.args_item(configuration))
 
     # ------------------------------------------------------------------------------------------------ running
@@ -294,9 +297,8 @@ class ScriptRunner:
         if packages is None:
             return None
         overrides = self._overrides(plan)
-        return packages.environment_of(
-            {name.removeprefix(PACKAGE): level for name, level in overrides.items() if name.startswith(PACKAGE)}
-        )
+        levels = {name.removeprefix(PACKAGE): level for name, level in overrides.items() if name.startswith(PACKAGE)}
+        return packages.environment_of(levels) if levels or packages.varied else None
 
     def _overrides(self, plan: Plan) -> Mapping[str, Encoded]:
         return plan.overrides if plan.overrides is not None else self.settings.overrides(plan.configuration)

@@ -97,3 +97,36 @@ def test_versions_that_cannot_be_had_or_do_not_fit_are_said(made):
     assert_clear(said, "newest is no version")
     said = made("bisect", "train.py", *options, "--good-packages", "missing.txt")
     assert_clear(said, "missing.txt cannot be read")
+
+
+def test_a_known_cure_that_is_a_version_is_tried(tool):
+    """An H20 with an old cuBLAS, both of them made up: the entry about them is the real one."""
+    wheels = tool.folder / "wheels"
+    wheels.mkdir()
+    old, _ = (wheel(wheels, "nvidia_cublas_cu12", f"{number}+test") for number in ("12.1.3.1", "12.4.5.8"))
+    python = Environments(tool.folder / "own", sys.executable).of([old]).python
+    smi = tool.folder / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text('#!/bin/sh\necho "NVIDIA H20, 97871, 535.161.08, 9.0"\n')
+    smi.chmod(0o755)
+    tool.environment |= {"PATH": f"{smi.parent}:/usr/bin:/bin", "UV_FIND_LINKS": str(wheels), "UV_NO_INDEX": "1"}
+    text = """
+        from importlib.metadata import version
+        args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True)
+        def step(number):
+            if args.bf16 and version("nvidia-cublas-cu12") < "12.3" and number == 3:
+                os.kill(os.getpid(), signal.SIGFPE)
+            return {"loss": 0.5, "reward": 0.1, "reward_std": 0.3, "entropy": 2.0, "grad_norm": 1.0}
+        GRPOTrainer(args, step).train()
+    """
+    script(tool.folder, text)
+    words = ("bisect", "train.py", "--python", python, "--no-where", "--verify-seeds", 1)
+    for options, recommended in (((), "packages.nvidia-cublas-cu12"), (("--no-environments",), "bf16")):
+        said = tool(*words, "--study", f"studies/{recommended}", *options)
+        assert said.status == 0, said.all
+        tool.assert_nothing_left()
+        result = json.loads((tool.folder / "studies" / recommended / "result.json").read_text())
+        assert [list(cause["parameters"]) for cause in result["causes"]] == [["bf16"]]
+        assert result["known_issue"]["id"] == "h20-cublas-sigfpe"
+        assert list(result["recommendation"]["changes"]) == [recommended] and result["recommendation"]["verified"]
+        assert ("First  " in said.out) is (recommended == "bf16")

@@ -27,6 +27,7 @@ with a sample log, and the tests check that the sample leads to it. The fields:
     doctor          true if the conditions alone, when all of them hold, are worth a warning before a run
     meaning         what happened
     trigger         which setting makes it happen;   root_cause: what is at fault
+    cured_by        {package: version}: versions that cure it, where nothing else has to change; a bisection tries them
     cures           in the order to try them;        not_helping: what is often tried in vain
                     (`{port|29500}` in them, in title or meaning: what a clue's group `(?P<port>...)` caught, or 29500)
     bisect          settings worth varying, if the cures do not settle it
@@ -46,6 +47,7 @@ from __future__ import annotations
 import functools
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -118,6 +120,7 @@ class Entry:
     not_helping: tuple[str, ...] = ()
     bisect: tuple[str, ...] = ()
     cases: tuple[Case, ...] = ()
+    cured_by: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def clues(self) -> tuple[Clue, ...]:
@@ -192,12 +195,26 @@ def check(data: Json, place: str) -> Entry:
     values["sources"] = tuple(_source(one, place) for one in data["sources"])
     values |= {name: bool(data.get(name, False)) for name in ("general", "aftermath", "doctor", "early", "lasting")}
     values["conditions"] = _conditions(data.get("conditions", {}), place)
+    values["cured_by"] = _versions(data.get("cured_by", {}), place)
     values["cases"] = tuple(_case(one, f"{place}, cases") for one in data.get("cases", []))
     for name in ("cures", "not_helping", "bisect"):
         for one in values.get(name, ()):
             if not isinstance(one, str):
                 raise KnowledgeError(f"{place}: YAML does not read {one!r} in {name!r} as text; quote it")
     return Entry(**values)
+
+
+def _versions(data: Json, place: str) -> dict[str, str]:
+    from packaging.version import InvalidVersion, Version
+
+    if not isinstance(data, dict):
+        raise KnowledgeError(f"{place}: 'cured_by' must be a mapping of packages to versions")
+    for name, version in data.items():
+        try:
+            Version(version)
+        except (InvalidVersion, TypeError) as error:
+            raise KnowledgeError(f"{place}: {name}: {version!r} is no version; quote it") from error
+    return dict(data)
 
 
 def _case(data: Json, place: str) -> Case:
