@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bisect_cfg.capture.distributions import PACKAGE, installed_by, read_packages
 from bisect_cfg.capture.fields import known_names, mentioned
-from bisect_cfg.capture.launched import PLAIN, PROCESSES, VARIABLE
+from bisect_cfg.capture.launched import DEEPSPEED_FILE, TYPES, VARIABLE
 from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.capture.script import Script
 from bisect_cfg.configuration import Value
@@ -185,7 +185,8 @@ def _check_names(options: Options, pins: Mapping[str, Value], script: Script) ->
             if name.startswith((VARIABLE, PACKAGE)):
                 continue
             if name.startswith("launch."):
-                check_name(name, dict.fromkeys((PROCESSES, *PLAIN), ""), option)
+                if not name.startswith(DEEPSPEED_FILE):  # keys of a file that the first run shows
+                    check_name(name, TYPES, option)
                 continue
             field = name.split(".")[1] if name.startswith(("model.", "peft.")) and "." in name else name.split(".")[0]
             if not field:

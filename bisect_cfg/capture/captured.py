@@ -7,10 +7,11 @@ passed says nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from bisect_cfg.capture.launched import Asked, asked_of
+from bisect_cfg.capture.launched import DEEPSPEED_FILE_VARIABLE, SHARDING, Asked, asked_in_file, asked_of
 from bisect_cfg.configuration import equal
 from bisect_cfg.probe.protocol import (
     Assigned,
@@ -48,6 +49,7 @@ class Built:
         changed: fields that were changed afterwards in a way that a trial cannot follow.
         others: what the user passed besides and a trial does not vary (arguments of `from_pretrained`).
         world_size: how many processes train together.
+        devices: how many GPUs one process uses, where it trains alone.
     """
 
     kind: str
@@ -61,6 +63,22 @@ class Built:
     changed: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     world_size: int = 1
+    devices: int = 1
+
+
+@dataclass(frozen=True)
+class DeepSpeedFile:
+    """The file that configures DeepSpeed.
+
+    Attributes:
+        path: as it was given.
+        content: what it holds.
+        of_launcher: whether the launcher names it, or the training arguments do.
+    """
+
+    path: str
+    content: Row
+    of_launcher: bool
 
 
 @dataclass(frozen=True)
@@ -75,7 +93,8 @@ class Capture:
         environment: versions as the process had them.
         prepares: whether the script changes the environment or the path before it imports the libraries.
         started: whether the training runs in a process that the script has started, not in the script's own.
-        asked: what the launcher was asked for, beyond the plain launch.
+        asked: what the launcher was asked for.
+        deepspeed: the file that configures DeepSpeed, None if there is none.
     """
 
     args: Built
@@ -86,6 +105,7 @@ class Capture:
     prepares: bool = False
     started: bool = False
     asked: tuple[Asked, ...] = ()
+    deepspeed: DeepSpeedFile | None = None
 
 
 def fork_point(capture: Capture) -> ForkPoint:
@@ -103,16 +123,17 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
     """Read the probe's events; None if no training config was built."""
     built: dict[Key, ConfigBuilt] = {}
     resolved: dict[Key, Row] = {}
+    devices: dict[Key, int] = {}
     changed: dict[Key, list[str]] = {}
     begun: TrainBegin | None = None
     given: dict[str, str] = {}
-    world_size = 1
+    world_size, launched = 1, False
     for event in events:
         match event:
             case ConfigBuilt(kind=kind, index=index):
                 built[kind, index] = event
             case ConfigResolved(kind=kind, index=index):
-                resolved[kind, index] = event.values
+                resolved[kind, index], devices[kind, index] = event.values, event.devices
             case Assigned(kind=kind, index=index) if begun is None and (kind, index) in built:
                 # training_args.learning_rate = ... after the object was built: what the user set, like the rest.
                 known = built[kind, index]
@@ -121,7 +142,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
             case Changed(kind=kind, index=index) if begun is None:
                 changed.setdefault((kind, index), []).append(event.name)
             case RankBegin():
-                given, world_size = event.given, event.world_size
+                given, world_size, launched = event.given, event.world_size, bool(event.words)
             case TrainBegin():
                 begun = event
     candidates = [key for key in built if key[0] == "args"]
@@ -137,7 +158,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
         return Built(
             row.kind, row.index, row.cls, row.module, row.raw, row.defaults, row.types, resolved.get(key, {}),
             tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others),
-            begun.world_size if begun is not None else world_size,
+            begun.world_size if begun is not None else world_size, devices.get(key, 1),
         )  # fmt: skip
 
     others = {}
@@ -148,6 +169,8 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
             others[kind] = made(wanted)
         elif known and begun is None:
             others[kind] = made(known[-1])
+    asked = asked_of(given, told.in_force)
+    deepspeed = _deepspeed_file(given, asked, built[chosen].raw)
     return Capture(
         made(chosen),
         others,
@@ -155,9 +178,30 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
         tuple(told.modules),
         told.environment,
         any(isinstance(event, Prepared) for event in events),
-        not told.first,
-        tuple(asked_of(given, told.in_force)),
+        launched if begun is None else not begun.first,
+        (*asked, *(asked_in_file(deepspeed.content) if deepspeed is not None else ())),
+        deepspeed,
     )
+
+
+def _deepspeed_file(given: Mapping[str, str], asked: Sequence[Asked], raw: Row) -> DeepSpeedFile | None:
+    """The file that configures DeepSpeed; None if there is none, it is not in force or holds nothing to be read.
+
+    Args:
+        given: what the launcher has put into the environment.
+        asked: what it was asked for.
+        raw: field -> value of the training config.
+    """
+    launched = any(one.name == SHARDING and one.value == "DEEPSPEED" and not one.reason for one in asked)
+    path = given.get(DEEPSPEED_FILE_VARIABLE) if launched else None
+    named = path or raw.get("deepspeed")
+    if not isinstance(named, str):
+        return None
+    try:
+        content = json.loads(Path(named).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return DeepSpeedFile(named, content, bool(path)) if isinstance(content, dict) else None
 
 
 def set_by_user(built: Built) -> list[str]:

@@ -17,10 +17,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bisect_cfg.capture.accelerate_file import read_accelerate_file
+from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 
 LAUNCHERS = ("accelerate", "accelerate-launch", "torchrun", "deepspeed", "trl", "uv")
@@ -37,9 +39,21 @@ _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 # Of Python's own options these take a value (https://docs.python.org/3/using/cmdline.html).
 _PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 
+_HERE = "LOCAL_MACHINE"
+"""accelerate's word for this machine."""
+
 _SEVERAL_MACHINES = ("num_machines", "nnodes", "num_nodes")
 _MODULE = {"accelerate": ("-m", "--module"), "torchrun": ("-m", "--module"), "deepspeed": ("--module",)}
 _PORT = {"accelerate": "--main_process_port", "torchrun": "--master_port", "deepspeed": "--master_port"}
+
+_PROCESSES = {
+    "accelerate": "--num_processes",
+    "trl": "--num_processes",
+    "torchrun": "--nproc_per_node",
+    "deepspeed": "--num_gpus",
+}
+_SEVERAL = ("multi_gpu", "use_fsdp", "use_deepspeed", "cpu", "config_file", "accelerate_config")
+"""Flags of accelerate (and of TRL's command) that say what the processes have to do with each other."""
 
 _PARSERS = {
     "accelerate": "from accelerate.commands.launch import launch_command_parser as p; a = p().parse_args(sys.argv[1:])",
@@ -65,6 +79,7 @@ class Launch:
         module: whether it is a module.
         variables: environment variables that were set in front of it all, with their values.
         wrapper: how many of the words in front are ``uv run`` and its flags.
+        added: flags of the launcher that a trial has besides. It takes the last value that a flag is given.
     """
 
     kind: str
@@ -73,6 +88,7 @@ class Launch:
     module: bool = False
     variables: tuple[tuple[str, str], ...] = ()
     wrapper: int = 0
+    added: tuple[str, ...] = ()
 
     def command(self, arguments: Sequence[str], port: int | None = None, logs: Path | None = None) -> list[str]:
         """The whole command.
@@ -86,13 +102,25 @@ class Launch:
             return [*self.before, self.program, *arguments]
         logged = [] if logs is None or self.kind == "deepspeed" else ["--log_dir", str(logs)]
         if self.kind == "trl":  # its flags and those of the launcher stand among each other; the last one counts
-            return [*self.before, self.program, *arguments, _PORT["accelerate"], str(port), *logged]
+            return [*self.before, self.program, *arguments, *self.added, _PORT["accelerate"], str(port), *logged]
         endpoint = [word for word in self.before if _name(word) in ("rdzv_endpoint", "rdzv_backend", "standalone")]
         if endpoint and self.kind == "torchrun":
             flags = ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", f"bisect-cfg-{port}"]
         else:
             flags = [_PORT[self.kind], str(port)]
-        return [*self.before, *flags, *logged, self.program, *arguments]
+        return [*self.before, *self.added, *flags, *logged, self.program, *arguments]
+
+    def with_processes(self, processes: int, instead_of: int) -> Launch:
+        """The same with another number of processes.
+
+        Args:
+            processes: how many.
+            instead_of: how many it starts as it is.
+        """
+        plain = self.kind in ("accelerate", "trl") and all(self.value_of(flag) is None for flag in _SEVERAL)
+        # Without a GPU accelerate starts several only if it is told so.
+        several = ("--multi_gpu",) if plain and processes > 1 == instead_of else ()
+        return replace(self, added=(*several, _PROCESSES[self.kind], str(processes)))
 
     def under(self, programs: Path) -> Launch:
         """The same with the programs of another environment.
@@ -107,13 +135,50 @@ class Launch:
 
     def value_of(self, *names: str) -> str | None:
         """What a flag of the launcher was given, the last time it stands there."""
-        found = None
-        for position, word in enumerate(self.before):
-            if word.startswith("-") and _name(word) in names:
-                _, equals, value = word.partition("=")
-                following = self.before[position + 1 : position + 2]
-                found = value if equals else (following[0] if following else "")
-        return found
+        return _value_in(self.before, names)
+
+    def processes_asked(self, arguments: Sequence[str]) -> int | None:
+        """How many processes the launcher is asked for, by a flag or by accelerate's file; None if that is left to it.
+
+        Args:
+            arguments: of the program; among those of TRL's command are the launcher's.
+
+        Raises:
+            InputError: accelerate's file cannot be read.
+        """
+        words = (*self.before, *(arguments if self.kind == "trl" else ()))
+        asked = _value_in(words, ("num_processes", "nproc_per_node", "num_gpus"))
+        if asked is not None:
+            return int(asked) if asked.isdigit() else None
+        path = _value_in(words, ("config_file",)) if self.kind == "accelerate" else None
+        number = read_accelerate_file(Path(path)).get("num_processes") if path else None
+        return number if isinstance(number, int) else None
+
+
+def _value_in(words: Sequence[str], names: Collection[str]) -> str | None:
+    found = None
+    for position, word in enumerate(words):
+        if word.startswith("-") and _name(word) in names:
+            _, equals, value = word.partition("=")
+            following = words[position + 1 : position + 2]
+            found = value if equals else (following[0] if following else "")
+    return found
+
+
+def accelerate_launch(launch: Launch | None, path: str, python: str) -> Launch:
+    """The launch of several processes that accelerate's documentation shows, of a program that is started by Python.
+
+    Args:
+        launch: how the user starts it; None for ``python path``.
+        path: of the program.
+        python: that is to run it.
+    """
+    if launch is None:
+        return Launch("accelerate", (python, "-m", "accelerate.commands.launch", "--multi_gpu"), path)
+    own = launch.before[: launch.wrapper] or (python, "-m")
+    command = ("accelerate", "launch") if launch.wrapper else ("accelerate.commands.launch",)
+    module = ("-m",) if launch.module else ()
+    return replace(launch, kind="accelerate", before=(*own, *command, "--multi_gpu", *module))
 
 
 def _name(word: str) -> str:
@@ -289,6 +354,19 @@ def _on_one_machine(launch: Launch) -> Launch:
     return launch
 
 
+def check_one_machine(content: Mapping[str, Value], path: str) -> None:
+    """Refuse a file of accelerate's that asks for several machines, or for a machine somewhere else.
+
+    Raises:
+        InputError: it does.
+    """
+    machines, place = content.get("num_machines"), content.get("compute_environment", _HERE)
+    if isinstance(machines, int) and machines > 1:
+        raise InputError(f"{path} asks for {machines} machines (num_machines).", ONE_MACHINE)
+    if place != _HERE:
+        raise InputError(f"{path} asks for {place} (compute_environment).", f"Trials run here: {_HERE}.")
+
+
 # ------------------------------------------------------------------------------------------------- on this machine
 
 
@@ -329,6 +407,9 @@ def find_command(words: Sequence[str], python: str | None = None) -> Found:
         launch, arguments = _as_its_parser_says(launch, parts, interpreter)
     else:
         arguments = parts.arguments
+    told = launch.value_of("config_file") if launch.kind == "accelerate" else None
+    if told:
+        check_one_machine(read_accelerate_file(Path(told)), told)
     return Found(launch, _file_of(launch, interpreter), arguments, interpreter)
 
 

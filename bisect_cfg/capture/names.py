@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from bisect_cfg.capture.accelerate_file import MARKS, launch_settings, read_accelerate_file
 from bisect_cfg.capture.distributions import PACKAGE, checked_level, named
 from bisect_cfg.capture.launched import VARIABLE
 from bisect_cfg.configuration import Value
@@ -318,7 +319,7 @@ def _as_plain(value: object) -> Value:
 
 
 def read_good_file(path: Path) -> dict[str, Value]:
-    """Read a good.yaml: a flat mapping of names to values.
+    """Read a good.yaml: a flat mapping of names to values; or a file of accelerate's, for the settings of the launch.
 
     Raises:
         InputError: it cannot be read, is no YAML, or no mapping.
@@ -338,9 +339,11 @@ def read_good_file(path: Path) -> dict[str, Value]:
         return {}
     if not isinstance(content, dict):
         raise InputError(f"{path} does not hold names and values.", "It should hold one `name: value` a line.")
+    if any(mark in content for mark in MARKS):
+        return launch_settings(read_accelerate_file(path), Path())
     result: dict[str, Value] = {}
     for name, value in _plain(content, str(path)).items():
-        if name in ("args", "model", "peft") and isinstance(value, dict):  # nested spelling of the namespaces
+        if name in ("args", "model", "peft", "launch", "env") and isinstance(value, dict):  # the namespaces, nested
             result.update({f"{name}.{inner}": item for inner, item in value.items()})
         else:
             result[name] = value

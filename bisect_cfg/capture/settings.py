@@ -28,7 +28,17 @@ from bisect_cfg.capture.captured import (
     takes_dict,
 )
 from bisect_cfg.capture.distributions import PACKAGE, Installed, checked_level, named, shown_levels
-from bisect_cfg.capture.launched import PLAIN, PROCESSES, VARIABLE, variable_levels
+from bisect_cfg.capture.launched import (
+    ACCELERATE,
+    DEEPSPEED_FILE,
+    LAUNCHER,
+    PROCESSES,
+    PYTHON,
+    TYPES,
+    VARIABLE,
+    launcher_levels,
+    variable_levels,
+)
 from bisect_cfg.capture.names import check_name, convert
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.errors import InputError
@@ -165,7 +175,13 @@ class Settings:
 def build_item(args: Built, overrides: Row) -> BuildRequest:
     """A request to the probe's `build`."""
     changes = {name[len("args.") :]: value for name, value in overrides.items() if name.startswith("args.")}
-    return BuildRequest(args.module, args.cls, args.raw, changes, overrides.get(PROCESSES, args.world_size))
+    return BuildRequest(args.module, args.cls, args.raw, changes, processes_in(args, overrides) or args.world_size)
+
+
+def processes_in(args: Built, overrides: Row) -> int | None:
+    """How many processes are to train together; None: as many as the user's command starts."""
+    launcher = overrides.get(LAUNCHER)
+    return {PYTHON: 1, ACCELERATE: args.devices}.get(launcher) or overrides.get(PROCESSES)
 
 
 Resolve = Callable[[BuildRequest], BuildAnswer]
@@ -181,6 +197,7 @@ def build_settings(
     only: Sequence[str] = (),
     excluded: Sequence[str] = (),
     installed: Installed | None = None,
+    launcher: str = "python",
 ) -> Settings:
     """Find the factors.
 
@@ -192,6 +209,7 @@ def build_settings(
         only: if given, the only names that may be factors.
         excluded: names that may not.
         installed: what the user has, where the good configuration names packages.
+        launcher: the kind of launcher in the user's command.
 
     Raises:
         InputError: an unknown name, a value of the wrong type, an invalid good configuration.
@@ -262,12 +280,14 @@ def build_settings(
     for name in args.changed:
         if not parameter(name).pinned:
             never[name] = "it was changed in place after the configuration was built"
-    factors.extend(_other_factors(capture, moved, pins_encoded))
+    factors.extend(_other_factors(capture, moved, pins_encoded, launcher))
     factors.extend(_package_factors(moved, installed))
 
     known = [factor.name for factor in factors]
     for option, names in (("--only", only), ("--except", excluded)):
         for name in names:
+            if name in TYPES:
+                continue  # of another launch of the same script
             if name not in known and not any(other.startswith(name + ".") for other in known):
                 check_name(name, {**{n: "" for n in known}, **dict.fromkeys(args.types, "")}, option, known)
     for factor in factors:
@@ -395,7 +415,7 @@ def _names_in(moved: Row, namespace: str) -> list[str]:
     return [full[len(prefix) :].split(".")[0] for full in moved if full.startswith(prefix)]
 
 
-def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
+def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> list[Setting]:
     """Factors of ModelConfig, LoraConfig, `from_pretrained` and the launch."""
     factors: list[Setting] = []
     config = capture.others.get("modelcfg")
@@ -417,17 +437,32 @@ def _other_factors(capture: Capture, moved: Row, pins: Row) -> list[Setting]:
             good = built.defaults.get(name) if reset == DEFAULT else reset
             if not equal(good, bad):
                 factors.append(Setting(full, full, kind, good, bad, reset))
-    processes = moved.get(PROCESSES, 1)
-    if capture.args.world_size != processes and capture.started and PROCESSES not in pins:
-        factors.append(Setting(PROCESSES, PROCESSES, "launch", processes, capture.args.world_size, processes))
-    for asked in capture.asked:
-        plain = moved.get(asked.name, PLAIN[asked.name])
-        if not asked.reason and asked.value != plain and asked.name not in pins:
-            factors.append(Setting(asked.name, asked.name, "launch", plain, asked.value, plain))
+    factors += _launch_factors(capture, moved, pins, launcher)
     for name in (name for name in moved if name.startswith(VARIABLE)):
         good, bad = variable_levels(name, moved[name])
         if good != bad:
             factors.append(Setting(name, name, "env", good, bad, good))
+    return factors
+
+
+def _launch_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> list[Setting]:
+    """Factors of the launch."""
+    factors: list[Setting] = []
+    levels = launcher_levels(launcher, capture.args.world_size, capture.args.devices)
+    if levels is not None and LAUNCHER not in pins and (good := moved.get(LAUNCHER, levels[0])) != levels[1]:
+        factors.append(Setting(LAUNCHER, LAUNCHER, "launch", good, levels[1], good))
+    processes = moved.get(PROCESSES, 1)
+    if processes > 1 and not capture.started:
+        raise InputError(
+            f"{PROCESSES}={processes} for the good configuration needs a launcher, and the command has none.",
+            "Start the script with `accelerate launch` or torchrun behind `--`.",
+        )
+    if capture.args.world_size != processes and capture.started and PROCESSES not in pins:
+        factors.append(Setting(PROCESSES, PROCESSES, "launch", processes, capture.args.world_size, processes))
+    for asked in capture.asked:
+        good = moved.get(asked.name, asked.plain)
+        if not asked.reason and not equal(asked.value, good) and asked.name not in pins:
+            factors.append(Setting(asked.name, asked.name, "launch", good, asked.value, good))
     return factors
 
 
@@ -463,7 +498,7 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
     for kind, namespace in (("modelcfg", "model"), ("peft", "peft")):
         if kind in capture.others:
             known.update({f"{namespace}.{name}": text for name, text in capture.others[kind].types.items()})
-    known |= {PROCESSES: "int", **dict.fromkeys(PLAIN, "str")}
+    known |= {**TYPES, **{asked.name: "" for asked in capture.asked if asked.name.startswith(DEEPSPEED_FILE)}}
     known.setdefault("model.dtype", "str | None")
     known.setdefault("model.attn_implementation", "str | None")
     result: Row = {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from bisect_cfg.capture.captured import read_capture
+from collections.abc import Sequence
+
+from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.capture.command import Launch
 from bisect_cfg.capture.distributions import PACKAGE, installed_by
+from bisect_cfg.capture.launched import ACCELERATE, findings, given_to_each, launcher_levels
 from bisect_cfg.capture.names import check_name
 from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.configuration import Configuration, Value
@@ -12,8 +15,8 @@ from bisect_cfg.parameters import every
 from bisect_cfg.phases.building import both_environments
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
-from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
-from bisect_cfg.trials.ranks import launched_in
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, RankBegin
+from bisect_cfg.trials.ranks import Launched, launched_in
 from bisect_cfg.trials.runs import Run
 
 
@@ -42,9 +45,15 @@ def find_factors(
 
     starts = runner.starts
     capture = starts.capture = read_capture(bad_run.traces.events.rows)
-    if context.script.launch is not None:
+    launch = context.script.launch
+    kind = "python" if launch is None else launch.kind
+    if launch is not None:
         starts.launched = launched_in(bad_run.traces, context.script.arguments) if capture.started else None
-        _compare_launch(context, context.script.launch, capture.args.world_size)
+        for text in _findings(launch, context.script.arguments, bad_run, capture):
+            context.note(text)
+    levels = launcher_levels(kind, capture.args.world_size, capture.args.devices)
+    if levels is not None and levels[0] == ACCELERATE and starts.launched is None and not capture.started:
+        starts.launched = Launched(tuple(context.script.command), given_to_each(capture.args.devices), 1)
     named = any(name.startswith(PACKAGE) for name in (*good, *pins))
     installed = installed_by(context.script.python) if named else None
     settings = build_settings(
@@ -55,6 +64,7 @@ def find_factors(
         only=options.only,
         excluded=options.excluded,
         installed=installed,
+        launcher=kind,
     )
     runner.learn(settings=settings)
     for note in settings.notes:
@@ -68,15 +78,12 @@ def find_factors(
     return settings
 
 
-def _compare_launch(context: Context, launch: Launch, started: int) -> None:
-    """Say it where fewer processes, or more, train together than the launcher was asked for."""
-    asked = launch.value_of("num_processes", "nproc_per_node", "num_gpus")
-    if asked is not None and asked.isdigit() and int(asked) != started:
-        hint = ""
-        if launch.kind == "accelerate" and launch.value_of("multi_gpu") is None:
-            hint = " accelerate starts several where there is no GPU only if it is told --multi_gpu."
-        trained = "one process trained" if started == 1 else f"{started} processes trained together"
-        context.note(f"You asked for {asked} processes, and {trained}.{hint}")
+def _findings(launch: Launch, arguments: Sequence[str], bad_run: Run, capture: Capture) -> list[str]:
+    """What the launcher was asked for and the training does not have."""
+    rank = bad_run.traces.event(RankBegin)
+    together = capture.args.world_size
+    started = together if rank is None else rank.world_size
+    return findings(launch.kind, launch.processes_asked(arguments), started, together, capture.asked)
 
 
 def without_risky_defaults(bad_run: Run, good: Configuration, pins: Configuration) -> dict[str, Value]:

@@ -342,7 +342,7 @@ def _on_object(thing, kind, resolve):
     if kind == "args":
         _settled[id(thing)] = (index, wanted, defaults)
         _values[index] = dict(found)
-    record.event(protocol.ConfigResolved(kind, index, found))
+    record.event(protocol.ConfigResolved(kind, index, found, max(1, getattr(thing, "_n_gpu", 1))))
     if state.after is not None:
         state.after(kind, thing)
 

@@ -164,7 +164,8 @@ class TrialOrders:
         threads: torch has at most so many; None: as it has them.
         heartbeat: whether signs of life are counted.
         launched: whether the process is forked in place of one that a launcher would start.
-        processes: how many train together; None: as many as the user's launcher starts.
+        processes: how many train together; None: as many as the user's command starts.
+        launcher: what starts them in place of what the user typed; None: what the user typed.
     """
 
     folder: str
@@ -180,6 +181,7 @@ class TrialOrders:
     heartbeat: bool = True
     launched: bool = False
     processes: int | None = None
+    launcher: str | None = None
 
 
 # ---------------------------------------------------------------------------------------------------------- orders
@@ -373,11 +375,15 @@ class ConfigBuilt(Event, tag="config"):
 
 @dataclass(frozen=True)
 class ConfigResolved(Event, tag="resolved"):
-    """What the library made of it."""
+    """What the library made of it.
+
+    `devices`: how many GPUs this one process uses. Of more than one transformers makes a plain `nn.DataParallel`.
+    """
 
     kind: str
     index: int
     values: dict[str, Encoded]
+    devices: int = 1
 
 
 @dataclass(frozen=True)

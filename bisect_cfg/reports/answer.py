@@ -172,7 +172,7 @@ def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
         "seconds": round(answer.seconds, 2),
         "trials": rows,
     }
-    text = simulated(answer.bad_run)
+    text = simulated(answer.bad_run) or simulated(answer.good_run)  # one that dies before it trains does not say it
     if text:
         result["simulated"] = text
     return result

@@ -205,7 +205,16 @@ def edits_of(answer: Answer, changes: Changes) -> Edits:
         config=args.cls,
         fields=args.types,
         assigned=assigned,
+        launcher=_words_of_launcher(answer),
     )
+
+
+def _words_of_launcher(answer: Answer) -> tuple[str, ...]:
+    """The words of the command that the launcher takes its settings from."""
+    launch = answer.script.launch
+    if launch is None:
+        return ()
+    return (*launch.before, *(answer.script.arguments if launch.kind == "trl" else ()))
 
 
 def wanted_changes(answer: Answer, changes: Changes) -> list[Change]:
@@ -229,6 +238,9 @@ def configured_by(answer: Answer) -> list[Path]:
     script, traces = answer.script, answer.bad_run.traces
     named = [Path(name) for name in script.argument_files() if name.endswith((".yaml", ".yml", ".json"))]
     opened = [Path(row.path) for row in traces.all(Opened) if row.mode == "r"]
+    deepspeed = answer.settings.capture.deepspeed if answer.settings is not None else None
+    if deepspeed is not None and Path(deepspeed.path).resolve() not in [path.resolve() for path in named]:
+        named.append(Path(deepspeed.path))
     known = {path.resolve() for path in (*named, *([script.good_file] if script.good_file else ()))}
     return named + [
         path for path in opened if path.suffix in (".yaml", ".yml") and path.is_file() and path.resolve() not in known

@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bisect_cfg.capture.captured import Capture
+from bisect_cfg.capture.command import accelerate_launch
+from bisect_cfg.capture.launched import ACCELERATE
 from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder
@@ -187,8 +189,8 @@ class Starts:
         if start != "cold" and self.capture is not None and self.capture.started:
             if self.launched is None:
                 return "the training runs in another process, which the script starts"
-            if STARTS[start].fork_point is not None and len(self.launched.given) > 1:
-                return "a launcher tells each process its number when it starts"
+        if STARTS[start].fork_point is not None and self.launched is not None and len(self.launched.given) > 1:
+            return "a launcher tells each process its number when it starts"
         with self._lock:
             reason = self._stand(start)
             if reason is None:
@@ -205,7 +207,7 @@ class Starts:
         try:
             if self.launched is None:
                 return server.fork(request)
-            processes = request.processes or len(self.launched.given)
+            processes = request.processes or self.launched.typed
             environments = self.launched.environments(free_port(), Path(request.folder), processes)
             each = [replace(request, launched=True, env={**given, **request.env}) for given in environments]
             return ForkedRanks([server.fork(one) for one in each])
@@ -220,10 +222,19 @@ class Starts:
             request: what the probe is told.
             port: where its processes are to meet.
         """
-        launched = self.launched
-        if launched is None or request.processes in (None, len(launched.given)):
-            return self._script.command_at(port, Path(request.folder) / "launcher"), dict(self.variables)
-        return list(launched.words), {**launched.shared, **self.variables}
+        script, launched, logs = self._script, self.launched, Path(request.folder) / "launcher"
+        processes = request.processes or (1 if launched is None else launched.typed)
+        launch = None
+        if request.launcher == ACCELERATE:
+            launch = accelerate_launch(script.launch, str(script.path), script.python)
+        elif launched is None or (request.launcher is None and processes == launched.typed):
+            return script.command_at(port, logs), dict(self.variables)
+        elif processes > 1:
+            launch = script.launch
+        if launch is None:
+            return list(launched.words), {**launched.shared, **self.variables}
+        command = launch.with_processes(processes, launched.typed).command(script.arguments, port, logs)
+        return command, dict(self.variables)
 
     def resolve(self, item: BuildRequest) -> BuildAnswer:
         """Build one configuration object in the user's environment; see the probe's `build`.
@@ -265,7 +276,8 @@ class Starts:
             self.close()  # it cannot go back
         if start == "cold":
             return None
-        late = self.launched is not None or (self.capture is not None and self.capture.prepares)
+        other = self.launched is not None and list(self.launched.words) != self._script.command
+        late = other or (self.capture is not None and self.capture.prepares)
         if self._stands_at == PREPARING and self.capture is not None and late:
             self.close()  # what it imported, it imported too early
         fresh = self._server is None

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bisect_cfg.capture.launched import given_to_each
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.stacks import fatal_signal, stack_frames
 from bisect_cfg.jsonfile import private
@@ -209,10 +210,12 @@ class Launched:
     Attributes:
         words: the command line of its processes.
         given: what it put into the environment of each, first to last.
+        typed: how many of them the user's own command starts.
     """
 
     words: tuple[str, ...]
     given: tuple[Mapping[str, str], ...]
+    typed: int
 
     @property
     def shared(self) -> dict[str, str]:
@@ -231,14 +234,17 @@ class Launched:
         Args:
             port: where they meet.
             folder: of the run.
-            processes: how many there are: as many as the launcher started, or one, which is told of no others.
+            processes: how many there are: one that the launcher would not have started alone is told of no others.
         """
-        if processes != len(self.given):
+        if processes == 1 != len(self.given):
             return [self.shared]
-        if len(self.given) == 1 and "MASTER_PORT" not in self.given[0]:
+        if processes == len(self.given) == 1 and "MASTER_PORT" not in self.given[0]:
             return [dict(self.given[0])]
+        started = self.given
+        if processes != len(self.given):  # each is told what the first is, but for its number and theirs
+            started = [{**self.given[0], **own} for own in given_to_each(processes)]
         found = []
-        for number, given in enumerate(self.given):
+        for number, given in enumerate(started):
             run = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             if "TORCHELASTIC_RUN_ID" in given:
                 run["TORCHELASTIC_RUN_ID"] = f"bisect-cfg-{port}"
@@ -263,7 +269,7 @@ def launched_in(traces: Traces, arguments: Sequence[str]) -> Launched | None:
     if len(rows) != ranks.world:
         return None
     words = tuple(hidden.get(word, word) if HIDDEN in word else word for word in rows[0].words)
-    return Launched(words, tuple(dict(row.given) for row in rows))
+    return Launched(words, tuple(dict(row.given) for row in rows), len(rows))
 
 
 def ranks_of(traces: Traces) -> list[Rank]:

@@ -18,9 +18,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from bisect_cfg.capture.distributions import PACKAGE
-from bisect_cfg.capture.launched import PROCESSES, VARIABLE, variables_of
+from bisect_cfg.capture.launched import (
+    DEEPSPEED_FILE,
+    DEEPSPEED_FILE_VARIABLE,
+    LAUNCHER,
+    PYTHON,
+    VARIABLE,
+    variables_of,
+    with_leaves,
+    without_launcher,
+)
 from bisect_cfg.capture.script import Script, by_hand, is_masked
-from bisect_cfg.capture.settings import Settings
+from bisect_cfg.capture.settings import Settings, processes_in
 from bisect_cfg.configuration import Configuration, Outcome
 from bisect_cfg.diagnosis import health
 from bisect_cfg.diagnosis.signature import Signature
@@ -306,7 +315,9 @@ class ScriptRunner:
     def _request(self, plan: Plan, folder: Path, device: str | None) -> TrialOrders:
         """What the probe of a run is told."""
         settings, capture = self.known.settings, self.starts.capture
-        overrides = self._overrides(plan)
+        overrides, launched = dict(self._overrides(plan)), self.starts.launched
+        variables = self._deepspeed_of(overrides, folder)
+        plain = overrides.get(LAUNCHER) == PYTHON and launched is not None
         return TrialOrders(
             str(folder),
             {name: value for name, value in overrides.items() if not name.startswith(("launch.", VARIABLE, PACKAGE))},
@@ -316,15 +327,43 @@ class ScriptRunner:
             stop_when_non_finite=not plan.until_it_dies,
             env={
                 **({} if plan.name == 0 else own_port(os.environ)),  # the first run is the user's, as it is
+                **(without_launcher(launched.given[0]) if plain else {}),
                 **_launched_with(overrides),
+                **variables,
                 **plan.environment,
                 **({} if device is None else {"CUDA_VISIBLE_DEVICES": device}),
             },
             started=capture is not None and capture.started,
             instruments=plan.instruments,
             threads=max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
-            processes=overrides.get(PROCESSES),
+            processes=None if capture is None else processes_in(capture.args, overrides),
+            launcher=overrides.get(LAUNCHER),
         )
+
+    def _deepspeed_of(self, overrides: dict[str, Encoded], folder: Path) -> dict[str, str]:
+        """Write a DeepSpeed file of a run's own, where it is to have another than the user's.
+
+        Args:
+            overrides: of the run; gets the file where the training arguments name the user's.
+            folder: of the run.
+
+        Returns:
+            The environment variables that name it, where the launcher names the user's.
+        """
+        capture = self.starts.capture
+        changes = {
+            name.removeprefix(DEEPSPEED_FILE): value
+            for name, value in overrides.items()
+            if name.startswith(DEEPSPEED_FILE)
+        }
+        if not changes or capture is None or capture.deepspeed is None:
+            return {}
+        path = folder / "deepspeed.json"
+        write_json(path, with_leaves(capture.deepspeed.content, changes))
+        if capture.deepspeed.of_launcher:
+            return {DEEPSPEED_FILE_VARIABLE: str(path)}
+        overrides.setdefault("args.deepspeed", str(path))
+        return {}
 
     def _follow(
         self, plan: Plan, start: str, starts: Starts, folder: Path, traces: Traces, request: TrialOrders
@@ -452,7 +491,7 @@ def _launched_with(overrides: Mapping[str, Encoded]) -> dict[str, str | None]:
     """The environment variables with which a launcher would have given a run these settings."""
     found: dict[str, str | None] = {}
     for name, value in overrides.items():
-        if name.startswith("launch.") and name != PROCESSES:
+        if name.startswith("launch."):
             found |= variables_of(name, value)
     return found
 

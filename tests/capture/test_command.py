@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.capture.command import find_command, is_launcher, take_apart
+from bisect_cfg.capture.command import accelerate_launch, find_command, is_launcher, take_apart
 from bisect_cfg.capture.script import find_script
 from bisect_cfg.errors import InputError
 
@@ -148,3 +148,57 @@ def test_a_script_behind_variables_wants_its_python(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="train.py is a script, and no program") as raised:
         find_command(["OMP_NUM_THREADS=1", "train.py"])
     assert "python train.py" in raised.value.advice
+
+
+@pytest.mark.parametrize(
+    ("command", "processes", "instead_of", "with_them"),
+    [
+        ("torchrun --nproc_per_node 4 train.py -x", 2, 4, "torchrun --nproc_per_node 4 --nproc_per_node 2 train.py -x"),
+        ("accelerate launch train.py", 2, 1, "accelerate launch --multi_gpu --num_processes 2 train.py"),
+        ("accelerate launch --config_file a.yaml train.py", 2, 4,
+         "accelerate launch --config_file a.yaml --num_processes 2 train.py"),
+        ("accelerate launch --use_fsdp train.py", 2, 1, "accelerate launch --use_fsdp --num_processes 2 train.py"),
+        ("trl grpo --config r.yaml", 2, 2, "trl grpo --config r.yaml --num_processes 2"),
+        ("deepspeed --num_gpus 4 train.py", 2, 4, "deepspeed --num_gpus 4 --num_gpus 2 train.py"),
+    ],
+)  # fmt: skip
+def test_another_number_of_processes(command, processes, instead_of, with_them):
+    parts = take_apart(command.split(), lambda path: True)
+    launch = parts.launch.with_processes(processes, instead_of)
+    words = launch.command(parts.arguments, 7)
+    at = next(place for place, word in enumerate(words) if word in ("--main_process_port", "--master_port"))
+    assert shlex.join([*words[:at], *words[at + 2 :]]) == with_them
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        ("torchrun --nproc-per-node=3 train.py --num_processes 9", 3),
+        ("accelerate launch --config_file a.yaml train.py", 8),
+        ("accelerate launch --config_file a.yaml --num_processes 2 train.py", 2),
+        ("trl grpo --num_processes 2 --beta 1", 2),
+        ("torchrun --nproc_per_node gpu train.py", None),
+        ("python train.py --num_processes 2", None),
+    ],
+)
+def test_how_many_processes_are_asked_for(tmp_path, monkeypatch, command, asked):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 8\n")
+    parts = take_apart(command.split(), lambda path: True)
+    assert parts.launch.processes_asked(parts.arguments) == asked
+
+
+@pytest.mark.parametrize(
+    ("command", "launched"),
+    [
+        ("python train.py -x", "python -m accelerate.commands.launch --multi_gpu train.py -x"),
+        ("python -m pkg.train -x", "python -m accelerate.commands.launch --multi_gpu -m pkg.train -x"),
+        ("uv run train.py -x", "uv run accelerate launch --multi_gpu train.py -x"),
+        ("uv run -m pkg.train -x", "uv run accelerate launch --multi_gpu -m pkg.train -x"),
+    ],
+)
+def test_what_python_starts_started_by_accelerate(command, launched):
+    parts = take_apart(command.split(), lambda path: True)
+    plain = command.startswith("python train")
+    found = accelerate_launch(None if plain else parts.launch, parts.launch.program, "python")
+    assert shlex.join(found.command(parts.arguments)) == launched

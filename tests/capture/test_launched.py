@@ -2,24 +2,118 @@
 
 from __future__ import annotations
 
-from bisect_cfg.capture.launched import Asked, asked_of, variables_of
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bisect_cfg.capture.captured import Built, Capture, read_capture
+from bisect_cfg.capture.launched import (
+    AUTO,
+    DEEPSPEED_FILE,
+    SECTIONS,
+    TYPES,
+    Asked,
+    asked_in_file,
+    asked_of,
+    findings,
+    given_to_each,
+    launcher_levels,
+    leaves,
+    text_of,
+    value_of,
+    variables_of,
+    with_leaves,
+    without_launcher,
+)
+from bisect_cfg.capture.settings import build_settings, processes_in
+from bisect_cfg.probe.protocol import BuildAnswer, ConfigBuilt, ConfigResolved, RankBegin
 
 ASKED = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_USE_FSDP": "true"}
+
+FSDP = {
+    **ASKED,
+    "FSDP_VERSION": "2",
+    "FSDP_OFFLOAD_PARAMS": "false",
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": "Qwen2DecoderLayer",
+}
+
+ZERO = {
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": [0.9, 0.95]}},
+    "bf16": {"enabled": "auto"},
+    "train_micro_batch_size_per_gpu": 4,
+    "wall_clock_breakdown": False,
+}
+
+
+def differing(found: list[Asked]) -> dict[str, object]:
+    return {one.name: one.value for one in found if one.value != one.plain}
 
 
 def test_what_is_not_as_in_the_plain_launch():
     found = asked_of(ASKED, {"distributed_type": "FSDP", "mixed_precision": "bf16"})
-    assert found == [Asked("launch.mixed_precision", "bf16"), Asked("launch.distributed_type", "FSDP")]
-    assert asked_of({"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_FSDP": "false", "RANK": "0"}, {}) == []
+    assert differing(found) == {"launch.mixed_precision": "bf16", "launch.distributed_type": "FSDP"}
+    plain = asked_of({"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_FSDP": "false", "RANK": "0"}, {})
+    assert differing(plain) == {}
 
 
 def test_what_was_asked_for_and_is_not_in_force():
     """accelerate 1.15 trains with DDP where FSDP is asked for on a CPU."""
-    found = asked_of(ASKED, {"distributed_type": "MULTI_CPU", "mixed_precision": "no"})
-    assert [one.reason for one in found] == [
-        "it was asked for and is not in force: the training has no",
-        "it was asked for and is not in force: the training has MULTI_CPU",
-    ]
+    found = asked_of(FSDP, {"distributed_type": "MULTI_CPU", "mixed_precision": "no"})
+    assert {one.name: one.reason for one in found if one.value != one.plain} == {
+        "launch.mixed_precision": "it was asked for and is not in force: the training has no",
+        "launch.distributed_type": "it was asked for and is not in force: the training has MULTI_CPU",
+    }  # and no key of FSDP's
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "started", "together", "says"),
+    [
+        ("accelerate", 2, 1, 1, ["You asked for 2 processes, and one process trained", "--multi_gpu"]),
+        ("torchrun", 2, 2, 1, ["2 processes were started, and each trains by itself", "use_cpu=True"]),
+        ("deepspeed", 4, 2, 2, ["You asked for 4 processes, and 2 processes trained together"]),
+        ("accelerate", 2, 2, 2, []),
+        ("accelerate", None, 2, 2, []),
+    ],
+)
+def test_fewer_processes_than_were_asked_for(kind, wanted, started, together, says):
+    found = " ".join(findings(kind, wanted, started, together, []))
+    assert all(word in found for word in says) and bool(found) is bool(says)
+
+
+def test_sharding_that_is_not_in_force_is_a_finding():
+    (text,) = findings(
+        "accelerate", 2, 2, 2, asked_of({"ACCELERATE_USE_FSDP": "true"}, {"distributed_type": "MULTI_CPU"})
+    )
+    assert text.startswith(
+        "launch.distributed_type=FSDP: it was asked for and is not in force: the training has MULTI_CPU."
+    )
+    assert "shards nothing on a CPU" in text
+    assert (
+        findings("accelerate", 2, 2, 2, asked_of({"ACCELERATE_USE_FSDP": "true"}, {"distributed_type": "FSDP"})) == []
+    )
+
+
+def test_the_keys_of_a_section_are_settings_where_it_is_in_force():
+    found = differing(asked_of(FSDP, {"distributed_type": "FSDP", "mixed_precision": "bf16"}))
+    assert {name: value for name, value in found.items() if "fsdp_config" in name} == {
+        "launch.fsdp_config.fsdp_version": 2,
+        "launch.fsdp_config.fsdp_transformer_layer_cls_to_wrap": "Qwen2DecoderLayer",
+    }
+    zero = {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3",
+        "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
+        "ACCELERATE_GRADIENT_CLIPPING": "0.5",
+    }
+    assert differing(asked_of(zero, {})) == {
+        "launch.distributed_type": "DEEPSPEED",
+        "launch.deepspeed_config.zero_stage": 3,
+        "launch.deepspeed_config.gradient_clipping": 0.5,
+    }
 
 
 def test_a_level_is_environment_variables():
@@ -28,3 +122,161 @@ def test_a_level_is_environment_variables():
         "ACCELERATE_USE_FSDP": None,
         "ACCELERATE_USE_DEEPSPEED": None,
     }
+    assert variables_of("launch.fsdp_config.fsdp_transformer_layer_cls_to_wrap", None) == {
+        "FSDP_TRANSFORMER_CLS_TO_WRAP": None
+    }
+    assert variables_of("launch.num_processes", 1) == variables_of("launch.launcher", "python") == {}
+
+
+VALUES = st.one_of(
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.from_regex(r"[A-Z_]+", fullmatch=True),
+)
+
+
+@given(VALUES)
+def test_a_value_comes_back_from_its_variable(value: object) -> None:
+    again = value_of(text_of(value))
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        assert again is (value.lower() == "true")
+    else:
+        assert again == value and type(again) is type(value)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(name for name in TYPES if name.count(".") == 2)), VALUES, min_size=1))
+def test_key_by_key_and_back_is_what_the_launcher_gave(values: dict[str, object]) -> None:
+    """Each setting at its plain level, one after the other, and then at the user's again."""
+    before = {variable: text for name, value in values.items() for variable, text in variables_of(name, value).items()}
+    now: dict[str, str | None] = dict(before)
+    for name in values:
+        section, key = name.split(".")[1:]
+        now |= variables_of(name, SECTIONS[section].plain[key])
+    for name, value in values.items():
+        now |= variables_of(name, value)
+    assert now == before
+
+
+def test_no_two_settings_share_a_variable():
+    names = [variable for name in TYPES for variable in variables_of(name, "x")]
+    assert len(names) == len(set(names)) > 30
+
+
+# ---------------------------------------------------------------------------------------------------- DeepSpeed's file
+
+
+def test_the_keys_of_a_deepspeed_file():
+    found = {one.name.removeprefix(DEEPSPEED_FILE): (one.value, one.plain) for one in asked_in_file(ZERO)}
+    assert found == {
+        "zero_optimization.stage": (3, 0),
+        "zero_optimization.offload_optimizer.device": ("cpu", None),
+        "zero_optimization.offload_optimizer.pin_memory": (True, None),
+        "optimizer": (ZERO["optimizer"], None),  # its parameters mean nothing without its type
+        "train_micro_batch_size_per_gpu": (4, AUTO),
+        "wall_clock_breakdown": (False, None),
+    }
+
+
+KEYS = st.from_regex(r"[a-z_]{1,5}", fullmatch=True)
+CONTENT = st.dictionaries(
+    KEYS,
+    st.recursive(
+        st.one_of(st.booleans(), st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2)),
+        lambda inner: st.dictionaries(KEYS, inner, min_size=1, max_size=3),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+@given(CONTENT, st.data())
+def test_a_file_varied_key_by_key_and_back_is_the_same(content: dict[str, object], data: st.DataObject) -> None:
+    own = dict(leaves(content))
+    before = json.dumps(content, sort_keys=True)
+    chosen = data.draw(st.lists(st.sampled_from(sorted(own)), unique=True)) if own else []
+    now = content
+    for name in chosen:
+        level = data.draw(st.sampled_from([None, 0, AUTO]))
+        now = with_leaves(now, {name: level})
+        rest = {other: value for other, value in leaves(now) if other in own and other != name}
+        assert all(dict(leaves(now)).get(other) == value for other, value in rest.items())
+        assert dict(leaves(now)).get(name) == level
+    now = with_leaves(now, {name: own[name] for name in chosen})
+    assert json.dumps(now, sort_keys=True) == before == json.dumps(content, sort_keys=True)
+
+
+# -------------------------------------------------------------------------------------------------- who starts them
+
+
+@pytest.mark.parametrize(
+    ("typed", "processes", "devices", "levels"),
+    [
+        ("python", 1, 1, None),
+        ("python", 1, 2, ("accelerate launch", "python")),
+        ("torchrun", 1, 1, ("python", "torchrun")),
+        ("accelerate", 1, 1, ("python", "accelerate launch")),
+        ("accelerate", 1, 4, None),  # how many processes: another setting
+        ("torchrun", 2, 1, None),
+    ],
+)
+def test_the_launcher_is_a_setting_where_one_process_trains(typed, processes, devices, levels):
+    assert launcher_levels(typed, processes, devices) == levels
+
+
+def test_plain_python_has_what_is_a_setting_and_nothing_else_of_the_launcher():
+    gone = without_launcher({**FSDP, **given_to_each(1)[0], "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "True"})
+    assert {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "ACCELERATE_USE_CPU"} <= set(gone)
+    assert not {*FSDP, "OMP_NUM_THREADS"} & set(gone)
+
+
+def test_processes_of_a_launcher_count_as_such_when_configurations_are_checked():
+    args = Built(
+        "args", 0, "GRPOConfig", "trl", {"bf16": True}, {"bf16": False}, {"bf16": "bool"}, {"bf16": True}, devices=3
+    )
+    seen: list[int] = []
+
+    def resolve(request):
+        seen.append(request.world_size)
+        return BuildAnswer({**request.raw, **{name: False for name in request.overrides}})
+
+    settings = build_settings(Capture(args, {}, (("args", 0),), (), {}), resolve)
+    assert settings.good == {"bf16": False, "launch.launcher": "accelerate launch"}
+    assert settings.args_item(settings.good).world_size == 3 and settings.args_item(settings.bad).world_size == 1
+    assert processes_in(args, settings.overrides(settings.good)) == 3
+
+
+# ------------------------------------------------------------------------------------------------ what a run has shown
+
+
+def capture_of(
+    given: dict[str, str], raw: dict[str, object], words: tuple[str, ...] = ("python", "train.py")
+) -> Capture:
+    """Of a run of one process that died before it trained."""
+    fields = {name: None for name in raw}
+    return read_capture(
+        [
+            RankBegin(1, 0, 1, None, list(words), given),
+            ConfigBuilt("args", 0, "GRPOConfig", "trl", raw, fields, dict.fromkeys(fields, "str | None")),
+            ConfigResolved("args", 0, raw),
+        ]
+    )
+
+
+def test_a_run_that_dies_before_it_trains_shows_who_has_started_it():
+    assert capture_of({}, {}).started and not capture_of({}, {}, ()).started
+
+
+@pytest.mark.parametrize("of_launcher", [True, False])
+def test_a_deepspeed_file_is_found_where_it_is_named(tmp_path: Path, of_launcher: bool):
+    path = tmp_path / "zero.json"
+    path.write_text(json.dumps(ZERO))
+    launcher = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(path)}
+    found = capture_of(launcher if of_launcher else {}, {} if of_launcher else {"deepspeed": str(path)})
+    assert found.deepspeed.content == ZERO and found.deepspeed.of_launcher is of_launcher
+    settings = build_settings(found, lambda request: BuildAnswer({**request.raw, **dict.fromkeys(request.overrides)}))
+    assert settings.bad["launch.deepspeed.zero_optimization.stage"] == 3
+    assert settings.good["launch.deepspeed.zero_optimization.stage"] == 0
+    assert ("deepspeed" in settings.bad) is not of_launcher
+    path.write_text("{")
+    assert capture_of(launcher, {}).deepspeed is None

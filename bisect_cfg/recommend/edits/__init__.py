@@ -23,9 +23,6 @@ from bisect_cfg.recommend.edits._place import Change, Occurrence
 
 __all__ = ["Change", "Edit", "Edits", "Unplaced", "find_edits", "own_yaml"]
 
-LAUNCH, VARIABLE, PACKAGE = "launch.", "env.", "packages."
-"""Settings of the command that starts the training and of its environment, not of a file."""
-
 SHOWN_PLACES = 3
 """So many places of a setting that is given in several are named."""
 
@@ -102,6 +99,7 @@ def find_edits(
     config: str = "GRPOConfig",
     fields: Collection[str] = (),
     assigned: Collection[str] = (),
+    launcher: Sequence[str] = (),
 ) -> Edits:
     """Where to make changes.
 
@@ -113,8 +111,10 @@ def find_edits(
         config: the class of the training config.
         fields: of the training config.
         assigned: those that the run was seen to set as attributes of the finished config.
+        launcher: the words that start the script.
     """
     from bisect_cfg.recommend.edits import _python
+    from bisect_cfg.recommend.edits._launch import OUTSIDE
 
     scripts, configs = _read(python), _read(yamls)
     switches = _python.switches(scripts)
@@ -123,9 +123,13 @@ def find_edits(
         return _Files(dict(scripts), dict(configs), arguments, config, fields, assigned, switches)
 
     together, alone = files(), []
-    outside = (LAUNCH, VARIABLE, PACKAGE)
-    unplaced = [_of_the_launch(change) for change in changes if change.name.startswith(outside)]
-    changes = [change for change in changes if not change.name.startswith(outside)]
+    launch = [change for change in changes if change.name.startswith(OUTSIDE)]
+    unplaced = [missing for change in launch if (missing := together.launch(change, launch, launcher)) is not None]
+    for change in launch:
+        if change.name not in {missing.name for missing in unplaced}:
+            alone.append(((change.name,), files()))
+            alone[-1][1].launch(change, launch, launcher)
+    changes = [change for change in changes if change not in launch]
     set_now = [[change] for change in changes if not change.added]
     new_ones = [change for change in changes if change.added]
     for group in [*set_now, *([new_ones] if new_ones else [])]:
@@ -210,6 +214,27 @@ class _Files:
             tried |= names
             names = {name for place in here for name in place.read_from} - tried
         return [self.missing(change, seen)]
+
+    def launch(self, change: Change, together: Sequence[Change], words: Sequence[str]) -> Unplaced | None:
+        """Make a change of how the script is launched; returns what cannot be made.
+
+        Args:
+            change: of one setting.
+            together: all changes of the launch.
+            words: that start the script.
+        """
+        from bisect_cfg.recommend.edits import _launch
+
+        several = not any(other.name == _launch.PROCESSES and other.new == 1 for other in together)
+        made = _launch.changed(change, several, words, self.yamls)
+        if made is None:
+            return Unplaced(change.name, _launch.place(change), _launch.advice(change))
+        place, text = made
+        if isinstance(place, Path):
+            self._write(place, text)
+        else:
+            self.flags.append(Edit(None, 0, place, text, (change.name,)))
+        return None
 
     def add(self, changes: Sequence[Change]) -> bool:
         """Add settings that the user does not set so far; returns whether that can be done."""
@@ -319,29 +344,6 @@ def _blocks(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int,
             else:
                 found.append((start + s, start + e, begin + b, begin + t))
     return found
-
-
-def _of_the_launch(change: Change) -> Unplaced:
-    """How to launch it instead, and where."""
-    if change.name.startswith(PACKAGE):
-        name = change.name.removeprefix(PACKAGE)
-        there = str(change.new).removeprefix("@ ")
-        wanted = there if str(change.new).startswith(("@", "-e")) else f"{name}=={there}"
-        advice = f"pip uninstall {name}" if change.new is None else f"pip install {wanted}"
-        return Unplaced(change.name, "it is what is installed where you train", advice)
-    if change.name.startswith(VARIABLE):
-        name = change.name.removeprefix(VARIABLE)
-        advice = f"unset {name}" if change.new is None else f"put {name}={change.new} in front of the command"
-        return Unplaced(change.name, "it is set in the environment", advice)
-    name = change.name.removeprefix(LAUNCH)
-    if name == "num_processes":
-        one = "start one process: python, --num_processes 1, or torchrun's --nproc_per_node 1"
-        advice = one if change.new == 1 else f"--{name} {change.new}"
-    elif name == "distributed_type":
-        advice = "launch it without --use_fsdp and --use_deepspeed"
-    else:
-        advice = f"launch it with --{name} {change.new}"
-    return Unplaced(change.name, "it stands in the command that launches your script, or in its file", advice)
 
 
 def _matched(before: Sequence[str], after: Sequence[str]) -> list[tuple[str, int, int, int, int]]:

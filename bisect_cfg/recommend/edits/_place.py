@@ -102,7 +102,8 @@ def without_item(text: str, spans: Iterable[tuple[int, int]], item: tuple[int, i
     """A text without one of the items that commas separate between brackets."""
     lines, items = whole_lines(text, *item), sorted(spans)
     index = items.index(item)
-    if lines is not None:
+    last = index + 1 == len(items) and not text[item[1] :].lstrip().startswith(",")
+    if lines is not None and not (last and index):  # of the last one the comma before it goes along: JSON takes none
         return splice(text, (*lines, ""))
     if index + 1 < len(items):
         return splice(text, (item[0], items[index + 1][0], ""))

@@ -1,0 +1,182 @@
+"""What stands in accelerate's file and in DeepSpeed's: captured, varied key by key, and given back with the lines that
+have to change. The launcher is a stand-in that hands its file on as accelerate does, so neither is needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from toys import script
+
+ACCELERATE = """\
+#!{python}
+import os, subprocess, sys, yaml
+words, flags = sys.argv[2:], {{}}
+while words[0].startswith("-"):
+    flag, value, *words = words
+    flags[flag] = value
+with open(flags["--config_file"]) as stream:
+    told = yaml.safe_load(stream)
+given = {{"ACCELERATE_MIXED_PRECISION": told["mixed_precision"], "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}}
+if told["distributed_type"] != "NO":
+    given["ACCELERATE_USE_" + told["distributed_type"]] = "true"
+for key, value in told.get("fsdp_config", {{}}).items():
+    given[key.upper()] = str(value).lower() if isinstance(value, bool) else str(value)
+for key, value in told.get("deepspeed_config", {{}}).items():
+    given["ACCELERATE_DEEPSPEED_" + key.removeprefix("deepspeed_").upper()] = str(value).lower()
+raise SystemExit(subprocess.run([sys.executable, *words], env={{**os.environ, **given}}).returncode)
+"""
+
+ZERO = {
+    "zero_optimization": {"stage": 3, "overlap_comm": True, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
+    "gradient_clipping": 0.5,
+    "bf16": {"enabled": "auto"},
+}
+
+
+@pytest.fixture
+def tool(tool):
+    """The command line, and a launcher on its PATH."""
+    launcher = tool.folder / "bin" / "accelerate"
+    launcher.parent.mkdir()
+    launcher.write_text(ACCELERATE.format(python=sys.executable))
+    launcher.chmod(0o755)
+    tool.environment["PATH"] = f"{launcher.parent}:/usr/bin:/bin"
+    return tool
+
+
+def bisected(tool, told: dict, text: str, *options: object) -> tuple[dict, Path]:
+    config = tool.folder / "accelerate.yaml"
+    config.write_text("# mine\n" + yaml.safe_dump(told))
+    before = {path: path.read_bytes() for path in tool.folder.iterdir() if path.is_file()}
+    script(tool.folder, text)
+    said = tool(
+        "bisect",
+        "--study",
+        "s",
+        "--no-where",
+        *options,
+        "--",
+        "accelerate",
+        "launch",
+        "--config_file",
+        config,
+        "train.py",
+    )
+    assert said.status == 0, said.all
+    tool.assert_nothing_left()
+    assert before == {path: path.read_bytes() for path in before}
+    return json.loads((tool.folder / "s" / "result.json").read_text()), tool.folder / "s"
+
+
+FAILS_WITH_OFFLOAD = """
+    import json
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, beta=0.04)
+    zero = {}
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        with open(os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"]) as stream:
+            zero = json.load(stream)["zero_optimization"]
+    def step(number):
+        if zero.get("stage") == 3 and zero.get("offload_optimizer", {}).get("device") == "cpu" and args.beta:
+            raise ValueError("planted")
+    GRPOTrainer(args, step).train()
+"""
+
+
+@pytest.mark.parametrize("start", ["imports", "cold"])
+def test_a_deepspeed_file_that_accelerates_file_names(tool, start):
+    zero = tool.folder / "zero.json"
+    zero.write_text(json.dumps(ZERO, indent=2) + "\n")
+    told = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "DEEPSPEED",
+        "mixed_precision": "no",
+        "deepspeed_config": {"deepspeed_config_file": str(zero)},
+    }
+    kept = ("beta", "launch.distributed_type", "launch.deepspeed.zero_optimization.offload_optimizer.device")
+    options = ["--start", start, *(("--no-recommend",) if start == "cold" else ())]
+    options += [word for name in kept for word in ("--keep", name, "--only", name)]
+    options += ["--only", "launch.deepspeed.zero_optimization.stage"]
+    result, study = bisected(tool, told, FAILS_WITH_OFFLOAD, *options)
+    (cause,) = result["causes"]
+    levels = {name: (level["good"], level["bad"]) for name, level in cause["parameters"].items()}
+    assert levels == {
+        "beta": (0.0, 0.04),
+        "launch.deepspeed.zero_optimization.offload_optimizer.device": (None, "cpu"),
+        "launch.deepspeed.zero_optimization.stage": (0, 3),
+        "launch.distributed_type": ("NO", "DEEPSPEED"),
+    }
+    files = [json.loads(path.read_text()) for path in study.glob("trials/*/deepspeed.json")]
+    assert all(one["bf16"] == {"enabled": "auto"} for one in files) and files
+    if start == "cold":
+        return
+    (edit,) = result["recommendation"]["edits"]
+    assert (edit["file"], edit["old"].strip(), edit["new"].strip()) == (str(zero), '"stage": 3,', '"stage": 0,')
+
+
+def test_a_key_of_fsdps_section(tool):
+    text = """
+        args = GRPOConfig(output_dir="out", learning_rate=3e-4, beta=0.04)
+        sharded = os.environ.get("ACCELERATE_USE_FSDP") == "true"
+        offload = os.environ.get("FSDP_OFFLOAD_PARAMS")
+        assert offload in ("true", "false", None), offload
+        def step(number):
+            if sharded and offload == "true":
+                raise ValueError("planted")
+        GRPOTrainer(args, step).train()
+    """
+    told = {
+        "distributed_type": "FSDP",
+        "mixed_precision": "no",
+        "fsdp_config": {"fsdp_offload_params": True, "fsdp_version": 2, "fsdp_reshard_after_forward": True},
+    }
+    result, study = bisected(tool, told, text)
+    (cause,) = result["causes"]
+    assert sorted(cause["parameters"]) == ["launch.distributed_type", "launch.fsdp_config.fsdp_offload_params"]
+    diff = (study / "safe_config.diff").read_text().splitlines()
+    changed = [line for line in diff if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert changed in (
+        ["-  fsdp_offload_params: true", "+  fsdp_offload_params: false"],
+        ["-distributed_type: FSDP", "+distributed_type: MULTI_GPU"],
+    )
+    safe = yaml.safe_load((study / "safe_config.yaml").read_text())
+    assert {**safe, "distributed_type": "", "fsdp_config": ""} == {**told, "distributed_type": "", "fsdp_config": ""}
+
+
+def test_a_model_that_does_not_fit_one_device_keeps_its_launch(tool):
+    text = """
+        args = GRPOConfig(output_dir="out", learning_rate=3e-4, beta=0.04, num_generations=4)
+        sharded = os.environ.get("ACCELERATE_USE_FSDP") == "true"
+        def step(number):
+            if not sharded:
+                raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+            if args.beta:
+                raise ValueError("planted")
+        GRPOTrainer(args, step).train()
+    """
+    result, _ = bisected(tool, {"distributed_type": "FSDP", "mixed_precision": "no"}, text, "--no-recommend")
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta"]]
+    (said,) = [note for note in result["notes"] if "out of memory" in note]
+    assert "launch.distributed_type" in said and "not varied" in said and "num_generations" not in said
+
+
+def test_what_is_not_in_force_is_a_finding_and_no_factor(tool):
+    text = """
+        import types
+        args = GRPOConfig(output_dir="out", learning_rate=3e-4, beta=0.04)
+        def step(number):
+            if args.beta:
+                raise ValueError("planted")
+        trainer = GRPOTrainer(args, step)
+        trainer.accelerator = types.SimpleNamespace(distributed_type="NO", mixed_precision="no")
+        trainer.train()
+    """
+    told = {"distributed_type": "FSDP", "mixed_precision": "no", "fsdp_config": {"fsdp_offload_params": True}}
+    result, _ = bisected(tool, told, text, "--no-recommend")
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta"]]
+    assert any("launch.distributed_type=FSDP" in note and "not in force" in note for note in result["notes"])
+    varied = {name for trial in result["trials"] for name in trial["values"]}
+    assert varied == {"learning_rate", "beta", "launch.launcher"}
