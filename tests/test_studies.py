@@ -21,6 +21,8 @@ ELSEWHERE = {
     "vllm_versions": "test_package_versions.py",
     "trl_2906_original": "test_old_stack.py",
     "trl_2906_root_cause": "test_package_versions.py",
+    "launcher": "test_launches.py",
+    "fsdp_ref_model": "test_launches.py",
 }
 """Studies that need a launcher or environments of their own, and where they are tested."""
 

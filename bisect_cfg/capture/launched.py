@@ -183,18 +183,30 @@ transformers fills in (https://huggingface.co/docs/transformers/deepspeed#deepsp
 # -------------------------------------------------------------------------------------------------- who starts them
 
 
-def launcher_levels(typed: str, processes: int, devices: int) -> tuple[str, str] | None:
+def launcher_levels(typed: str, processes: int, devices: int, asked: Sequence[Asked] = ()) -> tuple[str, str] | None:
     """The good and the bad level of `LAUNCHER`; None where the launcher is no setting.
 
-    Several processes are no work for plain Python, and how many there are is a setting of its own.
+    Several processes are no work for plain Python, and sharing a model out is none; both are settings of their own.
 
     Args:
         typed: the kind of launcher in the user's command, "python" if there is none.
         processes: how many the command starts.
         devices: how many GPUs one process uses if it is started by plain Python.
+        asked: what the launcher was asked for.
     """
     good, bad = ACCELERATE if devices > 1 else PYTHON, _TYPED.get(typed, typed)
-    return None if processes > 1 or good == bad else (good, bad)
+    sharded = any(one.name == SHARDING and one.value in SHARDED and not one.reason for one in asked)
+    return None if processes > 1 or sharded or good == bad else (good, bad)
+
+
+def shares_out(given: Mapping[str, str], changes: Mapping[str, str | None]) -> bool:
+    """Whether a model is shared out among processes, be it one alone.
+
+    Args:
+        given: what the launcher puts into the environment.
+        changes: of a trial; None unsets a variable.
+    """
+    return any(_is_true({**given, **changes}.get(variable)) for variable in _SHARDING)
 
 
 def given_to_each(processes: int) -> tuple[dict[str, str], ...]:
@@ -204,6 +216,10 @@ def given_to_each(processes: int) -> tuple[dict[str, str], ...]:
     every = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
     every |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ""}
     return tuple({**every, "RANK": str(number), "LOCAL_RANK": str(number)} for number in range(processes))
+
+
+def _is_true(text: str | None) -> bool:
+    return (text or "").lower() in ("true", "1")
 
 
 def without_launcher(given: Mapping[str, str]) -> dict[str, None]:
@@ -244,7 +260,7 @@ def asked_of(given: Mapping[str, str], in_force: Mapping[str, Value]) -> list[As
     """
     values = {name: given[variable] for name, variable in _VARIABLES.items() if variable in given}
     for variable, kind in _SHARDING.items():
-        if given.get(variable, "").lower() in ("true", "1"):
+        if _is_true(given.get(variable)):
             values[SHARDING] = kind
     found = []
     for name, value in values.items():

@@ -448,7 +448,7 @@ def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> li
 def _launch_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> list[Setting]:
     """Factors of the launch."""
     factors: list[Setting] = []
-    levels = launcher_levels(launcher, capture.args.world_size, capture.args.devices)
+    levels = launcher_levels(launcher, capture.args.world_size, capture.args.devices, capture.asked)
     if levels is not None and LAUNCHER not in pins and (good := moved.get(LAUNCHER, levels[0])) != levels[1]:
         factors.append(Setting(LAUNCHER, LAUNCHER, "launch", good, levels[1], good))
     processes = moved.get(PROCESSES, 1)

@@ -51,7 +51,7 @@ def find_factors(
         starts.launched = launched_in(bad_run.traces, context.script.arguments) if capture.started else None
         for text in _findings(launch, context.script.arguments, bad_run, capture):
             context.note(text)
-    levels = launcher_levels(kind, capture.args.world_size, capture.args.devices)
+    levels = launcher_levels(kind, capture.args.world_size, capture.args.devices, capture.asked)
     if levels is not None and levels[0] == ACCELERATE and starts.launched is None and not capture.started:
         starts.launched = Launched(tuple(context.script.command), given_to_each(capture.args.devices), 1)
     named = any(name.startswith(PACKAGE) for name in (*good, *pins))

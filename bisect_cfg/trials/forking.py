@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bisect_cfg.capture.captured import Capture
 from bisect_cfg.capture.command import accelerate_launch
-from bisect_cfg.capture.launched import ACCELERATE
+from bisect_cfg.capture.launched import ACCELERATE, shares_out
 from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder
@@ -208,7 +208,7 @@ class Starts:
             if self.launched is None:
                 return server.fork(request)
             processes = request.processes or self.launched.typed
-            environments = self.launched.environments(free_port(), Path(request.folder), processes)
+            environments = self.launched.environments(free_port(), Path(request.folder), processes, request.env)
             each = [replace(request, launched=True, env={**given, **request.env}) for given in environments]
             return ForkedRanks([server.fork(one) for one in each])
         except ServerGone:
@@ -229,7 +229,7 @@ class Starts:
             launch = accelerate_launch(script.launch, str(script.path), script.python)
         elif launched is None or (request.launcher is None and processes == launched.typed):
             return script.command_at(port, logs), dict(self.variables)
-        elif processes > 1:
+        elif processes > 1 or (request.launcher is None and shares_out(launched.given[0], request.env)):
             launch = script.launch
         if launch is None:
             return list(launched.words), {**launched.shared, **self.variables}

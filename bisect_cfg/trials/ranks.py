@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisect_cfg.capture.launched import given_to_each
+from bisect_cfg.capture.launched import given_to_each, shares_out
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.stacks import fatal_signal, stack_frames
 from bisect_cfg.jsonfile import private
@@ -228,15 +228,19 @@ class Launched:
             if name not in own and name not in OF_EACH_RUN and all(given.get(name) == value for given in self.given)
         }
 
-    def environments(self, port: int, folder: Path, processes: int) -> list[dict[str, str]]:
+    def environments(
+        self, port: int, folder: Path, processes: int, changes: Mapping[str, str | None] | None = None
+    ) -> list[dict[str, str]]:
         """What each process of a run is given.
 
         Args:
             port: where they meet.
             folder: of the run.
-            processes: how many there are: one that the launcher would not have started alone is told of no others.
+            processes: how many there are: one that the launcher would not have started alone is told of no others,
+                unless the model is shared out.
+            changes: environment variables that the run has besides, None for one that is unset.
         """
-        if processes == 1 != len(self.given):
+        if processes == 1 != len(self.given) and not shares_out(self.given[0], changes or {}):
             return [self.shared]
         if processes == len(self.given) == 1 and "MASTER_PORT" not in self.given[0]:
             return [dict(self.given[0])]

@@ -224,6 +224,13 @@ def test_the_launcher_is_a_setting_where_one_process_trains(typed, processes, de
     assert launcher_levels(typed, processes, devices) == levels
 
 
+def test_the_launcher_is_no_setting_where_a_model_is_shared_out():
+    asked = asked_of({"ACCELERATE_USE_FSDP": "true"}, {"distributed_type": "FSDP"})
+    assert launcher_levels("accelerate", 1, 1, asked) is None
+    asked = asked_of({"ACCELERATE_USE_FSDP": "true"}, {"distributed_type": "MULTI_CPU"})
+    assert launcher_levels("accelerate", 1, 1, asked) == ("python", "accelerate launch")
+
+
 def test_plain_python_has_what_is_a_setting_and_nothing_else_of_the_launcher():
     gone = without_launcher({**FSDP, **given_to_each(1)[0], "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "True"})
     assert {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "ACCELERATE_USE_CPU"} <= set(gone)
