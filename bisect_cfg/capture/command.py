@@ -278,7 +278,7 @@ def _program(kind: str, words: list[str], start: int, is_file: Callable[[str], b
         raise InputError(f"There is no script {missing}.", "Check the path; it is relative to where you are.")
     raise InputError(
         f"There is no Python script in `{' '.join(words)}`.",
-        f"Name it behind the flags: {' '.join(words[:start])} train.py",
+        f"Name it behind the flags: {' '.join(words)} train.py",
     )
 
 

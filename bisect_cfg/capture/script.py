@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bisect_cfg.capture.command import Launch, find_command, is_launcher
+from bisect_cfg.capture.mistyped import check_program
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments
 from bisect_cfg.study.basis import hash_of
@@ -154,6 +155,7 @@ def find_script(
                 "Name the script itself, or a study folder that holds train.py (and, if you like, good.yaml).",
             )
     if not path.exists():
+        check_program([target, *arguments], _instead_of)
         raise InputError(f"There is no script {target}.", _similar(path))
     if path.suffix != ".py":
         raise InputError(f"{target} is not a Python script.", _instead_of(path))

@@ -1,0 +1,68 @@
+"""Whatever is typed by someone who does not know the tool is answered with the line that would work."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from bisect_cfg.capture.script import find_script
+from bisect_cfg.errors import InputError
+
+SCRIPT = """\
+#!/bin/bash
+export NCCL_DEBUG=INFO
+CUDA_VISIBLE_DEVICES=0 accelerate launch \\
+    --num_processes 2 train.py --config recipe.yaml
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "launch.sh").write_text(SCRIPT)
+    (tmp_path / "recipe.yaml").write_text("learning_rate: 1.0e-6\n")
+    (tmp_path / "train.py").write_text("")
+
+
+LAUNCH_SH = "CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 2 train.py --config recipe.yaml"
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("launch.sh", f"bisect-cfg bisect -- {LAUNCH_SH}"),
+        ("./launch.sh", f"bisect-cfg bisect -- {LAUNCH_SH}"),
+        ("bash launch.sh", f"bisect-cfg bisect -- {LAUNCH_SH}"),
+        ("bash -x ./launch.sh 2", f"bisect-cfg bisect -- {LAUNCH_SH}"),
+        ("recipe.yaml", "bisect-cfg bisect -- trl grpo --config recipe.yaml"),
+        ("bash -c 'accelerate launch train.py --lr 1'", "bisect-cfg bisect -- accelerate launch train.py --lr 1"),
+        ("sh -ec 'cd x && A=1 torchrun --nproc_per_node 2 train.py'",
+         "cd x && bisect-cfg bisect -- A=1 torchrun --nproc_per_node 2 train.py"),
+        ("'accelerate launch --num_processes 2 train.py' --lr 1",
+         "bisect-cfg bisect -- accelerate launch --num_processes 2 train.py --lr 1"),
+        ("'python train.py'", "bisect-cfg bisect -- python train.py"),
+        ("nohup python train.py --lr 1", "bisect-cfg bisect -- python train.py --lr 1"),
+        ("env A=1 python train.py", "bisect-cfg bisect -- A=1 python train.py"),
+        ("ls", "bisect-cfg bisect -- accelerate launch train.py"),
+        ("/bin/ls -la", "bisect-cfg bisect -- accelerate launch train.py"),
+        ("torchrun --nproc_per_node 2", "torchrun --nproc_per_node 2 train.py"),
+        ("accelerate launch --mixed_precision bf16", "accelerate launch --mixed_precision bf16 train.py"),
+    ],
+)  # fmt: skip
+def test_the_line_that_would_work(typed, line):
+    first, *rest = shlex.split(typed)
+    with pytest.raises(InputError) as refused:
+        find_script(first, rest)
+    assert refused.value.advice.endswith(line)
+
+
+def test_a_name_that_is_no_program_is_a_script_that_is_not_there():
+    with pytest.raises(InputError, match="There is no script trian.py") as refused:
+        find_script("trian.py")
+    assert "train.py" in refused.value.advice
+
+
+def test_a_quote_that_is_not_closed():
+    with pytest.raises(InputError, match="stands in quotes"):
+        find_script("python 'train.py")
