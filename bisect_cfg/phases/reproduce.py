@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
-from bisect_cfg.probe.protocol import TrainBegin
+from bisect_cfg.probe.protocol import Raised, TrainBegin
 from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
@@ -22,6 +24,23 @@ FOLDER = 0
 
 LINES_SHOWN = 8
 """Of the log of a run that never came to train."""
+
+
+_PARSER = re.compile(
+    r"^(?:accelerate|torchrun|run\.py|deepspeed|runner\.py|trl)\b.*?: error: (?P<said>.+)", re.MULTILINE
+)
+"""How the parser of a launcher's flags refuses them."""
+
+_OWN_CODE = re.compile(
+    r"/(?:accelerate/(?:commands|utils/launch)|torch/distributed/(?:run|launcher|elastic)|deepspeed/launcher)"
+)
+"""Files of the launchers."""
+
+_TOLD_ON = ("CalledProcessError", "ChildFailedError")
+"""What a launcher raises because what it has started has failed."""
+
+_NO_DEVICE = re.compile(r"invalid device ordinal|Duplicate GPU detected", re.IGNORECASE)
+"""What CUDA and NCCL say to a process that has no GPU of its own."""
 
 
 def reproduce(context: Context, pins: Configuration) -> Run:
@@ -102,6 +121,13 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
     """
     check_watched(run.traces)
     script = context.script
+    launch = script.launch
+    if launch is not None and _NO_DEVICE.search(run.seen.message):
+        asked = launch.processes_asked(script.arguments)
+        raise InputError(
+            f"There are more processes than GPUs: each of {asked or 'them'} needs one of its own.",
+            "Start as many as there are, or see what CUDA_VISIBLE_DEVICES hides.",
+        )
     log = "\n".join("    " + line for line in tail_of_log(run.folder / "log.txt", LINES_SHOWN))
     where = f"Its last lines ({run.folder / 'log.txt'}):\n{log}" if log else "It printed nothing."
     if run.seen.invalid is not None:
@@ -112,6 +138,11 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
         )
     never_trained = run.seen.died is not None and run.seen.died.kind == "no-training"
     if read_capture(run.traces.events.rows) is None:
+        said = refusal((run.folder / "log.txt").read_text(errors="replace"), run.traces.event(Raised))
+        if launch is not None and launch.kind != "python" and said:
+            raise InputError(
+                f"{launch.kind} refuses the command, and starts nothing: {said}", f"It is: {script.shown}\n{where}"
+            )
         hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
         what = f"died before it built a training config: {run.seen.message or run.seen.died}"
         if never_trained:
@@ -124,3 +155,18 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
             f"The script {script.path} built its configuration and ended without training.",
             f"It must call the trainer's train() when started as: {script.shown}\n{where}",
         )
+
+
+def refusal(log: str, raised: Raised | None) -> str:
+    """What a launcher says that does not even start the script; "" if it is not the launcher that speaks.
+
+    Args:
+        log: what the run has printed.
+        raised: what its first process died of.
+    """
+    match = _PARSER.search(log)
+    if match is not None:
+        return match["said"]
+    if raised is None or raised.type in _TOLD_ON or not raised.frames or not _OWN_CODE.search(raised.frames[-1][0]):
+        return ""
+    return f"{raised.type}: {raised.message}"

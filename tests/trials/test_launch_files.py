@@ -180,3 +180,37 @@ def test_what_is_not_in_force_is_a_finding_and_no_factor(tool):
     assert any("launch.distributed_type=FSDP" in note and "not in force" in note for note in result["notes"])
     varied = {name for trial in result["trials"] for name in trial["values"]}
     assert varied == {"learning_rate", "beta", "launch.launcher"}
+
+
+@pytest.mark.parametrize(
+    ("speaks", "says"),
+    [
+        (
+            "accelerate launch: error: unrecognized arguments: --nosuch",
+            "accelerate refuses the command, and starts nothing",
+        ),
+        ("train.py: error: unrecognized arguments: --nosuch", "The script train.py"),
+    ],
+)
+def test_a_launcher_that_refuses_its_flags_is_not_the_scripts_death(tool, speaks, says):
+    launcher = tool.folder / "bin" / "accelerate"
+    launcher.write_text(f"#!{sys.executable}\nimport sys\nprint({speaks!r}, file=sys.stderr)\nsys.exit(2)\n")
+    script(tool.folder)
+    said = tool("bisect", "--study", "s", "--", "accelerate", "launch", "--nosuch", "train.py")
+    assert said.status == 2 and says in said.err and "--nosuch" in said.err
+
+
+def test_more_processes_than_gpus(tool):
+    launcher = tool.folder / "bin" / "accelerate"
+    launcher.write_text(
+        f"#!{sys.executable}\nimport os, sys\nos.execv(sys.executable, [sys.executable, sys.argv[-1]])\n"
+    )
+    script(
+        tool.folder,
+        """
+        args = GRPOConfig(output_dir="out", learning_rate=3e-4)
+        raise RuntimeError("CUDA error: invalid device ordinal")
+        """,
+    )
+    said = tool("bisect", "--study", "s", "--", "accelerate", "launch", "--num_processes", 4, "train.py")
+    assert said.status == 2 and "more processes than GPUs: each of 4" in said.err

@@ -1,0 +1,40 @@
+"""Who speaks when a run ends before it has trained: the launcher, or the script."""
+
+from __future__ import annotations
+
+import pytest
+
+from bisect_cfg.phases.reproduce import refusal
+from bisect_cfg.probe.protocol import Raised
+
+RUN = "/env/lib/python3.11/site-packages/torch/distributed/run.py"
+LAUNCH = "/env/lib/python3.11/site-packages/accelerate/commands/launch.py"
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("usage: x\ntorchrun: error: unrecognized arguments: --nosuch\n", "unrecognized arguments: --nosuch"),
+        ("usage: x\naccelerate <command> [<args>] launch: error: argument --num_processes: invalid int value: 'two'",
+         "argument --num_processes: invalid int value: 'two'"),
+        ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --nosuch\n", ""),
+        ("ValueError: nothing of a launcher's", ""),
+    ],
+)  # fmt: skip
+def test_flags_that_a_launcher_refuses(log, said):
+    assert refusal(log, None) == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "last", "refused"),
+    [
+        ("ValueError", LAUNCH, True),
+        ("ValueError", RUN, True),
+        ("CalledProcessError", LAUNCH, False),
+        ("ChildFailedError", RUN, False),
+        ("ValueError", "/home/me/train.py", False),
+    ],
+)
+def test_a_launcher_that_dies_of_itself(kind, last, refused):
+    raised = Raised(kind, "You need to use at least 2 processes", [("/bin/accelerate", 3, "main"), (last, 7, "main")])
+    assert refusal("", raised) == ("ValueError: You need to use at least 2 processes" if refused else "")
