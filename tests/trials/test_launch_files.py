@@ -214,3 +214,82 @@ def test_more_processes_than_gpus(tool):
     )
     said = tool("bisect", "--study", "s", "--", "accelerate", "launch", "--num_processes", 4, "train.py")
     assert said.status == 2 and "more processes than GPUs: each of 4" in said.err
+
+
+def test_a_deepspeed_file_that_the_training_arguments_name(tool):
+    zero = tool.folder / "zero.json"
+    zero.write_text(json.dumps({"zero_optimization": {"stage": 3, "overlap_comm": True}}))
+    script(
+        tool.folder,
+        """
+        import json
+        from dataclasses import dataclass
+
+        @dataclass
+        class Config(GRPOConfig):
+            deepspeed: str | None = None
+
+        args = Config(output_dir="out", learning_rate=3e-4, deepspeed="zero.json")
+        with open(args.deepspeed or os.devnull) as stream:
+            zero = json.loads(stream.read() or "{}")
+        def step(number):
+            if zero.get("zero_optimization", {}).get("stage") == 3:
+                raise ValueError("planted")
+        GRPOTrainer(args, step).train()
+        """,
+    )
+    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--keep", "deepspeed")
+    assert said.status == 0, said.all
+    result = json.loads((tool.folder / "s" / "result.json").read_text())
+    causes = [sorted(cause["parameters"]) for cause in result["causes"]]
+    assert causes == [["deepspeed", "launch.deepspeed.zero_optimization.stage"]]
+    (edit,) = result["recommendation"]["edits"]
+    assert Path(edit["file"]).name == "zero.json" and '"stage": 0' in edit["new"]
+
+
+LAUNCH = """\
+import os, subprocess, sys
+words, flags = sys.argv[1:], {}
+while words[0].startswith("-"):
+    name = words.pop(0)
+    flags[name] = "" if name == "--multi_gpu" else words.pop(0)
+count = int(flags["--num_processes"])
+told = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": flags["--main_process_port"]}
+ranks = [
+    subprocess.Popen([sys.executable, *words], env={**os.environ, **told, "RANK": str(i), "LOCAL_RANK": str(i)})
+    for i in range(count)
+]
+raise SystemExit(max(abs(one.wait()) for one in ranks))
+"""
+
+
+@pytest.mark.parametrize("start", ["imports", "cold"])
+def test_plain_python_where_several_devices_are_visible(tool, start):
+    """The launcher is a module of that name beside the script, as `python -m` finds it."""
+    module = tool.folder / "accelerate" / "commands" / "launch.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(LAUNCH)
+    for folder in (module.parent, module.parent.parent):
+        (folder / "__init__.py").touch()
+    script(
+        tool.folder,
+        """
+        alone = "RANK" not in os.environ
+        GRPOConfig._n_gpu = 3 if alone else 1
+        args = GRPOConfig(output_dir="out", learning_rate=3e-4, beta=0.04)
+        def step(number):
+            if alone:
+                raise ValueError("planted")
+        GRPOTrainer(args, step).train()
+        """,
+    )
+    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend", "--start", start)
+    assert said.status == 0, said.all
+    tool.assert_nothing_left()
+    result = json.loads((tool.folder / "s" / "result.json").read_text())
+    (cause,) = result["causes"]
+    assert cause["parameters"] == {"launch.launcher": {"good": "accelerate launch", "bad": "python"}}
+    assert {trial["start"] for trial in result["trials"][1:]} == {start}
+    for trial in (tool.folder / "s" / "trials").glob("*/configuration.json"):
+        launched = json.loads(trial.read_text()).get("launch.launcher") == "accelerate launch"
+        assert len(list((trial.parent / "ranks").glob("*"))) == (2 if launched else 0)

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from bisect_cfg.capture.launched import given_to_each
 from bisect_cfg.probe.protocol import NON_FINITE, NonFiniteParameters, Over, RankBegin, TrainBegin, TrainEnd, event_row
 from bisect_cfg.trials import ranks as ranks_module
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.ranks import Ranks
+from bisect_cfg.trials.ranks import Launched, Ranks
 from bisect_cfg.trials.verdict import observe
 
 TORCHRUN = """\
@@ -253,3 +254,47 @@ def test_weights_of_one_process_that_are_not_finite_are_no_hang_of_the_others(tm
     assert ranks.code() == 0
     seen = observe(traces, tmp_path, None, None, 1.0)
     assert (seen.died.kind, seen.rank) == ("non-finite", 1)
+
+
+def given(count: int, **more: str) -> tuple[dict[str, str], ...]:
+    """What a launcher gives to each of so many processes."""
+    return tuple({**one, "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none", **more} for one in given_to_each(count))
+
+
+@pytest.mark.parametrize("wanted", [2, 3, 4, 8])
+def test_another_number_of_processes_is_told_to_each(tmp_path, wanted):
+    found = Launched((), given(4, ACCELERATE_MIXED_PRECISION="bf16"), 4).environments(7, tmp_path, wanted)
+    assert [one["RANK"] for one in found] == [one["LOCAL_RANK"] for one in found] == [str(k) for k in range(wanted)]
+    for one in found:
+        assert one["WORLD_SIZE"] == one["LOCAL_WORLD_SIZE"] == str(wanted)
+        assert one["MASTER_PORT"] == "7" and one["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+        assert one["ACCELERATE_MIXED_PRECISION"] == "bf16"
+
+
+def test_several_processes_in_place_of_one_that_was_told_of_none(tmp_path):
+    found = Launched((), ({"ACCELERATE_MIXED_PRECISION": "bf16"},), 1).environments(7, tmp_path, 2)
+    assert [(one["RANK"], one["WORLD_SIZE"], one["MASTER_PORT"]) for one in found] == [("0", "2", "7"), ("1", "2", "7")]
+
+
+def test_one_process_alone_is_told_of_no_others_unless_the_model_is_shared_out(tmp_path):
+    launched = Launched((), given(2, ACCELERATE_USE_FSDP="true"), 2)
+    (plain,) = launched.environments(7, tmp_path, 1, {"ACCELERATE_USE_FSDP": None})
+    assert "RANK" not in plain and "MASTER_PORT" not in plain
+    (sharded,) = launched.environments(7, tmp_path, 1, {})
+    assert (sharded["RANK"], sharded["WORLD_SIZE"], sharded["MASTER_PORT"]) == ("0", "1", "7")
+
+
+def test_only_how_many_processes_where_there_is_one(tool):
+    """A line that is used for both is no mistake; alone it leaves nothing to vary."""
+    (tool.folder / "train.py").write_text(SCRIPT + "GRPOTrainer(args, lambda number: 1 / 0).train()\n")
+    command = ("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
+    said = tool(*command, "--only", "launch.num_processes")
+    assert said.status == 2 and "leaves nothing to vary" in said.err and "does not know" not in said.err
+    said = tool(*command, "--restart", "--only", "launch.num_processes", "--only", "bf16")
+    assert "does not know" not in said.all and said.status == 1  # the good configuration fails as well
+
+
+def test_several_processes_need_a_launcher(tool):
+    (tool.folder / "train.py").write_text(SCRIPT + "GRPOTrainer(args, lambda number: 1 / 0).train()\n")
+    said = tool("bisect", "train.py", "--study", "s", "--good", "launch.num_processes=2")
+    assert said.status == 2 and "needs a launcher" in said.err
