@@ -25,6 +25,7 @@ FACTS = {
     "non-finite-gradient": "grad_norm is NaN, or infinite more than once",
     "infinite-gradient": "grad_norm is infinite more than once, never NaN",
     "non-finite-loss": "loss is NaN or infinite more than once",
+    "left-course": "entropy, gradient or length left their course long before the first NaN",
     "kl-overflow": "kl is infinite, or NaN after having been finite",
     "missing-reward": "reward is None or NaN",
     "undefined-spread": "reward_std is NaN",
@@ -96,6 +97,11 @@ ABRUPT = 0.1
 
 RATIO_FLOOR = 0.8
 """A mean sampling ratio below this throws a fifth of the gradient away; top_k=50 gives 0.17."""
+
+COURSE = ("entropy", "grad_norm", "kl", "clipped_ratio")
+"""What tells that a policy leaves its course. Each has to be beyond `DEPARTURE` times the range of the first half of
+its rows, in each of at least `DEPARTED` rows until the end; a single peak comes back."""
+DEPARTURE, DEPARTED = 1.5, 3
 
 BROKEN_STREAK = 8
 """Infinite gradients in a row, or NaN ones, after which no gradient scaler is still looking for its scale."""
@@ -441,6 +447,10 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
         was_finite |= math.isfinite(value)
         largest_kl = max(largest_kl, value) if math.isfinite(value) else largest_kl
         broken_before |= not math.isfinite(row.values.get("grad_norm", 0.0))
+    departed = _left_course(rows)
+    if departed and facts.keys() & {"kl-overflow", "non-finite-gradient", "non-finite-loss"}:
+        facts["left-course"] = departed
+        facts.pop("kl-overflow", None)  # by then everything was lost
     for name, fact in (("reward", "missing-reward"), ("reward_std", "undefined-spread")):
         missing = [row for row in rows_with(name, last) if math.isnan(row.values[name])]
         if missing and not facts.keys() & {"non-finite-gradient"}:
@@ -464,6 +474,31 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
     if len(ratios) >= ENOUGH and median(ratios) < RATIO_FLOOR and median(ratios[:FIRST]) < RATIO_FLOOR:
         facts["biased-ratio"] = rows_with("ratio", last)
     return facts
+
+
+def _left_course(rows: list[Row]) -> list[Row]:
+    """The row from which several metrics were far from all they had been, up to the first NaN, and the last finite row.
+
+    None is returned for a run that broke within a few rows: those who look for its cause find nothing before it.
+    """
+    onsets = []
+    for name in COURSE:
+        whole = [row for row in rows if name in row.values]
+        bad = next((at for at, row in enumerate(whole) if not math.isfinite(row.values[name])), len(whole))
+        values = [row.values[name] for row in whole[:bad]]
+        usual = values[: len(values) // 2]
+        if len(usual) < ENOUGH:
+            continue
+        low, high = min(usual), max(usual)
+        left = next(
+            (at for at in range(len(values), 0, -1) if low / DEPARTURE <= values[at - 1] <= high * DEPARTURE), 0
+        )
+        if len(values) - left >= DEPARTED:
+            onsets.append((whole[left].line, whole[left], whole[bad - 1]))
+    if len(onsets) < 2:
+        return []
+    onsets.sort(key=lambda onset: onset[0])
+    return [onsets[0][1], onsets[0][2]]
 
 
 def _signal(

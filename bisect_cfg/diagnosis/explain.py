@@ -313,7 +313,8 @@ def combine(
     survived_all = not errors and (
         evidence.progress or any(reading.quoting for reading in readings) or not evidence.signals
     )  # the tracebacks that are there killed nothing
-    stands = readings[0].stands() if len(readings) == 1 and not errors else None
+    silent = Clue("metric", "stalled") in found
+    stands = readings[0].stands() if len(readings) == 1 and not errors and not silent else None
     last = max(errors, key=lambda error: error.line) if len(readings) == 1 and errors else None
     return Explanation(
         tuple(matches),

@@ -75,9 +75,15 @@ def _with_versions(advice: Advice, read: RaisedError, packages: Mapping[str, str
     """The advice with the package that is behind first, where versions may be at fault."""
     if advice.kind not in ("versions", "setting", "weights", "library", "assertion"):
         return advice
-    involved = {pip_name(frame.package) for frame in read.frames} | {"trl", "transformers"}
-    step = _releases.behind(packages, involved)
-    return replace(advice, steps=(step, *advice.steps)) if step else advice
+    callers = {pip_name(frame.package) for frame in read.frames}
+    step = _releases.behind(packages, callers | {"trl", "transformers"})
+    if step:
+        return replace(advice, steps=(step, *advice.steps))
+    shown = [f"{name} {packages[name]}" for name in sorted(packages) if name in callers or name in advice.says.lower()]
+    if not shown or advice.kind not in ("versions", "setting"):
+        return advice
+    asked = f"the log prints {', '.join(shown)}: is that older or newer than the other side expects?"
+    return replace(advice, steps=(*advice.steps, asked))
 
 
 _OF_TORCH = re.compile(
