@@ -16,7 +16,7 @@ import functools
 import io
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
@@ -277,9 +277,13 @@ def combine(
     own = cause and (by_error[id(cause)].name, cause.line, cause.line + len(cause.more))
     of_cause = cause is not None and cause.rank == _faults.RAISED
     matches, aside = [], []
+
+    def near(line: Line) -> bool:
+        return own is None or line.file != own[0] or line.number >= own[1] - OF_TRACEBACK
+
     for entry in readings[0].entries:
         survived = {clue for clue in entry.any if _all_survived(clue, found.get(clue), readings, entry)}
-        judged = _match(entry, found, survived, where, configuration)
+        judged = _match(entry, found, survived, where, configuration, near)
         if judged is None:
             continue
         match, any_lines, by_line = judged
@@ -635,8 +639,12 @@ def _match(
     survived: set[Clue],
     environment: Environment | None,
     configuration: Configuration | None,
+    near: Callable[[Line], bool],
 ) -> tuple[Match, list[Line], bool] | None:
-    """The match, the lines of the clues it rests on, and whether it rests on lines alone."""
+    """The match, the lines of the clues it rests on, and whether it rests on lines alone.
+
+    `near` says of a line whether it is no further before the error than what belongs to it.
+    """
     present = [clue for clue in entry.any if clue in found and clue not in survived]
     needed = [[clue for clue in group if clue in found] for group in entry.all]
     if not present or not all(needed):
@@ -657,8 +665,15 @@ def _match(
     shown = [line for clue in seen for line in found[clue][:EVIDENCE]]
     lines = {replace(line, text=scrub(line.text)) for line in shown}
     decided, still_open = [], []
+    # A word that stood somewhere in the hours before decides nothing.
+    beside = {
+        clue: close
+        for case in entry.cases
+        for clue in (*case.any, *case.unless)
+        if (close := [line for line in found.get(clue, ()) if near(line)])
+    }
     for case in entry.cases:
-        holds, reasons, lines_of_case = _decides(case, found, environment, configuration)
+        holds, reasons, lines_of_case = _decides(case, beside, environment, configuration)
         if holds:
             decided.append(case)
             why += reasons

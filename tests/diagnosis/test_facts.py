@@ -132,3 +132,10 @@ def test_facts_of_a_large_log_are_read_from_its_ends() -> None:
     filler = b"some words of progress\n" * 20_000
     log = b"GPU 0: Tesla V100-SXM2-32GB\n" + filler + GEMM.encode()
     assert "no bfloat16" in explain(io.BytesIO(log)).matches[0].title
+
+
+def test_a_word_far_before_the_error_decides_nothing() -> None:
+    far = "LD_LIBRARY_PATH is set by the module system\n" + "words\n" * 200 + GEMM
+    assert "refuses a product" in explain_text(far).matches[0].title
+    near = "words\n" * 200 + "LD_LIBRARY_PATH is set by the module system\n" + GEMM
+    assert "cuBLAS of another CUDA" in explain_text(near).matches[0].title
