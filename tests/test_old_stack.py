@@ -1,16 +1,19 @@
 """TRL 0.14, transformers 4.48, accelerate 1.3 and torch 2.5.1 under the oldest Python there is, with nothing of ours
-installed: whole bisections there. The environment is built by uv and kept (`environments.py`)."""
+installed: whole bisections there. The environment is built by uv once, and kept."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 import toys
-from environments import python_of
 from tools import Tool
+
+from bisect_cfg.trials.environments import Environments, uv_program
 
 STUDY = Path(__file__).parent.parent / "studies" / "trl_2906_original"
 
@@ -20,13 +23,36 @@ PATIENCE = 1800
 """Seconds, on a machine that is busy; on an idle one each takes one or two minutes."""
 
 
+KEPT = Path(os.environ.get("BISECT_CFG_ENVIRONMENTS", "~/.cache/bisect-cfg-environments")).expanduser()
+"""Where the environment is from one run to the next; it may be deleted."""
+
+PYTHONS = ("3.9", "3.10", "3.11", "3.12")
+"""The oldest first: one that is installed is taken, else the first that uv can install."""
+
+
+def oldest_python() -> str:
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()  # its shims show one version alone
+    places = [str(path) for path in pyenv.glob("versions/*/bin")]
+    environment = {**os.environ, "PATH": os.pathsep.join([*places, os.environ["PATH"]])}
+
+    def said(*words: str) -> str:
+        done = subprocess.run([uv_program(), "python", *words], env=environment, capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    installed = (said("find", "--no-python-downloads", version) for version in PYTHONS)
+    fetched = (said("install", version) and said("find", version) for version in PYTHONS)
+    return next(filter(None, (found for several in (installed, fetched) for found in several)))
+
+
 @pytest.fixture(scope="module")
-def python() -> Path:
-    return python_of(STUDY / "requirements.txt")
+def python() -> str:
+    lines = (STUDY / "requirements.txt").read_text().splitlines()
+    packages = [line for line in lines if line and not line.startswith("#")]
+    return Environments(KEPT, oldest_python()).of(packages).python
 
 
 @pytest.fixture
-def old(real_tool: Tool, python: Path):
+def old(real_tool: Tool, python: str):
     """`bisect-cfg bisect` of a script on the old stack; gives the result."""
 
     def bisect(target: object, *options: object) -> dict:
