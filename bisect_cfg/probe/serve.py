@@ -10,7 +10,7 @@ import inspect
 import sys
 
 from . import heartbeat, instruments, objects, opened, protocol, quiet, record, secrets, values, watch, world
-from .held import json, os, re, select, signal, threading, time, traceback
+from .held import functools, json, os, re, select, signal, threading, time, traceback
 from .imports import when_imported
 
 # Threads of these names do nothing that a forked child needs: tqdm's monitor only refreshes progress bars.
@@ -337,10 +337,7 @@ def _check_groups(thing, world_size, module):
     trainer = getattr(module, "GRPOTrainer", None)
     if trainer is None or not any(cls.__name__ == "GRPOConfig" for cls in type(thing).__mro__):
         return
-    try:
-        found = _BATCH.search(inspect.getsource(trainer.__init__))
-    except (OSError, TypeError):  # made at run time (unsloth's), perhaps with another check
-        return
+    found = _batch_of(trainer.__init__)
     if found is None:
         return
     size = thing.per_device_train_batch_size * world_size
@@ -350,6 +347,14 @@ def _check_groups(thing, world_size, module):
             f"The train batch size ({size} completions) must be evenly divisible by the number of generations per "
             f"prompt ({thing.num_generations})."
         )
+
+
+@functools.lru_cache(maxsize=None)
+def _batch_of(constructor):
+    try:
+        return _BATCH.search(inspect.getsource(constructor))
+    except (OSError, TypeError):  # made at run time (unsloth's), perhaps with another check
+        return None
 
 
 _reading_classes = {}
