@@ -349,7 +349,7 @@ def _check_groups(thing, world_size, module):
         )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _batch_of(constructor):
     try:
         return _BATCH.search(inspect.getsource(constructor))
