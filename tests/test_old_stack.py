@@ -143,7 +143,7 @@ def test_a_reward_that_never_comes_back_is_a_hang(old, tmp_path):
     script = toy(tmp_path, "while args.weight_decay > 0 and len(calls) > 3: time.sleep(1)", weight_decay=0.1)
     result = old(script, "--trial-timeout", 30, "--no-recommend", "--no-where", *GOOD)
     assert causes(result) == [["weight_decay"]]
-    assert result["failure"]["kind"] == "hang" and "reward" in result["failure"]["where"]
+    assert result["failure"]["kind"] == "hang" and "reward" in result["failure"]["message"]
 
 
 def test_weights_that_become_nan_and_what_to_use_instead(old, tmp_path):
