@@ -17,6 +17,15 @@ FRAMES = 'Traceback (most recent call last):\n  File "/home/me/run.py", line 3, 
 SITE = "/opt/lib/python3.11/site-packages"
 NO_KWARGS = "ImportError: cannot import name 'FlashAttentionKwargs' from 'transformers.modeling_x' (/x.py)\n"
 QUANTIZED = "ImportError: Using `bitsandbytes` 8-bit quantization requires Accelerate: `pip install accelerate`\n"
+SIZES = (
+    "RuntimeError: Error(s) in loading state_dict for M:\n\tsize mismatch for {}: copying a param with shape "
+    "torch.Size([8, 4]) from checkpoint, the shape in current model is torch.Size([9, 4]).\n"
+)
+NCCL = "DistBackendError: NCCL error in: x.cpp:77, unhandled cuda error (run with NCCL_DEBUG=INFO for details)\n"
+ACTOR = (
+    "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\nThere are some potential "
+    "root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage. (2) SIGSEGV or others\n"
+)
 
 
 def frame(file: str, function: str) -> str:
@@ -83,6 +92,23 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
             "seccomp",
         ),
         ("OSError: [Errno 24] Too many open files: 'a'\n", "more files"),
+        ("ImportError: DLL load failed: 页面文件太小，无法完成操作。\n", "paging file"),
+        ("OSError: [WinError 1455] Die Auslagerungsdatei ist zu klein. Error loading torch_cpu.dll\n", "paging file"),
+        ('OSError: [WinError 126] The module was not found. Error loading "c10.dll"\n', "DLL"),
+        (SIZES.format("model.embed_tokens.weight"), "vocabulary differs"),
+        (SIZES.format("transformer.wte.weight"), "vocabulary differs"),
+        (SIZES.format("base_model.model.layers.0.q_proj.lora_A.default.weight"), "another rank"),
+        (SIZES.format("score.weight"), "number of outputs"),
+        (SIZES.format("model.layers.0.mlp.up_proj.weight"), "does not fit the model"),
+        ("Failed to initialize NVML: Unknown Error\nRuntimeError: No CUDA GPUs are available\n", "lost its GPUs"),
+        ("torch==2.6.0+cpu\nRuntimeError: No CUDA GPUs are available\n", "build for CPUs"),
+        ("RuntimeError: No CUDA GPUs are available\n", "No GPU is visible"),
+        (NCCL + "Cuda failure 802 'system not yet initialized'\n", "fabric manager"),
+        (NCCL + "Cuda failure 101 'invalid device ordinal'\n", "does not see"),
+        (NCCL, "NCCL met a CUDA error"),
+        (ACTOR, "killed from outside"),
+        ("memory.max_usage_in_bytes 500\n" + ACTOR, "memory limit of the container"),
+        ("*** SIGSEGV received at time=1 on cpu 3 ***\n" + ACTOR, "A library crashed"),
     ],
 )
 def test_the_evidence_decides(log: str, leads: str) -> None:
