@@ -53,11 +53,6 @@ class Purpose(enum.StrEnum):
     MASKING = "masking"
     """Does a setting hide the failure of a cause?"""
 
-    @classmethod
-    def of(cls, recorded: str) -> Purpose:
-        """The purpose of a recorded trial; the record may add, after a colon, which run it was."""
-        return cls(recorded.partition(":")[0])
-
     @property
     def proves(self) -> bool:
         """Whether a claim of the answer rests on such a trial."""

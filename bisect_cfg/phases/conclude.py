@@ -76,13 +76,14 @@ def _rows(trials: SearchTrials) -> Iterator[dict[str, Any]]:
         result, attributes = result_of(trial), trial.user_attrs
         outcome = outcomes[trial.number] or result.outcome
         subset = set(attributes[ASKED])
+        purpose, run = trials.purpose(trial)
         yield {
             "number": trial.number,
             "outcome": outcome.value,
             "signature": result.signature,
             "seconds": result.seconds,
             "step": result.step,
-            "purpose": attributes["purpose"],
+            "purpose": f"{purpose}: {run}" if run else purpose.value,
             "reason": attributes["reason"],
             "companions": ", ".join(attributes["companions"]),
             **{f.name: f.bad if f.name in subset else f.good for f in trials.store.factors},

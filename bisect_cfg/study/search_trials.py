@@ -76,12 +76,18 @@ class SearchTrials:
         return Record(
             mask,
             outcome,
-            Purpose.of(attributes.get("purpose", Purpose.SEARCH)),
+            self.purpose(trial)[0],
             trial.number,
             float(attributes.get("seconds") or 0.0),
             self._mask_of_names(attributes.get("companions", ())),
             (attributes.get("signature") or "") if outcome is Outcome.UNRESOLVED else "",
         )
+
+    def purpose(self, trial: FrozenTrial) -> tuple[Purpose, str]:
+        """What a trial is for, and which run it was where several have the same purpose, otherwise ""."""
+        # Studies of earlier versions have both in one attribute: "warm start: bad-1".
+        purpose, _, run = trial.user_attrs.get("purpose", Purpose.SEARCH.value).partition(": ")
+        return Purpose(purpose), trial.user_attrs.get("run", run)
 
     def mask(self, trial: FrozenTrial) -> int:
         """The subset that a trial ran, as the search's integer."""
@@ -106,8 +112,9 @@ class SearchTrials:
         return {
             ASKED: [order[i] for i in bits(ask.subset)],
             "companions": [order[i] for i in bits(ask.companions)],
-            "purpose": f"{ask.purpose.value}: {run}" if run else ask.purpose.value,
+            "purpose": ask.purpose.value,
             "reason": ask.reason,
+            **({"run": run} if run else {}),
         }
 
     def start(self, ask: Ask) -> FrozenTrial:
@@ -136,7 +143,8 @@ class SearchTrials:
         """
         attributes = self.attributes(ask, run)
         for known in self.all():
-            if known.user_attrs.get("added") and all(known.user_attrs[k] == attributes[k] for k in (ASKED, "purpose")):
+            same = self.mask(known) == ask.subset and self.purpose(known) == (ask.purpose, run)
+            if same and known.user_attrs.get("added"):
                 return
         reference = result if ask.subset == self.problem.full else self.reference()
         outcome = self._classify(result, ask.subset, reference) or result.outcome
