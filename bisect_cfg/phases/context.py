@@ -11,7 +11,9 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.basis import Basis
+from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
+from bisect_cfg.trials.runs import Run
 
 
 class Spent(Exception):
@@ -71,3 +73,12 @@ class Context:
             raise Spent(f"Stopped after {done} trial{'' if done == 1 else 's'}, as --max-trials asks.")
         if self.seconds_left == 0:
             raise Spent("Stopped when the time was up, as --max-seconds asks.")
+
+    def train(self, plan: Plan) -> Run:
+        """Make a run that comes before the search.
+
+        Raises:
+            Spent: it is not made, as the budget is used up.
+        """
+        self.check_budget()
+        return self.runner.train(plan)

@@ -15,7 +15,8 @@ from bisect_cfg.parameters import every
 from bisect_cfg.phases.building import both_environments
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
-from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, RankBegin
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, RankBegin, TrainBegin
+from bisect_cfg.trials.forking import FirstRun
 from bisect_cfg.trials.ranks import Launched, launched_in
 from bisect_cfg.trials.runs import Run
 
@@ -43,17 +44,18 @@ def find_factors(
         next((start for start in baselines.allowed() if baselines.come_up(start)), None)
         return runner.starts.resolve(request)
 
-    starts = runner.starts
-    capture = starts.capture = read_capture(bad_run.traces.events.rows)
+    capture, launched = read_capture(bad_run.traces.events.rows), None
     launch = context.script.launch
     kind = "python" if launch is None else launch.kind
     if launch is not None:
-        starts.launched = launched_in(bad_run.traces, context.script.arguments) if capture.started else None
+        launched = launched_in(bad_run.traces, context.script.arguments) if capture.started else None
         for text in _findings(launch, context.script.arguments, bad_run, capture):
             context.note(text)
     levels = launcher_levels(kind, capture.args.world_size, capture.args.devices, capture.asked)
-    if levels is not None and levels[0] == ACCELERATE and starts.launched is None and not capture.started:
-        starts.launched = Launched(tuple(context.script.command), given_to_each(capture.args.devices), 1)
+    if levels is not None and levels[0] == ACCELERATE and launched is None and not capture.started:
+        launched = Launched(tuple(context.script.command), given_to_each(capture.args.devices), 1)
+    begun = bad_run.traces.event(TrainBegin)
+    runner.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
     named = any(name.startswith(PACKAGE) for name in (*good, *pins))
     installed = installed_by(context.script.python) if named else None
     settings = build_settings(

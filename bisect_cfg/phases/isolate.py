@@ -58,7 +58,6 @@ def isolate(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: 
     context.listener.phase("isolate", "")
     runner, settings = context.runner, context.runner.settings
     bisection = _bisection(context, bad_run)
-    runner.before_run = None  # from here on the search counts
     bisection.add(settings.bad, runner.judged(bad_run, None), Purpose.BAD_BASELINE)
     for run in warm_runs:
         bisection.add(settings.bad, runner.judged(run, runner.horizon), Purpose.WARM_START, run.folder.name)

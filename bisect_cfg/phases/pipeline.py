@@ -80,7 +80,6 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
 
 def _answered(context: Context) -> Answer:
     """From the reproduction on."""
-    context.runner.before_run = context.check_budget
     pins = parse_pins(context.options.pins)
     good = {**_good_packages(context), **read_good(context.options.good, context.script.good_file)}
     failure_test(context, Signature("exit"))  # a mistake in --failure is said before the first run

@@ -10,7 +10,7 @@ from bisect_cfg.configuration import Configuration, Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
-from bisect_cfg.probe.protocol import Raised, TrainBegin
+from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
@@ -61,8 +61,6 @@ def reproduce(context: Context, pins: Configuration) -> Run:
         run = _run(context, pins)
     else:
         context.listener.phase("resume", f"continuing the study in {context.folder}")
-    begun = run.traces.event(TrainBegin)
-    context.runner.starts.seconds = begun.time if begun else run.seen.seconds
     _check_that_it_trains(context, run)
     failure = run.seen.failure
     context.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
@@ -73,8 +71,8 @@ def reproduce(context: Context, pins: Configuration) -> Run:
                 f"The run fails, but not in the way --failure {context.options.failure} asks for: {failure}.",
                 "Leave out --failure to study the failure it shows.",
             )
-        context.runner.learn(is_failure=is_failure, silent=run.seen.died is None)
-        context.runner.horizon = context.options.steps or horizon_for(run.seen.step)
+        horizon = context.options.steps or horizon_for(run.seen.step)
+        context.runner.learn(is_failure=is_failure, silent=run.seen.died is None, horizon=horizon)
         context.listener.reproduced(run.seen, context.runner.horizon)
     return run
 
@@ -110,7 +108,7 @@ def _run(context: Context, pins: Configuration) -> Run:
         until_it_dies=True,
         overrides={(name if "." in name else f"args.{name}"): value for name, value in pins.items()},
     )
-    return context.runner.train(plan)
+    return context.train(plan)
 
 
 def _check_that_it_trains(context: Context, run: Run) -> None:

@@ -192,7 +192,7 @@ class Baselines:
         order = tuple(STARTS)
         colder = order[order.index(start) + 1 :]
         if self._was_used(start):
-            self._runner.starts.start = start
+            self._runner.starts.recall(start)
             return True
         return not any(map(self._was_used, colder)) and self.bring_up(start)
 
@@ -243,7 +243,7 @@ class Baselines:
         known = load_run(self._context.folder, name)
         if known is not None:
             return known
-        return self._runner.train(Plan(name, configuration, self._runner.horizon, costly=costly))
+        return self._context.train(Plan(name, configuration, self._runner.horizon, costly=costly))
 
     def _good_baseline(self, bad_run: Run, start: str) -> Run:
         """Run the good configuration; where it cannot be afforded, move into it what of the user's makes it cheaper.
@@ -319,7 +319,7 @@ class Baselines:
 
     def _pace_of(self, run: Run) -> float:
         """Seconds a step of a run; of one that failed in its first step, what it spent in training."""
-        return run.seen.pace or max(run.seen.seconds - self._runner.starts.seconds, 0.0)
+        return run.seen.pace or max(run.seen.seconds - self._runner.starts.first.seconds, 0.0)
 
     def _unaffordable(self, good: Run, bad: Run) -> str:
         theirs, allowed = self._pace_of(bad), self._allowed(bad)

@@ -12,7 +12,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bisect_cfg.capture.captured import Capture
@@ -111,6 +111,21 @@ class Elsewhere:
             self._there.clear()
 
 
+@dataclass(frozen=True)
+class FirstRun:
+    """What the first run has shown of how the script starts.
+
+    Attributes:
+        capture: what the script set.
+        seconds: until its training began.
+        launched: what the user's launcher started; None where there is no launcher.
+    """
+
+    capture: Capture
+    seconds: float = 0.0
+    launched: Launched | None = None
+
+
 class Starts:
     """The start that trials take, and the server behind it. Thread-safe.
 
@@ -122,20 +137,16 @@ class Starts:
 
     Attributes:
         start: that trials take.
-        capture: what the first run has shown of the script; None before.
-        seconds: that the first run took to get to its training; 0 before.
+        first: what the first run has shown; None before it is over.
         folder: of the server, with its log.
-        launched: what the user's launcher started in the first run; None before, and where there is no launcher.
         variables: environment variables that all that is started here has besides.
     """
 
     def __init__(self, script: Script, folder: Path, reaper: Reaper, interrupted: threading.Event) -> None:
         self.variables: Mapping[str, str] = {}
         self.start = "cold"
-        self.capture: Capture | None = None
-        self.seconds = 0.0
+        self.first: FirstRun | None = None
         self.folder = folder / "server"
-        self.launched: Launched | None = None
         self._script, self._reaper, self._interrupted = script, reaper, interrupted
         self._server: TrialServer | None = None
         self._stands_at = ""  # the start that the server is of, or PREPARING
@@ -146,9 +157,10 @@ class Starts:
         folder = self.folder.with_name(f"server-{environment.folder.name}")
         starts = Starts(self._script.under(environment.python), folder, self._reaper, self._interrupted)
         starts.folder, starts.variables = folder, environment.variables
-        starts.capture, starts.seconds, starts.launched = self.capture, self.seconds, self.launched
-        if self.launched is not None:
-            starts.launched = replace(self.launched, words=(environment.python, *self.launched.words[1:]))
+        starts.first, launched = self.first, self.launched
+        if launched is not None:
+            launched = replace(launched, words=(environment.python, *launched.words[1:]))
+            starts.first = replace(self.first, launched=launched)
         order = tuple(STARTS)
         for start in order[order.index(self.start) :]:
             if starts.start_at(start) is None:
@@ -156,10 +168,28 @@ class Starts:
         return starts
 
     @property
+    def capture(self) -> Capture | None:
+        """What the first run has shown of the script; None before."""
+        return None if self.first is None else self.first.capture
+
+    @property
+    def launched(self) -> Launched | None:
+        """What the user's launcher started in the first run; None before, and where there is no launcher."""
+        return None if self.first is None else self.first.launched
+
+    @property
     def patience(self) -> float:
         """Seconds for reaching a fork point, or the training. The second time everything comes from the disk cache, so
         this is generous."""
-        return max(PHASE_SECONDS, SERVER_PATIENCE * self.seconds)
+        return max(PHASE_SECONDS, SERVER_PATIENCE * (0.0 if self.first is None else self.first.seconds))
+
+    def learn(self, first: FirstRun) -> None:
+        """The first run is over; call it before anything but `prepare`."""
+        self.first = first
+
+    def recall(self, start: str) -> None:
+        """Have trials take a start that they took before, in this study; the server comes up when one needs it."""
+        self.start = start
 
     def close(self) -> None:
         """End the server."""

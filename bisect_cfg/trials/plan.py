@@ -57,6 +57,7 @@ class Known:
         silent: whether that failure is one that does not end the run.
         usual: kinds of silent symptoms that the good configuration has too.
         packages: how trials come to other packages; None where none are varied.
+        horizon: optimizer steps of a trial; None before the failure was seen. It grows when that comes later.
     """
 
     settings: Settings | None = None
@@ -64,3 +65,4 @@ class Known:
     silent: bool = False
     usual: frozenset[str] = frozenset()
     packages: Packages | None = None
+    horizon: int | None = None

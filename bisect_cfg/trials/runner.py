@@ -38,7 +38,7 @@ from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, TrialOrders, t
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import Cleaner
-from bisect_cfg.trials.environments import CannotBuild, Environment
+from bisect_cfg.trials.environments import CannotBuild, Environment, Packages
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.forking import Elsewhere, Starts
 from bisect_cfg.trials.inputs import Inputs
@@ -56,7 +56,7 @@ from bisect_cfg.trials.reaper import shorten
 from bisect_cfg.trials.runs import Pauses, Run, what_ended
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.training import Training
-from bisect_cfg.trials.verdict import judge, observe
+from bisect_cfg.trials.verdict import FailureTest, judge, observe
 
 HORIZON_FACTOR = 2
 HORIZON_MARGIN = 4
@@ -108,10 +108,8 @@ class ScriptRunner:
 
     Attributes:
         known: of the script and its failure; see `learn`.
-        horizon: optimizer steps of a trial; None before the failure was seen. It grows when that comes later.
         starts: how trials are started.
         checks: which configurations can be built.
-        before_run: may raise, and then nothing is run; None: nothing to ask.
     """
 
     def __init__(
@@ -127,8 +125,6 @@ class ScriptRunner:
     ) -> None:
         self.script, self.folder = script, folder
         self.known = Known()
-        self.horizon: int | None = None
-        self.before_run: Callable[[], None] | None = None
         self._inputs, self._timeout, self._jobs = inputs, timeout, jobs
         self._on_progress = on_progress
         self._cleaner = Cleaner(script)
@@ -169,9 +165,27 @@ class ScriptRunner:
         """The script's settings and factors, once they are known."""
         return self.known.settings
 
-    def learn(self, **known: object) -> None:
-        """Fields of `Known` that a phase has found out."""
-        self.known = replace(self.known, **known)
+    @property
+    def horizon(self) -> int | None:
+        """Optimizer steps of a trial; None before the failure was seen."""
+        return self.known.horizon
+
+    def learn(
+        self,
+        *,
+        settings: Settings | None = None,
+        is_failure: FailureTest | None = None,
+        silent: bool | None = None,
+        usual: frozenset[str] | None = None,
+        packages: Packages | None = None,
+        horizon: int | None = None,
+    ) -> None:
+        """What a phase has found out, of `Known`; the rest stays as it is."""
+        found = {
+            "settings": settings, "is_failure": is_failure, "silent": silent, "usual": usual, "packages": packages,
+            "horizon": horizon,
+        }  # fmt: skip
+        self.known = replace(self.known, **{name: value for name, value in found.items() if value is not None})
 
     def is_valid(self, configuration: Configuration) -> str | None:
         """None if the training config can be built, otherwise the library's own words. Trains nothing."""
@@ -234,7 +248,7 @@ class ScriptRunner:
     def _see_failure(self, step: int | None) -> None:
         """If it failed later than trials used to run, from now on they run long enough to see that."""
         if step is not None and self.horizon and step > self.horizon:
-            self.horizon = horizon_for(step)
+            self.learn(horizon=horizon_for(step))
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
@@ -275,8 +289,6 @@ class ScriptRunner:
         Raises:
             InputsChanged: what the trials read is not what it was; this run does not count.
         """
-        if self.before_run is not None:
-            self.before_run()
         if self._inputs is not None:
             self._inputs.check()
         device = self._slots.get() if self._has_devices else None

@@ -13,6 +13,7 @@ import toys
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import build_settings
+from bisect_cfg.trials.forking import FirstRun
 from bisect_cfg.trials.patience import Patience, Pulse
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
@@ -69,11 +70,11 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
     runner = ScriptRunner(Script(path), tmp_path / "study")
     try:
         cold = runner.train(Plan(0, {}, None, start="cold", patience=SLOW, overrides={}))
-        runner.starts.capture = read_capture(cold.traces.events.rows)
+        runner.starts.learn(FirstRun(capture := read_capture(cold.traces.events.rows)))
         found = {"cold": cold}
         for start in ("imports", "config"):
             assert runner.starts.start_at(start) is None
-            runner.learn(settings=build_settings(runner.starts.capture, runner.starts.resolve))
+            runner.learn(settings=build_settings(capture, runner.starts.resolve))
             found[start] = runner.train(Plan(start, runner.settings.bad, None, patience=SLOW))
         found["config again"] = runner.train(Plan("again", runner.settings.bad, 4, patience=SLOW))
     finally:

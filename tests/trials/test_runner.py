@@ -21,6 +21,7 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.probe.protocol import TrainEnd
+from bisect_cfg.trials.forking import FirstRun
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import ScriptRunner
@@ -163,9 +164,10 @@ class Bench:
         self.runner = ScriptRunner(Script(folder / "train.py"), folder / "study")
         run = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(60, 20, 20), overrides={}))
         assert run.seen.failure is None
-        self.runner.starts.capture = read_capture(run.traces.events.rows)
+        capture = read_capture(run.traces.events.rows)
+        self.runner.starts.learn(FirstRun(capture))
         assert self.runner.starts.start_at("config") is None
-        self.runner.learn(settings=build_settings(self.runner.starts.capture, self.runner.starts.resolve))
+        self.runner.learn(settings=build_settings(capture, self.runner.starts.resolve))
         self.waiting = self.processes()  # the server
         self.count = 0
 

@@ -18,6 +18,7 @@ from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials import server as server_module
+from bisect_cfg.trials.forking import FirstRun
 from bisect_cfg.trials.patience import Patience
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
@@ -52,13 +53,13 @@ class Started:
         (folder / "study/trials").mkdir(parents=True)
         self.runner = ScriptRunner(Script(folder / "train.py"), folder / "study", jobs=jobs)
         self.first = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(120, 60, 60), overrides={}))
-        self.runner.starts.capture = read_capture(self.first.traces.events.rows)
+        self.capture = read_capture(self.first.traces.events.rows)
+        self.runner.starts.learn(FirstRun(self.capture))
 
     def settle(self, start: str) -> None:
         assert self.runner.starts.start_at(start) is None
-        self.runner.learn(settings=build_settings(self.runner.starts.capture, self.runner.starts.resolve))
-        self.runner.horizon = 5
-        self.runner.learn(is_failure=same_as(Signature("signal", "SIGFPE")))
+        self.runner.learn(settings=build_settings(self.capture, self.runner.starts.resolve))
+        self.runner.learn(horizon=5, is_failure=same_as(Signature("signal", "SIGFPE")))
 
 
 @pytest.fixture
