@@ -11,8 +11,10 @@ This module imports nothing of the package, so that every other part may import 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 Value = object
 """Of a setting: whatever the library takes for it."""
@@ -87,6 +89,11 @@ class Factor:
     name: str
     good: Value
     bad: Value
+
+
+def is_number(value: Value) -> TypeGuard[int | float]:
+    """Whether it is a finite number; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def equal(left: Value, right: Value) -> bool:

@@ -116,9 +116,10 @@ class Symptom:
     text: str
 
 
-def _number(row: Row, name: str) -> float | None:
+def number(row: Row, name: str) -> float | None:
+    """A metric of a step; None where it is missing or no number."""
     value = row.get(name)
-    return None if value is None or isinstance(value, (bool, str)) else float(value)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def non_finite(rows: Sequence[Row], ended: bool) -> list[Symptom]:
@@ -126,7 +127,7 @@ def non_finite(rows: Sequence[Row], ended: bool) -> list[Symptom]:
     found = []
     for name in WATCHED:
         streak = 0
-        values = [(row["step"], _number(row, name)) for row in rows if _number(row, name) is not None]
+        values = [(row["step"], number(row, name)) for row in rows if number(row, name) is not None]
         for position, (step, value) in enumerate(values):
             streak = 0 if math.isfinite(value) else streak + 1
             last = ended and position == len(values) - 1
@@ -137,10 +138,10 @@ def non_finite(rows: Sequence[Row], ended: bool) -> list[Symptom]:
 
 
 def _dead_groups(row: Row) -> bool | None:
-    share = _number(row, "frac_reward_zero_std")
+    share = number(row, "frac_reward_zero_std")
     if share is not None:
         return share >= COLLAPSE_DEAD_GROUPS
-    spread = _number(row, "reward_std")
+    spread = number(row, "reward_std")
     return None if spread is None else spread == 0
 
 
@@ -182,7 +183,7 @@ def lost_at_end(rows: Sequence[Row], first: int) -> str:
 
 def _telling(row: Row) -> bool:
     """Whether a row says anything about collapse."""
-    return any(_number(row, name) is not None for name in ("entropy", "reward", "reward_std", "frac_reward_zero_std"))
+    return any(number(row, name) is not None for name in ("entropy", "reward", "reward_std", "frac_reward_zero_std"))
 
 
 class _Past:
@@ -206,8 +207,8 @@ class _Past:
 
     def take(self, row: Row) -> None:
         """One more step."""
-        entropy, reward, clipped = _number(row, "entropy"), _number(row, "reward"), _number(row, "clipped_ratio")
-        clipped = _number(row, "completions/clipped_ratio") if clipped is None else clipped
+        entropy, reward, clipped = number(row, "entropy"), number(row, "reward"), number(row, "clipped_ratio")
+        clipped = number(row, "completions/clipped_ratio") if clipped is None else clipped
         if entropy is not None and len(self.entropies) < COLLAPSE_STREAK:
             self.entropies.append(entropy)
         if clipped is not None and len(self.clipped) < COLLAPSE_STREAK:
@@ -229,12 +230,12 @@ class _Past:
             silent = _signalless(row)
             self.silent.append(self.silent[-1] + silent)
             self.streak = self.streak + 1 if silent else 0
-            gradient = _number(row, "grad_norm")
+            gradient = number(row, "grad_norm")
             if gradient is not None and math.isfinite(gradient) and not silent:
                 self.steepest = max(self.steepest, gradient)
             flat = silent and gradient is not None and gradient <= STILL * self.steepest
             self.still = self.still + 1 if flat else 0
-            self.entropy |= _number(row, "entropy") is not None
+            self.entropy |= number(row, "entropy") is not None
             low = self.start > 0 and _below(row, self.start, LOW_SHARE)
             self.fading += low and not _below(row, self.start, COLLAPSE_SHARE)
 
@@ -259,13 +260,13 @@ class _Past:
 
 
 def _below(row: Row, start: float, share: float) -> bool:
-    entropy = _number(row, "entropy")
+    entropy = number(row, "entropy")
     return entropy is not None and entropy < share * start
 
 
 def _signalless(row: Row) -> bool:
     """Whether a step had nothing to learn from."""
-    return _dead_groups(row) is True or (_dead_groups(row) is None and _number(row, "grad_norm") == 0)
+    return _dead_groups(row) is True or (_dead_groups(row) is None and number(row, "grad_norm") == 0)
 
 
 def _most(rows: Sequence[Row], holds: Callable[[Row], bool]) -> bool:
@@ -274,7 +275,7 @@ def _most(rows: Sequence[Row], holds: Callable[[Row], bool]) -> bool:
 
 
 def _rewards(rows: Sequence[Row]) -> list[float]:
-    values = (_number(row, "reward") for row in rows)
+    values = (number(row, "reward") for row in rows)
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
@@ -286,10 +287,10 @@ def lost(rows: Sequence[Row], past: _Past) -> str:
         past: the steps up to its end, or up to its beginning.
     """
     start, rewards = past.start, _rewards(rows)
-    entropy = _number(rows[-1], "entropy")
+    entropy = number(rows[-1], "entropy")
     fell = f"entropy fell from {start:.3g} to {entropy:.2g}" if entropy is not None else ""
     learnt = past.fading >= SLOWLY and len(past.began) > 0 and bool(rewards) and fmean(rewards) > fmean(past.began)
-    with_entropy = start > 0 and all(_number(row, "entropy") is not None for row in rows)
+    with_entropy = start > 0 and all(number(row, "entropy") is not None for row in rows)
     dead = [_dead_groups(row) for row in rows]
     if with_entropy and not learnt:
         vanished = [_below(row, start, COLLAPSE_SHARE) for row in rows]
@@ -311,9 +312,9 @@ def lost(rows: Sequence[Row], past: _Past) -> str:
     if len(rows) < COLLAPSE_WINDOW or not past.fallen(rewards):
         return ""
     down = f"the reward fell from {past.best:.3g} to {fmean(rewards):.2g}"
-    if with_entropy and _most(rows, lambda row: (_number(row, "entropy") or 0.0) > NOISE_SHARE * start):
+    if with_entropy and _most(rows, lambda row: (number(row, "entropy") or 0.0) > NOISE_SHARE * start):
         return f"{down}, and entropy rose from {start:.3g} to {entropy:.2g}: the policy answers noise"
-    cut = [_number(row, "clipped_ratio") or _number(row, "completions/clipped_ratio") for row in rows]
+    cut = [number(row, "clipped_ratio") or number(row, "completions/clipped_ratio") for row in rows]
     # Long answers alone are no collapse: as long as their rewards differ and there is a gradient, it learns.
     silent = _most(rows, _signalless)
     if silent and max(past.clipped, default=1.0) < CUT_OFF and _most(rows, lambda row: _cut_off(row)) and any(cut):
@@ -324,8 +325,8 @@ def lost(rows: Sequence[Row], past: _Past) -> str:
 
 
 def _cut_off(row: Row) -> bool:
-    share = _number(row, "clipped_ratio")
-    share = _number(row, "completions/clipped_ratio") if share is None else share
+    share = number(row, "clipped_ratio")
+    share = number(row, "completions/clipped_ratio") if share is None else share
     return share is not None and share >= CUT_OFF
 
 
@@ -356,14 +357,14 @@ def _silent(past: _Past, rows: Sequence[Row]) -> str:
 
 def never_learning(rows: Sequence[Row]) -> Symptom | None:
     """A run that has had nothing to learn from in any of its first steps."""
-    first = [row for row in rows if _number(row, "grad_norm") is not None][:DEAD_STEPS]
+    first = [row for row in rows if number(row, "grad_norm") is not None][:DEAD_STEPS]
     if len(first) < DEAD_STEPS:
         return None
     step = first[-1]["step"]
     judged = [_dead_groups(row) for row in first if _dead_groups(row) is not None]
     if judged and all(judged):
         return Symptom("dead-reward", "", step, f"all rewards of a group equal in each of the first {DEAD_STEPS} steps")
-    if all(_number(row, "grad_norm") == 0 for row in first):
+    if all(number(row, "grad_norm") == 0 for row in first):
         return Symptom("no-gradient", "", step, f"grad_norm is 0 in each of the first {DEAD_STEPS} steps")
     return None
 
@@ -386,9 +387,9 @@ def remarks(rows: Sequence[Row]) -> list[Symptom]:
     """Oddities worth a line in the report though the run is not called failed for them: "non-finite", or "slow"."""
     found = []
     for name in WATCHED:
-        odd = [row["step"] for row in rows if (v := _number(row, name)) is not None and not math.isfinite(v)]
+        odd = [row["step"] for row in rows if (v := number(row, name)) is not None and not math.isfinite(v)]
         if odd:
-            value = next(_number(row, name) for row in rows if row["step"] == odd[0])
+            value = next(number(row, name) for row in rows if row["step"] == odd[0])
             text = f"{name} is {value} at {len(odd)} of {len(rows)} steps (first at step {odd[0]})"
             found.append(Symptom("non-finite", name, odd[0], text))
     slow = slower_steps(rows)

@@ -39,6 +39,7 @@ What several rows say of a setting adds up, the closer name wins: `logging_steps
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -48,6 +49,8 @@ from bisect_cfg.configuration import Configuration, Value
 FILE = Path(__file__).parent / "table.yaml"
 
 NAMESPACES = ("args", "model", "peft", "launch", "env", "packages")
+
+_REFERENCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
 
 LISTS = ("name", "also", "source", "switched_off", "resource", "risky_default")
 """Fields of a row that hold several things; one alone needs no brackets."""
@@ -165,6 +168,21 @@ def successors() -> dict[str, str]:
         if "gone" in row
         for name in row.get("also", row["name"])
     }
+
+
+def address(source: object) -> str:
+    """The address of a source of the data files: `owner/repository#number` on GitHub, an https address, or "measured".
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    text = str(source)
+    found = _REFERENCE.match(text)
+    if found:  # GitHub sends /issues/ on to /pull/ where the number is a pull request
+        return f"https://github.com/{found['repository']}/issues/{found['number']}"
+    if text == "measured" or text.startswith("https://"):
+        return text
+    raise ValueError(f"source {source!r} is no owner/repository#number, no https address and not 'measured'")
 
 
 def dotted(name: str) -> str:

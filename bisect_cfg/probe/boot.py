@@ -36,11 +36,7 @@ def start(path):
         lineage.hand_down(path)
         dry_run.start(orders)
         return
-    for name, value in orders.restore.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    lineage.set_variables(orders.restore)
 
     objects.install()
     heartbeat.install(watch.HEAVY)

@@ -13,7 +13,7 @@ import importlib.util
 import socket
 import sys
 
-from . import objects, protocol, quiet, record, watch, world
+from . import lineage, objects, protocol, quiet, record, watch, world
 from .held import functools, os
 from .imports import when_imported
 
@@ -52,11 +52,7 @@ def _arrive():
     folder = os.path.join(orders.folder, f"rank-{rank}")
     os.makedirs(folder, exist_ok=True)
     record.open_folder(folder)
-    for name, value in orders.restore.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    lineage.set_variables(orders.restore)
     found = {}
     for number, path in enumerate(orders.collectors):
         spec = importlib.util.spec_from_file_location(f"_bisect_cfg_collector_{number}", path)

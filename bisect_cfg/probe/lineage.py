@@ -74,6 +74,15 @@ def hand_down(value):
         _wrap_processes()
 
 
+def set_variables(values):
+    """Environment variables as they are to be, by name; None: not set."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 def restore_path():
     """Let this process see `PYTHONPATH` as it would be without us. Only where `_joined` has put our folder there."""
     value = os.environb.get(PATH)

@@ -9,7 +9,7 @@ script's own. `unsound` says what stands in the way, and then the tool takes a c
 import inspect
 import sys
 
-from . import heartbeat, instruments, objects, opened, protocol, quiet, record, secrets, values, watch, world
+from . import heartbeat, instruments, lineage, objects, opened, protocol, quiet, record, secrets, values, watch, world
 from .held import functools, json, os, re, select, signal, threading, time, traceback
 from .imports import when_imported
 
@@ -383,11 +383,7 @@ def begin(request, first=True):
 
     `first` says whether it is the first process of the run, or one that this has started.
     """
-    for name, value in request.env.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    lineage.set_variables(request.env)
     place = request.folder if first and not request.launched else world.begin(request.folder)
     record.open_folder(place, first, request.folder)
     opened.begin(request.opened, first)

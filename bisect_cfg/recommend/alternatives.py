@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bisect_cfg.configuration import Configuration, Value, equal
-from bisect_cfg.parameters import NAMESPACES, canonical, spelled
+from bisect_cfg.parameters import NAMESPACES, address, canonical, spelled
 from bisect_cfg.parameters.comparing import agrees, plain
 from bisect_cfg.recommend import facts
 from bisect_cfg.recommend.facts import DataError
@@ -150,7 +150,10 @@ def check(data: Mapping[str, Value], place: str) -> Situation:
         settings = _settings(one["set"], here)
         if not isinstance(one["why"], str) or not isinstance(one["sources"], list):
             raise DataError(f"{here}: 'why' must be text and 'sources' a list")
-        addresses = ", ".join(facts.source(text, here) for text in one["sources"])
+        try:
+            addresses = ", ".join(map(address, one["sources"]))
+        except ValueError as error:
+            raise DataError(f"{here}: {error}") from error
         proposals.append(Alternative(settings, one["why"].strip(), addresses))
     return Situation(data["id"], cause, where, tuple(proposals))
 

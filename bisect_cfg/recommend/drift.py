@@ -59,6 +59,9 @@ scale."""
 FULL_RATE = 0.98
 """The full learning rate counts as reached at this share of it: a scheduler can begin to decay at its very peak."""
 
+Drift = tuple[float, float, float]
+"""A metric at its beginning, at its end, and the end as a share of the beginning."""
+
 
 @dataclass(frozen=True)
 class Deviation:
@@ -116,25 +119,16 @@ def _non_finite(rows: Sequence[Row], good: Sequence[Row], scaler: bool) -> list[
     found = []
     for name in health.WATCHED:
         judged = rows[SCALER_STEPS:] if scaler and name == "grad_norm" else rows
-        odd = [row for row in judged if (value := _number(row, name)) is not None and not math.isfinite(value)]
-        if odd and not any(not math.isfinite(_number(row, name) or 0.0) for row in good):
-            value = _number(odd[0], name)
+        odd = [row for row in judged if (value := health.number(row, name)) is not None and not math.isfinite(value)]
+        if odd and not any(not math.isfinite(health.number(row, name) or 0.0) for row in good):
+            value = health.number(odd[0], name)
             text = f"{name} is {value} at {len(odd)} of {len(rows)} steps"
             found.append(Deviation(name, text, odd[0]["step"]))
     return found
 
 
 def _entropy(rows: Sequence[Row], good: Sequence[Row]) -> Deviation | None:
-    here, reference = _drift(rows, "entropy", max), _drift(good, "entropy", max)
-    if here is None:
-        return None
-    start, end, kept = here
-    usual = reference[2] if reference is not None else 1.0
-    if kept < ENTROPY_KEPT * min(1.0, usual):
-        return Deviation("entropy", f"entropy fell from {start:.3g} to {end:.2g}")
-    if kept > ENTROPY_RISEN * max(1.0, usual):
-        return Deviation("entropy", f"entropy rose from {start:.3g} to {end:.3g}")
-    return None
+    return _strayed("entropy", _drift(rows, "entropy", max), _drift(good, "entropy", max), ENTROPY_KEPT, ENTROPY_RISEN)
 
 
 def _signal(rows: Sequence[Row], good: Sequence[Row]) -> Deviation | None:
@@ -153,28 +147,28 @@ def _signal(rows: Sequence[Row], good: Sequence[Row]) -> Deviation | None:
 
 def _gradient(rows: Sequence[Row], good: Sequence[Row]) -> Deviation | None:
     here, reference = _drift(rows, "grad_norm", median), _drift(good, "grad_norm", median)
+    return _strayed("grad_norm", here, reference, GRADIENT_KEPT, GRADIENT_RISEN)
+
+
+def _strayed(name: str, here: Drift | None, reference: Drift | None, least: float, most: float) -> Deviation | None:
+    """A metric of which too little is left, or that has grown too much, beyond the good run's own drift."""
     if here is None:
         return None
     start, end, kept = here
     usual = reference[2] if reference is not None else 1.0
-    if kept < GRADIENT_KEPT * min(1.0, usual):
-        return Deviation("grad_norm", f"grad_norm fell from {start:.3g} to {end:.2g}")
-    if kept > GRADIENT_RISEN * max(1.0, usual):
-        return Deviation("grad_norm", f"grad_norm rose from {start:.3g} to {end:.3g}")
+    if kept < least * min(1.0, usual):
+        return Deviation(name, f"{name} fell from {start:.3g} to {end:.2g}")
+    if kept > most * max(1.0, usual):
+        return Deviation(name, f"{name} rose from {start:.3g} to {end:.3g}")
     return None
 
 
 # ---------------------------------------------------------------------------------------------------- arithmetic
 
 
-def _number(row: Row, name: str) -> float | None:
-    value = row.get(name)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
 def _values(rows: Sequence[Row], name: str) -> list[float]:
     """The finite values of a metric."""
-    found = (_number(row, name) for row in rows)
+    found = (health.number(row, name) for row in rows)
     return [value for value in found if value is not None and math.isfinite(value)]
 
 
@@ -186,10 +180,8 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _drift(
-    rows: Sequence[Row], name: str, begin: Callable[[Sequence[float]], float]
-) -> tuple[float, float, float] | None:
-    """A metric at its beginning, at its end, and the end as a share of the beginning; None if there is none."""
+def _drift(rows: Sequence[Row], name: str, begin: Callable[[Sequence[float]], float]) -> Drift | None:
+    """Of a metric; None if there is none."""
     values = _values(rows, name)
     if len(values) <= START_STEPS:
         return None

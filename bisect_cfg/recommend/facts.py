@@ -1,4 +1,4 @@
-"""What the data files of this package share: how they are read, what a source is.
+"""What the data files of this package share: how they are read.
 
 A setting has one name there, the dotted one (`args.learning_rate`, `model.dtype`). Users and reports call a
 setting of the training config by its bare name, and older versions called some settings otherwise; `spelled` and
@@ -16,7 +16,6 @@ from bisect_cfg.jsonfile import JsonObject
 
 FOLDER = Path(__file__).parent / "data"
 
-_SOURCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -51,17 +50,3 @@ def _texts(value: Value) -> Iterable[str]:
     elif isinstance(value, (dict, list)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _texts(item)
-
-
-def source(text: Value, place: str) -> str:
-    """The address of a source: `owner/repository#number` on GitHub, an https address, or "measured".
-
-    Raises:
-        DataError: none of these.
-    """
-    found = _SOURCE.match(str(text))
-    if found:  # GitHub sends /issues/ on to /pull/ where the number is a pull request
-        return f"https://github.com/{found['repository']}/issues/{found['number']}"
-    if text == "measured" or str(text).startswith("https://"):
-        return str(text)
-    raise DataError(f"{place}: source {text!r} is no owner/repository#number, no https address and not 'measured'")

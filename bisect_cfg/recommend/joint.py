@@ -12,12 +12,12 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.configuration import Configuration, Value
+from bisect_cfg.configuration import Configuration, Value, is_number
 from bisect_cfg.recommend.attempts import Attempt, Part, Ran
 from bisect_cfg.recommend.frontier import Frontier, Point, frontier_of, next_pair
 from bisect_cfg.recommend.proposals import Mover, rest_of, weight
 from bisect_cfg.recommend.remedy import Terms
-from bisect_cfg.recommend.search_range import SearchRange, is_number
+from bisect_cfg.recommend.search_range import SearchRange
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bisect_cfg.configuration import Value
+from bisect_cfg.configuration import Value, is_number
 from bisect_cfg.parameters import parameter
 
 DEFAULT_RATIO = 1.5
@@ -35,11 +35,6 @@ MOST_CELLS = 400
 NEIGHBOURS = 8
 """How many whole numbers next to a point of the grid are looked at for one that is valid (a batch size must be
 divisible by num_generations)."""
-
-
-def is_number(value: Value) -> bool:
-    """Whether it is a finite number; True and False are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True)

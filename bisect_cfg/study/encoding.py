@@ -7,13 +7,12 @@ always derived from the subset, never from these values.
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from bisect_cfg.configuration import UNSET, Factor, Outcome
+from bisect_cfg.configuration import UNSET, Factor, Outcome, is_number
 from bisect_cfg.probe.secrets import mask, scrub
 from bisect_cfg.study.interface import TrialResult
 
@@ -29,7 +28,7 @@ def distribution_of(factor: Factor) -> BaseDistribution:
     """
     # What is run comes from the configurations that the caller gives again, so secrets need not be kept.
     good, bad = mask(factor.good, factor.name), mask(factor.bad, factor.name)
-    if _is_number(good) and _is_number(bad):
+    if is_number(good) and is_number(bad):
         low, high = min(good, bad), max(good, bad)
         log = low > 0 and high / low >= LOG_RATIO
         if isinstance(good, int) and isinstance(bad, int):
@@ -47,14 +46,10 @@ def stored_value(factor: Factor, level: str) -> Any:
     return float(value) if isinstance(distribution, FloatDistribution) else value
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _choices(good: Any, bad: Any) -> CategoricalDistribution:
     texts = []
     for value in (good, bad):
-        plain = value is None or isinstance(value, (bool, int, str)) or _is_number(value)
+        plain = value is None or isinstance(value, (bool, int, str)) or is_number(value)
         texts.append(value if plain else as_text(value))
     if texts[0] == texts[1]:  # True and 1
         texts = [f"{as_text(good)} (good)", f"{as_text(bad)} (bad)"]

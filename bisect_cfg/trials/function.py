@@ -38,6 +38,7 @@ from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials import reaper
+from bisect_cfg.trials.process import end_of
 
 _HEADER = struct.Struct("!Q")
 _POLL_SECONDS = 0.02
@@ -360,7 +361,7 @@ def _wait(trial: int, wakes: int, stopped: list[int], parent: int) -> int:
     Returns:
         As `os.waitstatus_to_exitcode` gives it.
     """
-    lost = _open_pidfd(parent)
+    lost = end_of(parent)
     watched = [wakes] if lost is None else [wakes, lost]
     while (status := _try_reap(trial)) is None:
         if stopped or os.getppid() != parent:
@@ -382,7 +383,7 @@ def _listen(child: int, reader: int, timeout: float | None) -> tuple[TrialResult
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     buffer = b""
-    pidfd = _open_pidfd(child)
+    pidfd = end_of(child)
     try:
         while True:
             left = None if deadline is None else deadline - time.monotonic()
@@ -412,13 +413,6 @@ def _listen(child: int, reader: int, timeout: float | None) -> tuple[TrialResult
     finally:
         if pidfd is not None:
             os.close(pidfd)
-
-
-def _open_pidfd(child: int) -> int | None:
-    try:
-        return os.pidfd_open(child)
-    except (AttributeError, OSError):
-        return None
 
 
 def _reap(child: int) -> int:

@@ -355,7 +355,7 @@ def follow(
         KeyboardInterrupt: `interrupted` was set.
     """
     start = time.monotonic()
-    end = _end_of(child.pid)
+    end = end_of(child.pid)
     silence, pulse = Silence(patience), Pulse(traces.metrics.path.parent)
     over: float | None = None  # when its last exception was seen
 
@@ -406,11 +406,11 @@ def follow(
             os.close(end)
 
 
-def _end_of(pid: int) -> int | None:
+def end_of(pid: int) -> int | None:
     """A descriptor that becomes readable when the process ends, or None where there is no such thing."""
     try:
         return os.pidfd_open(pid)
-    except OSError:  # ended already, or an old kernel
+    except (AttributeError, OSError):  # ended already, or an old kernel
         return None
 
 

@@ -188,7 +188,7 @@ class Ranks:
             if rank.code is None and rank.pid is not None and not _lives(rank.pid):
                 waited = now - self._gone.setdefault(rank.number, now)
                 if waited >= WORD_SECONDS:
-                    self._note(rank, _died_of(rank.folder) or 1)
+                    self._note(rank, died_of(rank.folder) or 1)
         failed = [rank for rank in self.all if rank.code]
         for rank in failed:
             if not only_noticed(rank.code, rank.message):
@@ -306,7 +306,8 @@ def _lives(pid: int) -> bool:
     return state != "Z"
 
 
-def _died_of(folder: Path) -> int | None:
+def died_of(folder: Path) -> int | None:
+    """The signal that faulthandler saw in a process, as a negative exit code; None if it saw none."""
     try:
         number = fatal_signal((folder / STACKS_FILE).read_text(errors="replace"))
     except OSError:

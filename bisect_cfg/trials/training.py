@@ -13,12 +13,11 @@ import signal
 import time
 from pathlib import Path
 
-from bisect_cfg.diagnosis.stacks import fatal_signal
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import STACKS_FILE, Over, Started, TrainBegin, Unwatched
+from bisect_cfg.probe.protocol import Over, Started, TrainBegin, Unwatched
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import KILL_SECONDS, POLL_SECONDS, Child, kill_group
-from bisect_cfg.trials.ranks import Ranks, end
+from bisect_cfg.trials.ranks import Ranks, died_of, end
 from bisect_cfg.trials.reaper import alive, descendants, end_all, is_tracker
 
 WORD_SECONDS = 1.0
@@ -121,7 +120,7 @@ class Training:
             return None
         code = _code_of_zombie(self._trainer)
         if code is None and time.monotonic() - self._gone >= self._word_seconds:
-            code = _died_of(self._traces.events.path.parent / STACKS_FILE) or 1
+            code = died_of(self._traces.events.path.parent) or 1
         return code
 
     def _end_all(self) -> None:
@@ -150,12 +149,3 @@ def _code_of_zombie(pid: int | None) -> int | None:
     except (OSError, ValueError):
         return None
     return os.waitstatus_to_exitcode(int(fields[49])) if fields[0] == "Z" else None
-
-
-def _died_of(stacks: Path) -> int | None:
-    """The signal that faulthandler saw, as a negative exit code; None if it saw none."""
-    try:
-        number = fatal_signal(stacks.read_text(errors="replace"))
-    except OSError:
-        return None
-    return None if number is None else -number

@@ -22,11 +22,10 @@ from bisect_cfg.capture.names import check_name, parse_pins
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.diagnosis.findings import check
 from bisect_cfg.errors import InputError
-from bisect_cfg.parameters import canonical, every, parameter, spelled, successors, table
+from bisect_cfg.parameters import address, canonical, every, parameter, spelled, successors, table
 from bisect_cfg.parameters.odds import risk_of
 from bisect_cfg.probe import quiet
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest
-from bisect_cfg.recommend.facts import source
 from bisect_cfg.recommend.proposals import weight
 from bisect_cfg.recommend.search_range import search_range_of
 
@@ -61,7 +60,7 @@ def test_a_row_is_about_settings_that_exist_or_says_what_became_of_them(row: dic
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_says_where_it_is_from_and_holds_together(row: dict) -> None:
-    assert row["source"] and all(source(text, row["name"][0]) for text in row["source"])
+    assert row["source"] and all(map(address, row["source"]))
     assert ("risk" in row) <= ("why" in row) and row.get("risk", 1.0) > 0 and row.get("weight", 1.0) > 0
     assert row.get("group", "kernels") in GROUPS and row.get("scale", "complement") == "complement"
     assert set(row.get("resource", ())) <= {"memory", "time"} and len(row.get("risky_default", (1, 2))) == 2

@@ -56,13 +56,13 @@ from bisect_cfg.diagnosis._anchors import literals
 from bisect_cfg.diagnosis._metrics import FACTS
 from bisect_cfg.diagnosis._types import Json
 from bisect_cfg.diagnosis.conditions import Conditions
+from bisect_cfg.parameters import address
 
 FOLDER = Path(__file__).parent
 CONDITIONS = {
     "packages": dict, "gpu": str, "cuda": str, "cublas": str, "parameters": dict, "launcher": str, "device": str,
     "task": str, "phase": str, "progress": str, "collectives": str, "cuda_available": bool, "variables": dict,
 }  # fmt: skip
-_SOURCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)#(?P<number>\d+)$")
 _CLUES = ("any", "hints", "unless", "only_if")
 _TEXTS = ("id", "title", "meaning", "trigger", "root_cause", "sample")
 _LISTS = (*_CLUES, "all", "cures", "not_helping", "bisect", "sources")
@@ -192,7 +192,10 @@ def check(data: Json, place: str) -> Entry:
         tuple(_clue(one, f"{place}, all") for one in (group if isinstance(group, list) else [group]))
         for group in data.get("all", [])
     )
-    values["sources"] = tuple(_source(one, place) for one in data["sources"])
+    try:
+        values["sources"] = tuple(map(address, data["sources"]))
+    except ValueError as error:
+        raise KnowledgeError(f"{place}: {error}") from error
     values |= {name: bool(data.get(name, False)) for name in ("general", "aftermath", "doctor", "early", "lasting")}
     values["conditions"] = _conditions(data.get("conditions", {}), place)
     values["cured_by"] = _versions(data.get("cured_by", {}), place)
@@ -252,15 +255,6 @@ def _clue(data: Json, place: str) -> Clue:
         f"{place}: {data!r} is no clue; write a quoted regular expression, {{signal: SIGFPE}} or "
         f"{{metric: NAME}} with one of {', '.join(FACTS)}"
     )
-
-
-def _source(data: Json, place: str) -> str:
-    found = _SOURCE.match(str(data))
-    if found:  # GitHub sends /issues/ on to /pull/ where the number is a pull request
-        return f"https://github.com/{found['repository']}/issues/{found['number']}"
-    if data == "measured" or str(data).startswith("https://"):
-        return str(data)
-    raise KnowledgeError(f"{place}: source {data!r} is no owner/repository#number, no https address")
 
 
 def _conditions(data: Json, place: str) -> Conditions:
