@@ -3,8 +3,8 @@
 signature     what makes two failures the same one
 knowledge     known failures, as data
 explain       a log in, what it means out
-environment   the fingerprint of where a trial runs
+fingerprint   where a trial runs: versions, GPUs, driver
 findings      what is worth saying before a trial is spent
-ranks         whether the processes of one run find the same environment
+mismatches    whether the processes of one run find the same environment
 gpu           whether the GPUs compute what they should
 """

@@ -131,6 +131,9 @@ def normalise(text: str) -> str:
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> str:
     """A text in lines of a width, words and names whole.
 
+    Not by rich, which wraps for a console, has one indent for all lines, and folds a word that is longer than a line:
+    an address or a command is there to be copied.
+
     Args:
         text: any.
         width: in columns.

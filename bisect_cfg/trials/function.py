@@ -11,7 +11,8 @@ message; a child that ends without a message has died, and how it died (signal, 
 Between us and the child stands, on Linux, a small process of our own that is the *child subreaper* of all that the
 trial starts, whatever session or environment that gives itself: when the trial is over, or we are gone, it ends them
 all and then itself, in the same way as the trial ended. (We are no subreaper: a notebook's kernel has other children.)
-Elsewhere the child leads a process group, and what stays in that dies with it.
+Elsewhere the child leads a process group, and what stays in that dies with it. All is forked by hand: `multiprocessing`
+knows no process in between, which takes along what its child leaves and then ends by the same signal.
 """
 
 from __future__ import annotations
