@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bisect_cfg.api import bisect
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["Bisection", "Outcome", "bisect"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import the public names when first used: Optuna takes a second that ``bisect-cfg --help`` must not."""
     if name == "Bisection":
         from bisect_cfg.phases.bisection import Bisection

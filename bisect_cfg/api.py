@@ -65,7 +65,7 @@ def _run(
     options: Options,
     console: Console,
     live: bool | None,
-) -> tuple[Answer, dict[str, Any]]:
+) -> tuple[Answer, JsonObject]:
     from bisect_cfg.reports.terminal import View, print_answer
 
     options = checked(options, script)

@@ -66,7 +66,7 @@ def write_text(path: Path, text: str) -> None:
             raise
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: object) -> None:
     """Write `data` without the secrets in it; what JSON cannot hold is written as its `repr`.
 
     Raises:
@@ -85,6 +85,6 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(plain, indent=1) + "\n")
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """A short name for a value that JSON can hold."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()[:16]

@@ -2,5 +2,5 @@
 
 A command is taken apart without running it (`command`, `script`; `launched` for what a launcher hands on), the names
 and values a user types are read by one parser (`names`, `fields`), and what the first run was seen to set
-(`captured`) is held against the library's defaults (`settings`). Nothing here starts a process.
+(`captured`) is held against the library's defaults (`settings`). Nothing here runs the script.
 """

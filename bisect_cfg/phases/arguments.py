@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any
 
 _SHOWN_LENGTH = 60
 """Of a value in an error: enough to recognise it."""
 
 
-def check_kinds(configurations: Mapping[str, Any], tables: Mapping[str, Any], functions: Mapping[str, Any]) -> None:
+def check_kinds(
+    configurations: Mapping[str, object], tables: Mapping[str, object], functions: Mapping[str, object]
+) -> None:
     """Raises a TypeError that names the argument which is not what it should be."""
     for name, value in configurations.items():
         if not isinstance(value, Mapping):
@@ -28,13 +29,13 @@ def check_kinds(configurations: Mapping[str, Any], tables: Mapping[str, Any], fu
             raise TypeError(f"{name} must be a function, not {shown(value)}")
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     text = repr(value)
     return f"{text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + '...'} ({type(value).__name__})"
 
 
 def check_numbers(
-    counts: Mapping[str, Any], numbers: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]
+    counts: Mapping[str, object], numbers: Mapping[str, object], tables: Mapping[str, Mapping[str, object]]
 ) -> None:
     """Numbers are finite and counts are whole; NaN passes every comparison that is meant to refuse it.
 
@@ -54,5 +55,5 @@ def check_numbers(
                 raise ValueError(f"{name} of {key} must be a finite number, not {value!r}")
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

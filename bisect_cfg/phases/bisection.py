@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
 from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, Purpose, configuration_of, difference, equal
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.phases.arguments import check_kinds, check_numbers, shown
 from bisect_cfg.phases.conclude import cause_of, report_of
@@ -111,7 +112,7 @@ class Bisection:
         on_event: Callable[[Event], None] | None = None,
         max_seconds: float | None = None,
         timeout: float | None = None,
-        identity: Mapping[str, Any] | None = None,
+        identity: JsonObject | None = None,
     ) -> None:
         check_kinds(
             {"good": good, "bad": bad},
@@ -377,7 +378,7 @@ def _verdict(
     return classify
 
 
-def _is_runner(trial: Any) -> bool:
+def _is_runner(trial: object) -> bool:
     return all(callable(getattr(trial, name, None)) for name in ("run", "is_valid")) and not isinstance(trial, type)
 
 

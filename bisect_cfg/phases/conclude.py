@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from bisect_cfg.configuration import Configuration, configuration_of
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.search import Conclusion, FoundCause, SubsetClaim
 from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, wilson
 from bisect_cfg.study.encoding import result_of
@@ -68,7 +68,7 @@ def _claim(claim: SubsetClaim, trials: SearchTrials) -> Claim:
     return Claim(subset, claim.seen, claim.runs, claim.numbers, claim.note)
 
 
-def _rows(trials: SearchTrials) -> Iterator[dict[str, Any]]:
+def _rows(trials: SearchTrials) -> Iterator[JsonObject]:
     outcomes = {record.number: record.outcome for record in trials.records()}
     for trial in trials.all():
         if not trial.state.is_finished():

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from bisect_cfg.configuration import Outcome
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.loop import Turn, work_off
 from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.attempts import Attempt, Part, Ran
@@ -203,7 +203,7 @@ class SafeValues:
             self._trials.store.void(begun.number, Void.NOT_NEEDED)
             self.running.remove(begun)
             return
-        values: dict[str, Any] = {
+        values: JsonObject = {
             "seconds": 0.0 if run is None else round(run.seen.seconds, 6),
             "step": judged.failed_at or (0 if run is None else run.seen.steps),
             "text": unhealthy(judged),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.capture.names import Assignment, as_given
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.remedy import MARGIN
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO
 from bisect_cfg.study.basis import hash_of
@@ -49,7 +49,7 @@ class Options:
     keep: tuple[str, ...] = ()
     frontier: int | None = None
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """The options that change what the trials mean; a study keeps them."""
         return {
             **({"good_packages": hash_of(self.good_packages)} if self.good_packages else {}),

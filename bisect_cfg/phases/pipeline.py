@@ -19,11 +19,12 @@ from typing import Any
 from bisect_cfg.capture.distributions import PACKAGE, installed_by, read_packages
 from bisect_cfg.capture.names import parse_pins, read_good
 from bisect_cfg.capture.script import Script
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.configuration import Outcome, Value
 from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputsChanged
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.building import cures_of
 from bisect_cfg.phases.context import Context, Spent
@@ -104,7 +105,7 @@ def _good_packages(context: Context) -> dict[str, Any]:
 
 
 def _compared(
-    context: Context, baselines: Baselines, bad_run: Run, good: dict[str, Any], pins: dict[str, Any]
+    context: Context, baselines: Baselines, bad_run: Run, good: dict[str, Value], pins: dict[str, Value]
 ) -> Answer:
     """From the factors on: the failing configuration against one good one."""
     runner = context.runner
@@ -171,7 +172,7 @@ def _safe_values(
     report: Report,
     bad_run: Run,
     good_run: Run,
-    details: Mapping[int, Mapping[str, Any]],
+    details: Mapping[int, JsonObject],
 ) -> Safe:
     context.listener.phase("safe values", "looking for safe values")
     options = context.options

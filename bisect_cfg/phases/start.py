@@ -6,10 +6,9 @@ What is found lies in the folders of the runs, and is looked for there first.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 from bisect_cfg.capture.launched import PROCESSES, SHARDED, SHARDING
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose, Value
 from bisect_cfg.parameters import parameter
 from bisect_cfg.parameters.odds import names_it
 from bisect_cfg.phases.context import Context
@@ -237,7 +236,7 @@ class Baselines:
     def _run(
         self,
         name: str,
-        configuration: dict[str, Any],
+        configuration: dict[str, Value],
         costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
     ) -> Run:
         known = load_run(self._context.folder, name)

@@ -8,12 +8,12 @@ them on the way between good and bad.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from optuna.trial import FrozenTrial
 
 from bisect_cfg.configuration import Outcome
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt, Part, Ran, key_of
 from bisect_cfg.study.store import Store
 
@@ -63,7 +63,7 @@ class SafeTrials:
         attributes = {ASKED: _plain(asked), "purpose": f"recommend: {question.part}", "reason": question.reason}
         return self.store.start(self.store.params(question.configuration), attributes).number
 
-    def finish(self, number: int, values: Mapping[str, Any], outcome: Outcome) -> None:
+    def finish(self, number: int, values: JsonObject, outcome: Outcome) -> None:
         """Write what came of it.
 
         Args:
@@ -77,7 +77,7 @@ class SafeTrials:
         """Runs that a process which lives no longer left unfinished."""
         return [(trial.number, _question(trial)) for trial in self.store.abandoned(ASKED)]
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[JsonObject]:
         """One row a run, as in the report of the bisection."""
         for trial in self.all():
             if not trial.state.is_finished():
@@ -96,7 +96,7 @@ class SafeTrials:
                 **{f.name: configuration.get(f.name, f.bad) for f in self.store.factors},
             }
 
-    def details(self) -> dict[int, dict[str, Any]]:
+    def details(self) -> dict[int, JsonObject]:
         """By number, what else is worth keeping of a run: what it set beside the factors, its seed, why it was not
         healthy."""
         names = {factor.name for factor in self.store.factors}
@@ -113,7 +113,7 @@ class SafeTrials:
         return found
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(values: JsonObject) -> JsonObject:
     return json.loads(json.dumps(values, default=repr))
 
 

@@ -11,10 +11,10 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Protocol, TypedDict
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import digest, write_json
+from bisect_cfg.jsonfile import JsonObject, digest, write_json
 
 READ_WHOLE = 1 << 28
 """Files up to this size (256 MiB, a fifth of a second) are hashed whole."""
@@ -41,7 +41,7 @@ class Target(Protocol):
     @property
     def name(self) -> str: ...
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """What makes this target this target: "script", "arguments", "script_hash", "good_file_hash", "python",
         "folder", "files"."""
         ...
@@ -64,8 +64,8 @@ class Basis(TypedDict, total=False):
         identity: of the study, as earlier versions have written it down.
     """
 
-    target: dict[str, Any]
-    options: dict[str, Any]
+    target: JsonObject
+    options: JsonObject
     libraries: dict[str, str | None]
     gpus: list[str]
     anew: bool
@@ -74,7 +74,7 @@ class Basis(TypedDict, total=False):
     later_modules: dict[str, str]
     written: list[str]
     studies: dict[str, str]
-    identity: dict[str, Any]
+    identity: JsonObject
 
 
 def save_basis(folder: Path, basis: Basis) -> None:
@@ -101,7 +101,7 @@ def read_basis(folder: Path) -> Basis | None:
         ) from None
 
 
-def _is_ours(basis: Any) -> bool:
+def _is_ours(basis: object) -> bool:
     """Whether every value is one that we write: otherwise somebody edited the file, or it is not ours."""
     if not (isinstance(basis, dict) and all(isinstance(basis.get(key), dict) for key in ("target", "options"))):
         return False
@@ -118,7 +118,7 @@ def _is_ours(basis: Any) -> bool:
     )
 
 
-def _is_table(table: Any) -> bool:
+def _is_table(table: object) -> bool:
     return isinstance(table, dict) and all(isinstance(one, (str, type(None))) for one in table.values())
 
 
@@ -164,7 +164,7 @@ def check_target(folder: Path, basis: Basis, target: Target) -> None:
 def changes(
     basis: Basis,
     target: Target,
-    options: Mapping[str, Any],
+    options: JsonObject,
     libraries: Mapping[str, str | None],
     gpus: Sequence[str],
 ) -> list[str]:
@@ -227,7 +227,7 @@ def add_written(basis: Basis, paths: Iterable[str]) -> None:
 # ---------------------------------------------------------------------------------------------------- in a storage
 
 
-def identity_of(basis: Basis, failure: str, factors: Mapping[str, Any]) -> dict[str, Any]:
+def identity_of(basis: Basis, failure: str, factors: JsonObject) -> JsonObject:
     """What is studied: equal for two studies whose trials are evidence for each other.
 
     Arguments and values are there as digests, since a storage may be shared with others. What later runs have imported

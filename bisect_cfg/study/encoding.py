@@ -7,12 +7,12 @@ always derived from the subset, never from these values.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from bisect_cfg.configuration import UNSET, Factor, Outcome, is_number
+from bisect_cfg.configuration import UNSET, Factor, Outcome, Value, is_number
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask, scrub
 from bisect_cfg.study.interface import TrialResult
 
@@ -37,7 +37,7 @@ def distribution_of(factor: Factor) -> BaseDistribution:
     return _choices(good, bad)
 
 
-def stored_value(factor: Factor, level: str) -> Any:
+def stored_value(factor: Factor, level: str) -> Value:
     """The value of a level ("good" or "bad") as Optuna stores it."""
     value = getattr(factor, level)
     distribution = distribution_of(factor)
@@ -46,7 +46,7 @@ def stored_value(factor: Factor, level: str) -> Any:
     return float(value) if isinstance(distribution, FloatDistribution) else value
 
 
-def _choices(good: Any, bad: Any) -> CategoricalDistribution:
+def _choices(good: Value, bad: Value) -> CategoricalDistribution:
     texts = []
     for value in (good, bad):
         plain = value is None or isinstance(value, (bool, int, str)) or is_number(value)
@@ -56,7 +56,7 @@ def _choices(good: Any, bad: Any) -> CategoricalDistribution:
     return CategoricalDistribution(tuple(texts))
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     if value is UNSET:
         return repr(value)
     try:
@@ -79,9 +79,9 @@ def result_of(trial: FrozenTrial) -> TrialResult:
     )
 
 
-def result_attributes(result: TrialResult, outcome: Outcome | None) -> dict[str, Any]:
+def result_attributes(result: TrialResult, outcome: Outcome | None) -> JsonObject:
     """Few attributes, as each is a transaction of its own: what people look at singly, the rest together."""
-    values: dict[str, Any] = {
+    values: JsonObject = {
         "result": {
             "reported": result.outcome.value,
             "message": scrub(result.message),

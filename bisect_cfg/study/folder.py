@@ -8,10 +8,10 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import OWNER_ONLY, make_folder
+from bisect_cfg.jsonfile import OWNER_ONLY, JsonObject, make_folder
 from bisect_cfg.study.basis import (
     GOOD_SIDE,
     Basis,
@@ -85,7 +85,7 @@ def _is_ordinary(entry: os.DirEntry[str]) -> bool:
 def open_study(
     target: Target,
     folder: Path | None,
-    options: Mapping[str, Any],
+    options: JsonObject,
     restart: bool = False,
     libraries: Mapping[str, str | None] | None = None,
     gpus: Sequence[str] = (),
@@ -203,7 +203,7 @@ def _check_unchanged(
     folder: Path,
     basis: Basis,
     target: Target,
-    options: Mapping[str, Any],
+    options: JsonObject,
     libraries: Mapping[str, str | None],
     gpus: Sequence[str],
     written: Callable[[Path], Iterable[str]],

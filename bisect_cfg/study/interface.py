@@ -7,11 +7,11 @@ in tests, a table of answers. Nothing here imports torch, Optuna or pandas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value
+from bisect_cfg.jsonfile import JsonObject
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class TrialResult:
     message: str = ""
     seconds: float = 0.0
     step: int | None = None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: JsonObject = field(default_factory=dict)
 
 
 class Runner(Protocol):

@@ -8,23 +8,21 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import write_json
+from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.study.basis import read_basis
 from bisect_cfg.study.folder import check_entries
 
 
-def write_command(folder: Path, command: Mapping[str, Any]) -> None:
+def write_command(folder: Path, command: JsonObject) -> None:
     """Keep how the study was last asked for, so that `bisect-cfg recommend` can ask again."""
     made = {**json.loads(json.dumps(command, default=str)), "made": folder.stat().st_ino}
     write_json(folder / "command.json", made)
 
 
-def written_here(folder: Path, command: Mapping[str, Any]) -> bool:
+def written_here(folder: Path, command: JsonObject) -> bool:
     """Whether a study's command was written by this user into this very folder.
 
     A folder's number in the file system stays the same when it is renamed and when the machine starts anew. A copy has
@@ -45,7 +43,7 @@ def written_here(folder: Path, command: Mapping[str, Any]) -> bool:
         return False
 
 
-def read_command(folder: Path) -> dict[str, Any]:
+def read_command(folder: Path) -> JsonObject:
     """How the study was last asked for.
 
     Raises:

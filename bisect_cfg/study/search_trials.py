@@ -8,13 +8,13 @@ otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial
 
-from bisect_cfg.configuration import Outcome, Purpose, Subset, configuration_of
+from bisect_cfg.configuration import Outcome, Purpose, Subset, Value, configuration_of
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.search import Ask, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.study.encoding import result_attributes, result_of
@@ -102,11 +102,11 @@ class SearchTrials:
 
     # ------------------------------------------------------------------------------------------------- writing
 
-    def params(self, mask: int) -> dict[str, Any]:
+    def params(self, mask: int) -> dict[str, Value]:
         """The parameters of a subset's trial, as Optuna stores them."""
         return self.store.params(configuration_of(self.names(mask), self.good, self.bad))
 
-    def attributes(self, ask: Ask, run: str = "") -> dict[str, Any]:
+    def attributes(self, ask: Ask, run: str = "") -> JsonObject:
         """What is written with a trial before it starts."""
         order = [factor.name for factor in self.store.factors]
         return {
@@ -203,7 +203,7 @@ class BisectionSampler(optuna.samplers.BaseSampler):
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    ) -> dict[str, Value]:
         question = self.state(before=trial.number).question
         if not isinstance(question, Ask):
             study.stop()
@@ -213,5 +213,5 @@ class BisectionSampler(optuna.samplers.BaseSampler):
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
+    ) -> Value:
         return self._trials.params(0)[param_name]

@@ -11,14 +11,12 @@ import itertools
 import os
 import sqlite3
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import optuna
 import sqlalchemy
 
-from bisect_cfg.jsonfile import digest, private
+from bisect_cfg.jsonfile import JsonObject, digest, private
 
 BUSY_SECONDS = 60
 """How long to wait for another process that writes to the same study."""
@@ -37,7 +35,7 @@ def sqlite_storage(path: Path) -> optuna.storages.RDBStorage:
     still survive the death of any process; only a power cut may cost the last of them, never the file.
     """
 
-    def connected(connection: Any, record: Any) -> None:
+    def connected(connection: object, record: object) -> None:
         if isinstance(connection, sqlite3.Connection):
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -59,7 +57,7 @@ def open_storage(address: str) -> optuna.storages.BaseStorage:
     Raises:
         ValueError, ImportError, sqlalchemy.exc.SQLAlchemyError: as Optuna and SQLAlchemy raise them.
     """
-    engine: dict[str, Any] = {}
+    engine: JsonObject = {}
     if address.split(":")[0].split("+")[0] == "sqlite":  # no write-ahead log here: it may lie on a network disk
         engine = {"connect_args": {"timeout": BUSY_SECONDS}}
     for attempt in itertools.count(1):
@@ -80,7 +78,7 @@ def is_race(error: Exception) -> bool:
     return raced and "unable to open" not in str(error)  # a folder that is not there will not come
 
 
-def study_name(storage: optuna.storages.BaseStorage, name: str, identity: Mapping[str, Any], anew: bool) -> str:
+def study_name(storage: optuna.storages.BaseStorage, name: str, identity: JsonObject, anew: bool) -> str:
     """What a study is called in a shared storage.
 
     Args:

@@ -28,16 +28,16 @@ import enum
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, equal
+from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, Value, equal
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.study.encoding import as_text, distribution_of, state_of, stored_value
 from bisect_cfg.study.storage import OPENING_ATTEMPTS, is_race
@@ -96,7 +96,7 @@ class Store:
         factors: Sequence[Factor],
         storage: str | optuna.storages.BaseStorage | None,
         study_name: str | None,
-        identity: Mapping[str, Any] | None = None,
+        identity: JsonObject | None = None,
     ) -> None:
         self.factors = tuple(factors)
         self.distributions = {factor.name: distribution_of(factor) for factor in self.factors}
@@ -104,13 +104,13 @@ class Store:
         self._kept, self.study = _open(storage, study_name)
         self._id = self._kept.get_study_id_from_name(self.study.study_name)
         self._run = uuid.uuid4().hex
-        self._beats: dict[int, tuple[Any, float]] = {}
+        self._beats: dict[int, tuple[object, float]] = {}
         self._mine: set[int] = set()
         self._lock = threading.Lock()
         _LIVE_RUNS.add(self._run)
         self._check_identity(dict(identity or {}))
 
-    def _check_identity(self, identity: Mapping[str, Any]) -> None:
+    def _check_identity(self, identity: JsonObject) -> None:
         known = self.study.user_attrs.get("identity", {})
         differing = sorted(name for name, value in identity.items() if known.get(name, value) != value)
         if differing:
@@ -141,9 +141,9 @@ class Store:
         trials = self._kept.get_all_trials(self._id, deepcopy=False)
         return [trial for trial in trials if asked in trial.user_attrs]
 
-    def params(self, configuration: Configuration) -> dict[str, Any]:
+    def params(self, configuration: Configuration) -> dict[str, Value]:
         """The factors' values as Optuna stores them, wherever their distributions have room."""
-        found: dict[str, Any] = {}
+        found: dict[str, Value] = {}
         for factor in self.factors:
             value, distribution = configuration.get(factor.name, UNSET), self.distributions[factor.name]
             if equal(value, factor.good):
@@ -156,7 +156,7 @@ class Store:
 
     # ------------------------------------------------------------------------------------------------- writing
 
-    def start(self, params: Mapping[str, Any], attributes: Mapping[str, Any]) -> FrozenTrial:
+    def start(self, params: Configuration, attributes: JsonObject) -> FrozenTrial:
         """Write a trial as RUNNING, whole, before it starts.
 
         Args:
@@ -169,7 +169,7 @@ class Store:
             self._mine.add(trial_id)
         return self._kept.get_trial(trial_id)
 
-    def take(self, number: int, attributes: Mapping[str, Any]) -> None:
+    def take(self, number: int, attributes: JsonObject) -> None:
         """Write what is asked into a trial that Optuna has begun by itself."""
         trial_id = self._of(number)
         for name, value in {**attributes, **self._worker()}.items():
@@ -177,12 +177,12 @@ class Store:
         with self._lock:
             self._mine.add(trial_id)
 
-    def add(self, params: Mapping[str, Any], attributes: Mapping[str, Any], outcome: Outcome) -> None:
+    def add(self, params: Configuration, attributes: JsonObject, outcome: Outcome) -> None:
         """Write a trial that was run before, in one go."""
         state, values = state_of(outcome)
         self.study.add_trial(self._template(state, values, params, {**attributes, **self._worker()}))
 
-    def finish(self, number: int, attributes: Mapping[str, Any], outcome: Outcome) -> None:
+    def finish(self, number: int, attributes: JsonObject, outcome: Outcome) -> None:
         """Write the result, then the state. UNRESOLVED has no value and is a FAIL to Optuna, as its docs ask.
 
         A trial that somebody closed meanwhile, who took us for dead, stays as it is.
@@ -209,15 +209,15 @@ class Store:
     def _of(self, number: int) -> int:
         return self._kept.get_trial_id_from_study_id_trial_number(self._id, number)
 
-    def _worker(self) -> dict[str, Any]:
+    def _worker(self) -> JsonObject:
         return {"worker": {**this_process(), "run": self._run}}
 
     def _template(
         self,
         state: TrialState,
         values: Sequence[float] | None,
-        params: Mapping[str, Any],
-        attributes: Mapping[str, Any],
+        params: Configuration,
+        attributes: JsonObject,
     ) -> FrozenTrial:
         distributions = {name: self.distributions[name] for name in params}
         return create_trial(
@@ -291,7 +291,7 @@ def _open(
     raise AssertionError("not reached")
 
 
-def _has_room(distribution: BaseDistribution, value: Any) -> bool:
+def _has_room(distribution: BaseDistribution, value: Value) -> bool:
     """Whether an int or float distribution of ours, which has no steps but whole numbers, holds a value."""
     whole = isinstance(distribution, optuna.distributions.IntDistribution)
     number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)

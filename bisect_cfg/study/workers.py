@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from typing import Any
+
+from bisect_cfg.jsonfile import JsonObject
 
 SAME_START_SECONDS = 5.0
 """A process's start time moves a little when the clock is set."""
 
 
-def this_process() -> dict[str, Any]:
+def this_process() -> JsonObject:
     """Who runs a trial, so that others can tell whether it lives."""
     import psutil
 
     return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
 
 
-def same_process(worker: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def same_process(worker: JsonObject, other: JsonObject) -> bool:
     """Whether two are one and the same of this machine: process numbers are used again, so the start time counts."""
     return worker.get("pid") == other["pid"] and _same_start(worker, other["started"])
 
 
-def is_running(worker: Mapping[str, Any]) -> bool:
+def is_running(worker: JsonObject) -> bool:
     """Whether that process of this machine still runs."""
     import psutil
 
@@ -34,5 +34,5 @@ def is_running(worker: Mapping[str, Any]) -> bool:
         return False
 
 
-def _same_start(worker: Mapping[str, Any], started: float) -> bool:
+def _same_start(worker: JsonObject, started: float) -> bool:
     return abs(float(worker.get("started", 0)) - started) < SAME_START_SECONDS

@@ -12,14 +12,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import libcst as cst
 from libcst.metadata import (
     Assignment,
     ByteSpanPositionProvider,
+    CodeSpan,
     ImportAssignment,
     MetadataWrapper,
+    Scope,
     ScopeProvider,
 )
 
@@ -73,8 +74,8 @@ class _Source(cst.CSTVisitor):
     path: Path
     text: str
     tree: MetadataWrapper
-    spans: Mapping[cst.CSTNode, Any] = field(default_factory=dict)
-    scopes: Mapping[cst.CSTNode, Any] = field(default_factory=dict)
+    spans: Mapping[cst.CSTNode, CodeSpan] = field(default_factory=dict)
+    scopes: Mapping[cst.CSTNode, Scope | None] = field(default_factory=dict)
     gifts: list[_Gift] = field(default_factory=list)
     calls: list[cst.Call] = field(default_factory=list)
     bases: dict[str, tuple[str, ...]] = field(default_factory=dict)
