@@ -109,13 +109,15 @@ def _is_ours(basis: object) -> bool:
     tables = ("libraries", "modules", "later_modules", "read", "studies")
     return (
         isinstance(target.get("script"), str)
-        and isinstance(texts, list)
-        and all(isinstance(one, str) for one in texts)
+        and all(map(_are_texts, (texts, basis.get("written", []), basis.get("gpus", []))))
         and {"script_hash", "good_file_hash"} <= target.keys()
         and all(map(_is_table, (target.get("files", {}), *(basis.get(name, {}) for name in tables))))
-        and isinstance(basis.get("written", []), list)
         and isinstance(basis.get("identity", {}), dict)
     )
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _is_table(table: object) -> bool:
