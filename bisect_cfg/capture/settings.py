@@ -184,13 +184,13 @@ def processes_in(args: Built, overrides: Row) -> int | None:
     return {PYTHON: 1, ACCELERATE: args.devices}.get(launcher) or overrides.get(PROCESSES)
 
 
-Resolve = Callable[[BuildRequest], BuildAnswer]
-"""Builds a config object."""
+Build = Callable[[BuildRequest], BuildAnswer]
+"""Asks the library what a configuration resolves to."""
 
 
 def build_settings(
     capture: Capture,
-    resolve: Resolve,
+    resolve: Build,
     *,
     good: Configuration | None = None,
     pins: Configuration | None = None,
@@ -307,7 +307,7 @@ def build_settings(
     return Settings(capture, tuple(factors), pins_encoded, never, tuple(same), tuple(notes))
 
 
-def _kept_to_be_valid(args: Built, pins: Row, chosen: Row, moved: Row, error: str, resolve: Resolve) -> tuple[str, ...]:
+def _kept_to_be_valid(args: Built, pins: Row, chosen: Row, moved: Row, error: str, resolve: Build) -> tuple[str, ...]:
     """The fewest of the user's settings that make the good configuration valid when it keeps them: one or two.
 
     Args:
@@ -316,7 +316,7 @@ def _kept_to_be_valid(args: Built, pins: Row, chosen: Row, moved: Row, error: st
         chosen: full name -> encoded good level of all settings.
         moved: those whose good level the user has given; they are not touched.
         error: the library's words; settings that these name come first.
-        resolve: see `Resolve`.
+        resolve: see `Build`.
 
     Returns:
         Full names; none if no two are enough.
@@ -383,7 +383,7 @@ def _look_up(values: Row, name: str) -> Encoded:
     return (fields_of(value) or {}).get(key) if key else value
 
 
-def _differs(full: str, args: Built, pins: Row, good: Row, resolve: Resolve) -> bool:
+def _differs(full: str, args: Built, pins: Row, good: Row, resolve: Build) -> bool:
     """Whether a setting makes any difference: among the user's settings, or among the good ones.
 
     Args:
@@ -391,7 +391,7 @@ def _differs(full: str, args: Built, pins: Row, good: Row, resolve: Resolve) -> 
         args: the user's training config.
         pins: encoded overrides of every trial.
         good: full name -> encoded good level of all settings.
-        resolve: see `Resolve`.
+        resolve: see `Build`.
     """
     name = full[len("args.") :].partition(".")[0]
     if has_tag(args.raw.get(name), "$opaque", "$object"):
@@ -402,7 +402,7 @@ def _differs(full: str, args: Built, pins: Row, good: Row, resolve: Resolve) -> 
     return any(_outcome(args, left, resolve) != _outcome(args, right, resolve) for left, right in pairs)
 
 
-def _outcome(args: Built, overrides: Row, resolve: Resolve) -> Row | str:
+def _outcome(args: Built, overrides: Row, resolve: Build) -> Row | str:
     """All that a configuration resolves to, save what is never a factor; or why it is invalid."""
     answer = resolve(build_item(args, overrides))
     if answer.error is not None:

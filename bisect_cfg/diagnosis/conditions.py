@@ -11,12 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
-from bisect_cfg.configuration import Configuration
+from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.diagnosis._types import Environment
 from bisect_cfg.parameters.comparing import agrees, is_comparison
-
-Value = bool | int | float | str
-"""What a setting is compared with: a value, or text such as ">0"."""
 
 
 class Conditions(TypedDict, total=False):

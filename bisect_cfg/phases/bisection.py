@@ -23,7 +23,15 @@ from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.phases.arguments import check_kinds, check_numbers, shown
 from bisect_cfg.phases.conclude import cause_of, report_of
 from bisect_cfg.phases.loop import Turn, work_off
-from bisect_cfg.reports.events import CauseFound, Concluded, Event, Progress, Resumed, TrialFinished, TrialStarted
+from bisect_cfg.reports.events import (
+    BisectionEvent,
+    CauseFound,
+    Concluded,
+    Progress,
+    Resumed,
+    TrialFinished,
+    TrialStarted,
+)
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.study.causes import Report
@@ -109,7 +117,7 @@ class Bisection:
         loss: Mapping[str, float] | None = None,
         work: Mapping[str, float] | None = None,
         is_failure: Callable[[TrialResult], bool] | None = None,
-        on_event: Callable[[Event], None] | None = None,
+        on_event: Callable[[BisectionEvent], None] | None = None,
         max_seconds: float | None = None,
         timeout: float | None = None,
         identity: JsonObject | None = None,
@@ -159,7 +167,7 @@ class Bisection:
         self._store = Store(self.factors, storage, study_name, identity)
         self._trials = SearchTrials(self._store, problem, _verdict(is_failure))
         self._store.study.sampler = BisectionSampler(self._trials)
-        self._emit: Callable[[Event], None] = on_event or (lambda event: None)
+        self._emit: Callable[[BisectionEvent], None] = on_event or (lambda event: None)
         self._isolation = _Isolation(
             self._trials, self._store.study.sampler, runner, self.good, self.bad, self._emit, max_trials, max_seconds
         )
@@ -263,7 +271,7 @@ class _Isolation:
         runner: Runner,
         good: Configuration,
         bad: Configuration,
-        emit: Callable[[Event], None],
+        emit: Callable[[BisectionEvent], None],
         max_trials: int | None,
         max_seconds: float | None,
     ) -> None:

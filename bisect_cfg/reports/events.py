@@ -72,4 +72,4 @@ class Progress:
     seconds: float
 
 
-Event = Resumed | TrialStarted | TrialFinished | CauseFound | Concluded
+BisectionEvent = Resumed | TrialStarted | TrialFinished | CauseFound | Concluded

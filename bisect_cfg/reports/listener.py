@@ -8,7 +8,7 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Judgement
-from bisect_cfg.reports.events import Event, Progress
+from bisect_cfg.reports.events import BisectionEvent, Progress
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
 
@@ -38,7 +38,7 @@ class Listener:
         """The bisection proper begins, over the settings that are left to vary; how far it is can be asked at any
         time."""
 
-    def event(self, event: Event) -> None:
+    def event(self, event: BisectionEvent) -> None:
         """An event of the bisection proper."""
 
     def safe_run_started(self, number: int, question: Attempt) -> None:

@@ -20,7 +20,7 @@ from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.console import Cleaned
-from bisect_cfg.reports.events import CauseFound, Event, Progress, TrialFinished, TrialStarted
+from bisect_cfg.reports.events import BisectionEvent, CauseFound, Progress, TrialFinished, TrialStarted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
 from bisect_cfg.study.causes import Cause
@@ -127,7 +127,7 @@ class View(Listener):
         self._ask_progress = progress
         self._progress = progress()
 
-    def event(self, event: Event) -> None:
+    def event(self, event: BisectionEvent) -> None:
         match event:
             case TrialStarted():
                 self._running[event.request.number] = (self._asked(event.request), 0, None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search.case import Case
 from bisect_cfg.search.problem import Ask, FoundCause, Record
-from bisect_cfg.search.strategies import Needed, Run, growing_prefix
+from bisect_cfg.search.strategies import Needed, Test, growing_prefix
 
 REPEATS = 3
 """How often the cause must have failed, and the larger subset passed, without one exception. At a failure
@@ -64,7 +64,7 @@ def look_for_masking(case: Case, causes: Iterable[FoundCause]) -> Ask | list[Mas
     return found
 
 
-def _hides(case: Case, cause: FoundCause, witness: int) -> Run:
+def _hides(case: Case, cause: FoundCause, witness: int) -> Test:
     """Whether some settings hide the failure of a cause; what cannot be run hides nothing."""
 
     def run(mask: int, reason: str) -> bool:

@@ -22,10 +22,10 @@ class Needed(Exception):
         self.ask = ask
 
 
-Run = Callable[[int, str], bool]
+Test = Callable[[int, str], bool]
 
 
-def replay(case: Case, pool: int, plain: bool = False) -> Run:
+def replay(case: Case, pool: int, plain: bool = False) -> Test:
     """A `run(subset, reason) -> failed` that answers from the records, or raises `Needed`.
 
     A FAIL counts whatever else happened; what cannot be valid, even with companions from `pool`, did not
@@ -52,7 +52,7 @@ def replay(case: Case, pool: int, plain: bool = False) -> Run:
     return run
 
 
-def one_at_a_time(problem: Problem, run: Run, inside: int) -> int:
+def one_at_a_time(problem: Problem, run: Test, inside: int) -> int:
     """Add the factors one by one, in the user's order, until it fails; then take each out again."""
     prefix = 0
     for index in bits(inside):
@@ -66,7 +66,7 @@ def one_at_a_time(problem: Problem, run: Run, inside: int) -> int:
     return prefix
 
 
-def ddmin(problem: Problem, run: Run, inside: int) -> int:
+def ddmin(problem: Problem, run: Test, inside: int) -> int:
     """Delta debugging (Zeller & Hildebrandt 2002): parts, then complements of parts, then finer parts."""
     current = list(bits(inside))
     parts = 2
@@ -90,7 +90,7 @@ def ddmin(problem: Problem, run: Run, inside: int) -> int:
     return mask_of(current)
 
 
-def growing_prefix(problem: Problem, run: Run, inside: int) -> int:
+def growing_prefix(problem: Problem, run: Test, inside: int) -> int:
     """Binary search for the shortest failing prefix; its last factor is in a cause; repeat with that one
     set."""
     found, rest = 0, list(bits(inside))
@@ -109,7 +109,7 @@ def growing_prefix(problem: Problem, run: Run, inside: int) -> int:
     return found
 
 
-NARROW: dict[str, Callable[[Problem, Run, int], int]] = {
+NARROW: dict[str, Callable[[Problem, Test, int], int]] = {
     "adaptive": growing_prefix,
     "one-at-a-time": one_at_a_time,
     "ddmin": ddmin,

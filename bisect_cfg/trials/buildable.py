@@ -8,19 +8,15 @@ that is resumed, or only looked at again, asks nobody.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
+from bisect_cfg.capture.settings import Build
 from bisect_cfg.jsonfile import write_json
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, from_json, to_json
 
 MOST_UNANSWERED = 3
 """So many configurations may end or hang the process that builds them; after that nothing is asked beforehand any more.
 Each such question costs minutes, and the trials will tell."""
-
-
-Build = Callable[[BuildRequest], BuildAnswer]
-"""Asks the library what a configuration resolves to."""
 
 
 class ConfigChecks:

@@ -55,7 +55,7 @@ UNUSABLE = "unusable answer"
 """Signature of a return value that says neither pass nor fail."""
 
 
-Trial = Callable[[dict[str, Value]], object]
+TrialFunction = Callable[[dict[str, Value]], object]
 """A function of the user's, of a configuration."""
 
 
@@ -75,8 +75,8 @@ class FunctionRunner:
 
     def __init__(
         self,
-        trial: Trial,
-        is_valid: Trial | None = None,
+        trial: TrialFunction,
+        is_valid: TrialFunction | None = None,
         isolation: str = "process",
         timeout: float | None = None,
     ) -> None:
@@ -159,7 +159,7 @@ _TIMED_OUT = -(10**6)
 """A wait status no process can have."""
 
 
-def call(trial: Trial, configuration: dict[str, Value]) -> TrialResult:
+def call(trial: TrialFunction, configuration: dict[str, Value]) -> TrialResult:
     """Call the function here and translate whatever happens; KeyboardInterrupt passes through."""
     try:
         answer = trial(dict(configuration))
@@ -237,7 +237,7 @@ def _replace_seconds(result: TrialResult, seconds: float) -> TrialResult:
 
 
 def _child_main(
-    trial: Trial,
+    trial: TrialFunction,
     configuration: dict[str, Value],
     reader: int,
     writer: int,

@@ -40,14 +40,14 @@ class ServerGone(Exception):
     """The server process ended; whatever was asked of it has no answer."""
 
 
-Answers = queue.SimpleQueue[Message | None]
+Replies = queue.SimpleQueue[Message | None]
 """What the server says to one question; None: it is gone."""
 
 
 class ForkedChild:
     """A trial's process forked by a server."""
 
-    def __init__(self, pid: int, answers: Answers) -> None:
+    def __init__(self, pid: int, answers: Replies) -> None:
         self.pid = pid
         self.pids, self.codes = [pid], dict[int, int]()
         self.lost = False
@@ -125,8 +125,8 @@ class TrialServer:
         theirs.close()
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._waiting: dict[int, Answers] = {}
-        self._ready: Answers = queue.SimpleQueue()
+        self._waiting: dict[int, Replies] = {}
+        self._ready: Replies = queue.SimpleQueue()
         self._gone = False
         self._why_gone = "the script ended before it came to its configuration again"
         threading.Thread(target=self._read, name="trial-server-reader", daemon=True).start()
@@ -195,8 +195,8 @@ class TrialServer:
     def _send(self, message: Message) -> None:
         self._ours.sendall((json.dumps(protocol.to_json(message)) + "\n").encode())
 
-    def _ask(self, question: Callable[[int], Message]) -> Answers:
-        answers: Answers = queue.SimpleQueue()
+    def _ask(self, question: Callable[[int], Message]) -> Replies:
+        answers: Replies = queue.SimpleQueue()
         with self._lock:
             if self._gone:
                 raise ServerGone
@@ -243,7 +243,7 @@ class TrialServer:
             waiting.put(answer)
 
 
-def _answer(answers: Answers, seconds: float) -> Message | None:
+def _answer(answers: Replies, seconds: float) -> Message | None:
     """The next answer.
 
     Raises:
