@@ -39,7 +39,7 @@ class _Begun:
     """A run that was begun; `needed` ends when its result cannot change anything any more."""
 
     number: int
-    question: Attempt
+    attempt: Attempt
     needed: bool = True
 
 
@@ -62,8 +62,8 @@ class SafeValues:
         good_run: the good baseline, which healthy is measured against.
         wishes: of the user.
         folder_of: trial number of the search -> name of its folder.
-        started: called with (number, question) when a run begins.
-        finished: called with (number, question, judgement, seconds) when it has ended.
+        started: called with (number, attempt) when a run begins.
+        finished: called with (number, attempt, judgement, seconds) when it has ended.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class SafeValues:
         good_run: Run,
         wishes: Wishes,
         folder_of: Callable[[int], str],
-        started: Callable[[int, Attempt], None] = lambda number, question: None,
+        started: Callable[[int, Attempt], None] = lambda number, attempt: None,
         finished: Callable[[int, Attempt, Judgement, float], None] = lambda *said: None,
     ) -> None:
         self._runner, self._wishes, self._searched = runner, wishes, len(report.rows)
-        self._case = IsolatedScript(runner, report, bad_run, good_run, wishes, folder_of)
+        self._isolated = IsolatedScript(runner, report, bad_run, good_run, wishes, folder_of)
         self._bad = runner.settings.bad
         self._started, self._finished = started, finished
         self._trials = SafeTrials(store)
@@ -93,10 +93,10 @@ class SafeValues:
         """
         with self._trials.store.alive():
             self._recover()
-            self._terms, self._candidates = self._case.terms(), self._case.candidates()
-            self._budget = self._case.budget()
-            self._pairs = self._case.frontiers_wanted() if self._wishes.frontier else []
-            self._known = self._case.known(self._candidates)
+            self._terms, self._proposals = self._isolated.terms(), self._isolated.proposals()
+            self._budget = self._isolated.budget()
+            self._pairs = self._isolated.frontiers_wanted() if self._wishes.frontier else []
+            self._known = self._isolated.known(self._proposals)
             work_off(self, self._wishes.jobs)
         runs = [*self._known, *self._trials.ran()]
         frontiers = tuple(joint.mapped(self._terms, pair, runs) for pair in self._pairs)
@@ -105,40 +105,40 @@ class SafeValues:
     # ------------------------------------------------------------------------------------------- what to run next
 
     def turn(self) -> _Begun | Turn:
-        self._remedies, questions = self._look()
-        self._spent = self._spent_why() if questions else ""
-        running = {begun.question.key for begun in self.running}
-        open_questions = [] if self._spent else [question for question in questions if question.key not in running]
-        if not open_questions:
+        self._remedies, attempts = self._look()
+        self._spent = self._spent_why() if attempts else ""
+        running = {begun.attempt.key for begun in self.running}
+        open_attempts = [] if self._spent else [attempt for attempt in attempts if attempt.key not in running]
+        if not open_attempts:
             return Turn.WAIT if self.running else Turn.DONE
         if len(self.running) >= self._wishes.jobs:
             return Turn.WAIT
-        question = open_questions[0]
-        number = self._trials.start(question, str(self._case.prefix(question.configuration, question.steps)))
-        begun = _Begun(number, question)
+        attempt = open_attempts[0]
+        number = self._trials.start(attempt, str(self._isolated.prefix(attempt.configuration, attempt.steps)))
+        begun = _Begun(number, attempt)
         self.running.append(begun)
-        self._started(number, question)
+        self._started(number, attempt)
         return begun
 
     def _look(self) -> tuple[list[Remedy], list[Attempt]]:
         """Every remedy as far as it is known, and what is asked next, most wanted first."""
         runs = [*self._known, *self._trials.ran()]
-        running = [begun.question for begun in self.running if begun.question.part is not Part.FRONTIER]
-        remedies, questions, open_ones = look(
-            self._terms, self._candidates, runs, self._budget, self._wishes.keep, running
+        running = [begun.attempt for begun in self.running if begun.attempt.part is not Part.FRONTIER]
+        remedies, attempts, open_ones = look(
+            self._terms, self._proposals, runs, self._budget, self._wishes.keep, running
         )
-        still = {question.key for question in open_ones}
+        still = {attempt.key for attempt in open_ones}
         for begun in self.running:
-            if begun.question.part is Part.VERIFY and begun.question.key not in still:
+            if begun.attempt.part is Part.VERIFY and begun.attempt.key not in still:
                 begun.needed = False
-        return remedies, questions or self._joint_questions(runs)
+        return remedies, attempts or self._joint_attempts(runs)
 
-    def _joint_questions(self, runs: Sequence[Ran]) -> list[Attempt]:
+    def _joint_attempts(self, runs: Sequence[Ran]) -> list[Attempt]:
         """Once every remedy is settled: the frontiers that were asked for, one after the other."""
         if self._trials.asked(Part.FRONTIER) >= (self._wishes.frontier or 0):
             return []
-        open_ones = (joint.next_question(self._terms, pair, runs) for pair in self._pairs)
-        return [question for question in open_ones if question is not None][:1]
+        open_ones = (joint.next_attempt(self._terms, pair, runs) for pair in self._pairs)
+        return [attempt for attempt in open_ones if attempt is not None][:1]
 
     def _spent_why(self) -> str:
         wishes = self._wishes
@@ -151,16 +151,16 @@ class SafeValues:
 
     def _answer(self, remedies: Sequence[Remedy], spent: str, frontiers: tuple[Frontier, ...]) -> Safe:
         rank = ranked(remedies, self._wishes.keep)
-        first = self._case.seed(0)
+        first = self._isolated.seed(0)
         # A million may be wanted; those that ran, or could have been next, are named.
         seeds = min(self._wishes.verify_seeds, max([MOST_ASKED, *(len(remedy.passed) for remedy in rank)]))
         best = next((remedy for remedy in rank if remedy.status is not Status.REJECTED), None)
-        prefix = None if best is None else self._case.prefix({**self._bad, **best.changes}, best.steps)
+        prefix = None if best is None else self._isolated.prefix({**self._bad, **best.changes}, best.steps)
         details = self._trials.details()
         return Safe(
             tuple(rank),
             tuple(self._trials.rows()),
-            {number: {**said, "seed": self._case.seed(said["seed"])} for number, said in details.items()},
+            {number: {**said, "seed": self._isolated.seed(said["seed"])} for number, said in details.items()},
             tuple(first + k for k in range(seeds)),
             prefix,
             spent,
@@ -171,30 +171,30 @@ class SafeValues:
     # ------------------------------------------------------------------------------------------------- one run
 
     def conduct(self, begun: _Begun) -> _Came:
-        number, question = begun.number, begun.question
-        configuration = dict(question.configuration)
-        if self._case.prefix(question.configuration, question.steps).skipped:
-            configuration |= left_out(self._case.values(question.configuration))
-        if question.seed:
-            configuration["seed"] = self._case.seed(question.seed)
+        number, attempt = begun.number, begun.attempt
+        configuration = dict(attempt.configuration)
+        if self._isolated.prefix(attempt.configuration, attempt.steps).skipped:
+            configuration |= left_out(self._isolated.values(attempt.configuration))
+        if attempt.seed:
+            configuration["seed"] = self._isolated.seed(attempt.seed)
 
         def enough(traces: Traces) -> bool:
-            return not begun.needed or self._case.certain(traces)
+            return not begun.needed or self._isolated.certain(traces)
 
         try:
-            run = self._runner.train(Plan(number, configuration, question.steps, enough=enough))
+            run = self._runner.train(Plan(number, configuration, attempt.steps, enough=enough))
         except CannotBuild as error:
             return _Came(None, Judgement(False, why=str(error).splitlines()[-1]))
         if not begun.needed:
             return _Came(run)
-        judged = self._case.judge(run, question)
+        judged = self._isolated.judge(run, attempt)
         other = run.seen.died is not None and not self._runner.known.is_failure(run.seen.died)
         if other and self._runner.starts.start != "cold":
             # Neither healthy nor the failure under study: it may be owed to the warm start.
             run = self._runner.train(
-                Plan(f"{number}-cold", configuration, question.steps, start="cold", enough=self._case.certain)
+                Plan(f"{number}-cold", configuration, attempt.steps, start="cold", enough=self._isolated.certain)
             )
-            judged = self._case.judge(run, question)
+            judged = self._isolated.judge(run, attempt)
         return _Came(run, judged)
 
     def record(self, begun: _Begun, came: _Came) -> None:
@@ -212,7 +212,7 @@ class SafeValues:
             values["attributes"] = {
                 "folder": run.folder.name,
                 "level": run.start or self._runner.starts.start,
-                "horizon": begun.question.steps,
+                "horizon": begun.attempt.steps,
                 "steps": run.seen.steps,
                 "remarks": [asdict(remark) for remark in run.seen.remarks],
             }
@@ -222,7 +222,7 @@ class SafeValues:
             values["signature"] = judged.signature
         self._trials.finish(begun.number, values, Outcome.PASS if judged.healthy else Outcome.FAIL)
         self.running.remove(begun)
-        self._finished(begun.number, begun.question, judged, values["seconds"])
+        self._finished(begun.number, begun.attempt, judged, values["seconds"])
 
     def wait_for_others(self) -> None:
         raise AssertionError("one process looks for safe values at a time")  # the folder is locked
@@ -238,11 +238,11 @@ class SafeValues:
 
     def _recover(self) -> None:
         """Take in the runs that a killed process left: those that had come to their end count."""
-        for number, question in self._trials.abandoned():
+        for number, attempt in self._trials.abandoned():
             run = load_run(self._runner.folder, number)
             if run is None:
                 self._trials.store.void(number, Void.LOST)
                 continue
-            begun = _Begun(number, question)
+            begun = _Begun(number, attempt)
             self.running.append(begun)
-            self.record(begun, _Came(run, self._case.judge(run, question)))
+            self.record(begun, _Came(run, self._isolated.judge(run, attempt)))

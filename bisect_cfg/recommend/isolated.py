@@ -132,7 +132,7 @@ class IsolatedScript:
             (passes, max(1, len(fails))),
         )
 
-    def candidates(self) -> list[Proposal]:
+    def proposals(self) -> list[Proposal]:
         """Where the remedies begin. A search that stopped at the first cause has tested no correction; what it knows to
         pass takes its place."""
         report, settings = self._report, self._settings
@@ -231,9 +231,9 @@ class IsolatedScript:
                 kept.append(Alternative(changes, offer.why, offer.source))
         return kept
 
-    def known(self, candidates: Sequence[Proposal]) -> list[Ran]:
+    def known(self, proposals: Sequence[Proposal]) -> list[Ran]:
         """Runs of the search that say something about the beginning of a remedy."""
-        wanted = {key_of({**self._settings.bad, **candidate.changes}, 0) for candidate in candidates}
+        wanted = {key_of({**self._settings.bad, **proposal.changes}, 0) for proposal in proposals}
         found = []
         for row in self._report.rows:
             configuration = {name: row[name] for name in self._settings.bad}
@@ -269,9 +269,9 @@ class IsolatedScript:
         found = health.symptoms(traces.metrics.rows, ended=False)
         return any(symptom.kind not in self._usual for symptom in found)
 
-    def judge(self, run: Run, question: Attempt) -> Judgement:
+    def judge(self, run: Run, attempt: Attempt) -> Judgement:
         """Whether a run was healthy."""
-        seen, values = run.seen, self.values(question.configuration)
+        seen, values = run.seen, self.values(attempt.configuration)
         if seen.invalid is not None:
             return Judgement(False, None, f"cannot be built: {seen.invalid.rstrip('.')}", 0, "invalid")
         if seen.died is not None:

@@ -66,7 +66,7 @@ def known_points(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> list[Point]:
     return found
 
 
-def next_question(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Attempt | None:
+def next_attempt(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Attempt | None:
     """The run that tells most about the frontier; None if every pair of values is decided."""
     values = next_pair(pair.ranges, known_points(terms, pair, runs))
     if values is None:

@@ -42,7 +42,7 @@ class Budget:
 
 def look(
     terms: Terms,
-    candidates: Sequence[Proposal],
+    proposals: Sequence[Proposal],
     runs: Sequence[Ran],
     budget: Budget,
     keep: Collection[str] = (),
@@ -52,17 +52,17 @@ def look(
 
     Args:
         terms: what does not change.
-        candidates: where the remedies begin.
+        proposals: where the remedies begin.
         runs: made so far, of the search (without `seconds`) and of this phase.
         budget: see there.
         keep: names the user would rather not change.
-        running: questions whose runs have not ended.
+        running: attempts whose runs have not ended.
 
     Returns:
-        The remedies, each remedy once; the questions to ask, most wanted first; those that any remedy would still ask.
+        The remedies, each remedy once; the attempts to make, most wanted first; those that any remedy would still make.
     """
-    followed = [follow(terms, candidate, runs) for candidate in candidates]
-    order = sorted(range(len(candidates)), key=lambda i: (_price(followed[i][0], keep), i))
+    followed = [follow(terms, proposal, runs) for proposal in proposals]
+    order = sorted(range(len(proposals)), key=lambda i: (_price(followed[i][0], keep), i))
     kept: list[int] = []
     for i in order:  # two that come to the same values are one remedy
         if not any(_same(followed[i][0], followed[j][0]) for j in kept):
@@ -72,11 +72,11 @@ def look(
     verified = sum(remedy.status is Status.VERIFIED for remedy in remedies)
 
     pace = _pace(runs, budget)
-    planned = sum(ran.seconds for ran in runs) + pace * sum(question.steps for question in running)
-    asked = {question.key for question in running}
+    planned = sum(ran.seconds for ran in runs) + pace * sum(attempt.steps for attempt in running)
+    asked = {attempt.key for attempt in running}
     wanted: list[Attempt] = []
     for remedy, missing in unsettled:
-        left = [question for question in missing if question.key not in asked]
+        left = [attempt for attempt in missing if attempt.key not in asked]
         cost = pace * _steps_left(terms, remedy, left)
         if verified < (budget.remedies or 1):
             if wanted and (budget.workers == 1 or budget.remedies is None and planned + cost > budget.seconds):
@@ -87,17 +87,17 @@ def look(
             continue
         planned += cost
         wanted += left
-    return remedies, wanted, [question for _, missing in followed for question in missing]
+    return remedies, wanted, [attempt for _, missing in followed for attempt in missing]
 
 
 def _price(remedy: Remedy, keep: Collection[str]) -> float:
     """What a remedy gives up; half of the way for a setting whose range is not known yet."""
     guessed = {
         moving.name: moving.back(moving.bad, 0.5)
-        for moving in remedy.candidate.ranges
+        for moving in remedy.proposal.ranges
         if moving.name in remedy.open_ranges
     }
-    return math.inf if remedy.status is Status.REJECTED else loss(remedy.candidate, {**remedy.changes, **guessed}, keep)
+    return math.inf if remedy.status is Status.REJECTED else loss(remedy.proposal, {**remedy.changes, **guessed}, keep)
 
 
 def _same(left: Remedy, right: Remedy) -> bool:
@@ -116,12 +116,12 @@ def _pace(runs: Sequence[Ran], budget: Budget) -> float:
 def _steps_left(terms: Terms, remedy: Remedy, missing: Sequence[Attempt]) -> int:
     """About how many optimizer steps it takes to settle a remedy: its next runs, the bisection of each open range, and
     the verification."""
-    steps = sum(question.steps for question in missing)
-    if any(question.part is Part.VERIFY for question in missing):
+    steps = sum(attempt.steps for attempt in missing)
+    if any(attempt.part is Part.VERIFY for attempt in missing):
         return steps
     configuration = {**terms.bad, **remedy.changes}
     short = terms.steps_for(configuration, terms.horizon)
-    for moving in remedy.candidate.ranges:
+    for moving in remedy.proposal.ranges:
         if moving.name in remedy.open_ranges:
             steps += short * math.ceil(math.log2(max(2, len(moving.values) - 1)))
     return steps + terms.verify_seeds * terms.steps_for(configuration, terms.verify_steps)

@@ -57,29 +57,27 @@ def proposals_for(
         keep: names of settings that the user would rather not change.
         identity: of changes, what they come to; equal for two that come to the same. None: not known.
     """
-    candidates: list[Proposal] = []
+    proposals: list[Proposal] = []
     for names in corrections:
         changes = {name: good.get(name) for name in names}
         ordered = sorted(names, key=lambda name: -weight(name, keep))
         ranges = [moving for name in ordered if (moving := range_for(name, changes)) is not None]
-        candidates.append(Proposal(changes, tuple(ranges), resets=tuple(names)))
+        proposals.append(Proposal(changes, tuple(ranges), resets=tuple(names)))
     for index, offers in enumerate(alternatives):
         rest = rest_of(causes, corrections, index)
         for merit, offer in enumerate(offers):
             changes = {**{name: good.get(name) for name in rest}, **offer.settings}
-            same = next(
-                (i for i, candidate in enumerate(candidates) if _same(candidate.changes, changes, identity)), None
-            )
-            if same is not None and candidates[same].merit is not None:
+            same = next((i for i, proposal in enumerate(proposals) if _same(proposal.changes, changes, identity)), None)
+            if same is not None and proposals[same].merit is not None:
                 continue
             if same is not None:
-                candidates[same] = replace(candidates[same], why=offer.why, source=offer.source, merit=merit)
+                proposals[same] = replace(proposals[same], why=offer.why, source=offer.source, merit=merit)
                 continue
             ranges = [moving for name in rest if (moving := range_for(name, changes)) is not None]
             outside = 0 if offer.cures else sum(name not in bad for name in changes)
             merit = CURE if offer.cures else merit
-            candidates.append(Proposal(changes, tuple(ranges), offer.why, offer.source, tuple(rest), merit, outside))
-    return sorted(candidates, key=lambda candidate: loss(candidate, _guess(candidate), keep))
+            proposals.append(Proposal(changes, tuple(ranges), offer.why, offer.source, tuple(rest), merit, outside))
+    return sorted(proposals, key=lambda proposal: loss(proposal, _guess(proposal), keep))
 
 
 def rest_of(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[str]], cured: int) -> tuple[str, ...]:
@@ -103,11 +101,11 @@ def _same(left: Configuration, right: Configuration, identity: Callable[[Configu
     )
 
 
-def _guess(candidate: Proposal) -> dict[str, Value]:
+def _guess(proposal: Proposal) -> dict[str, Value]:
     """What a remedy may come to: half of the way for what can move."""
     return {
-        **candidate.changes,
-        **{moving.name: moving.back(moving.bad, 0.5) for moving in candidate.ranges},
+        **proposal.changes,
+        **{moving.name: moving.back(moving.bad, 0.5) for moving in proposal.ranges},
     }
 
 
@@ -117,23 +115,23 @@ def weight(name: str, keep: Collection[str] = ()) -> float:
     return parameter(name).weight * (KEEP if name in keep or bare in keep else 1.0)
 
 
-def loss(candidate: Proposal, changes: Configuration, keep: Collection[str] = ()) -> float:
+def loss(proposal: Proposal, changes: Configuration, keep: Collection[str] = ()) -> float:
     """What the user gives up with these changes: by setting, its weight times how far it is from what they wanted.
 
     Args:
-        candidate: where it began.
+        proposal: where it began.
         changes: what it came to.
         keep: names the user would rather not change.
     """
-    ranges = {moving.name: moving for moving in candidate.ranges}
+    ranges = {moving.name: moving for moving in proposal.ranges}
     resets = (
-        set(candidate.resets) if candidate.changes.keys() != set(candidate.resets) or candidate.merit is None else set()
+        set(proposal.resets) if proposal.changes.keys() != set(proposal.resets) or proposal.merit is None else set()
     )
     total = 0.0
     offered = [name for name in changes if name not in resets and name not in ranges]
-    if candidate.merit is not None and offered:
+    if proposal.merit is not None and offered:
         costly = max(weight(name, keep) / weight(name) for name in offered)
-        total = costly * (KNOWN_ALTERNATIVE + MERIT * candidate.merit) + OUTSIDE * candidate.outside
+        total = costly * (KNOWN_ALTERNATIVE + MERIT * proposal.merit) + OUTSIDE * proposal.outside
         offered = []
     for name, value in changes.items():
         if name in ranges:
@@ -146,5 +144,5 @@ def loss(candidate: Proposal, changes: Configuration, keep: Collection[str] = ()
 def ranked(remedies: Sequence[Remedy], keep: Collection[str] = ()) -> list[Remedy]:
     """The remedies with their losses: verified ones first, then by what is given up."""
     order = list(Status)
-    priced = [replace(remedy, loss=round(loss(remedy.candidate, remedy.changes, keep), 4)) for remedy in remedies]
+    priced = [replace(remedy, loss=round(loss(remedy.proposal, remedy.changes, keep), 4)) for remedy in remedies]
     return sorted(priced, key=lambda remedy: (order.index(remedy.status), remedy.loss))

@@ -109,7 +109,7 @@ class Remedy:
     """One remedy, as far as it is known.
 
     Attributes:
-        candidate: where it begins.
+        proposal: where it begins.
         changes: name -> value: what it comes to.
         status: how far it has come.
         ranges: by setting.
@@ -123,7 +123,7 @@ class Remedy:
         tried: whether any run says something about it.
     """
 
-    candidate: Proposal
+    proposal: Proposal
     changes: Configuration
     status: Status
     ranges: tuple[SafeRange, ...] = ()
@@ -175,8 +175,8 @@ class Terms:
 class _Missing(Exception):
     """The remedy cannot be followed any farther without these runs."""
 
-    def __init__(self, *questions: Attempt) -> None:
-        self.questions = questions
+    def __init__(self, *attempts: Attempt) -> None:
+        self.attempts = attempts
 
 
 @dataclass
@@ -184,7 +184,7 @@ class _Walk:
     """One remedy being followed; what is known stays here when an answer is missing."""
 
     terms: Terms
-    candidate: Proposal
+    proposal: Proposal
     runs: Mapping[str, Sequence[Ran]]
     changes: dict[str, Value]
     ranges: list[SafeRange] = field(default_factory=list)
@@ -196,19 +196,19 @@ class _Walk:
     def configuration(self, **changes: Value) -> dict[str, Value]:
         return {**self.terms.bad, **self.changes, **changes}
 
-    def ask(self, *questions: Attempt) -> list[Ran]:
+    def ask(self, *attempts: Attempt) -> list[Ran]:
         """As `ask_all`."""
-        return self.ask_all(questions)
+        return self.ask_all(attempts)
 
-    def ask_all(self, questions: Iterable[Attempt]) -> list[Ran]:
+    def ask_all(self, attempts: Iterable[Attempt]) -> list[Ran]:
         """The runs that answer.
 
         Raises:
             _Missing: with those that nothing answers yet; none as soon as one answered run is unhealthy.
         """
         answers, missing = [], []
-        for question in questions:
-            told = [(ran, ran.answers(question.steps)) for ran in self.runs.get(question.key, ())]
+        for attempt in attempts:
+            told = [(ran, ran.answers(attempt.steps)) for ran in self.runs.get(attempt.key, ())]
             bad = [replace(ran, healthy=False) for ran, answer in told if answer is False]
             good = [replace(ran, healthy=True) for ran, answer in told if answer is True]
             self.tried = self.tried or bool(bad or good)
@@ -217,7 +217,7 @@ class _Walk:
             if good:
                 answers.append(good[0])
             else:
-                missing.append(question)
+                missing.append(attempt)
                 if len(missing) == MOST_ASKED:  # a million seeds may be wanted
                     break
         if missing:
@@ -225,7 +225,7 @@ class _Walk:
             raise _Missing(*missing)
         return answers
 
-    def question(self, configuration: Configuration, seed: int, part: Part, reason: str) -> Attempt:
+    def attempt(self, configuration: Configuration, seed: int, part: Part, reason: str) -> Attempt:
         wanted = self.terms.verify_steps if part is Part.VERIFY else self.terms.horizon
         return Attempt(configuration, seed, self.terms.steps_for(configuration, wanted), part, reason)
 
@@ -233,8 +233,8 @@ class _Walk:
 
     def reset(self) -> str:
         """Why the reset is not healthy, "" if it is."""
-        words = ", ".join(self.candidate.changes)
-        ran = self.ask(self.question(self.configuration(), 0, Part.RESET, f"is it healthy with {words} reset?"))[0]
+        words = ", ".join(self.proposal.changes)
+        ran = self.ask(self.attempt(self.configuration(), 0, Part.RESET, f"is it healthy with {words} reset?"))[0]
         self.healthy = ran.healthy
         return "" if ran.healthy else ran.text
 
@@ -254,8 +254,8 @@ class _Walk:
                 value, index = moving.values[found.index], found.index
                 seed = len(seen.get(index, ()))
                 reason = f"how far can {moving.name} go?"
-                question = self.question(self.configuration(**{moving.name: value}), seed, Part.RANGE, reason)
-                seen.setdefault(index, []).append(self.ask(question)[0])
+                attempt = self.attempt(self.configuration(**{moving.name: value}), seed, Part.RANGE, reason)
+                seen.setdefault(index, []).append(self.ask(attempt)[0])
         except _Missing:
             found = bracket(moving, [Seen(last, *self.terms.known), *counts])
             self.ranges.append(self._range_of(moving, found, seen, settled=False))
@@ -298,12 +298,12 @@ class _Walk:
         """The runs that verified it, or why it had to be given up."""
         while True:
             configuration = self.configuration()
-            first = self.question(configuration, 0, Part.VERIFY, "does the whole of it train on?")
+            first = self.attempt(configuration, 0, Part.VERIFY, "does the whole of it train on?")
             runs = self.ask_all(replace(first, seed=seed) for seed in range(self.terms.verify_seeds))
             failed = next((ran for ran in runs if not ran.healthy), None)
             if failed is None:
                 return tuple(ran.number for ran in runs), ""
-            movable = [moving for moving in self.candidate.ranges if self.changes[moving.name] != moving.good]
+            movable = [moving for moving in self.proposal.ranges if self.changes[moving.name] != moving.good]
             if not movable:
                 return (), failed.text
             self.stepped_back += 1
@@ -314,7 +314,7 @@ class _Walk:
                 self.changes[moving.name] = self._valid(moving, value)
 
 
-def follow(terms: Terms, candidate: Proposal, runs: Sequence[Ran]) -> tuple[Remedy, tuple[Attempt, ...]]:
+def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remedy, tuple[Attempt, ...]]:
     """Follow one remedy as far as the runs allow.
 
     Returns:
@@ -323,23 +323,23 @@ def follow(terms: Terms, candidate: Proposal, runs: Sequence[Ran]) -> tuple[Reme
     by_key: dict[str, list[Ran]] = {}
     for ran in runs:
         by_key.setdefault(ran.key, []).append(ran)
-    walk = _Walk(terms, candidate, by_key, dict(candidate.changes))
+    walk = _Walk(terms, proposal, by_key, dict(proposal.changes))
     passed: tuple[int, ...] = ()
     rejected, missing, part = "", (), Part.RESET
     try:
-        if candidate.ranges:
+        if proposal.ranges:
             rejected = walk.reset()
             part = Part.RANGE
-            for moving in candidate.ranges if not rejected else ():
+            for moving in proposal.ranges if not rejected else ():
                 walk.range(moving)
         part = Part.VERIFY
         if not rejected:
             passed, rejected = walk.verify()
     except _Missing as stop:
-        missing = stop.questions
+        missing = stop.attempts
     found = Status.VERIFIED if passed else Status.HEALTHY if walk.healthy else Status.OPEN
     remedy = Remedy(
-        candidate,
+        proposal,
         dict(walk.changes),
         Status.REJECTED if rejected else found,
         tuple(walk.ranges),
@@ -348,7 +348,7 @@ def follow(terms: Terms, candidate: Proposal, runs: Sequence[Ran]) -> tuple[Reme
         rejected,
         walk.stepped_back,
         unsettled=_unsettled(part, walk) if missing else (),
-        open_ranges=tuple(moving.name for moving in candidate.ranges if moving.name not in walk.bracketed)
+        open_ranges=tuple(moving.name for moving in proposal.ranges if moving.name not in walk.bracketed)
         if missing
         else (),
         tried=walk.tried,
@@ -358,10 +358,10 @@ def follow(terms: Terms, candidate: Proposal, runs: Sequence[Ran]) -> tuple[Reme
 
 def _unsettled(part: Part, walk: _Walk) -> tuple[str, ...]:
     if part is Part.RESET:
-        return (f"whether it stays healthy with {', '.join(walk.candidate.changes)} reset",)
+        return (f"whether it stays healthy with {', '.join(walk.proposal.changes)} reset",)
     if part is Part.RANGE:
         done = {found.name for found in walk.ranges if found.settled}
-        return tuple(f"how far {moving.name} can go" for moving in walk.candidate.ranges if moving.name not in done) + (
+        return tuple(f"how far {moving.name} can go" for moving in walk.proposal.ranges if moving.name not in done) + (
             "whether it trains over a longer horizon",
         )
     return ("whether it trains over a longer horizon and with other seeds",)

@@ -54,4 +54,4 @@ class Safe:
 
 def _is_reset(remedy: Remedy) -> bool:
     """Whether it is not rejected and a correction, which has passed at least."""
-    return remedy.status is not Status.REJECTED and set(remedy.candidate.changes) == set(remedy.candidate.resets)
+    return remedy.status is not Status.REJECTED and set(remedy.proposal.changes) == set(remedy.proposal.resets)

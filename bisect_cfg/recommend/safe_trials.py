@@ -43,25 +43,25 @@ class SafeTrials:
         """How many runs this part of the phase has asked for."""
         return sum(trial.user_attrs[ASKED]["part"] == part for trial in self.all())
 
-    def start(self, question: Attempt, mode: str) -> int:
+    def start(self, attempt: Attempt, mode: str) -> int:
         """Write a run before it starts.
 
         Args:
-            question: what is asked.
+            attempt: what is asked.
             mode: how it meets the full learning rate, for people.
 
         Returns:
             Its number in the study.
         """
         asked = {
-            "configuration": question.configuration,
-            "seed": question.seed,
-            "steps": question.steps,
-            "part": question.part,
+            "configuration": attempt.configuration,
+            "seed": attempt.seed,
+            "steps": attempt.steps,
+            "part": attempt.part,
             "mode": mode,
         }
-        attributes = {ASKED: _plain(asked), "purpose": f"recommend: {question.part}", "reason": question.reason}
-        return self.store.start(self.store.params(question.configuration), attributes).number
+        attributes = {ASKED: _plain(asked), "purpose": f"recommend: {attempt.part}", "reason": attempt.reason}
+        return self.store.start(self.store.params(attempt.configuration), attributes).number
 
     def finish(self, number: int, values: JsonObject, outcome: Outcome) -> None:
         """Write what came of it.

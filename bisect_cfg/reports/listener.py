@@ -41,8 +41,8 @@ class Listener:
     def event(self, event: BisectionEvent) -> None:
         """An event of the bisection proper."""
 
-    def safe_run_started(self, number: int, question: Attempt) -> None:
+    def safe_run_started(self, number: int, attempt: Attempt) -> None:
         """A run that looks for safe values begins."""
 
-    def safe_run_finished(self, number: int, question: Attempt, judgement: Judgement, seconds: float) -> None:
+    def safe_run_finished(self, number: int, attempt: Attempt, judgement: Judgement, seconds: float) -> None:
         """... and has ended."""

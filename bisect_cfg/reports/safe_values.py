@@ -44,20 +44,20 @@ OUTCOME_WIDTH = len("unresolved")
 """Columns of the outcome in the lines of the runs: its longest word."""
 
 
-def described(question: Attempt, settings: Settings) -> str:
+def described(attempt: Attempt, settings: Settings) -> str:
     """What a run tries, in a few words."""
     known = {**settings.capture.args.resolved, **settings.bad}
     changes = {
-        name: {"to": value} for name, value in question.configuration.items() if not equal(value, known.get(name))
+        name: {"to": value} for name, value in attempt.configuration.items() if not equal(value, known.get(name))
     }
-    seed = f", seed +{question.seed}" if question.seed else ""
+    seed = f", seed +{attempt.seed}" if attempt.seed else ""
     return f"{in_words(changes) or 'your configuration'}{seed}"
 
 
-def run_line(number: int, asked: str, question: Attempt, judgement: Judgement, seconds: float) -> Text:
+def run_line(number: int, asked: str, attempt: Attempt, judgement: Judgement, seconds: float) -> Text:
     """One run in one line."""
     word, style = ("healthy", "green") if judgement.healthy else ("unhealthy", "red")
-    steps = text.count(question.steps, "step")
+    steps = text.count(attempt.steps, "step")
     said = steps if judgement.healthy else text.unhealthy(judgement)
     return Text.assemble(
         (f"{number:>4}  ", "dim"),

@@ -141,15 +141,15 @@ class View(Listener):
                 return
         self._progress = self._ask_progress()
 
-    def safe_run_started(self, number: int, question: Attempt) -> None:
+    def safe_run_started(self, number: int, attempt: Attempt) -> None:
         if not self._safe_runs:
             self._line("Looking for safe values ...")
         self._safe_runs += 1
-        self._running[number] = (described(question, self._settings), 0, question.steps)
+        self._running[number] = (described(attempt, self._settings), 0, attempt.steps)
 
-    def safe_run_finished(self, number: int, question: Attempt, judgement: Judgement, seconds: float) -> None:
+    def safe_run_finished(self, number: int, attempt: Attempt, judgement: Judgement, seconds: float) -> None:
         self._running.pop(number, None)
-        self._line(run_line(number, described(question, self._settings), question, judgement, seconds))
+        self._line(run_line(number, described(attempt, self._settings), attempt, judgement, seconds))
 
     # ------------------------------------------------------------------------------------------------ what is shown
 

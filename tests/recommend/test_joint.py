@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.recommend.attempts import Part, Ran, key_of
-from bisect_cfg.recommend.joint import Pair, known_points, mapped, next_question, pairs
+from bisect_cfg.recommend.joint import Pair, known_points, mapped, next_attempt, pairs
 from bisect_cfg.recommend.remedy import Terms
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 
@@ -65,13 +65,13 @@ def test_the_questions_lead_to_the_frontier_and_end(power: float, reach: float) 
 
     assume(not healthy(BAD))
     runs: list[Ran] = []
-    while (question := next_question(TERMS, PAIR, runs)) is not None:
-        assert question.part == Part.FRONTIER and question.steps == 12
-        assert {n: v for n, v in question.configuration.items() if v != BAD[n]}.keys() <= {
+    while (attempt := next_attempt(TERMS, PAIR, runs)) is not None:
+        assert attempt.part == Part.FRONTIER and attempt.steps == 12
+        assert {n: v for n, v in attempt.configuration.items() if v != BAD[n]}.keys() <= {
             "learning_rate",
             "temperature",
         }
-        runs.append(Ran(question.key, 12, healthy(question.configuration), len(runs)))
+        runs.append(Ran(attempt.key, 12, healthy(attempt.configuration), len(runs)))
     assert len(runs) <= 30
     found = mapped(TERMS, PAIR, runs)
     assert found.undecided == 0

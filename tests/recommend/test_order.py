@@ -37,14 +37,14 @@ class World:
         self.healthy, self.runs = healthy, []
         self.asked: list[Attempt] = []
 
-    def train(self, question: Attempt) -> None:
-        self.asked.append(question)
-        fine = self.healthy(question.configuration)
-        steps = question.steps if fine else 3
+    def train(self, attempt: Attempt) -> None:
+        self.asked.append(attempt)
+        fine = self.healthy(attempt.configuration)
+        steps = attempt.steps if fine else 3
         self.runs.append(
             Ran(
-                question.key,
-                question.steps,
+                attempt.key,
+                attempt.steps,
                 fine,
                 len(self.runs),
                 None if fine else 3,
@@ -57,12 +57,12 @@ class World:
     def seconds(self) -> float:
         return sum(ran.seconds for ran in self.runs)
 
-    def finish(self, budget: Budget, candidates=CANDIDATES, keep=()):
+    def finish(self, budget: Budget, proposals=CANDIDATES, keep=()):
         for _ in range(300):
-            remedies, questions, _ = look(terms(), candidates, self.runs, budget, keep)
-            if not questions:
+            remedies, attempts, _ = look(terms(), proposals, self.runs, budget, keep)
+            if not attempts:
                 return ranked(remedies, keep)
-            self.train(questions[0])
+            self.train(attempts[0])
         raise AssertionError("it never ends")
 
     def changed(self) -> list[str]:
@@ -99,8 +99,8 @@ def test_asked_for_they_are_verified_whatever_it_costs():
 
 
 def test_no_budget_verifies_more_than_anyone_reads():
-    candidates = [Proposal({"epsilon": 1e-6 * 2**k}, (), "why", "s", (), k) for k in range(9)]
-    remedies = World().finish(Budget(1e9, SECOND), candidates)
+    proposals = [Proposal({"epsilon": 1e-6 * 2**k}, (), "why", "s", (), k) for k in range(9)]
+    remedies = World().finish(Budget(1e9, SECOND), proposals)
     assert [remedy.status for remedy in remedies].count("verified") == MOST_REMEDIES
 
 
@@ -113,20 +113,20 @@ def test_a_remedy_that_is_not_healthy_costs_one_run_and_the_next_takes_its_place
 
 def test_a_remedy_that_steps_back_behind_another_has_to_wait():
     # lr trains in short runs up to 1e-3; longer ones need 1e-6. Stepped back, it gives up more than the other one.
-    candidates = [
+    proposals = [
         Proposal({"learning_rate": 1e-6}, (LR,), "", "", ("learning_rate",)),
         Proposal({"model.dtype": "fp32"}, (), "", "", ("model.dtype",)),
     ]
 
     class Late(World):
-        def train(self, question: Attempt) -> None:
+        def train(self, attempt: Attempt) -> None:
             self.healthy = lambda c: (
-                c["model.dtype"] == "fp32" or c["learning_rate"] <= (1e-3 if question.steps < 40 else 1.1e-6)
+                c["model.dtype"] == "fp32" or c["learning_rate"] <= (1e-3 if attempt.steps < 40 else 1.1e-6)
             )
-            super().train(question)
+            super().train(attempt)
 
     world = Late()
-    remedies = world.finish(Budget(0.0, SECOND), candidates)
+    remedies = world.finish(Budget(0.0, SECOND), proposals)
     assert remedies[0].changes == {"model.dtype": "fp32"} and remedies[0].status == "verified"
     assert world.changed() == ["learning_rate", "model.dtype"]
     before = [q for q in world.asked if q.part == "verify" and q.configuration["model.dtype"] == "fp16"]
@@ -134,26 +134,26 @@ def test_a_remedy_that_steps_back_behind_another_has_to_wait():
 
 
 def test_two_remedies_that_come_to_the_same_are_one():
-    candidates = [CANDIDATES[2], dataclasses.replace(CANDIDATES[2], why="again", merit=3)]
-    remedies, _, _ = look(terms(), candidates, [], Budget(0.0, SECOND))
+    proposals = [CANDIDATES[2], dataclasses.replace(CANDIDATES[2], why="again", merit=3)]
+    remedies, _, _ = look(terms(), proposals, [], Budget(0.0, SECOND))
     assert len(remedies) == 1
 
 
 def test_with_workers_the_rest_of_the_first_remedy_runs_at_once_and_no_more_than_the_budget_allows():
-    _, questions, _ = look(terms(), CANDIDATES, [], Budget(0.0, SECOND, workers=8))
-    assert len(questions) == 3
-    _, questions, _ = look(terms(), CANDIDATES, [], Budget(2.5 * 3 * 40 * SECOND, SECOND, workers=8))
-    assert len(questions) == 6
-    _, rest, _ = look(terms(), CANDIDATES, [], Budget(0.0, SECOND, workers=8), running=questions[:1])
+    _, attempts, _ = look(terms(), CANDIDATES, [], Budget(0.0, SECOND, workers=8))
+    assert len(attempts) == 3
+    _, attempts, _ = look(terms(), CANDIDATES, [], Budget(2.5 * 3 * 40 * SECOND, SECOND, workers=8))
+    assert len(attempts) == 6
+    _, rest, _ = look(terms(), CANDIDATES, [], Budget(0.0, SECOND, workers=8), running=attempts[:1])
     assert [q.seed for q in rest] == [1, 2]
 
 
 def test_one_unhealthy_run_decides_a_verification():
-    remedies, questions, still = look(terms(), CANDIDATES[:1], [], Budget(0.0, SECOND, workers=3))
-    assert len(questions) == 3 == len(still)
-    unhealthy = Ran(questions[1].key, 40, False, 0, 3, "collapsed", 1.0)
-    remedies, questions, still = look(terms(), CANDIDATES[:1], [unhealthy], Budget(0.0, SECOND, workers=3))
-    assert remedies[0].status == "rejected" and questions == [] == still
+    remedies, attempts, still = look(terms(), CANDIDATES[:1], [], Budget(0.0, SECOND, workers=3))
+    assert len(attempts) == 3 == len(still)
+    unhealthy = Ran(attempts[1].key, 40, False, 0, 3, "collapsed", 1.0)
+    remedies, attempts, still = look(terms(), CANDIDATES[:1], [unhealthy], Budget(0.0, SECOND, workers=3))
+    assert remedies[0].status == "rejected" and attempts == [] == still
 
 
 @settings(deadline=None, max_examples=60)
@@ -175,4 +175,4 @@ def test_whatever_the_world_is_like(seed, seconds, remedies):
     if remedies is None and len(verified) > 1:
         assert world.seconds <= seconds * 1.25 + 1.0
     assert len({(q.key, q.steps) for q in world.asked}) == len(world.asked), "asked twice"
-    assert all(remedy.loss == round(loss(remedy.candidate, remedy.changes), 4) for remedy in found)
+    assert all(remedy.loss == round(loss(remedy.proposal, remedy.changes), 4) for remedy in found)

@@ -26,11 +26,11 @@ def points(causes, corrections, alternatives=(), keep=()):
 def test_a_pair_has_two_one_sided_remedies():
     pair = ["gradient_accumulation_steps", "learning_rate"]
     found = points([pair], [["gradient_accumulation_steps"], ["learning_rate"]])
-    assert [dict(candidate.changes) for candidate in found] == [
+    assert [dict(proposal.changes) for proposal in found] == [
         {"gradient_accumulation_steps": 8},
         {"learning_rate": 1e-6},
     ]
-    assert [search_range.name for candidate in found for search_range in candidate.ranges] == pair
+    assert [search_range.name for proposal in found for search_range in proposal.ranges] == pair
     kept = points([pair], [["gradient_accumulation_steps"], ["learning_rate"]], keep=["gradient_accumulation_steps"])
     assert list(kept[0].changes) == ["learning_rate"]
 
@@ -41,29 +41,29 @@ EPSILON = Alternative({"adam_epsilon": 1e-6}, "above the smallest number", "meas
 
 def test_known_alternatives_come_in_order_of_merit_before_plain_resets():
     found = points([["model.dtype", "optim"]], [["model.dtype"], ["optim"]], [[FUSED, EPSILON]])
-    assert [dict(candidate.changes) for candidate in found] == [
+    assert [dict(proposal.changes) for proposal in found] == [
         {"optim": "adamw_torch_fused"},
         {"adam_epsilon": 1e-6},
         {"model.dtype": None},
     ]
     assert found[0].why and found[0].resets == ("optim",)
     found = points([["model.dtype", "optim"]], [["model.dtype"], ["optim"]], [[FUSED, EPSILON]], keep=["optim"])
-    assert [dict(candidate.changes) for candidate in found][0] == {"adam_epsilon": 1e-6}
+    assert [dict(proposal.changes) for proposal in found][0] == {"adam_epsilon": 1e-6}
 
 
 def test_of_two_that_serve_as_well_the_one_that_leaves_the_rest_alone():
     half = Alternative({"bf16": False, "fp16": True}, "keeps half precision", "s")
     full = Alternative({"bf16": False}, "full precision", "s")
     found = proposals_for({"bf16": False}, {"bf16": True}, [["bf16"]], [["bf16"]], lambda *_: None, [[half, full]])
-    assert [list(candidate.changes) for candidate in found] == [["bf16"], ["bf16", "fp16"]]
+    assert [list(proposal.changes) for proposal in found] == [["bf16"], ["bf16", "fp16"]]
 
 
 def test_an_alternative_for_one_cause_comes_with_the_correction_of_the_other():
     causes = [["model.dtype", "optim"], ["learning_rate"]]
     corrections = [["model.dtype", "learning_rate"], ["optim", "learning_rate"]]
     found = points(causes, corrections, [[EPSILON], []])
-    assert {"adam_epsilon": 1e-6, "learning_rate": 1e-6} in [dict(candidate.changes) for candidate in found]
-    assert all(any(search_range.name == "learning_rate" for search_range in candidate.ranges) for candidate in found)
+    assert {"adam_epsilon": 1e-6, "learning_rate": 1e-6} in [dict(proposal.changes) for proposal in found]
+    assert all(any(search_range.name == "learning_rate" for search_range in proposal.ranges) for proposal in found)
 
 
 def test_switched_off_is_the_same_as_not_switched_on():
@@ -75,7 +75,7 @@ def test_switched_off_is_the_same_as_not_switched_on():
         lambda *_: None,
         [[Alternative({"bf16": False}, "w", "s")]],
     )
-    assert [dict(candidate.changes) for candidate in found] == [{"bf16": None}]
+    assert [dict(proposal.changes) for proposal in found] == [{"bf16": None}]
 
 
 def test_two_values_that_come_to_the_same_are_one_remedy():
@@ -85,7 +85,7 @@ def test_two_values_that_come_to_the_same_are_one_remedy():
         GOOD, BAD, [["model.dtype"]], [["model.dtype"]], lambda *_: None, [[EPSILON, full]],
         identity=lambda changes: [comes_to.get(value, value) for value in changes.values()],
     )  # fmt: skip
-    assert [dict(candidate.changes) for candidate in found] == [{"model.dtype": None}, {"adam_epsilon": 1e-6}]
+    assert [dict(proposal.changes) for proposal in found] == [{"model.dtype": None}, {"adam_epsilon": 1e-6}]
     assert found[0].why == "nothing underflows"
 
 

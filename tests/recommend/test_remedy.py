@@ -38,19 +38,19 @@ class World:
     runs: list[Ran] = field(default_factory=list)
     asked: list[Attempt] = field(default_factory=list)
 
-    def train(self, question: Attempt) -> None:
-        self.asked.append(question)
-        rate = question.configuration["lr"]
+    def train(self, attempt: Attempt) -> None:
+        self.asked.append(attempt)
+        rate = attempt.configuration["lr"]
         chance = random.Random(f"{self.seed} {len(self.asked)}").random()
         failed_at = None
         if rate > self.threshold and chance < self.rate:
             failed_at = self.step
-        elif rate > self.slow and question.steps >= self.late:
+        elif rate > self.slow and attempt.steps >= self.late:
             failed_at = self.late
         self.runs.append(
             Ran(
-                question.key,
-                question.steps,
+                attempt.key,
+                attempt.steps,
                 failed_at is None,
                 len(self.runs),
                 failed_at,
@@ -64,10 +64,10 @@ def terms(**changes):
     return Terms(BAD, **{**options, **changes})
 
 
-def finish(world: World, asked: Terms, candidate: Proposal | None = None) -> Remedy:
-    candidate = candidate or Proposal({"lr": GOOD["lr"]}, (LR,), resets=("lr",))
+def finish(world: World, asked: Terms, proposal: Proposal | None = None) -> Remedy:
+    proposal = proposal or Proposal({"lr": GOOD["lr"]}, (LR,), resets=("lr",))
     for _ in range(200):
-        remedy, missing = follow(asked, candidate, world.runs)
+        remedy, missing = follow(asked, proposal, world.runs)
         if not missing:
             return remedy
         assert remedy.status not in ("verified", "rejected")
@@ -83,8 +83,8 @@ def test_from_reset_to_verified():
     assert found.healthy <= 3e-4 <= found.unhealthy and found.unhealthy / found.healthy <= 1.5 and found.settled
     assert remedy.bound == pytest.approx(failure_bound(3)) == pytest.approx(1 - 0.05 ** (1 / 3))
     verified = world.asked[-3:]
-    assert [question.seed for question in verified] == [0, 1, 2] and {q.steps for q in verified} == {48}
-    assert all(question.configuration == {**BAD, **remedy.changes} for question in verified)
+    assert [attempt.seed for attempt in verified] == [0, 1, 2] and {q.steps for q in verified} == {48}
+    assert all(attempt.configuration == {**BAD, **remedy.changes} for attempt in verified)
     assert found.healthy / remedy.changes["lr"] <= FARTHEST_MARGIN * 1.1
 
 
@@ -119,7 +119,7 @@ def test_more_seeds_and_other_margins_reuse_what_was_run():
     finish(world, terms(verify_seeds=5))
     assert len(world.asked) == before + 2
     finish(world, terms(margin=0.1))
-    assert {question.part for question in world.asked[before + 2 :]} == {"verify"}
+    assert {attempt.part for attempt in world.asked[before + 2 :]} == {"verify"}
 
 
 def test_longer_runs_speak_for_shorter_ones_and_not_the_other_way():
@@ -137,7 +137,7 @@ def test_invalid_values_are_never_asked_for():
     world = World(threshold=1.0)
     remedy = finish(world, asked, Proposal({"batch": 64}, (batch,), resets=("batch",)))
     assert remedy.status == "verified"
-    assert all(question.configuration["batch"] % 8 == 0 for question in world.asked)
+    assert all(attempt.configuration["batch"] % 8 == 0 for attempt in world.asked)
 
 
 @pytest.mark.training
@@ -147,9 +147,9 @@ def test_whatever_the_world_is_like(threshold, rate, slow, margin, seed):
     world = World(threshold=10**threshold, rate=rate, slow=10**slow, seed=seed)
     asked = terms(margin=margin)
     remedy = finish(world, asked)
-    keys = [(question.key, question.steps) for question in world.asked]
+    keys = [(attempt.key, attempt.steps) for attempt in world.asked]
     assert len(keys) == len(set(keys)), "asked twice"
-    assert all(GOOD["lr"] <= question.configuration["lr"] <= BAD["lr"] for question in world.asked)
+    assert all(GOOD["lr"] <= attempt.configuration["lr"] <= BAD["lr"] for attempt in world.asked)
     assert remedy.status in ("verified", "rejected")
     if remedy.status == "verified":
         key_steps = {(run.key, run.number): run for run in world.runs}
