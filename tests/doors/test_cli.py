@@ -7,23 +7,47 @@ import fcntl
 import itertools
 import json
 import re
+import shutil
 import sqlite3
 import sys
 import textwrap
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from tools import assert_clear
+from tools import ForkedTool, Said, assert_clear
 from toys import FAILS, script
 
 from bisect_cfg.checks import from_python
 
+QUICK = ("--no-recommend", "--no-where")
+"""Where only the causes matter."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, library: Path) -> tuple[ForkedTool, Said]:
+    """A finished study, and what was printed. Tests that change it work on a copy at the same place: `finished`."""
+    made = ForkedTool(tmp_path_factory.mktemp("whole"), library)
+    script(made.folder)
+    said = made("bisect", "train.py", "--study", "s")
+    assert said.status == 0, said.all
+    return made, said
+
+
+@pytest.fixture
+def finished(whole: tuple[ForkedTool, Said], tmp_path: Path) -> Iterator[ForkedTool]:
+    tool, _ = whole
+    shutil.copytree(tool.folder, tmp_path / "kept")
+    yield tool
+    shutil.rmtree(tool.folder)
+    shutil.copytree(tmp_path / "kept", tool.folder)
+
+
 # --------------------------------------------------------------------------------------------------------- the answer
 
 
-def test_the_answer(tool):
-    script(tool.folder)
-    said = tool("bisect", "train.py", "--study", "s")
-    assert said.status == 0, said.all
+def test_the_answer(whole):
+    tool, said = whole
     result = json.loads((tool.folder / "s/result.json").read_text())
     assert [cause["parameters"] for cause in result["causes"]] == [{"bf16": {"good": None, "bad": True}}]
     assert result["schema"] == 1 and result["status"] == "isolated" and result["complete"] is True
@@ -45,9 +69,8 @@ def test_the_answer(tool):
     tool.assert_nothing_left()
 
 
-def test_a_finished_study_answers_again_without_trials(tool):
-    script(tool.folder)
-    assert tool("bisect", "train.py", "--study", "s").status == 0
+def test_a_finished_study_answers_again_without_trials(finished):
+    tool = finished
     before = sorted((tool.folder / "s/trials").iterdir())
     again = tool("bisect", "train.py", "--study", "s")
     assert again.status == 0 and "bf16" in again.out
@@ -56,7 +79,7 @@ def test_a_finished_study_answers_again_without_trials(tool):
 
 def test_jobs(tool):
     script(tool.folder)
-    said = tool("bisect", "train.py", "--study", "s", "--jobs", "3")
+    said = tool("bisect", "train.py", "--study", "s", "--jobs", "3", *QUICK)
     assert said.status == 0 and "Cause  bf16 = True" in said.out
     tool.assert_nothing_left()
     with contextlib.closing(sqlite3.connect(tool.folder / "s/study.db")) as study:
@@ -68,7 +91,7 @@ def test_jobs(tool):
 @pytest.mark.parametrize("option, start", [("--start", "imports"), ("--level", "cold")])  # --level: as it was called
 def test_every_start_gives_the_same_answer(tool, option, start):
     script(tool.folder)
-    said = tool("bisect", "train.py", "--study", "s", option, start)
+    said = tool("bisect", "train.py", "--study", "s", option, start, *QUICK)
     assert said.status == 0, said.all
     result = json.loads((tool.folder / "s/result.json").read_text())
     assert result["start"] == result["start_level"] == start
@@ -80,11 +103,10 @@ def test_start_goes_by_its_former_name_too():
     assert from_python({"level": "cold"}) == from_python({"start": "cold"})
 
 
-def test_commands_by_hand_repeat_the_runs(tool):
+def test_commands_by_hand_repeat_the_runs(whole, finished):
     import subprocess
 
-    script(tool.folder)
-    said = tool("bisect", "train.py", "--study", "s")
+    tool, said = whole
     bad = re.search(r"To repeat the first bad run: +(.+)", said.out)[1]
     good = re.search(r"To repeat the last good run: +(.+)", said.out)[1]
     traces = sorted((tool.folder / "s").rglob("events.jsonl"))
@@ -156,7 +178,7 @@ def test_whole_commands(tool):
     assert_clear(tool("bisect", sys.executable, "-m", "pkg.none"), "There is no module pkg.none")
     for way in ((), ("--",)):
         folder = f"s{len(way)}"
-        said = tool("bisect", "--study", folder, "--no-recommend", *way, "A=b", sys.executable, "-m", "pkg.train", "-x")
+        said = tool("bisect", "--study", folder, *QUICK, *way, "A=b", sys.executable, "-m", "pkg.train", "-x")
         assert said.status == 0, said.all
         result = json.loads((tool.folder / folder / "result.json").read_text())
         assert [list(cause["parameters"]) for cause in result["causes"]] == [["bf16"]]
@@ -263,7 +285,7 @@ def test_corrected_good_yaml_goes_on(tool):
     assert_clear(tool("bisect", ".", "--study", "s"), "lerning_rate")
     first = (tool.folder / "s/trials/0/ending.json").stat().st_mtime_ns
     good.write_text("learning_rate: 1.0e-6\n")
-    said = tool("bisect", ".", "--study", "s")
+    said = tool("bisect", ".", "--study", "s", *QUICK)
     assert said.status == 0, said.all
     assert (tool.folder / "s/trials/0/ending.json").stat().st_mtime_ns == first
 
@@ -271,7 +293,7 @@ def test_corrected_good_yaml_goes_on(tool):
 def test_number_that_yaml_reads_as_text(tool):
     script(tool.folder)
     (tool.folder / "good.yaml").write_text("learning_rate: 1e-6\n")
-    said = tool("bisect", ".", "--study", "s")
+    said = tool("bisect", ".", "--study", "s", *QUICK)
     assert said.status == 0, said.all
     assert "learning_rate: 1e-6 is text to YAML 1.1" in said.out
     result = json.loads((tool.folder / "s/result.json").read_text())
@@ -310,7 +332,7 @@ def test_good_file_that_is_missing(tool):
 
 def test_good_moves_the_baseline(tool):
     script(tool.folder)
-    said = tool("bisect", "train.py", "--study", "s", "--good", "learning_rate=1e-6", "--good", "beta=0.04")
+    said = tool("bisect", "train.py", "--study", "s", "--good", "learning_rate=1e-6", "--good", "beta=0.04", *QUICK)
     assert said.status == 0, said.all
     values = json.loads((tool.folder / "s/result.json").read_text())["trials"][1]["values"]
     assert values["learning_rate"] == 3e-4 and "beta" in values
@@ -341,13 +363,13 @@ def test_pin_without_value(tool):
 
 def test_pin_holds_in_every_trial(tool):
     script(tool.folder, FAILS.replace("step(number):", "step(number):\n        assert args.beta == 0.125"))
-    said = tool("bisect", "train.py", "--pin", "beta=0.125")
+    said = tool("bisect", "train.py", "--pin", "beta=0.125", *QUICK)
     assert said.status == 0 and "Cause  bf16 = True" in said.out, said.all
 
 
 def test_only(tool):
     script(tool.folder)
-    said = tool("bisect", "train.py", "--only", "bf16", "--only", "temperature")
+    said = tool("bisect", "train.py", "--only", "bf16", "--only", "temperature", *QUICK)
     assert said.status == 0 and "2 settings differ" in said.out, said.all
 
 
@@ -387,35 +409,32 @@ def test_folder_with_other_things_in_it(tool):
     )
 
 
-def test_study_of_another_script(tool):
-    script(tool.folder)
+def test_study_of_another_script(finished):
+    tool = finished
     script(tool.folder, name="other.py")
-    assert tool("bisect", "train.py", "--study", "s").status == 0
     before = (tool.folder / "s/result.json").read_bytes()
     assert_clear(tool("bisect", "other.py", "--study", "s"), "study of another script", "train.py")
     assert_clear(tool("bisect", "other.py", "--study", "s", "--restart"), "study of another script", "train.py")
     assert (tool.folder / "s/result.json").read_bytes() == before
 
 
-def test_study_with_other_arguments(tool):
-    script(tool.folder)
-    assert tool("bisect", "train.py", "--study", "s").status == 0
+def test_study_with_other_arguments(finished):
+    tool = finished
     assert_clear(tool("bisect", "train.py", "--study", "s", "--", "--x", "1"), "other arguments")
 
 
-def test_changed_script(tool):
-    path = script(tool.folder)
-    assert tool("bisect", "train.py", "--study", "s").status == 0
+def test_changed_script(finished):
+    tool, path = finished, finished.folder / "train.py"
     path.write_text(path.read_text() + "# changed\n")
     assert_clear(tool("bisect", "train.py", "--study", "s"), "train.py changed", "--restart")
-    assert tool("bisect", "train.py", "--study", "s", "--restart").status == 0
+    assert tool("bisect", "train.py", "--study", "s", "--restart", *QUICK).status == 0
     assert (tool.folder / "s.old-1/result.json").exists()
 
 
 def test_changed_good_file(tool):
     script(tool.folder)
     (tool.folder / "good.yaml").write_text("learning_rate: 1.0e-6\n")
-    assert tool("bisect", ".", "--study", "s").status == 0
+    assert tool("bisect", ".", "--study", "s", *QUICK).status == 0
     (tool.folder / "good.yaml").write_text("learning_rate: 1.0e-5\n")
     assert_clear(tool("bisect", ".", "--study", "s"), "the good file changed", "--restart")
 
@@ -437,9 +456,8 @@ def test_broken_study_json(tool, text):
     assert_clear(tool("bisect", "train.py", "--study", "s"), "study.json", "--study")
 
 
-def test_broken_study_db(tool):
-    script(tool.folder)
-    assert tool("bisect", "train.py", "--study", "s").status == 0
+def test_broken_study_db(finished):
+    tool = finished
     for rest in (tool.folder / "s").glob("study.db-*"):  # what SQLite would restore it from
         rest.unlink()
     (tool.folder / "s/study.db").write_text("this is no database, it only looks like a file of one")
@@ -478,14 +496,14 @@ def test_failure_that_is_not_shown(tool):
 
 def test_script_with_spaces(tool):
     script(tool.folder, name="my runs/first try.py")
-    said = tool("bisect", "my runs/first try.py")
+    said = tool("bisect", "my runs/first try.py", *QUICK)
     assert said.status == 0 and "Cause  bf16 = True" in said.out, said.all
     assert (tool.folder / "bisect-cfg-studies/first try/result.json").exists()
 
 
 def test_arguments_reach_the_script(tool):
     script(tool.folder, "assert sys.argv == ['train.py', '--x', 'a b', '--help'], sys.argv\n" + textwrap.dedent(FAILS))
-    said = tool("bisect", "train.py", "--", "--x", "a b", "--help")
+    said = tool("bisect", "train.py", *QUICK, "--", "--x", "a b", "--help")
     assert said.status == 0, said.all
 
 
@@ -497,8 +515,8 @@ def test_python_that_does_not_exist(tool):
 def test_two_scripts_of_one_name_get_two_studies(tool):
     script(tool.folder, name="a/x/train.py")
     script(tool.folder, name="b/x/train.py")
-    assert tool("bisect", "a/x/train.py").status == 0
-    assert tool("bisect", "b/x").status == 0
+    assert tool("bisect", "a/x/train.py", *QUICK).status == 0
+    assert tool("bisect", "b/x", *QUICK).status == 0
     assert sorted(path.name for path in (tool.folder / "bisect-cfg-studies").iterdir()) == ["x", "x-2"]
 
 

@@ -100,7 +100,7 @@ def test_a_learning_rate_that_trains(tool):
 @pytest.mark.parametrize("warmup, how", [(30, "through the warmup of 30 steps"), (400, "without the warmup of 400")])
 def test_what_only_survives_under_a_warmup_is_not_recommended(tool, warmup, how):
     script(tool.folder, threshold="0.9 * 3e-2")
-    said = tool("bisect", "train.py", "--study", "s", "--good", f"warmup_steps={warmup}")
+    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--good", f"warmup_steps={warmup}")
     assert said.status == 0, said.all
     result = read(tool.folder / "s")
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["learning_rate", "warmup_steps"]]
@@ -116,7 +116,7 @@ def test_what_only_survives_under_a_warmup_is_not_recommended(tool, warmup, how)
 def test_a_pair_has_two_one_sided_remedies(tool):
     more = "if args.weight_decay > 0.05 and rate > 5e-4 and number == 4: os.kill(os.getpid(), signal.SIGFPE)"
     script(tool.folder, threshold="1.0", more=more)
-    said = tool("bisect", "train.py", "--study", "s", "--remedies", "2")
+    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--remedies", "2")
     assert said.status == 0, said.all
     found = read(tool.folder / "s")["recommendation"]
     remedies = [found, *found["alternatives"]]
@@ -163,7 +163,7 @@ def test_the_first_remedy_is_verified_and_the_others_as_the_time_allows(tool):
 
 def test_alive_and_not_healthy_is_not_recommended(tool):
     script(tool.folder, entropy="2.0 if args.learning_rate == 5e-5 and args.weight_decay == 0 else 2.0 * 0.8 ** number")
-    said = tool("bisect", "train.py", "--study", "s")
+    said = tool("bisect", "train.py", "--study", "s", "--no-where")
     result = read(tool.folder / "s")
     assert result["status"] == "isolated" and result["recommendation"] is None
     assert "Nothing to recommend" in said.out and "entropy fell" in said.out and "Use instead" not in said.out
@@ -176,7 +176,7 @@ def test_a_reset_that_only_delays_a_silent_failure_is_told(tool):
     entropy = f"2.0 * (1 if args.learning_rate < 1e-3 else {fast} if args.weight_decay else {slow})"
     groups = "'frac_reward_zero_std': 1.0 if args.learning_rate > 1e-3 and args.weight_decay and number > 2 else 0.0"
     path = script(tool.folder, threshold="1.0", entropy=f"{entropy}, {groups}")
-    said = tool("bisect", "train.py", "--study", "s")
+    said = tool("bisect", "train.py", "--study", "s", "--no-where")
     assert said.status == 0, said.all + path.read_text()
     result = read(tool.folder / "s")
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["learning_rate", "weight_decay"]]
@@ -186,26 +186,26 @@ def test_a_reset_that_only_delays_a_silent_failure_is_told(tool):
 
 def test_when_the_budget_ends_nothing_is_called_verified_that_is_not(tool):
     script(tool.folder)
-    assert tool("bisect", "train.py", "--study", "s", "--no-recommend").status == 0
+    assert tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend").status == 0
     first = read(tool.folder / "s")
     assert first["recommendation"]["verified"] is False
     searched = len(first["trials"])
-    said = tool("bisect", "train.py", "--study", "s", "--max-trials", searched + 3)
+    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--max-trials", searched + 3)
     cut = read(tool.folder / "s")
     assert len(cut["trials"]) == searched + 3
     assert cut["recommendation"]["verified"] is False and cut["recommendation"]["unsettled"]
     assert "Use instead" not in said.out and "Not verified" in said.out and "how far learning_rate can go" in said.out
     assert "NOT VERIFIED" in (tool.folder / "s/safe_config.yaml").read_text()
     before = safe_trials(tool.folder / "s")
-    assert tool("bisect", "train.py", "--study", "s").status == 0
+    assert tool("bisect", "train.py", "--study", "s", "--no-where").status == 0
     assert read(tool.folder / "s")["recommendation"]["verified"] is True
     assert before.items() <= safe_trials(tool.folder / "s").items()
 
 
 def test_when_the_time_is_up_what_is_open_is_said(tool):
     script(tool.folder, pause="time.sleep(0.05)")  # three verifications of 30 steps take more than four seconds
-    assert tool("bisect", "train.py", "--study", "s", "--no-recommend").status == 0
-    said = tool("bisect", "train.py", "--study", "s", "--max-seconds", "2")
+    assert tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend").status == 0
+    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--max-seconds", "2")
     cut = read(tool.folder / "s")["recommendation"]
     assert cut["verified"] is False and "the time was up" in cut["unsettled"][0] and len(cut["unsettled"]) > 1
     assert "Use instead" not in said.out and "Not verified" in said.out and "Not settled" in said.out
@@ -215,9 +215,9 @@ def test_an_alternative_that_nobody_ran_is_never_recommended(tool):
     more = "if args.optim == 'adamw_torch' and args.bf16 and number == 3: os.kill(os.getpid(), signal.SIGFPE)"
     path = script(tool.folder, threshold="1.0", more=more)
     path.write_text(path.read_text().replace("temperature=0.9", "optim='adamw_torch', bf16=True"))
-    assert tool("bisect", "train.py", "--study", "s", "--no-recommend").status == 0
+    assert tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend").status == 0
     searched = len(read(tool.folder / "s")["trials"])
-    said = tool("bisect", "train.py", "--study", "s", "--max-trials", searched)
+    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--max-trials", searched)
     cut = read(tool.folder / "s")["recommendation"]
     assert len(read(tool.folder / "s")["trials"]) == searched
     assert cut["verified"] is False and cut["status"] == "open" and cut["evidence"]["seen"] >= 1
@@ -228,7 +228,7 @@ def test_an_alternative_that_nobody_ran_is_never_recommended(tool):
 
 def test_recommend_reuses_every_run(tool):
     script(tool.folder)
-    assert tool("bisect", "train.py", "--study", "s").status == 0
+    assert tool("bisect", "train.py", "--study", "s", "--no-where").status == 0
     before = safe_trials(tool.folder / "s")
     assert tool("recommend", "s").status == 0
     assert safe_trials(tool.folder / "s") == before
@@ -244,7 +244,7 @@ def test_recommend_reuses_every_run(tool):
 
 def test_keep_takes_names_that_exist(tool):
     script(tool.folder)
-    said = tool("bisect", "train.py", "--study", "s", "--keep", "learning_rat")
+    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--keep", "learning_rat")
     assert said.status == 2 and "Did you mean learning_rate?" in said.err and "Traceback" not in said.all
 
 
@@ -258,9 +258,9 @@ def test_recommend_needs_a_study(tool):
 def test_stopped_anywhere_it_goes_on_and_runs_nothing_twice(tool, how, jobs):
     script(tool.folder, pause="time.sleep(0.01)")
     study = tool.folder / "s"
-    assert tool("bisect", "train.py", "--study", "s", "--no-recommend").status == 0
+    assert tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend").status == 0
     for wanted in (1, 4):
-        process = tool.start("bisect", "train.py", "--study", "s", "--jobs", jobs)
+        process = tool.start("bisect", "train.py", "--study", "s", "--no-where", "--jobs", jobs)
         deadline = time.monotonic() + 60
         while len(safe_trials(study)) < wanted and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -270,7 +270,7 @@ def test_stopped_anywhere_it_goes_on_and_runs_nothing_twice(tool, how, jobs):
         assert "Traceback" not in err
         tool.assert_nothing_left()
         assert before.items() <= safe_trials(study).items()
-    assert tool("bisect", "train.py", "--study", "s").status == 0
+    assert tool("bisect", "train.py", "--study", "s", "--no-where").status == 0
     assert read(study)["recommendation"]["verified"] is True
     counted = [asked for asked, outcome, _ in safe_trials(study).values() if outcome in ("pass", "fail")]
     assert len(counted) == len(set(counted)), "a finished run was run again"

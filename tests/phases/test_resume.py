@@ -55,7 +55,7 @@ def causes(study: Path) -> tuple:
 
 
 def test_killed_ten_times(tool):
-    script(tool.folder, SLOW_ENOUGH_TO_BE_KILLED)
+    script(tool.folder, SLOW_ENOUGH_TO_BE_KILLED.replace("0.02", "0.005"))
     started = time.monotonic()
     assert tool("bisect", "train.py", "--study", "whole").status == 0
     whole = time.monotonic() - started
