@@ -18,7 +18,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TextIO
 
 from bisect_cfg.probe.secrets import scrub
 
@@ -232,7 +232,7 @@ class _Stream(io.TextIOBase):
         except ValueError:  # closed
             pass
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     def isatty(self) -> bool:

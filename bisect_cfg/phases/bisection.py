@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -36,9 +35,9 @@ from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, loo
 from bisect_cfg.search.problem import bits
 from bisect_cfg.study.causes import Report
 from bisect_cfg.study.interface import Runner, TrialRequest, TrialResult
-from bisect_cfg.study.search_trials import BisectionSampler, SearchTrials
+from bisect_cfg.study.search_trials import BisectionSampler, Classify, SearchTrials
 from bisect_cfg.study.store import Store, Void
-from bisect_cfg.trials.function import FunctionRunner, identity_of
+from bisect_cfg.trials.function import FunctionRunner, TrialFunction, identity_of
 
 _OTHERS_POLL_SECONDS = 0.2
 """How often to look whether another process has finished what we wait for."""
@@ -100,8 +99,8 @@ class Bisection:
         self,
         good: Configuration,
         bad: Configuration,
-        trial: Callable[[dict[str, Any]], Any] | Runner,
-        is_valid: Callable[[dict[str, Any]], Any] | None = None,
+        trial: TrialFunction | Runner,
+        is_valid: TrialFunction | None = None,
         isolation: str = "process",
         storage: str | optuna.storages.BaseStorage | None = None,
         study_name: str | None = None,
@@ -148,8 +147,6 @@ class Bisection:
         none = sorted(name for name, ratio in (work or {}).items() if ratio == 0)
         if none:
             raise ValueError(f"work of {none[0]} must be above 0: it multiplies a trial's duration")
-        if jobs < 1 or (confirm is not None and confirm < 0):
-            raise ValueError("jobs must be at least 1 and confirm at least 0")
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must lie between 0 and 1, not {confidence!r}")
         self.good, self.bad, self.seed = dict(good), dict(bad), seed
@@ -276,7 +273,7 @@ class _Isolation:
         max_seconds: float | None,
     ) -> None:
         self._trials, self._sampler, self._runner = trials, sampler, runner
-        self._good, self._bad, self._emit = good, bad, emit
+        self._good, self._bad, self._emit = good, bad, emit  # whole, with what is the same in both
         self._max_trials, self._max_seconds = max_trials, max_seconds
         self.running: list[_Begun] = []
         self._announced: set[int] = set()
@@ -303,12 +300,12 @@ class _Isolation:
             return Turn.DONE
         if spent or not isinstance(state.question, Ask) or len(self.running) >= self._trials.problem.jobs:
             return Turn.WAIT
-        trial = self._sampler.begin(state.question, records)
+        question = state.question
+        trial = self._sampler.begin(question, records)
         if trial is None:
             return Turn.AGAIN
-        subset = self._trials.names(state.question.subset)
+        subset = self._trials.names(question.subset)
         configuration = configuration_of(subset, self._good, self._bad)
-        question = state.question
         begun = _Begun(trial, TrialRequest(trial.number, configuration, subset, question.purpose, question.reason))
         self.running.append(begun)
         self._emit(TrialStarted(begun.request))
@@ -367,9 +364,7 @@ class _Validity:
         return self._known[mask]
 
 
-def _verdict(
-    is_failure: Callable[[TrialResult], bool] | None,
-) -> Callable[[TrialResult, int, TrialResult | None], Outcome | None]:
+def _verdict(is_failure: Callable[[TrialResult], bool] | None) -> Classify:
     """What a bisection says of a result; None while the failure under study is not known yet."""
 
     def classify(result: TrialResult, mask: int, reference: TrialResult | None) -> Outcome | None:
