@@ -32,6 +32,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
+from dataclasses import replace
 
 from bisect_cfg.configuration import Configuration, Outcome, Value
 from bisect_cfg.diagnosis.signature import from_exception
@@ -114,7 +115,7 @@ class FunctionRunner:
             raise TypeError(result.message)
         if result.seconds:
             return result
-        return _replace_seconds(result, time.perf_counter() - start)
+        return replace(result, seconds=time.perf_counter() - start)
 
     def interrupt(self) -> None:
         """Kill every child that is running now."""
@@ -227,10 +228,6 @@ def _result_of_status(status: int) -> TrialResult:
     except ValueError:
         name = f"signal {-status}"
     return TrialResult(Outcome.FAIL, name, f"the trial was killed by {name}")
-
-
-def _replace_seconds(result: TrialResult, seconds: float) -> TrialResult:
-    return TrialResult(result.outcome, result.signature, result.message, seconds, result.step, result.attributes)
 
 
 # --------------------------------------------------------------------------------- the child's side
