@@ -26,10 +26,10 @@ from pathlib import Path
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.parameters import NAMESPACES, address, canonical, spelled
 from bisect_cfg.parameters.comparing import agrees, plain
-from bisect_cfg.recommend import facts
-from bisect_cfg.recommend.facts import DataError
+from bisect_cfg.recommend import data_files
+from bisect_cfg.recommend.data_files import DataError
 
-FILE = facts.FOLDER / "alternatives.yaml"
+FILE = data_files.FOLDER / "alternatives.yaml"
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def load(path: Path = FILE) -> tuple[Situation, ...]:
     Raises:
         DataError: the file or an entry is not as described above.
     """
-    entries = [check(data, f"{path.name}, entry {number}") for number, data in enumerate(facts.read(path), 1)]
+    entries = [check(data, f"{path.name}, entry {number}") for number, data in enumerate(data_files.read(path), 1)]
     for entry in entries:
         if sum(other.id == entry.id for other in entries) > 1:
             raise DataError(f"{path.name}: the id {entry.id!r} is used twice; choose another")

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.parameters import canonical
-from bisect_cfg.recommend import facts
-from bisect_cfg.recommend.facts import DataError
+from bisect_cfg.recommend import data_files
+from bisect_cfg.recommend.data_files import DataError
 
-FILE = facts.FOLDER / "published.yaml"
+FILE = data_files.FOLDER / "published.yaml"
 
 _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s?([bBmM])(?![a-zA-Z])")
 _MODEL_NAMES = ("model.model_name_or_path", "model.name", "model")
@@ -110,7 +110,7 @@ def load(path: Path = FILE) -> tuple[Recipe, ...]:
     """
     known = {"recipe", "source", "settings", "model", "size", "tuning", "notes", "defaults"}
     recipes = []
-    for number, data in enumerate(facts.read(path), 1):
+    for number, data in enumerate(data_files.read(path), 1):
         place = f"{path.name}, entry {number} ({data.get('recipe', 'without recipe')})"
         for needed in ("recipe", "source", "settings"):
             if not data.get(needed):

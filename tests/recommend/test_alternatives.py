@@ -14,9 +14,9 @@ from transformers.training_args import OptimizerNames
 from trl import GRPOConfig, ModelConfig
 
 from bisect_cfg.parameters import dotted
-from bisect_cfg.recommend import alternatives, facts, published
+from bisect_cfg.recommend import alternatives, published
 from bisect_cfg.recommend.alternatives import alternatives_for
-from bisect_cfg.recommend.facts import DataError
+from bisect_cfg.recommend.data_files import DataError
 from bisect_cfg.recommend.published import published_for
 
 TRAINING = {field.name for field in dataclasses.fields(GRPOConfig)}
@@ -117,7 +117,7 @@ def test_a_file_that_yaml_reads_otherwise_is_refused(tmp_path: Path, text: str, 
     path = tmp_path / "data.yaml"
     path.write_text(text)
     with pytest.raises(DataError, match=said):
-        facts.read(path)
+        data_files.read(path)
 
 
 # -------------------------------------------------------------------------------------------------- alternatives

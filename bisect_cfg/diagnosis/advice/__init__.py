@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from bisect_cfg.diagnosis import _faults, _releases
-from bisect_cfg.diagnosis.advice.counts import indivisible, too_few_gpus
+from bisect_cfg.diagnosis.advice.compared import indivisible, too_few_gpus
 from bisect_cfg.diagnosis.advice.data import missing_column, missing_file, own_code, raised_below
 from bisect_cfg.diagnosis.advice.misnamed import unknown_name, unknown_setting
 from bisect_cfg.diagnosis.advice.network import unreachable
