@@ -14,7 +14,7 @@ from transformers.training_args import OptimizerNames
 from trl import GRPOConfig, ModelConfig
 
 from bisect_cfg.parameters import dotted
-from bisect_cfg.recommend import alternatives, published
+from bisect_cfg.recommend import alternatives, data_files, published
 from bisect_cfg.recommend.alternatives import alternatives_for
 from bisect_cfg.recommend.data_files import DataError
 from bisect_cfg.recommend.published import published_for
