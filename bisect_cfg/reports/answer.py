@@ -136,25 +136,22 @@ def _strict(value: Value) -> Value:
 
 def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
     """The answer in the form of result.json (see the contract in the documentation)."""
-    report = answer.report
-    rows = _rows(answer) if report is not None else _rows_before(answer)
+    report = answer.report or Report(answer.status)
+    rows = _rows(answer) if answer.report is not None else _rows_before(answer)
     issue = known_issue(answer, environment)
     result = {
         "schema": SCHEMA,
         "status": answer.status,
-        "complete": bool(report is not None and report.complete),
+        "complete": report.complete,
         "failure": failure_of(answer.bad_run),
         "where": answer.place.to_json() if answer.place is not None else None,
-        "causes": [_cause(cause, rows) for cause in report.causes] if report is not None else [],
+        "causes": [_cause(cause, rows) for cause in report.causes],
         "not_varied": answer.settings.not_varied if answer.settings is not None else {},
         "corrections": [
             {"parameters": list(correction.parameters), "passes": as_claim(correction.passes)}
-            for correction in (report.corrections if report is not None else ())
+            for correction in report.corrections
         ],
-        "masking": [
-            {"settings": list(settings), "hide": list(cause)}
-            for settings, cause in (report.masking if report is not None else ())
-        ],
+        "masking": [{"settings": list(settings), "hide": list(cause)} for settings, cause in report.masking],
         "reproduction": _reproduction(answer),
         "recommendation": recommendation(answer, issue),
         "known_issue": issue,
@@ -167,7 +164,7 @@ def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
         "start": answer.start,
         "start_level": answer.start,  # the same, as it was called before
         "horizon": answer.horizon,
-        "notes": [*answer.notes, *(report.notes if report is not None else ())],
+        "notes": [*answer.notes, *report.notes],
         "warnings": warnings_of(answer),
         "seconds": round(answer.seconds, 2),
         "trials": rows,
