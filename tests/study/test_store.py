@@ -106,9 +106,9 @@ def test_the_later_of_two_that_ask_the_same_withdraws() -> None:
     first, second = (
         Bisection(GOOD, BAD, bool, isolation="none", storage=storage, study_name="s").study.sampler for _ in range(2)
     )
-    asked = second.state().attempt
+    asked = second.state().question
     assert isinstance(asked, Ask)
-    assert first.begin(first.state().attempt, []) is not None
+    assert first.begin(first.state().question, []) is not None
     assert second.begin(asked, []) is None  # both had read the empty study
     outcomes = [trial.user_attrs.get("outcome") for trial in optuna.load_study(study_name="s", storage=storage).trials]
     assert outcomes == [None, "withdrawn"]
@@ -123,7 +123,7 @@ def test_optuna_asks_what_the_tool_asks() -> None:
     trial = theirs.study.ask(theirs.store.distributions)
     subset = set(theirs.study.trials[trial.number].user_attrs[ASKED])
     assert trial.params == ours.store.params({**GOOD, **{name: BAD[name] for name in subset}})
-    asked = ours.study.sampler.state().attempt
+    asked = ours.study.sampler.state().question
     assert {factor.name for index, factor in enumerate(ours.factors) if asked.subset >> index & 1} == subset
 
 
