@@ -25,7 +25,7 @@ class Cublas(TypedDict, total=False):
     loaded_from: str
 
 
-class Environment(TypedDict, total=False):
+class Fingerprint(TypedDict, total=False):
     """A fingerprint (`fingerprint.fingerprint`), or the part of one that a log tells."""
 
     python: str

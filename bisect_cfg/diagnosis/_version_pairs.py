@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bisect_cfg.diagnosis._types import Environment, Json
+from bisect_cfg.diagnosis._types import Fingerprint, Json
 
 TABLE = Path(__file__).parent / "versions.yaml"
 
@@ -78,7 +78,7 @@ def as_entries() -> Iterator[dict[str, Json]]:
         }
 
 
-def clashing(environment: Environment) -> Iterator[tuple[VersionPair, str]]:
+def clashing(environment: Fingerprint) -> Iterator[tuple[VersionPair, str]]:
     """The certain pairs that an environment has, and by which versions."""
     from bisect_cfg.diagnosis.conditions import evaluate
 

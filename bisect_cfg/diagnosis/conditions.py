@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from bisect_cfg.configuration import Configuration, Value
-from bisect_cfg.diagnosis._types import Environment
+from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.parameters.comparing import agrees, is_comparison
 
 
@@ -55,7 +55,7 @@ class Verdict:
 
 def evaluate(
     conditions: Conditions,
-    environment: Environment | None = None,
+    environment: Fingerprint | None = None,
     configuration: Configuration | None = None,
 ) -> list[Verdict]:
     """Judges an entry's conditions one by one.
@@ -72,7 +72,7 @@ def evaluate(
     return [*_environment(conditions, environment), *_parameters(conditions.get("parameters", {}), settings)]
 
 
-def _environment(conditions: Conditions, environment: Environment) -> Iterator[Verdict]:
+def _environment(conditions: Conditions, environment: Fingerprint) -> Iterator[Verdict]:
     packages = environment.get("packages") or {}
     for name, specifier in conditions.get("packages", {}).items():
         yield _version(name, specifier, packages.get(name))

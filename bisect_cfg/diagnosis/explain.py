@@ -26,7 +26,7 @@ from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._plain_text import clean
 from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
-from bisect_cfg.diagnosis._types import Environment
+from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
 from bisect_cfg.diagnosis.advice.reading import frames_before, phase_of
 from bisect_cfg.diagnosis.conditions import evaluate
@@ -153,7 +153,7 @@ class Explanation:
     last: Line | None = None
     seen: tuple[Match, ...] = ()
     rows: int = 0
-    environment: Environment = field(default_factory=dict)
+    environment: Fingerprint = field(default_factory=dict)
     advice: Advice | None = None
     no_log: str = ""
     stands: Line | None = None
@@ -176,7 +176,7 @@ class Explanation:
 def explain(
     stream: BinaryIO,
     *,
-    environment: Environment | None = None,
+    environment: Fingerprint | None = None,
     configuration: Configuration | None = None,
     failure: signature.Signature | None = None,
     entries: Sequence[Entry] | None = None,
@@ -249,7 +249,7 @@ def explain_command(*paths: str, as_json: bool = False) -> int:
 def combine(
     readings: Sequence[Reading],
     *,
-    environment: Environment | None = None,
+    environment: Fingerprint | None = None,
     configuration: Configuration | None = None,
     failure: signature.Signature | None = None,
 ) -> Explanation:
@@ -594,7 +594,7 @@ def _of_metrics(entry: Entry, found: Mapping[Clue, list[Line]]) -> bool:
     return any(clue.kind == "metric" and clue in found for clue in entry.any)
 
 
-def _told(readings: Sequence[Reading]) -> Environment:
+def _told(readings: Sequence[Reading]) -> Fingerprint:
     """What the files say about where they ran."""
     names = frozenset().union(*(entry.settings for reading in readings[:1] for entry in reading.entries))
     each = facts.LOOKED_AT // len(readings)
@@ -637,7 +637,7 @@ def _match(
     entry: Entry,
     found: Mapping[Clue, list[Line]],
     survived: set[Clue],
-    environment: Environment | None,
+    environment: Fingerprint | None,
     configuration: Configuration | None,
     near: Callable[[Line], bool],
 ) -> tuple[Match, list[Line], bool] | None:
@@ -702,7 +702,7 @@ def _match(
 def _decides(
     case: Case,
     found: Mapping[Clue, list[Line]],
-    environment: Environment | None,
+    environment: Fingerprint | None,
     configuration: Configuration | None,
 ) -> tuple[bool | None, list[str], list[Line]]:
     """Whether the log speaks for one cause of several (None: it says nothing of it), why, and the lines that do."""
@@ -720,7 +720,7 @@ def _decides(
 def _applies(
     entry: Entry,
     found: Mapping[Clue, list[Line]],
-    environment: Environment | None,
+    environment: Fingerprint | None,
     configuration: Configuration | None,
 ) -> bool:
     """Whether something in sight says that this specific entry is meant: one of its `only_if`, or all its

@@ -13,7 +13,7 @@ import functools
 import re
 from collections.abc import Iterable
 
-from bisect_cfg.diagnosis._types import Environment
+from bisect_cfg.diagnosis._types import Fingerprint
 
 LOOKED_AT = 1 << 16
 """Bytes at each end of a log that are looked at; an environment is printed at the start, or pasted at the end."""
@@ -98,14 +98,14 @@ _COLLECTIVE = re.compile(
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS")
 
 
-def facts_of(text: str, settings: Iterable[str] = ()) -> Environment:
+def facts_of(text: str, settings: Iterable[str] = ()) -> Fingerprint:
     """The facts that a log tells, in the form of a `fingerprint`, as far as they are known.
 
     Args:
         text: The log, or its beginning and its end.
         settings: Names of the settings to look for.
     """
-    facts: Environment = {}
+    facts: Fingerprint = {}
     packages = _packages_in(text)
     if packages:
         facts["packages"] = packages

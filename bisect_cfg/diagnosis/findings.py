@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis import _version_pairs
-from bisect_cfg.diagnosis._types import Environment
+from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.conditions import evaluate
 from bisect_cfg.diagnosis.knowledge import load
 from bisect_cfg.parameters import every
@@ -74,7 +74,7 @@ class Finding:
     meaning: str = ""
 
 
-def check(environment: Environment, configuration: Configuration | None = None) -> list[Finding]:
+def check(environment: Fingerprint, configuration: Configuration | None = None) -> list[Finding]:
     """All findings, the worst first.
 
     Args:
@@ -96,7 +96,7 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
-def _known(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _known(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     for entry in load():
         verdicts = evaluate(entry.conditions, environment, settings) if entry.doctor else []
         if verdicts and all(verdict.holds for verdict in verdicts):
@@ -105,13 +105,13 @@ def _known(environment: Environment, settings: Configuration) -> Iterator[Findin
             yield Finding("problem", entry.title, why, cure, source, entry.id, entry.meaning)
 
 
-def _versions(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _versions(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """Packages that never work together."""
     for pair, found in _version_pairs.clashing(environment):
         yield Finding("problem", pair.title, found, pair.cure[0], pair.source, pair.id, pair.says)
 
 
-def _missing(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _missing(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """An environment that cannot train is not one that nothing is known against."""
     if not environment.get("python") or "error" in environment:
         return  # no whole fingerprint, so that what is absent may only not have been recorded
@@ -131,7 +131,7 @@ def _missing(environment: Environment, settings: Configuration) -> Iterator[Find
         )  # fmt: skip
 
 
-def _gpu_and_cuda(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _gpu_and_cuda(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """A wheel of torch holds code for some generations of GPUs."""
     cuda = _pair(environment.get("cuda"))
     for gpu in environment.get("gpus") or []:
@@ -157,7 +157,7 @@ def _gpu_and_cuda(environment: Environment, settings: Configuration) -> Iterator
             return
 
 
-def _driver(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _driver(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """The driver must know the CUDA that torch brings."""
     cuda, driver = _pair(environment.get("cuda")), _pair(environment.get("driver"))
     needed = DRIVERS.get(cuda[0]) if cuda else None
@@ -176,7 +176,7 @@ def _pair(version: object) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
-def _groups(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _groups(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """A generation batch must hold whole groups of completions."""
     generations, batch = settings.get("num_generations"), settings.get("per_device_train_batch_size")
     if not isinstance(generations, int) or not isinstance(batch, int):
@@ -206,7 +206,7 @@ def _groups(environment: Environment, settings: Configuration) -> Iterator[Findi
         )  # fmt: skip
 
 
-def _launch(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _launch(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """Plain python with several visible GPUs ends in nn.DataParallel."""
     visible = (environment.get("variables") or {}).get("CUDA_VISIBLE_DEVICES")
     gpus = len(environment.get("gpus") or [])
@@ -219,7 +219,7 @@ def _launch(environment: Environment, settings: Configuration) -> Iterator[Findi
         )  # fmt: skip
 
 
-def _fsdp(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _fsdp(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """TRL before 0.18.0 leaves the reference model on the CPU; FSDP may be accelerate's or the Trainer's."""
     variables = environment.get("variables") or {}
     accelerate = str(variables.get("ACCELERATE_USE_FSDP")).lower() in ("1", "true")
@@ -231,7 +231,7 @@ def _fsdp(environment: Environment, settings: Configuration) -> Iterator[Finding
         )  # fmt: skip
 
 
-def _temperature(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _temperature(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """TRL before 0.16.0 samples at a temperature, and computes probabilities as if there were none."""
     temperature = _number(settings.get("temperature"))
     if temperature not in (None, 1.0) and _older("0.16.0", environment):
@@ -243,7 +243,7 @@ def _temperature(environment: Environment, settings: Configuration) -> Iterator[
         )  # fmt: skip
 
 
-def _old_python(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _old_python(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """Installers pass over versions that the interpreter is too old for, without a word."""
     if _pair(environment.get("python")) == LAST_PYTHON[0]:
         yield Finding(
@@ -253,12 +253,12 @@ def _old_python(environment: Environment, settings: Configuration) -> Iterator[F
         )  # fmt: skip
 
 
-def _older(version: str, environment: Environment) -> bool:
+def _older(version: str, environment: Fingerprint) -> bool:
     """Whether TRL is known to be older than this version."""
     return all(verdict.holds for verdict in evaluate({"packages": {"trl": f"<{version}"}}, environment))
 
 
-def _ranks(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _ranks(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """NCCL refuses two ranks on one GPU; a configuration for eight GPUs is often started on two."""
     ranks, gpus = environment.get("local_ranks"), len(environment.get("gpus") or [])
     if ranks and gpus and ranks > gpus:
@@ -269,7 +269,7 @@ def _ranks(environment: Environment, settings: Configuration) -> Iterator[Findin
         )  # fmt: skip
 
 
-def _other_cublas(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _other_cublas(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """LD_LIBRARY_PATH goes before the wheel's own folder, and the two versions do not mix."""
     cublas = environment.get("cublas") or {}
     shadow, loaded = cublas.get("shadowed_by"), cublas.get("loaded_from")
@@ -283,7 +283,7 @@ def _other_cublas(environment: Environment, settings: Configuration) -> Iterator
         )  # fmt: skip
 
 
-def _old_gpu(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _old_gpu(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """bfloat16 needs compute capability 8.0."""
     for gpu in environment.get("gpus") or []:
         capability = re.match(r"\d+", str(gpu.get("compute_capability")))
@@ -296,7 +296,7 @@ def _old_gpu(environment: Environment, settings: Configuration) -> Iterator[Find
             return
 
 
-def _clipping(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _clipping(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """0 and below switch clipping off without a word."""
     norm = _number(settings.get("max_grad_norm"))
     if norm is not None and norm <= 0:
@@ -306,7 +306,7 @@ def _clipping(environment: Environment, settings: Configuration) -> Iterator[Fin
         )  # fmt: skip
 
 
-def _learning_rate(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _learning_rate(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """Above what anybody has published."""
     rate = _number(settings.get("learning_rate"))
     adapter = bool(settings.get("use_peft")) or any(name.startswith("peft.") for name in settings)
@@ -322,7 +322,7 @@ def _learning_rate(environment: Environment, settings: Configuration) -> Iterato
     )
 
 
-def _swallowed(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _swallowed(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """An update smaller than half of bfloat16's last place leaves the weight as it was, and no log shows it."""
     rate, optimizer = _number(settings.get("learning_rate")), str(settings.get("optim", ""))
     adapter = bool(settings.get("use_peft")) or any(name.startswith("peft.") for name in settings)
@@ -336,7 +336,7 @@ def _swallowed(environment: Environment, settings: Configuration) -> Iterator[Fi
         )  # fmt: skip
 
 
-def _precision(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _precision(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """fp16 and bf16 exclude each other."""
     if settings.get("fp16") is True and settings.get("bf16") is True:
         yield Finding(
@@ -345,7 +345,7 @@ def _precision(environment: Environment, settings: Configuration) -> Iterator[Fi
         )  # fmt: skip
 
 
-def _hidden_nan(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _hidden_nan(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """The Trainer prints an average in place of a NaN loss."""
     if settings.get("logging_nan_inf_filter") is True:
         yield Finding(
@@ -354,7 +354,7 @@ def _hidden_nan(environment: Environment, settings: Configuration) -> Iterator[F
         )  # fmt: skip
 
 
-def _removed(environment: Environment, settings: Configuration) -> Iterator[Finding]:
+def _removed(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """Settings that the installed version no longer has."""
     for name, known in every().items():
         if settings.get(name) is None or not known.instead:
@@ -364,7 +364,7 @@ def _removed(environment: Environment, settings: Configuration) -> Iterator[Find
             yield Finding("problem", f"{name} is gone", f"{package} {version}", known.instead, "measured")
 
 
-RULES: tuple[Callable[[Environment, Configuration], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[Fingerprint, Configuration], Iterator[Finding]], ...] = (
     _missing,
     _versions,
     _gpu_and_cuda,

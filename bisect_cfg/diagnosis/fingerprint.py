@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bisect_cfg.diagnosis import _machine, _packages
-from bisect_cfg.diagnosis._types import Environment, Gpu, Json
+from bisect_cfg.diagnosis._types import Fingerprint, Gpu, Json
 
 VARIABLES = _machine.VARIABLES
 parse_gpus = _machine.parse_gpus
@@ -28,7 +28,7 @@ IMPORT_PATIENCE = 180.0
 """Seconds for torch to be imported; from a cold network disk that takes minutes."""
 
 
-def fingerprint(python: str | None = None) -> Environment:
+def fingerprint(python: str | None = None) -> Fingerprint:
     """What a training process started here would find.
 
     Args:
@@ -65,7 +65,7 @@ def loaded_cublas(python: str | None = None) -> dict[str, str | None] | None:
         return None
 
 
-def with_loaded_cublas(environment: Environment, loaded: Mapping[str, str | None] | None) -> Environment:
+def with_loaded_cublas(environment: Fingerprint, loaded: Mapping[str, str | None] | None) -> Fingerprint:
     """The fingerprint with `loaded_from` and `loaded_version` in its `cublas`.
 
     The wheel's own version, which has a fourth number, is kept as the loaded one where the library lies inside it.
@@ -79,7 +79,7 @@ def with_loaded_cublas(environment: Environment, loaded: Mapping[str, str | None
     return result
 
 
-def describe(environment: Environment) -> str:
+def describe(environment: Fingerprint) -> str:
     """The fingerprint in one line for people: what a bug report would be asked for first."""
     parts = [f"Python {environment.get('python', '?')}"]
     packages = environment.get("packages") or {}
@@ -103,7 +103,7 @@ def _gpu(gpu: Gpu) -> str:
     return f"{gpu['name']} ({memory / 1024:.0f} GiB)" if memory else str(gpu["name"])
 
 
-def _ask(python: str) -> Environment:
+def _ask(python: str) -> Fingerprint:
     try:
         return _run(python, Path(_packages.__file__), PATIENCE)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:

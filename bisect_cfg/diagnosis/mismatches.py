@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bisect_cfg.diagnosis._types import Environment
+from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.findings import Finding
 
 LIBRARIES = (
@@ -31,7 +31,7 @@ MAY_DIFFER = ("CUDA_VISIBLE_DEVICES",)
 _SOURCE = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 
 
-def compare(environments: Sequence[Environment]) -> list[Finding]:
+def compare(environments: Sequence[Fingerprint]) -> list[Finding]:
     """What differs between ranks.
 
     Args:
@@ -39,7 +39,7 @@ def compare(environments: Sequence[Environment]) -> list[Finding]:
     """
     found = []
     for what, values in _facts(environments):
-        groups: dict[str, list[Environment]] = {}
+        groups: dict[str, list[Fingerprint]] = {}
         for environment, value in zip(environments, values, strict=True):
             groups.setdefault(value, []).append(environment)
         if len(groups) < 2:
@@ -59,7 +59,7 @@ def compare(environments: Sequence[Environment]) -> list[Finding]:
     return found
 
 
-def missing(world_size: int, environments: Sequence[Environment]) -> list[Finding]:
+def missing(world_size: int, environments: Sequence[Fingerprint]) -> list[Finding]:
     """Ranks that never came to the script's configuration, although the launcher was to start them."""
     came = {environment["rank"] for environment in environments}
     absent = [rank for rank in range(world_size) if rank not in came]
@@ -77,7 +77,7 @@ def missing(world_size: int, environments: Sequence[Environment]) -> list[Findin
     ]
 
 
-def where(environments: Sequence[Environment]) -> str:
+def where(environments: Sequence[Fingerprint]) -> str:
     """``node1 (ranks 0-3), node2 (rank 4)``."""
     hosts: dict[str, list[object]] = {}
     for environment in environments:
@@ -101,15 +101,15 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def _facts(environments: Sequence[Environment]) -> list[tuple[str, list[str]]]:
-    def packages(environment: Environment) -> Mapping[str, str]:
+def _facts(environments: Sequence[Fingerprint]) -> list[tuple[str, list[str]]]:
+    def packages(environment: Fingerprint) -> Mapping[str, str]:
         return environment.get("packages") or {}
 
-    def cublas(environment: Environment) -> str:
+    def cublas(environment: Fingerprint) -> str:
         known = environment.get("cublas") or {}
         return str(known.get("loaded_version") or known.get("version") or "none")
 
-    def gpus(environment: Environment) -> str:
+    def gpus(environment: Fingerprint) -> str:
         names = [gpu["name"] for gpu in environment.get("gpus") or []]
         return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"
 
