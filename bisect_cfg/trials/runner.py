@@ -297,7 +297,7 @@ class ScriptRunner:
                 for attempt in range(LOST_TIMES + 1):
                     # A colder start may be settled on while we wait; what takes its server down every time gets its
                     # own.
-                    cold = attempt == LOST_TIMES or any(name.startswith(VARIABLE) for name in self._overrides(plan))
+                    cold = attempt == LOST_TIMES or bool(_inside(VARIABLE, self._overrides(plan)))
                     start = "cold" if cold else plan.start or starts.start
                     folder = self._new_folder(plan.name)
                     traces = Traces.of(folder)
@@ -317,8 +317,7 @@ class ScriptRunner:
         packages = self.known.packages
         if packages is None:
             return None
-        overrides = self._overrides(plan)
-        levels = {name.removeprefix(PACKAGE): level for name, level in overrides.items() if name.startswith(PACKAGE)}
+        levels = _inside(PACKAGE, self._overrides(plan))
         return packages.environment_of(levels) if levels or packages.varied else None
 
     def _overrides(self, plan: Plan) -> Mapping[str, Encoded]:
@@ -363,11 +362,7 @@ class ScriptRunner:
             The environment variables that name it, where the launcher names the user's.
         """
         capture = self.starts.capture
-        changes = {
-            name.removeprefix(DEEPSPEED_FILE): value
-            for name, value in overrides.items()
-            if name.startswith(DEEPSPEED_FILE)
-        }
+        changes = _inside(DEEPSPEED_FILE, overrides)
         if not changes or capture is None or capture.deepspeed is None:
             return {}
         path = folder / "deepspeed.json"
@@ -383,11 +378,7 @@ class ScriptRunner:
         """Start a run and stay with it to its end; None if its server went away, so that it says nothing."""
         write_json(folder / "configuration.json", dict(plan.configuration))
         port = free_port()
-        variables = {
-            name.removeprefix(VARIABLE): value
-            for name, value in self._overrides(plan).items()
-            if name.startswith(VARIABLE)
-        }
+        variables = _inside(VARIABLE, self._overrides(plan))
         environment, orders_path = self._write_cold_orders(starts, folder, request, port, variables)
         with self._sweep.around(self._elsewhere.pids):
             child: Child | None
@@ -497,6 +488,11 @@ class ScriptRunner:
         ]
         write_text(folder / "command.sh", "\n".join(lines))
         return environment, orders_path
+
+
+def _inside(namespace: str, overrides: Mapping[str, Encoded]) -> dict[str, Encoded]:
+    """The overrides of one namespace, by the rest of their names."""
+    return {name.removeprefix(namespace): v for name, v in overrides.items() if name.startswith(namespace)}
 
 
 def _launched_with(overrides: Mapping[str, Encoded]) -> dict[str, str | None]:
