@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from bisect_cfg.api import bisect
     from bisect_cfg.configuration import Outcome
     from bisect_cfg.phases.bisection import Bisection
+    from bisect_cfg.study.interface import TrialResult
 
-__all__ = ["Bisection", "Outcome", "bisect"]
+__all__ = ["Bisection", "Outcome", "TrialResult", "bisect"]
 
 
 def __getattr__(name: str) -> object:
@@ -26,4 +27,8 @@ def __getattr__(name: str) -> object:
         from bisect_cfg.configuration import Outcome
 
         return Outcome
+    if name == "TrialResult":
+        from bisect_cfg.study.interface import TrialResult
+
+        return TrialResult
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
