@@ -65,7 +65,7 @@ class _Group(click.Group):
         except click.UsageError:
             from bisect_cfg.capture.command import is_launcher
 
-            if arguments and (arguments[0].endswith(".py") or Path(arguments[0]).is_dir() or is_launcher(arguments[0])):
+            if arguments and (arguments[0].endswith((".py", ".ipynb")) or Path(arguments[0]).is_dir() or is_launcher(arguments[0])):
                 raise click.UsageError(f"Did you mean: bisect-cfg bisect {' '.join(arguments)}") from None
             raise
 
@@ -262,8 +262,8 @@ STUDY = _section(
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
 def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
-    """Isolate the settings that make TARGET fail: a training script, a folder with train.py and good.yaml, or a whole
-    command.
+    """Isolate the settings that make TARGET fail: a training script or notebook, a folder with train.py and good.yaml,
+    or a whole command.
 
     \b
     bisect-cfg bisect train.py -- --lr 1e-6

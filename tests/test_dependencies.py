@@ -39,7 +39,7 @@ def imported() -> dict[str, str]:
 
 
 FLOORS = (
-    {"configuration", "errors", "jsonfile", "crash", "probe", "parameters"},
+    {"configuration", "errors", "jsonfile", "notebook", "crash", "probe", "parameters"},
     {"search"},
     {"study"},
     {"capture", "diagnosis"},

@@ -504,6 +504,11 @@ def _file_of(launch: Launch, python: str) -> Path:
     return path
 
 
+def lacking(modules: Sequence[str], python: str) -> list[str]:
+    """Which of some modules an interpreter cannot import."""
+    return [module for module in modules if not _said([python, "-c", _FIND, module])]
+
+
 def _said(command: Sequence[str]) -> object:
     """The last line that a command prints, read as JSON; None if that cannot be had."""
     try:

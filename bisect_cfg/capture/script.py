@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bisect_cfg.capture.command import Launch, find_command, is_launcher
+from bisect_cfg.capture.command import Launch, find_command, is_launcher, lacking
 from bisect_cfg.capture.mistyped import check_program
+from bisect_cfg.capture.notebook import Notebook, as_script, read_notebook
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments
+from bisect_cfg.jsonfile import write_text
+from bisect_cfg.notebook import SUFFIX, script_of
+from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments, scrub
 from bisect_cfg.study.basis import hash_of
 
 
@@ -28,6 +31,8 @@ class Script:
         python: the interpreter; the user's environment is the one it belongs to.
         good_file: a YAML file that moves the good configuration, or None.
         launch: how the script is started, where that is more than ``python path arguments``.
+        notebook: what `path` is as a script, if it is a notebook.
+        program: the file that Python runs in its place.
     """
 
     path: Path
@@ -35,6 +40,31 @@ class Script:
     python: str = sys.executable
     good_file: Path | None = None
     launch: Launch | None = None
+    notebook: Notebook | None = None
+    program: Path | None = None
+
+    def written_in(self, folder: Path, *, masked: bool = False) -> Script:
+        """The same, and if it is a notebook, with its script in a folder.
+
+        Args:
+            folder: that can be written.
+            masked: whether secrets are left out of it: the runs are over.
+        """
+        if self.notebook is None:
+            return self
+        program = script_of(self.path, folder)
+        write_text(program, scrub(self.notebook.text) if masked else self.notebook.text)
+        return replace(self, program=program)
+
+    @property
+    def runs(self) -> Path:
+        """The file that Python runs."""
+        return self.program or self.path
+
+    @property
+    def what(self) -> str:
+        """What to call it."""
+        return "script" if self.notebook is None else "notebook"
 
     def under(self, python: str) -> Script:
         """The same, run by the interpreter of another environment."""
@@ -50,11 +80,13 @@ class Script:
         """The user's own command, told where its processes meet and its launcher writes; see `Launch.command`."""
         if self.launch is not None:
             return self.launch.command(self.arguments, port, logs)
-        return [self.python, str(self.path), *self.arguments]
+        return [self.python, str(self.runs), *self.arguments]
 
     @property
     def variables(self) -> dict[str, str]:
         """Environment variables that the command sets in front of everything."""
+        if self.notebook is not None and "matplotlib" in self.notebook.text:
+            return {"MPLBACKEND": os.environ.get("MPLBACKEND", "agg")}  # no windows, as in Jupyter
         return dict(self.launch.variables) if self.launch is not None else {}
 
     @property
@@ -134,6 +166,12 @@ def find_script(
     Raises:
         InputError: there is no such script, or it cannot be read.
     """
+    started = next((word for word in arguments if word.endswith(SUFFIX)), None)
+    if started and not any(word.endswith(".py") for word in (target, *arguments)) and shutil.which(target):
+        raise InputError(
+            f"{os.path.basename(target)} would run {started}, which bisect-cfg does itself.",
+            f"Name the notebook alone: bisect-cfg bisect {shlex.quote(started)}",
+        )
     if is_launcher(target) and not Path(target).is_dir():
         found = find_command([target, *arguments], python)
         good = Path(good_file) if good_file else None
@@ -157,7 +195,7 @@ def find_script(
     if not path.exists():
         check_program([target, *arguments], _instead_of)
         raise InputError(f"There is no script {target}.", _similar(path))
-    if path.suffix != ".py":
+    if path.suffix not in (".py", SUFFIX):
         raise InputError(f"{target} is not a Python script.", _instead_of(path))
     if not os.access(path, os.R_OK):
         raise InputError(f"The script {target} cannot be read.", "Check its permissions.")
@@ -169,7 +207,10 @@ def find_script(
         raise InputError(
             f"There is no Python interpreter {interpreter}.", "--python takes its path, or its name on PATH."
         )
-    return Script(path, tuple(arguments), interpreter, good)
+    notebook = None
+    if path.suffix == SUFFIX:
+        notebook = as_script(path, read_notebook(path), interpreter, lambda names: lacking(names, interpreter))
+    return Script(path, tuple(arguments), interpreter, good, notebook=notebook)
 
 
 def _instead_of(path: Path) -> str:
@@ -191,8 +232,6 @@ def _instead_of(path: Path) -> str:
             if trains and is_launcher(words[0]):
                 return f"Give the command that it runs: bisect-cfg bisect -- {' '.join(words)}"
         return "Give the command that it runs: bisect-cfg bisect -- accelerate launch train.py"
-    if path.suffix == ".ipynb":
-        return f"Make a script of the notebook first: jupyter nbconvert --to script {quoted}"
     return "Name the .py file that you would start with `python`."
 
 

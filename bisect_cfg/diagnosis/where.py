@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from bisect_cfg.diagnosis._types import Json
 from bisect_cfg.diagnosis.signature import SILENT_KINDS
 from bisect_cfg.diagnosis.stacks import stack_frames
+from bisect_cfg.notebook import named
 from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation, Operation, Overflow, Raised, Update
 
 RERUN = (
@@ -185,7 +186,7 @@ def _exception(events: Sequence[Event]) -> Where:
     frames = _frames(row.frames)
     started = [one for one in events if isinstance(one, (InstrumentsOn, Update))]
     step = started[-1].step + isinstance(started[-1], Update) if started else None
-    operation = frames[-1].rpartition(" in ")[2] if frames else ""
+    operation = next((function for path, _, function in reversed(row.frames) if not _BETWEEN.search(path)), "")
     return Where(step, row.computing, operation, frames[-1] if frames else "", "", row.type, frames)
 
 
@@ -289,9 +290,7 @@ def _stack(stacks: str) -> tuple[str, ...]:
 
 
 def _frames(rows: Sequence[Frame]) -> tuple[str, ...]:
-    return tuple(
-        f"{short(path)}:{line} in {function}" for path, line, function in rows if not _BETWEEN.search(str(path))
-    )
+    return tuple(named(path, line, function, short) for path, line, function in rows if not _BETWEEN.search(str(path)))
 
 
 def _forward(lines: Sequence[str]) -> Iterator[str]:
@@ -299,7 +298,7 @@ def _forward(lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
         match = re.search(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', line)
         if match and not _BETWEEN.search(match["path"]):
-            yield f"{short(match['path'])}:{match['line']} in {match['function']}"
+            yield named(match["path"], int(match["line"]), match["function"], short)
 
 
 def short(path: str) -> str:

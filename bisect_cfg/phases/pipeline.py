@@ -63,6 +63,7 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
     gpus = [gpu["name"] for gpu in environment.get("gpus") or ()]
     opened = open_study(script, options.study, options.identity(), options.restart, libraries, gpus, written_by_runs)
     with opened as (folder, basis):
+        script = script.written_in(folder)
         runner = ScriptRunner(
             script,
             folder,
@@ -76,11 +77,14 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
             answer = _answered(Context(script, options, listener, folder, basis, runner, environment))
         finally:
             runner.close()
+            script.written_in(folder, masked=True)
     return replace(answer, seconds=time.monotonic() - started)
 
 
 def _answered(context: Context) -> Answer:
     """From the reproduction on."""
+    for note in context.script.notebook.notes if context.script.notebook is not None else ():
+        context.note(note)
     pins = parse_pins(context.options.pins)
     good = {**_good_packages(context), **read_good(context.options.good, context.script.good_file)}
     failure_test(context, Signature("exit"))  # a mistake in --failure is said before the first run

@@ -6,6 +6,7 @@ the one record beside the trials: it is written before there are any, and what a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Protocol, TypedDict
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, digest, write_json
+from bisect_cfg.notebook import SUFFIX, code_cells
 
 READ_WHOLE = 1 << 28
 """Files up to this size (256 MiB, a fifth of a second) are hashed whole."""
@@ -125,13 +127,18 @@ def _is_table(table: object) -> bool:
 
 
 def hash_of(path: Path) -> str:
-    """A short hash of a file's content; of a very large file that of its size, its time and samples.
+    """A short hash of a file's content; of a very large file that of its size, its time and samples; of a notebook that
+    of its code: what its cells printed may change.
 
     Raises:
         OSError: it cannot be read.
     """
     with path.open("rb") as stream:
         known = os.fstat(stream.fileno())
+        if path.suffix == SUFFIX:
+            with contextlib.suppress(ValueError):
+                return digest(code_cells(stream.read().decode()))
+            stream.seek(0)
         if known.st_size <= READ_WHOLE:
             return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
         found = hashlib.sha256(f"{known.st_size} {known.st_mtime_ns}".encode())

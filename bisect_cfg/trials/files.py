@@ -13,6 +13,7 @@ from bisect_cfg.diagnosis._plain_text import plain
 from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.diagnosis.stacks import stack_frames
 from bisect_cfg.jsonfile import private
+from bisect_cfg.notebook import place_of
 from bisect_cfg.probe.protocol import (
     EVENTS_FILE,
     METRICS_FILE,
@@ -154,4 +155,7 @@ def innermost_frame(folder: Path) -> str:
         found = stack_frames((folder / STACKS_FILE).read_text(errors="replace"))
     except OSError:
         return ""
-    return f"{found[0][2]} ({Path(found[0][0]).name}:{found[0][1]})" if found else ""
+    if not found:
+        return ""
+    path, line, function = found[0]
+    return f"{function} ({place_of(path, line) or f'{Path(path).name}:{line}'})"

@@ -338,5 +338,5 @@ class Starts:
             command = list(launched.words)
         elif self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
             python = self.capture.environment.get("executable") or self._script.python
-            command = [str(python), str(self._script.path), *self._script.arguments]
+            command = [str(python), str(self._script.runs), *self._script.arguments]
         return TrialServer(command, environment, Serve(restore, list(modules)), orders_path, "log.txt", self._reaper)

@@ -1,0 +1,422 @@
+"""A notebook as a target: its code cells, in their order, made the script that they amount to.
+
+Lines of IPython's own (``!nvidia-smi``, ``%cd``, ``%%bash``) become the calls of ``get_ipython()`` that IPython itself
+makes of them; it is asked for each, so that every line stays where it is. That is what nbconvert does too, which would
+bring two dozen packages besides IPython (a server's among them) into an environment that trains, and hands on a cell
+under ``%%time`` as one string, in which no line can be found again.
+
+What only concerns the page (``%matplotlib``, ``%%capture``, ``%%time``) is left out, and packages are not installed: a
+trial must not change what the next one runs in. What Jupyter has and a plain script lacks is put in front: ``display``,
+``await`` outside of functions, the notebook's folder on ``sys.path``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from bisect_cfg.errors import InputError
+from bisect_cfg.notebook import MARK, code_cells
+
+HOSTS = {"google.colab": "Colab", "kaggle_secrets": "Kaggle"}
+"""Modules that only a host of notebooks has, and its name."""
+
+_LANGUAGES = ("python", "python3", "ipython", "ipython3")
+
+_INSTALLS = re.compile(
+    r"(?:^|[;&|(]\s*|\b(?:sudo|then|do|time)\s+|\s-m\s+)(?:\S*/)?"
+    r"(?:pip[\d.]*\s+(?:\S+\s+)*?(?:install|uninstall)|uv\s+(?:pip\s+(?:install|uninstall|sync)|add|sync|remove)"
+    r"|(?:apt|apt-get|aptitude|dpkg|conda|mamba|micromamba|poetry)\s+(?:\S+\s+)*?"
+    r"(?:install|update|upgrade|add|remove|-i)\b)",
+    re.MULTILINE,
+)
+"""Commands of a shell that change what is installed."""
+
+_INSTALLERS = ("pip", "conda", "mamba", "micromamba", "uv")
+"""Magics that do."""
+
+_OF_THE_PAGE = re.compile(
+    r"(?:matplotlib|pylab|config|autoreload|aimport|tensorboard|pinfo2?|pdoc|psource|who|whos|history|precision|xmode"
+    r"|colors|load_ext (?:autoreload|tensorboard)|reload_ext (?:autoreload|tensorboard))\b.*",
+    re.DOTALL,
+)
+"""Magics that change what is shown, and nothing that is computed."""
+
+_CELLS_OF_THE_PAGE = ("html", "HTML", "javascript", "js", "latex", "markdown", "svg", "SVG")
+_TRANSPARENT = ("capture", "time", "prun", "wandb")
+"""Magics over a cell whose code runs as it would without them."""
+_SHELLS = ("bash", "sh", "script", "!", "sx", "system")
+
+_LEFT_OUT = "pass  # left out: "
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook that was made a script.
+
+    Attributes:
+        text: of the script.
+        notes: what is not run as it stands there.
+    """
+
+    text: str
+    notes: tuple[str, ...]
+
+
+def read_notebook(path: Path) -> list[str]:
+    """The code cells of a notebook.
+
+    Raises:
+        InputError: it is none, or none in Python, or has no code.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        language = _language(text)
+        cells = code_cells(text)
+    except OSError as error:
+        raise InputError(f"The notebook {path} cannot be read: {error.strerror}.", "Check its permissions.") from None
+    except ValueError as error:
+        raise InputError(
+            f"{path} is no notebook: {error}.", "Open it in Jupyter and save it again, or name the .py file that trains."
+        ) from None
+    if language.lower() not in _LANGUAGES:
+        raise InputError(f"The notebook {path} is in {language}, and only Python can be run.", "Name one in Python.")
+    if not cells:
+        raise InputError(f"The notebook {path} has no code in it.", "Save it in Jupyter first, if it has some there.")
+    return cells
+
+
+def _language(text: str) -> str:
+    import json
+
+    try:
+        told = json.loads(text)["metadata"]
+        return told.get("language_info", {}).get("name") or told.get("kernelspec", {}).get("language") or "python"
+    except (KeyError, TypeError, AttributeError):
+        return "python"
+
+
+def as_script(
+    path: Path, cells: Sequence[str], python: str, lacking: Callable[[Sequence[str]], Collection[str]]
+) -> Notebook:
+    """Make a script of a notebook.
+
+    Args:
+        path: of the notebook.
+        cells: its code.
+        python: the interpreter that is to run it.
+        lacking: which of some modules that one does not have.
+
+    Raises:
+        InputError: a cell is no Python, or needs IPython where there is none.
+    """
+    made = [_Cell(path.name, number).made(source) for number, source in enumerate(cells, 1)]
+    for_ipython = next((line for cell in made for line in cell.for_ipython), "")
+    if for_ipython and lacking(["IPython"]):
+        raise InputError(
+            f"A line of the notebook is for IPython, which {python} does not have: {for_ipython}",
+            "Install ipython there, or take the line out of the notebook.",
+        )
+    hosts = [host for host in HOSTS if any(host in cell.hosts for cell in made)]
+    missing = [host for host in hosts if host in lacking(hosts)]
+    parts = [_head(path, made, missing)]
+    parts += [f"{MARK.format(number)}\n{cell.text}" for number, cell in enumerate(made, 1)]
+    notes = [note for cell in made for note in cell.notes]
+    notes += [
+        f"{HOSTS[host]} is not here: secrets are read from the environment variables of the same names, and whatever "
+        f"else the notebook asks of {host} does nothing."
+        for host in missing
+    ]
+    return Notebook("\n".join(parts), tuple(notes))
+
+
+class _Call(NamedTuple):
+    """A call of `get_ipython()`."""
+
+    method: str
+    arguments: list[str]
+
+
+@dataclass
+class _Cell:
+    """One cell on its way into the script."""
+
+    notebook: str
+    number: int
+    text: str = ""
+    notes: list[str] = field(default_factory=list)
+    for_ipython: list[str] = field(default_factory=list)
+    future: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    waits: bool = False
+
+    def made(self, source: str) -> _Cell:
+        lines = [f"{line}\n" for line in source.rstrip().split("\n")]
+        if _tree(source) is None:
+            lines = self._without_magics(lines)
+        self.text = "".join(lines)
+        tree = _tree(self.text)
+        if tree is None:
+            self._refuse()
+        self._note_hosts(tree)
+        self._move_future(tree)
+        self._wait(tree)
+        return self
+
+    def _at(self, line: int) -> str:
+        return f"{self.notebook}, cell {self.number}, line {line}"
+
+    def _refuse(self) -> None:
+        try:
+            compile(self.text, self.notebook, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        except SyntaxError as error:
+            line = error.lineno or 1
+            quoted = (self.text.split("\n")[line - 1 : line] or [""])[0].strip()
+            raise InputError(
+                f"{self._at(line)} is no Python ({error.msg}): {quoted}", "Mend the cell, and save the notebook."
+            ) from None
+        except ValueError as error:
+            raise InputError(f"{self._at(1)} is no Python: {error}.", "Mend the cell, and save the notebook.") from None
+
+    # ------------------------------------------------------------------------------------------- lines of IPython
+
+    def _without_magics(self, lines: list[str]) -> list[str]:
+        """The lines, as many as there were, with what IPython makes of its own ones."""
+        first = next(number for number, line in enumerate(lines) if line.strip())
+        if lines[first].startswith("%%"):
+            return self._under_magic(lines, first)
+        from IPython.core.inputtransformer2 import TransformerManager, leading_indent
+
+        manager, changed = TransformerManager(), True
+        lines = lines[:first] + leading_indent(lines[first:])
+        while changed:
+            try:
+                changed, after = manager.do_one_token_transform(lines)
+            except SyntaxError:  # the cell is no Python, which is said in a moment
+                break
+            if changed:
+                start, end, new = _difference(lines, after)
+                lines = lines[:start] + self._made_of("".join(new), lines[start:end], start + 1) + lines[end:]
+        return lines
+
+    def _under_magic(self, lines: list[str], first: int) -> list[str]:
+        name, _, line = lines[first][2:].strip().partition(" ")
+        body = lines[first + 1 :]
+        blank = ["\n"] * first
+        if name in _TRANSPARENT:
+            rest = ["\n"] * (first + 1) + body
+            if not any(one.strip() for one in body):
+                return rest
+            rest = rest if _tree("".join(body)) is not None else self._without_magics(rest)
+            return [*blank, f"# {lines[first]}", *rest[first + 1 :]]
+        if name in _CELLS_OF_THE_PAGE:
+            return [*blank, f"{_LEFT_OUT}%%{name}\n", *["\n"] * len(body)]
+        if name in _SHELLS:
+            for position, one in enumerate(body):
+                if _INSTALLS.search(one):
+                    self._not_installed(one, first + position + 2)
+                    body[position] = "\n"
+            if not any(one.strip() for one in body):
+                return [*blank, f"{_LEFT_OUT}%%{name}\n", *body]
+        self.for_ipython.append(f"{self._at(first + 1)}: {lines[first].strip()}")
+        call = f"get_ipython().run_cell_magic({name!r}, {line!r}, {''.join(body)!r})\n"
+        return [*blank, call, *["\n"] * len(body)]
+
+    def _made_of(self, new: str, old: list[str], line: int) -> list[str]:
+        """What stands in place of lines that IPython has made a call of."""
+        indent = new[: len(new) - len(new.lstrip())]
+        left, call = _call_in(new.strip())
+        quoted = "".join(old).strip()
+        empty = f"{indent}{left}[]\n" if left else f"{indent}{_LEFT_OUT}{' '.join(quoted.split())}\n"
+        if call is None:
+            made = new
+        elif _installs(call):
+            self._not_installed(quoted, line)
+            made = empty
+        elif call.method == "run_line_magic" and _OF_THE_PAGE.fullmatch(" ".join(call.arguments)):
+            made = empty
+        elif call.method == "run_line_magic" and call.arguments[0] == "time" and call.arguments[1]:
+            made = f"{indent}{left}{call.arguments[1]}\n"
+        else:
+            self.for_ipython.append(f"{self._at(line)}: {quoted}")
+            made = new
+        return [made, *["\n"] * (len(old) - 1)]
+
+    def _not_installed(self, command: str, line: int) -> None:
+        self.notes.append(f"Not run, as trials install nothing: {' '.join(command.split())} ({self._at(line)}).")
+
+    # -------------------------------------------------------------------------------- what a script has elsewhere
+
+    def _note_hosts(self, tree: ast.Module) -> None:
+        """Modules of a host that the cell imports whatever happens: a notebook that asks where it is, is told."""
+        for node in tree.body:
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module == "google":
+                names += [f"google.{alias.name}" for alias in node.names]
+            self.hosts += [host for host in HOSTS for name in names if f"{name}.".startswith(f"{host}.")]
+
+    def _move_future(self, tree: ast.Module) -> None:
+        """``from __future__ import ...``, which a script has at its beginning."""
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+                self.future += [alias.name for alias in node.names]
+                self._replace(node, "pass" + "\n" * (node.end_lineno - node.lineno))
+
+    def _wait(self, tree: ast.Module) -> None:
+        """``await`` outside of functions."""
+        found = list(_awaits(tree))
+        for node in reversed(found):
+            if not isinstance(node, ast.Await) or any(isinstance(one, ast.Await) for one in ast.walk(node.value)):
+                what = "an await within another" if isinstance(node, ast.Await) else "async for, or async with,"
+                raise InputError(
+                    f"{self._at(node.lineno)} has {what} outside of a function, which no script can have.",
+                    "Put it into a function (async def) and await that.",
+                )
+            value = ast.get_source_segment(self.text, node.value)
+            self._replace(node, f"_wait_for(lambda: {value})")
+        self.waits = bool(found)
+
+    def _replace(self, node: ast.stmt | ast.expr, text: str) -> None:
+        lines = self.text.encode().splitlines(keepends=True)  # ast counts in bytes
+        start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+        end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
+        data = b"".join(lines)
+        self.text = (data[:start] + text.encode() + data[end:]).decode()
+
+
+def _tree(source: str) -> ast.Module | None:
+    """A cell as Python; None if it is none."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, "cell", "exec", flags, dont_inherit=True)
+            return compile(source, "cell", "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _awaits(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+    """What waits outside of functions, in the order of the text; not what waits within that."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Await, ast.AsyncFor, ast.AsyncWith)):
+            yield child
+        elif isinstance(child, ast.comprehension) and child.is_async:
+            yield child.iter
+        elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from _awaits(child)
+
+
+def _difference(before: list[str], after: list[str]) -> tuple[int, int, list[str]]:
+    """(from, to) of the lines that were changed, and what stands there now."""
+    start = next((n for n, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(before))
+    rest = min(len(before), len(after)) - start
+    same = next((n for n in range(rest) if before[-1 - n] != after[-1 - n]), rest)
+    return start, len(before) - same, after[start : len(after) - same]
+
+
+def _call_in(text: str) -> tuple[str, _Call | None]:
+    """What stands left of a call of `get_ipython()` (``files = ``), and the call."""
+    try:
+        node = ast.parse(text).body[0].value
+        if node.func.value.func.id == "get_ipython":
+            call = _Call(node.func.attr, [argument.value for argument in node.args])
+            return text[: text.index("get_ipython()")], call
+    except (SyntaxError, AttributeError, IndexError):
+        pass
+    return "", None
+
+
+def _installs(call: _Call) -> bool:
+    if call.method == "run_line_magic":
+        name, line = call.arguments
+        return name in _INSTALLERS and bool(_INSTALLS.search(f"{name} {line}")) or (
+            name in ("sx", "sc", "system") and bool(_INSTALLS.search(line))
+        )
+    return bool(_INSTALLS.search(call.arguments[0]))
+
+
+# ---------------------------------------------------------------------------------------------- in front of the cells
+
+
+def _head(path: Path, cells: Sequence[_Cell], missing: Sequence[str]) -> str:
+    """What Jupyter has done before the first cell."""
+    path = path.absolute()
+    code = "\n".join(cell.text for cell in cells)
+    future = sorted({name for cell in cells for name in cell.future})
+    parts = [
+        f"""
+        # {path.name}, made a script by bisect-cfg: after "In [n]" stands the n-th cell with code in it.
+        """,
+        f"from __future__ import {', '.join(future)}" if future else "",
+        f"""
+        def _as_in_jupyter():
+            import sys
+            sys.path[:] = [{str(path.parent)!r} if place == sys.path[0] else place for place in sys.path]
+            sys.argv[0] = {str(path)!r}
+            globals().pop("__file__", None)  # a process that is spawned does not run the cells again
+        _as_in_jupyter()
+        """,
+        _IPYTHON if "get_ipython()" in code else "",
+        _DISPLAY if re.search(r"\bdisplay\(", code) else "",
+        _WAIT if any(cell.waits for cell in cells) else "",
+        _HOSTS.format(missing=list(missing)) if missing else "",
+    ]
+    return "\n".join(filter(None, (textwrap.dedent(part).strip() for part in parts))) + "\n"
+
+
+# No history: it is kept by a thread, and with one nothing can be forked.
+_IPYTHON = """
+def get_ipython():
+    import sys
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+    if not InteractiveShell.initialized():
+        without_history = Config({"HistoryManager": {"enabled": False}})
+        shell = InteractiveShell.instance(config=without_history, user_module=sys.modules["__main__"])
+        shell.system = shell.system_raw
+    return InteractiveShell.instance()
+"""
+
+_DISPLAY = """
+try:
+    from IPython.display import display
+except ImportError:
+    display = print
+"""
+
+# One loop for all, as in Jupyter: what one cell has begun another may wait for.
+_WAIT = """
+def _wait_for(start):
+    import asyncio
+    async def run():
+        return await start()
+    if not hasattr(_wait_for, "loop"):
+        _wait_for.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(_wait_for.loop)
+    return _wait_for.loop.run_until_complete(run())
+"""
+
+_HOSTS = """
+def _without_host(names):
+    import os, sys
+    from unittest.mock import MagicMock
+    for name in names:
+        module = sys.modules[name] = MagicMock()
+        package, _, last = name.rpartition(".")
+        if package:
+            try:
+                __import__(package)
+            except ImportError:
+                sys.modules[package] = MagicMock()
+            setattr(sys.modules[package], last, module)
+        module.userdata.get = module.UserSecretsClient.return_value.get_secret = os.environ.get
+_without_host({missing!r})
+"""

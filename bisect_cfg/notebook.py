@@ -1,0 +1,104 @@
+"""A notebook's code cells, and which line of a notebook that was made a script is which cell's.
+
+A cell is counted as Jupyter counts after "Restart and run all": the n-th that is not empty. In the script
+``# %% In [n]`` stands before it, and each of its lines stands for the one in the notebook with the same number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+SUFFIX = ".ipynb"
+
+MARK = "# %% In [{}]"
+"""Before a cell in the script; editors know the beginning of it as that of a cell."""
+
+_MARKED = re.compile(r"# %% In \[(\d+)\]")
+_IN_TRACEBACK = re.compile(r'File "(?P<path>[^"\n]+\.ipynb\.py)", line (?P<line>\d+)(?:, in <module>)?')
+
+
+class Place(NamedTuple):
+    """A line of a cell, counted from 1, with its text."""
+
+    notebook: str
+    cell: int
+    line: int
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.notebook}, cell {self.cell}, line {self.line}"
+
+
+def code_cells(text: str) -> list[str]:
+    """The code cells of a notebook that are not empty.
+
+    Args:
+        text: of its file: JSON, of format 3 or later (https://nbformat.readthedocs.io/en/latest/format_description.html).
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        content = json.loads(text)
+        sheets = content["worksheets"] if "worksheets" in content else [content]
+        cells = [cell for sheet in sheets for cell in sheet["cells"] if cell["cell_type"] == "code"]
+        sources = ["".join(cell["source"] if "source" in cell else cell["input"]) for cell in cells]
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError("it has no cells as notebooks have") from error
+    return [source for source in sources if source.strip()]
+
+
+def script_of(notebook: Path, folder: Path) -> Path:
+    """Where in a folder a notebook lies that was made a script; no module can have such a name."""
+    return folder / f"{notebook.name}.py"
+
+
+def place_of(path: str | Path, line: int) -> Place | None:
+    """The line of the notebook that a line of a script stands for; None if it stands for none."""
+    path = Path(path)
+    if not path.name.endswith(f"{SUFFIX}.py"):
+        return None
+    try:
+        return place_in(path.read_text(encoding="utf-8").splitlines(), line, path.name.removesuffix(".py"))
+    except (OSError, ValueError):
+        return None
+
+
+def place_in(lines: list[str], line: int, notebook: str) -> Place | None:
+    """The same, in the lines of the script."""
+    for before in range(min(line, len(lines)) - 1, -1, -1):
+        if (found := _MARKED.fullmatch(lines[before])) is not None:
+            own = line - before - 1
+            return Place(notebook, int(found[1]), own, lines[line - 1].strip()) if own else None
+    return None
+
+
+def named(path: str, line: int, function: str, otherwise: Callable[[str], str]) -> str:
+    """A frame of a stack as people name it: ``train.py:27 in reward``, ``train.ipynb, cell 4, line 3 in reward: x = y``.
+
+    Args:
+        path: of the file.
+        line: number of the line.
+        function: that it is in.
+        otherwise: names a file that is no notebook.
+    """
+    place = place_of(path, line)
+    if place is None:
+        return f"{otherwise(path)}:{line} in {function}"
+    within = "" if function == "<module>" else f" in {function}"
+    return f"{place}{within}: {place.text}"
+
+
+def with_cells(text: str) -> str:
+    """A text that quotes tracebacks, with the cells in place of the lines of a script."""
+
+    def cell(match: re.Match[str]) -> str:
+        return str(place_of(match["path"], int(match["line"])) or match[0])
+
+    return _IN_TRACEBACK.sub(cell, text)
