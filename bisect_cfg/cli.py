@@ -65,7 +65,9 @@ class _Group(click.Group):
         except click.UsageError:
             from bisect_cfg.capture.command import is_launcher
 
-            if arguments and (arguments[0].endswith((".py", ".ipynb")) or Path(arguments[0]).is_dir() or is_launcher(arguments[0])):
+            if arguments and (
+                arguments[0].endswith((".py", ".ipynb")) or Path(arguments[0]).is_dir() or is_launcher(arguments[0])
+            ):
                 raise click.UsageError(f"Did you mean: bisect-cfg bisect {' '.join(arguments)}") from None
             raise
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 from bisect_cfg.capture.captured import Capture
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.capture.script import find_script
+from bisect_cfg.cells import SUFFIX
 from bisect_cfg.diagnosis import gpu, mismatches
 from bisect_cfg.diagnosis._logs import signal_name
 from bisect_cfg.diagnosis.findings import Finding, check, worst_first
@@ -99,8 +101,9 @@ def examine(
     files = [read_recorded(path) for path in recorded]
     target, inspection, launcher = " ".join(mask_arguments(words)), None, None
     if words:
-        command, launcher = _command(words, python)
-        inspection = _inspected(command, launcher)
+        with tempfile.TemporaryDirectory(prefix="bisect-cfg-") as folder:
+            command, launcher = _command(words, python, Path(folder))
+            inspection = _inspected(command, launcher)
     if files:
         environments = [environment for environment, _ in files]
         configuration = next((known for _, known in files if known is not None), None)
@@ -201,11 +204,11 @@ def _probes(python: str | None, environment: JsonObject) -> tuple[tuple[JsonObje
 # ------------------------------------------------------------------------------------------------------ the target
 
 
-def _command(words: Sequence[str], python: str | None) -> tuple[list[str], str]:
-    """The command line to run, and how it starts its processes."""
+def _command(words: Sequence[str], python: str | None, folder: Path) -> tuple[list[str], str]:
+    """The command line to run, and how it starts its processes; of a notebook the script is put into the folder."""
     first = words[0]
-    if first.endswith(".py") or Path(first).is_dir():
-        return find_script(first, words[1:], python=python).command, "python"
+    if first.endswith((".py", SUFFIX)) or Path(first).is_dir():
+        return find_script(first, words[1:], python=python).written_in(folder).command, "python"
     path = shutil.which(first)
     if path is None:
         raise InputError(

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = ROOT / "pyproject.toml"
 
-GOES_BY = {"pyyaml": "yaml"}
+GOES_BY = {"ipython": "IPython", "pyyaml": "yaml"}
 """Distributions that are imported under another name."""
 
 OPTIONAL = {"tensorboard", "zstandard", "compression"}
@@ -39,7 +39,7 @@ def imported() -> dict[str, str]:
 
 
 FLOORS = (
-    {"configuration", "errors", "jsonfile", "notebook", "crash", "probe", "parameters"},
+    {"configuration", "errors", "jsonfile", "cells", "crash", "probe", "parameters"},
     {"search"},
     {"study"},
     {"capture", "diagnosis"},

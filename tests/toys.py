@@ -6,6 +6,7 @@ under which a step takes a few hundredths of a second on a CPU.
 
 from __future__ import annotations
 
+import json
 import textwrap
 from pathlib import Path
 
@@ -253,4 +254,19 @@ def script(folder: Path, text: str = FAILS, name: str = "train.py") -> Path:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(textwrap.dedent(PREFIX) + textwrap.dedent(text))
+    return path
+
+
+def notebook(folder: Path, *cells: str, name: str = "train.ipynb", language: str = "python") -> Path:
+    """Write a notebook: a headline, and these code cells with outputs as of a run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made: list[dict[str, object]] = [{"cell_type": "markdown", "metadata": {}, "source": ["# GRPO\n"]}]
+    for number, text in enumerate(cells, 1):
+        source = textwrap.dedent(text).strip("\n").splitlines(keepends=True)
+        printed = {"output_type": "stream", "name": "stdout", "text": [f"of {number}\n"]}
+        made.append({"cell_type": "code", "execution_count": number, "metadata": {}, "outputs": [printed],
+                     "source": source})  # fmt: skip
+    path = folder / name
+    content = {"cells": made, "metadata": {"language_info": {"name": language}}, "nbformat": 4, "nbformat_minor": 5}
+    path.write_text(json.dumps(content, indent=1))
     return path

@@ -13,6 +13,7 @@ trial must not change what the next one runs in. What Jupyter has and a plain sc
 from __future__ import annotations
 
 import ast
+import json
 import re
 import textwrap
 import warnings
@@ -21,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from bisect_cfg.cells import MARK, code_cells
 from bisect_cfg.errors import InputError
-from bisect_cfg.notebook import MARK, code_cells
 
 HOSTS = {"google.colab": "Colab", "kaggle_secrets": "Kaggle"}
 """Modules that only a host of notebooks has, and its name."""
@@ -53,6 +54,7 @@ _TRANSPARENT = ("capture", "time", "prun", "wandb")
 """Magics over a cell whose code runs as it would without them."""
 _SHELLS = ("bash", "sh", "script", "!", "sx", "system")
 
+_NO_CODE = re.compile(r"\s*(?:#.*)?$")
 _LEFT_OUT = "pass  # left out: "
 
 
@@ -77,13 +79,14 @@ def read_notebook(path: Path) -> list[str]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-        language = _language(text)
         cells = code_cells(text)
+        language = _language(text)
     except OSError as error:
         raise InputError(f"The notebook {path} cannot be read: {error.strerror}.", "Check its permissions.") from None
     except ValueError as error:
         raise InputError(
-            f"{path} is no notebook: {error}.", "Open it in Jupyter and save it again, or name the .py file that trains."
+            f"{path} is no notebook: {error}.",
+            "Open it in Jupyter and save it again, or name the .py file that trains.",
         ) from None
     if language.lower() not in _LANGUAGES:
         raise InputError(f"The notebook {path} is in {language}, and only Python can be run.", "Name one in Python.")
@@ -93,8 +96,6 @@ def read_notebook(path: Path) -> list[str]:
 
 
 def _language(text: str) -> str:
-    import json
-
     try:
         told = json.loads(text)["metadata"]
         return told.get("language_info", {}).get("name") or told.get("kernelspec", {}).get("language") or "python"
@@ -125,9 +126,12 @@ def as_script(
         )
     hosts = [host for host in HOSTS if any(host in cell.hosts for cell in made)]
     missing = [host for host in hosts if host in lacking(hosts)]
-    parts = [_head(path, made, missing)]
+    for cell in made:
+        cell.do_without(missing)
+    parts = [_head(path, made)]
     parts += [f"{MARK.format(number)}\n{cell.text}" for number, cell in enumerate(made, 1)]
-    notes = [note for cell in made for note in cell.notes]
+    installs = "; ".join(line for cell in made for line in cell.installs)
+    notes = [f"Not run, for trials install nothing: {installs}."] if installs else []
     notes += [
         f"{HOSTS[host]} is not here: secrets are read from the environment variables of the same names, and whatever "
         f"else the notebook asks of {host} does nothing."
@@ -150,7 +154,7 @@ class _Cell:
     notebook: str
     number: int
     text: str = ""
-    notes: list[str] = field(default_factory=list)
+    installs: list[str] = field(default_factory=list)
     for_ipython: list[str] = field(default_factory=list)
     future: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
@@ -164,10 +168,17 @@ class _Cell:
         tree = _tree(self.text)
         if tree is None:
             self._refuse()
-        self._note_hosts(tree)
         self._move_future(tree)
         self._wait(tree)
+        self.hosts = [host for _, host, _, _ in _from_hosts(_tree(self.text))]
         return self
+
+    def do_without(self, hosts: Collection[str]) -> None:
+        """Have stand-ins in place of what is imported from these."""
+        for node, host, names, wanted in reversed(list(_from_hosts(_tree(self.text)))):
+            if host in hosts:
+                lines = "\n" * (node.end_lineno - node.lineno)
+                self._replace(node, f"{', '.join(names)}, = _of_host({', '.join(map(repr, wanted))}){lines}")
 
     def _at(self, line: int) -> str:
         return f"{self.notebook}, cell {self.number}, line {line}"
@@ -188,9 +199,10 @@ class _Cell:
 
     def _without_magics(self, lines: list[str]) -> list[str]:
         """The lines, as many as there were, with what IPython makes of its own ones."""
-        first = next(number for number, line in enumerate(lines) if line.strip())
-        if lines[first].startswith("%%"):
+        first = next((number for number, line in enumerate(lines) if not _NO_CODE.match(line)), 0)
+        if lines[first].startswith("%%"):  # Colab lets its own comments stand before it (`#@title`)
             return self._under_magic(lines, first)
+        first = next(number for number, line in enumerate(lines) if line.strip())
         from IPython.core.inputtransformer2 import TransformerManager, leading_indent
 
         manager, changed = TransformerManager(), True
@@ -208,9 +220,9 @@ class _Cell:
     def _under_magic(self, lines: list[str], first: int) -> list[str]:
         name, _, line = lines[first][2:].strip().partition(" ")
         body = lines[first + 1 :]
-        blank = ["\n"] * first
+        blank = lines[:first]
         if name in _TRANSPARENT:
-            rest = ["\n"] * (first + 1) + body
+            rest = [*blank, "\n", *body]
             if not any(one.strip() for one in body):
                 return rest
             rest = rest if _tree("".join(body)) is not None else self._without_magics(rest)
@@ -249,18 +261,9 @@ class _Cell:
         return [made, *["\n"] * (len(old) - 1)]
 
     def _not_installed(self, command: str, line: int) -> None:
-        self.notes.append(f"Not run, as trials install nothing: {' '.join(command.split())} ({self._at(line)}).")
+        self.installs.append(f"{' '.join(command.split())} (cell {self.number}, line {line})")
 
     # -------------------------------------------------------------------------------- what a script has elsewhere
-
-    def _note_hosts(self, tree: ast.Module) -> None:
-        """Modules of a host that the cell imports whatever happens: a notebook that asks where it is, is told."""
-        for node in tree.body:
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.module == "google":
-                names += [f"google.{alias.name}" for alias in node.names]
-            self.hosts += [host for host in HOSTS for name in names if f"{name}.".startswith(f"{host}.")]
 
     def _move_future(self, tree: ast.Module) -> None:
         """``from __future__ import ...``, which a script has at its beginning."""
@@ -314,6 +317,23 @@ def _awaits(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
             yield from _awaits(child)
 
 
+def _from_hosts(tree: ast.Module) -> Iterator[tuple[ast.stmt, str, list[str], list[str]]]:
+    """What a cell imports from a host whatever happens (one that asks where it is, is told): the statement, the host,
+    the names that it binds, and what of the host they are."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            froms = [f"{node.module}.{alias.name}" for alias in node.names]
+            bound = [alias.asname or alias.name for alias in node.names]
+        elif isinstance(node, ast.Import):
+            froms = [alias.name for alias in node.names]
+            bound = [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+        else:
+            continue
+        for host in HOSTS:
+            if all(f"{name}.".startswith(f"{host}.") for name in froms):
+                yield node, host, bound, [name.rpartition(".")[2] for name in froms]
+
+
 def _difference(before: list[str], after: list[str]) -> tuple[int, int, list[str]]:
     """(from, to) of the lines that were changed, and what stands there now."""
     start = next((n for n, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), len(before))
@@ -337,8 +357,10 @@ def _call_in(text: str) -> tuple[str, _Call | None]:
 def _installs(call: _Call) -> bool:
     if call.method == "run_line_magic":
         name, line = call.arguments
-        return name in _INSTALLERS and bool(_INSTALLS.search(f"{name} {line}")) or (
-            name in ("sx", "sc", "system") and bool(_INSTALLS.search(line))
+        return (
+            name in _INSTALLERS
+            and bool(_INSTALLS.search(f"{name} {line}"))
+            or (name in ("sx", "sc", "system") and bool(_INSTALLS.search(line)))
         )
     return bool(_INSTALLS.search(call.arguments[0]))
 
@@ -346,7 +368,7 @@ def _installs(call: _Call) -> bool:
 # ---------------------------------------------------------------------------------------------- in front of the cells
 
 
-def _head(path: Path, cells: Sequence[_Cell], missing: Sequence[str]) -> str:
+def _head(path: Path, cells: Sequence[_Cell]) -> str:
     """What Jupyter has done before the first cell."""
     path = path.absolute()
     code = "\n".join(cell.text for cell in cells)
@@ -367,7 +389,7 @@ def _head(path: Path, cells: Sequence[_Cell], missing: Sequence[str]) -> str:
         _IPYTHON if "get_ipython()" in code else "",
         _DISPLAY if re.search(r"\bdisplay\(", code) else "",
         _WAIT if any(cell.waits for cell in cells) else "",
-        _HOSTS.format(missing=list(missing)) if missing else "",
+        _HOST if "_of_host(" in code else "",
     ]
     return "\n".join(filter(None, (textwrap.dedent(part).strip() for part in parts))) + "\n"
 
@@ -404,19 +426,13 @@ def _wait_for(start):
     return _wait_for.loop.run_until_complete(run())
 """
 
-_HOSTS = """
-def _without_host(names):
-    import os, sys
+# Nothing of it is put among the modules: libraries look there to see where they are.
+_HOST = """
+def _of_host(*names):
+    import os
     from unittest.mock import MagicMock
-    for name in names:
-        module = sys.modules[name] = MagicMock()
-        package, _, last = name.rpartition(".")
-        if package:
-            try:
-                __import__(package)
-            except ImportError:
-                sys.modules[package] = MagicMock()
-            setattr(sys.modules[package], last, module)
-        module.userdata.get = module.UserSecretsClient.return_value.get_secret = os.environ.get
-_without_host({missing!r})
+    host = MagicMock()
+    host.colab = host.kaggle_secrets = host
+    host.userdata.get = host.UserSecretsClient.return_value.get_secret = os.environ.get
+    return [getattr(host, name) for name in names]
 """

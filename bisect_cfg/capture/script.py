@@ -14,9 +14,9 @@ from pathlib import Path
 from bisect_cfg.capture.command import Launch, find_command, is_launcher, lacking
 from bisect_cfg.capture.mistyped import check_program
 from bisect_cfg.capture.notebook import Notebook, as_script, read_notebook
+from bisect_cfg.cells import SUFFIX, script_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_text
-from bisect_cfg.notebook import SUFFIX, script_of
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments, scrub
 from bisect_cfg.study.basis import hash_of
 

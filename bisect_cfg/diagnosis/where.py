@@ -16,10 +16,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
+from bisect_cfg.cells import named
 from bisect_cfg.diagnosis._types import Json
 from bisect_cfg.diagnosis.signature import SILENT_KINDS
 from bisect_cfg.diagnosis.stacks import stack_frames
-from bisect_cfg.notebook import named
 from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation, Operation, Overflow, Raised, Update
 
 RERUN = (
@@ -106,7 +106,12 @@ class Place:
 
 
 def locate(
-    kind: str, events: Sequence[Event], stacks: str = "", native: str = "", place: LastOperation | None = None
+    kind: str,
+    events: Sequence[Event],
+    stacks: str = "",
+    native: str = "",
+    place: LastOperation | None = None,
+    done: int = 0,
 ) -> Where:
     """The place of a failure.
 
@@ -116,9 +121,10 @@ def locate(
         stacks: what faulthandler wrote.
         native: what gdb said.
         place: what was being computed when the process died.
+        done: the last step of which it told metrics.
     """
     if kind == "signal":
-        return _signal(stacks, native, place or LastOperation())
+        return _signal(stacks, native, place or LastOperation(), done)
     if kind == "non-finite":
         return _non_finite(events)
     if kind in SILENT_KINDS:
@@ -190,13 +196,16 @@ def _exception(events: Sequence[Event]) -> Where:
     return Where(step, row.computing, operation, frames[-1] if frames else "", "", row.type, frames)
 
 
-def _signal(stacks: str, native: str, place: LastOperation) -> Where:
+def _signal(stacks: str, native: str, place: LastOperation, done: int) -> Where:
     frames, functions = _stack(stacks), native_frames(native)
     module, operation = str(place.module), _plain(str(place.operation))
     if module.endswith(".step"):
         operation, module = f"{module}: {operation}", ""
+    step = place.step
+    if step is not None and step <= done:  # it died before the instruments had seen the next one begin
+        step = done + 1
     return Where(
-        place.step,
+        step,
         module,
         operation,
         frames[-1] if frames else "",

@@ -6,12 +6,13 @@ import re
 
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import outdated_in
+from bisect_cfg.cells import with_cells
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
 from bisect_cfg.probe.protocol import Raised
-from bisect_cfg.trials.files import tail_of_log
+from bisect_cfg.trials.files import tail_of_log, traceback_of
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, REPRODUCTION_STEPS, horizon_for
@@ -126,8 +127,12 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
             f"There are more processes than GPUs: each of {asked or 'them'} needs one of its own.",
             "Start as many as there are, or see what CUDA_VISIBLE_DEVICES hides.",
         )
-    log = "\n".join("    " + line for line in tail_of_log(run.folder / "log.txt", LINES_SHOWN))
-    where = f"Its last lines ({run.folder / 'log.txt'}):\n{log}" if log else "It printed nothing."
+    lines = tail_of_log(run.folder / "log.txt", LINES_SHOWN)
+    raised = traceback_of(run.traces)
+    if raised and raised[-1] not in lines:  # what the script prints goes elsewhere
+        lines = raised[-LINES_SHOWN:]
+    log = "\n".join("    " + line for line in lines)
+    where = f"Its last lines ({run.folder / 'log.txt'}):\n{with_cells(log)}" if log else "It printed nothing."
     if run.seen.invalid is not None:
         raise InputError(
             f"Your configuration is not valid for the installed library, so no training ever starts: "
@@ -146,11 +151,11 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
         if never_trained:
             what = "ended without ever building a training config (GRPOConfig or another TrainingArguments)"
         raise InputError(
-            f"The script {script.path} {what}.{hint}", f"It must do so when started as: {script.shown}\n{where}"
+            f"The {script.what} {script.path} {what}.{hint}", f"It must do so when started as: {script.shown}\n{where}"
         )
     if never_trained:
         raise InputError(
-            f"The script {script.path} built its configuration and ended without training.",
+            f"The {script.what} {script.path} built its configuration and ended without training.",
             f"It must call the trainer's train() when started as: {script.shown}\n{where}",
         )
 

@@ -184,4 +184,4 @@ def _attach(folder):
     faulthandler.enable(file=stacks, all_threads=True)
     faulthandler.register(protocol.STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
     record.event(protocol.Started(os.getpid()))
-    atexit.register(lambda: record.event(protocol.ScriptEnd()))
+    atexit.register(watch.script_end)

@@ -352,7 +352,10 @@ def _watch_operations(torch):
                 return function(*args, **kwargs)
             if not numeric:
                 _place(name)
-                return function(*args, **kwargs)
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    _place()  # what dies later, in a callback, did not die of this
             with _Ours():
                 sound = finite(args) and finite(kwargs)
             result = function(*args, **kwargs)

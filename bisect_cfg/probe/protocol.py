@@ -482,6 +482,39 @@ class TrainBegin(Event, tag="train_begin"):
 
 
 @dataclass(frozen=True)
+class Weights:
+    """So many numbers of a model's parameters are on this device ("cuda:0", "meta") in this dtype ("bfloat16")."""
+
+    device: str
+    dtype: str
+    count: int
+
+
+@dataclass(frozen=True)
+class PlacedModel:
+    """One of the models of a training.
+
+    Attributes:
+        role: "policy", "reference", "reward", "value" or "teacher".
+        name: of its class.
+        wrapper: the class of what the trainer has put around the policy, "" if nothing.
+        weights: where its parameters are.
+    """
+
+    role: str
+    name: str
+    wrapper: str
+    weights: list[Weights] = field(metadata={"of": Weights})
+
+
+@dataclass(frozen=True)
+class Placed(Event, tag="placed"):
+    """Where the models are, in this process, when the first step begins."""
+
+    models: list[PlacedModel] = field(metadata={"of": PlacedModel})
+
+
+@dataclass(frozen=True)
 class Schedule(Event, tag="schedule"):
     """How many optimizer steps the user's own run would have."""
 
@@ -695,7 +728,7 @@ def read_event(row: object) -> Event | None:
     if not all(_fits(value, hints[name]) for name, value in given.items()):
         return None
     try:
-        found = cls(**given)
+        found = from_json(cls, given)
     except TypeError:  # something is missing
         return None
     object.__setattr__(found, "time", row.get("time", 0.0))
@@ -723,6 +756,9 @@ def _fits(value, hint):
         return isinstance(value, list) and len(value) == len(parts) and all(map(_fits, value, parts))
     if kind is dict:
         return isinstance(value, dict) and all(_fits(item, parts[1]) for item in value.values())
+    if is_dataclass(hint):
+        hints = _hints(hint)
+        return isinstance(value, dict) and all(_fits(value[name], hints[name]) for name in hints if name in value)
     if hint in (int, float) and isinstance(value, bool):
         return False
     return isinstance(value, (int, float) if hint is float else hint)

@@ -30,6 +30,9 @@ _HUB_WRITES = (
     "update_repo_visibility",
 )  # fmt: skip
 
+# What asks whoever sits there for a token: nobody does. The token that this machine has is used.
+_HUB_ASKS = ("notebook_login", "interpreter_login")
+
 # Settings that would write, report or upload. They are pinned in every trial and are never factors.
 PINNED = {
     "report_to": "none",
@@ -55,6 +58,7 @@ def install():
     """Switch trackers and uploads off for this process and its children."""
     os.environ.update(_TRACKERS_OFF)
     when_imported("huggingface_hub.hf_api", _wrap_hub)
+    when_imported("huggingface_hub._login", _wrap_login)
     when_imported("transformers.utils.hub", _wrap_push)
     elsewhere.install()
 
@@ -100,6 +104,15 @@ def _wrap_hub(module):
         setattr(module.HfApi, name, function)
         if hasattr(module, name):  # the module exports bound methods of one instance under the same names
             setattr(module, name, function)
+
+
+def _wrap_login(module):
+    def skipped(name):
+        return lambda *args, **kwargs: record.event(protocol.Skipped(name))
+
+    for name in _HUB_ASKS:
+        if hasattr(module, name):
+            setattr(module, name, skipped(name))
 
 
 def _wrap_push(module):

@@ -7,7 +7,20 @@ happens: the process ends where training ends.
 
 import sys
 
-from . import elsewhere, heartbeat, instruments, lineage, objects, opened, protocol, record, secrets, values, world
+from . import (
+    elsewhere,
+    heartbeat,
+    instruments,
+    lineage,
+    objects,
+    opened,
+    placed,
+    protocol,
+    record,
+    secrets,
+    values,
+    world,
+)
 from .held import _getframe, os, threading, traceback
 from .imports import when_imported
 
@@ -29,7 +42,7 @@ class _Limits:
 
 
 limits = _Limits()
-_training = {"active": None}  # process id once it has begun
+_training = {"active": None, "told": None}  # process id once it has begun; the exception that our hook was called with
 engage = None  # called before training in a process that the run's first one has started, see `boot.join`
 
 
@@ -39,11 +52,21 @@ def install():
     previous = sys.excepthook
 
     def excepthook(kind, error, trace):
+        _training["told"] = error
         if not record.first() or lineage.trainer() in (None, os.getpid()):  # else a launcher that tells what it started
             record_exception(error, trace, phase="before training", final=nothing_left())
         previous(kind, error, trace)
 
     sys.excepthook = excepthook
+
+
+def script_end():
+    """At the end of the interpreter: note the exception that ended the script, if a hook of its own has taken it."""
+    error = getattr(sys, "last_value", None)
+    taken = isinstance(error, BaseException) and error is not _training["told"]
+    if taken and _training["active"] != os.getpid() and lineage.trainer() in (None, os.getpid()):
+        record_exception(error, error.__traceback__, phase="before training", final=True)
+    record.event(protocol.ScriptEnd())
 
 
 def nothing_left():
@@ -271,6 +294,10 @@ def _callback_class(module):
 
         def on_train_begin(self, args, state, control, **kwargs):
             record.event(protocol.Schedule(getattr(state, "max_steps", None)))
+            try:
+                record.event(protocol.Placed(placed.models(self.trainer)))
+            except Exception:  # models of a kind that nobody has seen: the run is not about them
+                pass
 
         def on_step_begin(self, args, state, control, **kwargs):
             if self.first_step is None:

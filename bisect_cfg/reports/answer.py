@@ -15,10 +15,11 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration, Purpose, Value
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.knowledge import Entry
+from bisect_cfg.diagnosis.placement import findings
 from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.jsonfile import JsonObject, write_json, write_text
-from bisect_cfg.probe.protocol import Raised, TrainBegin
+from bisect_cfg.probe.protocol import Placed, Raised, TrainBegin, to_json
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.recommendation import (
@@ -31,7 +32,8 @@ from bisect_cfg.reports.recommendation import (
 )
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
 from bisect_cfg.study.causes import Cause, Report, wilson
-from bisect_cfg.trials.ranks import DIFFERS
+from bisect_cfg.trials.files import traceback_of
+from bisect_cfg.trials.ranks import DIFFERS, ranks_of
 from bisect_cfg.trials.runs import Run
 
 SCHEMA = 1
@@ -145,6 +147,7 @@ def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
         "complete": report.complete,
         "failure": failure_of(answer.bad_run),
         "where": answer.place.to_json() if answer.place is not None else None,
+        "placement": placement_of(answer.bad_run),
         "causes": [_cause(cause, rows) for cause in report.causes],
         "not_varied": answer.settings.not_varied if answer.settings is not None else {},
         "corrections": [
@@ -198,6 +201,20 @@ def failure_of(run: Run | None) -> JsonObject | None:
     text = text if seen.rank is None else f"rank {seen.rank}: {text}"
     text += f", then {seen.after}" if seen.after else f" in {seen.place}" if seen.place else ""
     return {**failure, "message": scrub(text), "where": signature.where, "step": seen.step, "signature": str(signature)}
+
+
+def placement_of(run: Run | None) -> JsonObject | None:
+    """Where the models of a run were, by rank, and what is odd about it; None if it never came to train."""
+    if run is None:
+        return None
+    each = {rank.number: rank.traces for rank in ranks_of(run.traces)} or {0: run.traces}
+    told = {number: placed.models for number, traces in each.items() if (placed := traces.event(Placed)) is not None}
+    if not told:
+        return None
+    begun = run.traces.event(TrainBegin)
+    found = findings(told, begun.in_force.get("distributed_type", "") if begun is not None else "")
+    ranks = {str(number): [to_json(model) for model in models] for number, models in told.items()}
+    return {"ranks": ranks, "findings": [finding.to_json() for finding in found]}
 
 
 def _reproduction(answer: Answer) -> JsonObject:
@@ -307,7 +324,10 @@ def entry_for(run: Run, settings: Settings | None, causes: Sequence[Cause], envi
         configuration = {**settings.capture.args.resolved, **settings.bad}
     # Some clues are settings that a log may have printed; here they are known.
     printed = "".join(f"{name}={value}\n" for name, value in configuration.items())
-    log = io.BytesIO(printed.encode("utf-8", "replace") + (run.folder / "log.txt").read_bytes())
+    log, raised = (run.folder / "log.txt").read_bytes(), "\n".join(traceback_of(run.failing[1])).encode()
+    if raised.rpartition(b"\n")[2] not in log:  # what the script prints goes elsewhere
+        log += b"\n" + raised
+    log = io.BytesIO(printed.encode("utf-8", "replace") + log)
     found = explain(log, environment=environment, configuration=configuration, failure=run.seen.failure).matches
     guilty = {name for cause in causes for name in cause.parameters}
     for match in found:

@@ -200,12 +200,13 @@ def edits_of(answer: Answer, changes: Changes) -> Edits:
     return find_edits(
         wanted_changes(answer, changes),
         answer.script.arguments,
-        [answer.script.path, *own],
+        [answer.script.runs, *own],
         configured_by(answer),
         config=args.cls,
         fields=args.types,
         assigned=assigned,
         launcher=_words_of_launcher(answer),
+        notebook=None if answer.script.notebook is None else answer.script.path,
     )
 
 
@@ -250,6 +251,7 @@ def configured_by(answer: Answer) -> list[Path]:
 def _edit(edit: Edit) -> JsonObject:
     return {
         "file": None if edit.path is None else str(edit.path),
+        "cell": edit.cell,
         "line": edit.line,
         "old": scrub(edit.old),
         "new": scrub(edit.new),

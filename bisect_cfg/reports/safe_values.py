@@ -197,7 +197,8 @@ def _print_edits(console: Console, found: JsonObject) -> None:
         old, new = _difference(edit["old"].strip(), edit["new"].strip(), edit["settings"])
         where = "command line"
         if edit["file"] is not None:
-            where = f"{answers.short_path(Path(edit['file']).absolute())}:{edit['line']}"
+            where = answers.short_path(Path(edit["file"]).absolute())
+            where += f":{edit['line']}" if edit.get("cell") is None else f", cell {edit['cell']}, line {edit['line']}"
         change = [(old, "red"), "  ->  ", (new or "(remove it)", "green")] if old else [("add ", "dim"), (new, "green")]
         console.print(Text.assemble((f"{INDENT}{where}  ", "dim"), *change))
     for missing in found.get("unplaced", ()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -11,8 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from bisect_cfg.capture.launched import PROCESSES
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose, configuration_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Judgement
@@ -254,6 +256,10 @@ def print_answer(console: Console, answer: Answer, result: JsonObject) -> None:
         console.print(Text(advice, style="bold yellow"))
     else:
         _print_causes(console, answer, result)
+    for finding in (result.get("placement") or {}).get("findings", ()):
+        console.print(Text.assemble(("Placement  ", "bold"), f"{finding['text']}."))
+        if finding["source"]:
+            console.print(Text(f"       {finding['source']}", style="dim"))
     issue = result.get("known_issue")
     if issue and answer.status == "isolated":
         console.print(Text.assemble(("Known issue  ", "bold"), " ".join(issue["title"].split())))
@@ -306,7 +312,10 @@ def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
         console.print(Text("No cause could be proven.", style="bold yellow"))
     for number, cause in enumerate(report.causes, 1):
         title = "Cause" if len(report.causes) == 1 else f"Cause {number}"
-        _print_cause(console, title, cause, text.failure(answer.bad_run.seen, result["causes"][number - 1]["step"]))
+        seen = answer.bad_run.seen
+        if _in_one_process(cause, answer.settings):
+            seen = replace(seen, rank=None)
+        _print_cause(console, title, cause, text.failure(seen, result["causes"][number - 1]["step"]))
     if report.causes and (report.reproduction_rate or 1.0) < 1.0:
         low, high = report.reproduction_interval or (0.0, 1.0)
         console.print(
@@ -324,6 +333,12 @@ def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
         console.print(others, highlight=False)
     _print_where(console, result["where"])
     print_recommendation(console, answer, result)
+
+
+def _in_one_process(cause: Cause, settings: Settings) -> bool:
+    """Whether a cause was seen to fail in one process, whatever the user starts."""
+    subset = cause.evidence.fails.subset
+    return subset is not None and configuration_of(subset, settings.good, settings.bad).get(PROCESSES) == 1
 
 
 def _print_cause(console: Console, title: str, cause: Cause, failure: str) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from bisect_cfg.cells import SUFFIX
 from bisect_cfg.configuration import Value
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
@@ -138,13 +139,16 @@ def unhealthy(judgement: Judgement) -> str:
 
 
 def where(place: JsonObject) -> list[str]:
-    """The `where` block of result.json in one to four lines."""
+    """The `where` block of result.json in one to five lines."""
     if not place["same_failure"]:
         return [place["note"]]
     step = f"step {place['step']}" if place["step"] else ""
     head = [part for part in (step, place["operation"], place["module"]) if part]
     lines = [", ".join(head)] if head else []
     lines += [line for line in (place["line"], place["text"]) if line and line != place["operation"]]
+    own = [frame for frame in place["frames"] if f"{SUFFIX}, cell" in frame]
+    if own and own[-1] != place["line"]:
+        lines.append(f"called from {own[-1]}")
     if place["native"]:
         lines.append(f"native: {place['native']}")
     return lines

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypedDict
 
+from bisect_cfg.cells import SUFFIX, code_cells
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, digest, write_json
-from bisect_cfg.notebook import SUFFIX, code_cells
 
 READ_WHOLE = 1 << 28
 """Files up to this size (256 MiB, a fifth of a second) are hashed whole."""

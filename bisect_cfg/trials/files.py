@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from bisect_cfg.cells import place_of
 from bisect_cfg.diagnosis._plain_text import plain
 from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.diagnosis.stacks import stack_frames
 from bisect_cfg.jsonfile import private
-from bisect_cfg.notebook import place_of
 from bisect_cfg.probe.protocol import (
     EVENTS_FILE,
     METRICS_FILE,
@@ -147,6 +148,17 @@ def tail_of_log(path: Path, lines: int = 12, limit: int = 65536) -> list[str]:
         return []
     rows = [scrub(plain(line)).rstrip() for line in text.split("\n")]
     return [row for row in rows if row][-lines:]
+
+
+def traceback_of(traces: Traces) -> list[str]:
+    """The exception that ended a run, as the probe saw it, in the lines that Python prints; of a script that sends its
+    own output elsewhere the log has none. Empty if there was none."""
+    raised = traces.event(Raised)
+    if raised is None:
+        return []
+    frames = traceback.StackSummary.from_list([(*frame, None) for frame in raised.frames])
+    printed = ["Traceback (most recent call last):\n", *frames.format(), f"{raised.type}: {raised.message}"]
+    return [scrub(line) for line in "".join(printed).split("\n")]
 
 
 def innermost_frame(folder: Path) -> str:

@@ -125,10 +125,11 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
         death = _death(traces, folder, folder / "log.txt", exit_code, hang, bool(begun), ended)
     invalid = traces.event(ConfigInvalid)
     symptoms = health.symptoms(rows, ended=True)
+    blamed = next((rank.traces for rank in several if rank.number == death.rank), traces)
     return Observation(
         died=death.signature,
         symptoms=tuple(symptoms),
-        steps=len(rows),
+        steps=len(blamed.metrics.rows),
         message=death.message,
         trained=begun is not None,
         invalid=f"{invalid.type}: {invalid.message}" if invalid and not begun else None,

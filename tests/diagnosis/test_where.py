@@ -111,6 +111,12 @@ def test_a_signal_with_everything_known() -> None:
     assert found.native == "at::native::(anonymous namespace)::div_trunc_kernel (libtorch_cpu.so)"
 
 
+def test_a_signal_before_the_instruments_saw_the_next_step_begin() -> None:
+    place = LastOperation("", "", 3)
+    assert [locate("signal", [], STACKS, "", place, done).step for done in (0, 2, 3)] == [3, 3, 4]
+    assert locate("signal", [], STACKS, "", LastOperation(), 3).step is None
+
+
 def test_native_frames_begin_under_the_fault() -> None:
     names = native_frames(GDB)
     assert names[0].startswith("c10::function_ref::callback_fn") and len(names) == 3

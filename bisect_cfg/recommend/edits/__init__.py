@@ -16,9 +16,10 @@ import difflib
 import io
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bisect_cfg.cells import SUFFIX, cells_in, is_made, place_in
 from bisect_cfg.recommend.edits._place import Change, Occurrence
 
 __all__ = ["Change", "Edit", "Edits", "Unplaced", "find_edits", "own_yaml"]
@@ -37,6 +38,7 @@ class Edit:
         old: the text now, without the end of its last line; "" if it is new.
         new: what it should be; "" if it goes.
         names: settings that it changes.
+        cell: of a notebook the cell that `line` counts in; None for other files.
     """
 
     path: Path | None
@@ -44,9 +46,12 @@ class Edit:
     old: str
     new: str
     names: tuple[str, ...]
+    cell: int | None = None
 
     def __str__(self) -> str:
         where = f"{self.path}:{self.line}" if self.path else "the command line"
+        if self.cell is not None:
+            where = f"{self.path}, cell {self.cell}, line {self.line}"
         return f"{where}: {self.old.strip() or '(add)'} -> {self.new.strip() or '(remove it)'}"
 
 
@@ -86,7 +91,13 @@ class Edits:
         """The edits of files as a unified diff."""
         parts: list[str] = []
         for path, after in self.after.items():
-            parts += difflib.unified_diff(_lines(self.before[path]), _lines(after), str(path), str(path))
+            if path.suffix == SUFFIX:
+                cells = cells_in(self.before[path])
+                texts = [(f"{path}, cell {n}", cells[n], text) for n, text in cells_in(after).items()]
+            else:
+                texts = [(str(path), self.before[path], after)]
+            for name, old, new in texts:
+                parts += difflib.unified_diff(_lines(old), _lines(new), name, name)
         return "".join(part if part.endswith("\n") else f"{part}\n\\ No newline at end of file\n" for part in parts)
 
 
@@ -100,6 +111,7 @@ def find_edits(
     fields: Collection[str] = (),
     assigned: Collection[str] = (),
     launcher: Sequence[str] = (),
+    notebook: Path | None = None,
 ) -> Edits:
     """Where to make changes.
 
@@ -112,6 +124,7 @@ def find_edits(
         fields: of the training config.
         assigned: those that the run was seen to set as attributes of the finished config.
         launcher: the words that start the script.
+        notebook: what the script was made of, which is to be changed in its place.
     """
     from bisect_cfg.recommend.edits import _python
     from bisect_cfg.recommend.edits._launch import OUTSIDE
@@ -141,7 +154,16 @@ def find_edits(
     before = {**configs, **scripts}
     after = {path: text for path, text in together.texts.items() if text != before[path]}
     found = [edit for path, text in after.items() for edit in _hunks(path, before[path], text, alone)]
-    return Edits((*together.flags, *found), tuple(unplaced), {path: before[path] for path in after}, after)
+
+    def own(path: Path) -> Path:
+        return notebook if notebook is not None and is_made(path) else path
+
+    return Edits(
+        (*together.flags, *(replace(edit, path=own(edit.path)) for edit in found)),
+        tuple(unplaced),
+        {own(path): before[path] for path in after},
+        {own(path): text for path, text in after.items()},
+    )
 
 
 def own_yaml(
@@ -261,7 +283,7 @@ class _Files:
         """Why a change cannot be made, and what to write instead."""
         from bisect_cfg.recommend.edits import _python
 
-        where = " and ".join(f"{place.path}:{place.line}" for place in seen[:SHOWN_PLACES])
+        where = " and ".join(self._at(place.path, place.line) for place in seen[:SHOWN_PLACES])
         if len(seen) > SHOWN_PLACES:
             where += f" and {len(seen) - SHOWN_PLACES} more"
         value = _python.literal(change.new)
@@ -273,8 +295,11 @@ class _Files:
         if seen:
             return Unplaced(change.name, f"{where} computes it: {seen[0].shown}", f"write {wanted} there")
         call = _python.config_call(self.python, self.config) if self.python and "." not in change.name else None
-        add = f"add {wanted} to {self.config}(...) at {call[0]}:{call[1]}" if call else f"set {change.name} to {value}"
+        add = f"add {wanted} to {self.config}(...) at {self._at(*call)}" if call else f"set {change.name} to {value}"
         return Unplaced(change.name, "it is not a plain value in your files", add)
+
+    def _at(self, path: Path, line: int) -> str:
+        return str(place_in(self.texts.get(path, ""), line, path) or f"{path}:{line}")
 
     def _flag(self, change: Change, names: Collection[str]) -> bool:
         from bisect_cfg.recommend.edits import _command_line
@@ -325,7 +350,9 @@ def _hunks(path: Path, before: str, after: str, alone: Sequence[tuple[tuple[str,
     for start, end, begin, stop in _blocks(old, new):
         names = [n for n, s, e in touched if max(s, start) < min(e, end) or (s == e and start <= s <= end)]
         texts = ("".join(lines).rstrip("\r\n") for lines in (old[start:end], new[begin:stop]))
-        found.append(Edit(path, start + 1, *texts, tuple(dict.fromkeys(names))))
+        place = place_in(after, begin + 1, path)
+        line, cell = (start + 1, None) if place is None else (place.line, place.cell)
+        found.append(Edit(path, line, *texts, tuple(dict.fromkeys(names)), cell))
     return found
 
 

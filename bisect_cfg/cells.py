@@ -18,10 +18,11 @@ MARK = "# %% In [{}]"
 """Before a cell in the script; editors know the beginning of it as that of a cell."""
 
 _MARKED = re.compile(r"# %% In \[(\d+)\]")
+_CUT = re.compile(rf"^{_MARKED.pattern}\n", re.MULTILINE)
 _IN_TRACEBACK = re.compile(r'File "(?P<path>[^"\n]+\.ipynb\.py)", line (?P<line>\d+)(?:, in <module>)?')
 
 
-class Place(NamedTuple):
+class CellLine(NamedTuple):
     """A line of a cell, counted from 1, with its text."""
 
     notebook: str
@@ -59,28 +60,40 @@ def script_of(notebook: Path, folder: Path) -> Path:
     return folder / f"{notebook.name}.py"
 
 
-def place_of(path: str | Path, line: int) -> Place | None:
+def place_of(path: str | Path, line: int) -> CellLine | None:
     """The line of the notebook that a line of a script stands for; None if it stands for none."""
     path = Path(path)
-    if not path.name.endswith(f"{SUFFIX}.py"):
+    if not is_made(path):
         return None
     try:
-        return place_in(path.read_text(encoding="utf-8").splitlines(), line, path.name.removesuffix(".py"))
+        return place_in(path.read_text(encoding="utf-8"), line, path)
     except (OSError, ValueError):
         return None
 
 
-def place_in(lines: list[str], line: int, notebook: str) -> Place | None:
-    """The same, in the lines of the script."""
+def is_made(path: Path) -> bool:
+    """Whether a script is one that was a notebook, by its name."""
+    return path.name.endswith(f"{SUFFIX}.py")
+
+
+def place_in(text: str, line: int, path: Path) -> CellLine | None:
+    """The same, of a script with this text."""
+    lines, notebook = text.split("\n") if is_made(path) else [], path.name.removesuffix(".py")
     for before in range(min(line, len(lines)) - 1, -1, -1):
         if (found := _MARKED.fullmatch(lines[before])) is not None:
             own = line - before - 1
-            return Place(notebook, int(found[1]), own, lines[line - 1].strip()) if own else None
+            return CellLine(notebook, int(found[1]), own, lines[line - 1].strip()) if own else None
     return None
 
 
+def cells_in(text: str) -> dict[int, str]:
+    """The cells of a script that was a notebook, by number; 0 is what stands before the first."""
+    parts = [part[:-1] if part.endswith("\n\n") else part for part in _CUT.split(text)]  # an empty line between
+    return {0: parts[0], **{int(number): cell for number, cell in zip(parts[1::2], parts[2::2], strict=True)}}
+
+
 def named(path: str, line: int, function: str, otherwise: Callable[[str], str]) -> str:
-    """A frame of a stack as people name it: ``train.py:27 in reward``, ``train.ipynb, cell 4, line 3 in reward: x = y``.
+    """A frame of a stack in words: ``train.py:27 in reward``, ``train.ipynb, cell 4, line 3 in reward: y = x``.
 
     Args:
         path: of the file.
