@@ -61,6 +61,7 @@ _PARSERS = {
 }
 _ASK_PARSER = "import json, sys\n%s\nprint(json.dumps([a.training_script, len(a.training_script_args)]))"
 _EXECUTABLE = "import json, sys; print(json.dumps(sys.executable))"
+_HAS = "import importlib.util, json, sys; print(json.dumps(importlib.util.find_spec(sys.argv[1]) is not None))"
 _FIND = (
     "import importlib.util, json, os, sys\nsys.path[0] = os.getcwd()\ns = importlib.util.find_spec(sys.argv[1])\n"
     "if s and s.submodule_search_locations: s = importlib.util.find_spec(sys.argv[1] + '.__main__')\n"
@@ -506,7 +507,7 @@ def _file_of(launch: Launch, python: str) -> Path:
 
 def lacking(modules: Sequence[str], python: str) -> list[str]:
     """Which of some modules an interpreter cannot import."""
-    return [module for module in modules if not _said([python, "-c", _FIND, module])]
+    return [module for module in modules if not _said([python, "-c", _HAS, module])]
 
 
 def _said(command: Sequence[str]) -> object:

@@ -167,7 +167,7 @@ def find_script(
         InputError: there is no such script, or it cannot be read.
     """
     started = next((word for word in arguments if word.endswith(SUFFIX)), None)
-    if started and not any(word.endswith(".py") for word in (target, *arguments)) and shutil.which(target):
+    if started and not any(word.endswith(".py") for word in (target, *arguments)) and not Path(target).is_file():
         raise InputError(
             f"{os.path.basename(target)} would run {started}, which bisect-cfg does itself.",
             f"Name the notebook alone: bisect-cfg bisect {shlex.quote(started)}",

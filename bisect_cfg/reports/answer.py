@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
+from bisect_cfg.cells import corrected
 from bisect_cfg.configuration import Configuration, Purpose, Value
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.knowledge import Entry
@@ -38,6 +40,9 @@ from bisect_cfg.trials.runs import Run
 
 SCHEMA = 1
 """Version of result.json; raised when a key changes its meaning or goes away."""
+
+SAFE_NOTEBOOK = "safe_"
+"""Before the name of the user's notebook, of the corrected one in the study folder."""
 
 EXIT_STATUS = {"isolated": 0, "no_failure": 1, "baseline_fails": 1, "inconclusive": 3}
 
@@ -108,8 +113,22 @@ def write_answer(answer: Answer, environment: JsonObject) -> JsonObject:
     else:  # what an earlier pass recommended did not stand a closer look
         yaml.unlink(missing_ok=True)
         diff.unlink(missing_ok=True)
+    _write_notebook(answer, recommended)
     write_json(answer.folder / "result.json", _strict(result))
     return result
+
+
+def _write_notebook(answer: Answer, recommended: JsonObject | None) -> None:
+    """The user's own notebook with the changes, in the study folder, if all of them can be made."""
+    script = answer.script
+    path = answer.folder / f"{SAFE_NOTEBOOK}{script.path.name}"
+    edits = edits_of(answer, recommended["changes"]) if recommended is not None and script.notebook else None
+    if edits is not None and not edits.unplaced and script.path in edits.after:
+        before, after = edits.before[script.path], edits.after[script.path]
+        with contextlib.suppress(OSError, ValueError, LookupError):  # it is another one by now, which was said
+            write_text(path, corrected(script.path.read_text(encoding="utf-8-sig"), before, after))
+    elif script.notebook is not None:
+        path.unlink(missing_ok=True)
 
 
 def _safe_config(answer: Answer, recommended: JsonObject) -> str:

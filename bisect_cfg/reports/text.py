@@ -146,7 +146,7 @@ def where(place: JsonObject) -> list[str]:
     head = [part for part in (step, place["operation"], place["module"]) if part]
     lines = [", ".join(head)] if head else []
     lines += [line for line in (place["line"], place["text"]) if line and line != place["operation"]]
-    own = [frame for frame in place["frames"] if f"{SUFFIX}, cell" in frame]
+    own = [frame for frame in place.get("frames", ()) if f"{SUFFIX}, cell" in frame]
     if own and own[-1] != place["line"]:
         lines.append(f"called from {own[-1]}")
     if place["native"]:

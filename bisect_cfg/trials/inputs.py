@@ -97,7 +97,8 @@ class Inputs:
             written = set(self._basis.get("written", ()))
             news = {row.path for row in _opened(traces, "w")} - written
             written |= news
-            imported = {row.path: row.stamp for row in _opened(traces, "m") if row.path not in written}
+            ours = {*written, str(self._script.program)}  # a notebook's script; the notebook is compared itself
+            imported = {row.path: row.stamp for row in _opened(traces, "m") if row.path not in ours}
             changed = [path for path in imported if first and self._sources.get(path, stamp_of(path)) != stamp_of(path)]
             changed += [path for path, stamp in imported.items() if stamp is None or tuple(stamp) != stamp_of(path)]
             later: dict[str, str] = {}

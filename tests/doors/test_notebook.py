@@ -11,6 +11,8 @@ import pytest
 import toys
 from tools import ForkedTool, assert_clear
 
+from bisect_cfg.cells import code_cells
+
 SETUP = """
     %%capture
     !pip install -q trl
@@ -59,6 +61,8 @@ def test_a_notebook_is_bisected(tool: ForkedTool) -> None:
     assert "train.ipynb, cell 3, line 2" in printed
     diff = (tool.folder / "study" / "safe_config.diff").read_text()
     assert diff.startswith("--- train.ipynb, cell 3\n+++ train.ipynb, cell 3\n@@ -1,2 +1,2 @@\n RATE = 3e-4\n-args =")
+    safe = code_cells((tool.folder / "study" / "safe_train.ipynb").read_text())
+    assert [one.replace(", bf16=True", "") for one in code_cells(before.decode())] == safe
     assert path.read_bytes() == before and not (tool.folder / "out").exists()
     tool.assert_nothing_left()
 
@@ -87,6 +91,8 @@ def test_a_trial_of_a_notebook_by_hand_and_without_its_secrets(tool: ForkedTool)
     answer(tool, "--level", "cold")
     script = tool.folder / "study" / "train.ipynb.py"
     assert "# %% In [5]" in script.read_text() and secret not in script.read_text()
+    assert "Continuing the study" in answer(tool, "--level", "cold")[0]
+    assert secret not in script.read_text()
     commands = sorted(tool.folder.glob("study/trials/*/command.sh"))
     assert commands and str(script) in commands[0].read_text()
     status = os.system(f"PYTHONPATH={tool.environment['PYTHONPATH']} sh {tool.folder}/study/trials/0/command.sh")
