@@ -199,13 +199,9 @@ def test_files_that_are_no_notebook(tmp_path: Path) -> None:
 
 def test_whoever_starts_a_notebook_otherwise_is_told_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = toys.notebook(tmp_path, "x = 1")
-    for words in (
-        ["python", str(path)],
-        ["papermill", str(path), "out.ipynb"],
-        ["python", "-m", "jupyter", "execute", str(path)],
-    ):
+    for words in ("python {}", "papermill {} out.ipynb", "python -m jupyter execute {}"):
         with pytest.raises(InputError) as caught:
-            find_script(words[0], words[1:])
+            find_script(words.split()[0], words.format(path).split()[1:])
         assert f"bisect-cfg bisect {path}" in caught.value.advice
 
 
