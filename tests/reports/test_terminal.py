@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from bisect_cfg.capture.settings import Setting
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.probe.protocol import Placed, PlacedModel, TrainBegin, Weights
 from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.events import CauseFound, TrialFinished
 from bisect_cfg.reports.terminal import View, print_answer
@@ -44,6 +46,42 @@ def test_the_answer(tmp_path):
     assert "Fails 1/1 with only it changed from the good configuration, passes 1/1 without bf16." in told
     assert "No other cause is left among the settings that differ." in told
     assert told[-1].startswith("4 trials, each forked from your script at its configuration; 9.0 s. Everything is in ")
+
+
+def test_a_cause_that_was_proven_in_one_process_names_no_rank(tmp_path):
+    answer = made.answer(tmp_path)
+    processes = Setting("launch.num_processes", "launch.num_processes", "launch", 1, 2, 1)
+    settings = dataclasses.replace(answer.settings, factors=(*answer.settings.factors, processes))
+    several = made.run(tmp_path, dataclasses.replace(made.DIED, rank=1))
+    rows = tuple({**row, "launch.num_processes": 1} for row in made.ROWS)
+
+    def sentence(subset: tuple[str, ...]) -> str:
+        fails = dataclasses.replace(made.CAUSE.evidence.fails, subset=subset)
+        cause = dataclasses.replace(made.CAUSE, evidence=dataclasses.replace(made.CAUSE.evidence, fails=fails))
+        report = dataclasses.replace(made.REPORT, causes=(cause,), rows=rows)
+        told = lines(dataclasses.replace(answer, settings=settings, bad_run=several, report=report))
+        return next(line for line in told if line.startswith("With it the run "))
+
+    died = "With it the run dies with SIGFPE (a floating point exception)"
+    assert sentence(("bf16",)) == f"{died} at step 3, in step (train.py:9)."
+    assert sentence(("bf16", "launch.num_processes")) == f"{died} on rank 1 at step 3, in step (train.py:9)."
+
+
+def test_what_is_odd_about_where_the_models_are(tmp_path):
+    models = [
+        PlacedModel("policy", "Qwen2", "", [Weights("cuda:0", "bfloat16", 9)]),
+        PlacedModel("reference", "Qwen2", "", [Weights("cpu", "bfloat16", 9)]),
+    ]
+    answer = made.answer(tmp_path)
+    begun = TrainBegin(in_force={"distributed_type": "FSDP"})
+    answer = dataclasses.replace(answer, bad_run=made.run(tmp_path, made.DIED, begun, Placed(models)))
+    told = lines(answer)
+    position = told.index("Placement  The reference model is on cpu, and the policy on cuda:0.")
+    assert told[position + 1] == "https://github.com/huggingface/trl/issues/3348"
+    placement = as_result(answer, {})["placement"]
+    assert placement["ranks"]["0"][1]["weights"] == [{"device": "cpu", "dtype": "bfloat16", "count": 9}]
+    assert placement["findings"][0]["issue"] == "fsdp-reference-model"
+    assert as_result(made.answer(tmp_path), {})["placement"] is None
 
 
 def test_of_a_random_failure_every_count_says_what_it_counts(tmp_path):
