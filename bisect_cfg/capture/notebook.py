@@ -31,9 +31,9 @@ HOSTS = {"google.colab": "Colab", "kaggle_secrets": "Kaggle"}
 _LANGUAGES = ("python", "python3", "ipython", "ipython3")
 
 _INSTALLS = re.compile(
-    r"(?:^|[;&|(]\s*|\b(?:sudo|then|do|time)\s+|\s-m\s+)(?:\S*/)?"
-    r"(?:pip[\d.]*\s+(?:\S+\s+)*?(?:install|uninstall)|uv\s+(?:pip\s+(?:install|uninstall|sync)|add|sync|remove)"
-    r"|(?:apt|apt-get|aptitude|dpkg|conda|mamba|micromamba|poetry)\s+(?:\S+\s+)*?"
+    r"(?:^\s*|[;&|(]\s*|\b(?:sudo|then|do|time)\s+|\s-m\s+)(?:\w+=\S*\s+)*(?:\S*/)?"
+    r"(?:pip[\d.]*\s+(?:-\S+\s+)*(?:un)?install|uv\s+(?:-\S+\s+)*(?:pip\s+(?:(?:un)?install|sync)|add|sync|remove)"
+    r"|(?:apt|apt-get|aptitude|dpkg|conda|mamba|micromamba|poetry)\s+(?:-\S+\s+)*"
     r"(?:install|update|upgrade|add|remove|-i)\b)",
     re.MULTILINE,
 )
@@ -203,18 +203,19 @@ class _Cell:
         if lines[first].startswith("%%"):  # Colab lets its own comments stand before it (`#@title`)
             return self._under_magic(lines, first)
         first = next(number for number, line in enumerate(lines) if line.strip())
-        from IPython.core.inputtransformer2 import TransformerManager, leading_indent
+        from IPython.core.inputtransformer2 import TRANSFORM_LOOP_LIMIT, TransformerManager, leading_indent
 
-        manager, changed = TransformerManager(), True
+        manager = TransformerManager()
         lines = lines[:first] + leading_indent(lines[first:])
-        while changed:
+        for _ in range(TRANSFORM_LOOP_LIMIT):
             try:
                 changed, after = manager.do_one_token_transform(lines)
             except SyntaxError:  # the cell is no Python, which is said in a moment
                 break
-            if changed:
-                start, end, new = _difference(lines, after)
-                lines = lines[:start] + self._made_of("".join(new), lines[start:end], start + 1) + lines[end:]
+            if not changed:
+                break
+            start, end, new = _difference(lines, after)
+            lines = lines[:start] + self._made_of("".join(new), lines[start:end], start + 1) + lines[end:]
         return lines
 
     def _under_magic(self, lines: list[str], first: int) -> list[str]:

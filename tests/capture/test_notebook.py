@@ -54,6 +54,7 @@ INSTALLS = (
     "!pip install -q trl", "%pip install trl", "!uv pip install vllm", "!apt-get -qq install -y git && ls",
     "!python -m pip install -U trl", "!sudo apt update", "!git clone x && cd x && pip3 install -e .",
     "%conda install -y x", "!pip install --no-deps a \\\n  b", "!/opt/bin/pip uninstall -y x", "%uv pip install x",
+    "!A=1 pip -q install x", "!{sys.executable} -m pip install x",
 )  # fmt: skip
 
 
@@ -68,7 +69,8 @@ def test_lines_that_install_packages_are_not_run_and_it_is_said(line: str) -> No
 def test_other_lines_of_a_shell_are_run() -> None:
     assert "get_ipython().system('pip list')" in cell("!pip list")
     assert "get_ipython().getoutput('ls /apt')" in cell("x = !ls /apt")
-    assert made("!echo install pip").notes == ()
+    for line in ("!echo install pip", "!pip list && echo install x", "!ls apt install", "%pip freeze", "!uv run x.py"):
+        assert made(line).notes == (), line
 
 
 UNSLOTH = """%%capture
