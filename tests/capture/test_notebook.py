@@ -207,6 +207,13 @@ def test_whoever_starts_a_notebook_otherwise_is_told_the_line(tmp_path: Path, mo
         assert f"bisect-cfg bisect {path}" in caught.value.advice
 
 
+def test_plots_open_no_windows_as_in_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MPLBACKEND", raising=False)
+    plots = find_script(str(toys.notebook(tmp_path, "import matplotlib.pyplot as plt\nplt.show()")))
+    assert plots.variables == {"MPLBACKEND": "agg"}
+    assert find_script(str(toys.notebook(tmp_path, "x = 1"))).variables == {}
+
+
 def test_old_and_odd_notebooks(tmp_path: Path) -> None:
     path = tmp_path / "old.ipynb"
     path.write_text(
