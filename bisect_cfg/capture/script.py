@@ -193,7 +193,8 @@ def find_script(
                 "Name the script itself, or a study folder that holds train.py (and, if you like, good.yaml).",
             )
     if not path.exists():
-        check_program([target, *arguments], _instead_of)
+        if path.suffix not in (".py", SUFFIX):
+            check_program([target, *arguments], _instead_of)
         raise InputError(f"There is no script {target}.", _similar(path))
     if path.suffix not in (".py", SUFFIX):
         raise InputError(f"{target} is not a Python script.", _instead_of(path))

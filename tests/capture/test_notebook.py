@@ -196,7 +196,8 @@ def test_files_that_are_no_notebook(tmp_path: Path) -> None:
         assert "is no notebook" in refused(bad)
     assert "has no code" in refused(toys.notebook(tmp_path, "", "  \n"))
     assert "is in R," in refused(toys.notebook(tmp_path, "x <- 1", language="R"))
-    assert "There is no script" in refused(tmp_path / "none.ipynb")
+    for name in ("none.ipynb", "none.py"):
+        assert "There is no script" in refused(tmp_path / name)
 
 
 def test_whoever_starts_a_notebook_otherwise_is_told_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
