@@ -180,6 +180,14 @@ _PLAIN_IN_FILE = {
 transformers fills in (https://huggingface.co/docs/transformers/deepspeed#deepspeed-configuration-file)."""
 
 
+def plain_value(name: str) -> Value:
+    """What a setting of the launch is where nobody asks for it; None where that is not to be there."""
+    if name in _KEYS:
+        section, key = _KEYS[name]
+        return section.plain[key]
+    return PLAIN.get(name)
+
+
 # -------------------------------------------------------------------------------------------------- who starts them
 
 

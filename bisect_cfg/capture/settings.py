@@ -36,7 +36,9 @@ from bisect_cfg.capture.launched import (
     PYTHON,
     TYPES,
     VARIABLE,
+    Asked,
     launcher_levels,
+    plain_value,
     variable_levels,
 )
 from bisect_cfg.capture.names import check_name, convert
@@ -459,10 +461,13 @@ def _launch_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> l
         )
     if capture.args.world_size != processes and capture.started and PROCESSES not in pins:
         factors.append(Setting(PROCESSES, PROCESSES, "launch", processes, capture.args.world_size, processes))
-    for asked in capture.asked:
-        good = moved.get(asked.name, asked.plain)
-        if not asked.reason and not equal(asked.value, good) and asked.name not in pins:
-            factors.append(Setting(asked.name, asked.name, "launch", good, asked.value, good))
+    known = {asked.name: asked for asked in capture.asked}
+    named = [name for name in moved if name.startswith("launch.") and name not in (PROCESSES, LAUNCHER)]
+    for name in dict.fromkeys((*known, *named)):
+        asked = known.get(name) or Asked(name, plain_value(name), plain_value(name))  # no launcher was asked for it
+        good = moved.get(name, asked.plain)
+        if not asked.reason and not equal(asked.value, good) and name not in pins:
+            factors.append(Setting(name, name, "launch", good, asked.value, good))
     return factors
 
 
@@ -498,7 +503,7 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
     for kind, namespace in (("modelcfg", "model"), ("peft", "peft")):
         if kind in capture.others:
             known.update({f"{namespace}.{name}": text for name, text in capture.others[kind].types.items()})
-    known |= {**TYPES, **{asked.name: "" for asked in capture.asked if asked.name.startswith(DEEPSPEED_FILE)}}
+    known |= TYPES
     known.setdefault("model.dtype", "str | None")
     known.setdefault("model.attn_implementation", "str | None")
     result: Row = {}
@@ -510,7 +515,16 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
         if name.startswith(PACKAGE):
             result[named(name)] = checked_level(name, value)
             continue
-        field = name if name in known else name.split(".")[0] if "." in name else name
+        if name.startswith(DEEPSPEED_FILE):
+            if capture.deepspeed is None:
+                raise InputError(
+                    f"{name} is a key of a DeepSpeed file, and none is in force in your run.",
+                    "Leave it out of the good side.",
+                )
+            result[name] = value
+            continue
+        whole = name in known or "." not in name or name.startswith("launch.")
+        field = name if whole else name.split(".")[0]
         check_name(field, known, f"--{source}" if source == "pin" else "the good configuration")
         value, note = convert(field, value, known[field] if "." not in name or name in known else "")
         if note:

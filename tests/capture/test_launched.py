@@ -28,7 +28,8 @@ from bisect_cfg.capture.launched import (
     with_leaves,
     without_launcher,
 )
-from bisect_cfg.capture.settings import build_settings, processes_in
+from bisect_cfg.capture.settings import Settings, build_settings, processes_in
+from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import BuildAnswer, ConfigBuilt, ConfigResolved, RankBegin
 
 ASKED = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_DYNAMO_BACKEND": "NO", "ACCELERATE_USE_FSDP": "true"}
@@ -272,6 +273,39 @@ def capture_of(
 
 def test_a_run_that_dies_before_it_trains_shows_who_has_started_it():
     assert capture_of({}, {}).started and not capture_of({}, {}, ()).started
+
+
+def settings_of(given: dict[str, str], good: dict[str, object]) -> Settings:
+    found = capture_of(given, {})
+    return build_settings(found, lambda request: BuildAnswer(dict(request.raw)), good=good, launcher="torchrun")
+
+
+def test_a_good_side_that_the_launch_says_nothing_of():
+    good = {"launch.mixed_precision": "bf16", "launch.distributed_type": "NO", "launch.fsdp_config.fsdp_version": 2}
+    settings = settings_of({}, good)
+    assert settings.good == {
+        "launch.launcher": "python",
+        "launch.mixed_precision": "bf16",
+        "launch.fsdp_config.fsdp_version": 2,
+    }
+    assert settings.bad == {
+        "launch.launcher": "torchrun",
+        "launch.mixed_precision": "no",
+        "launch.fsdp_config.fsdp_version": 1,
+    }
+    assert settings.overrides(settings.good)["launch.fsdp_config.fsdp_version"] == 2
+    with pytest.raises(InputError, match="none is in force"):
+        settings_of({}, {"launch.deepspeed.zero_optimization.stage": 2})
+    with pytest.raises(InputError) as refused:
+        settings_of({}, {"launch.num_procesess": 2})
+    assert refused.value.advice == "Did you mean launch.num_processes?"
+
+
+def test_a_good_side_that_leaves_the_launch_as_it_is():
+    given = {"ACCELERATE_USE_FSDP": "true", "FSDP_OFFLOAD_PARAMS": "true"}
+    good = {"launch.distributed_type": "FSDP", "launch.fsdp_config.fsdp_offload_params": True}
+    assert settings_of(given, good).good == {}
+    assert set(settings_of(given, {}).good) == set(good)
 
 
 @pytest.mark.parametrize("of_launcher", [True, False])
