@@ -5,7 +5,7 @@ What is found lies in the folders of the runs, and is looked for there first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from bisect_cfg.capture.launched import PROCESSES, SHARDED, SHARDING
 from bisect_cfg.configuration import Outcome, Purpose, Value
@@ -289,11 +289,8 @@ class Baselines:
         """The fewest settings whose user's values are predicted to make the good configuration affordable."""
         settings = self._runner.settings
         spared = {name.removeprefix("args.") for name in self._context.options.only}
-        names = {
-            factor.name: factor.name.split(".")[0] if factor.kind == "args" else factor.name
-            for factor in settings.factors
-        }
-        costs = {name: parameter(known).resource for name, known in names.items()}
+        script = [factor.name for factor in settings.factors if factor.kind != "launch"]
+        costs = {name: parameter(name.split(".")[0]).resource for name in script}
         left = [name for name, what in costs.items() if what and name not in spared]
         work = settings.work(settings.good)
         saving = {name: work / settings.work({**settings.good, name: settings.bad[name]}) for name in left}
@@ -301,7 +298,7 @@ class Baselines:
         order = sorted((name for name in left if saving[name] > 1), key=lambda name: -saving[name])
         if memory:
             order = [name for name in order if "memory" in costs[name]]
-        launch = self._shared_out(left) if memory else []
+        launch = [name for name in self._shared_out() if name not in spared] if memory else []
         for first in [*([launch] if launch else []), *([name] for name in order or left)]:
             for chosen in (first, *([*first, other] for other in left if other not in first)):
                 smaller = settings.without(chosen)
@@ -309,11 +306,12 @@ class Baselines:
                     return list(chosen)
         return left
 
-    def _shared_out(self, names: Sequence[str]) -> list[str]:
-        """Of these settings those by which a model is shared out among processes: one that does not fit one device
-        needs them. First how, and among how many; then what belongs to that."""
-        shared = any(one.name == SHARDING and one.value in SHARDED for one in self._runner.settings.capture.asked)
-        launch = [name for name in names if name.startswith("launch.")] if shared else []
+    def _shared_out(self) -> list[str]:
+        """The settings by which a model is shared out among processes: one that does not fit one device needs them.
+        First how, and among how many; then what belongs to that."""
+        settings = self._runner.settings
+        shared = any(one.name == SHARDING and one.value in SHARDED for one in settings.capture.asked)
+        launch = [factor.name for factor in settings.factors if factor.kind == "launch"] if shared else []
         return [name for name in launch if name in (SHARDING, PROCESSES)] or launch
 
     def _pace_of(self, run: Run) -> float:
