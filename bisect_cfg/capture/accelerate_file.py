@@ -117,8 +117,8 @@ def launch_settings(content: Mapping[str, Value], folder: Path) -> dict[str, Val
     if "distributed_type" in content:
         kind = str(content["distributed_type"])
         found[SHARDING] = kind if kind in SHARDED else "NO"
-    if "num_processes" in content:
-        found[PROCESSES] = content["num_processes"]
+    if (processes := processes_in(content)) is not None:
+        found[PROCESSES] = processes
     if "mixed_precision" in content:
         found[PRECISION] = "no" if content["mixed_precision"] in (None, False) else str(content["mixed_precision"])
     for name, section in SECTIONS.items():
@@ -131,6 +131,15 @@ def launch_settings(content: Mapping[str, Value], folder: Path) -> dict[str, Val
             elif own in section.plain:
                 found[f"launch.{name}.{own}"] = value
     return found
+
+
+def processes_in(content: Mapping[str, Value]) -> int | None:
+    """How many processes a file of accelerate's asks for; None if that is left to it. Of the distributed type NO there is
+    one, whatever number stands beside it."""
+    if content.get("distributed_type") in ("NO", False):  # False: without quotes
+        return 1
+    number = content.get("num_processes")
+    return number if isinstance(number, int) else None
 
 
 def _deepspeed(path: Path) -> list[tuple[str, Value]]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bisect_cfg.capture.accelerate_file import read_accelerate_file
+from bisect_cfg.capture.accelerate_file import processes_in, read_accelerate_file
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 
@@ -152,8 +152,7 @@ class Launch:
         if asked is not None:
             return int(asked) if asked.isdigit() else None
         path = _value_in(words, ("config_file",)) if self.kind == "accelerate" else None
-        number = read_accelerate_file(Path(path)).get("num_processes") if path else None
-        return number if isinstance(number, int) else None
+        return processes_in(read_accelerate_file(Path(path))) if path else None
 
 
 def _value_in(words: Sequence[str], names: Collection[str]) -> str | None:

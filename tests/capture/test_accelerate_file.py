@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -53,6 +54,23 @@ def test_its_settings_go_by_the_names_of_the_launch(tmp_path):
 def test_the_same_by_hand(tmp_path):
     path = file(tmp_path, "launch:\n  num_processes: 2\nlearning_rate: 1.0e-6\n")
     assert read_good([str(path)]) == {"launch.num_processes": 2, "learning_rate": 1e-6}
+
+
+def test_the_files_that_trl_brings_along():
+    (folder,) = importlib.util.find_spec("trl").submodule_search_locations
+    found = {
+        path.stem: launch_settings(read_accelerate_file(path), path.parent)
+        for path in Path(folder, "accelerate_configs").glob("*.yaml")
+    }
+    assert {name: one["launch.distributed_type"] for name, one in found.items()} == {
+        "single_gpu": "NO",
+        "multi_gpu": "NO",
+        **dict.fromkeys(("fsdp1", "fsdp2"), "FSDP"),
+        **dict.fromkeys(("zero1", "zero2", "zero3"), "DEEPSPEED"),
+    }
+    assert found["single_gpu"]["launch.num_processes"] == 1 < found["multi_gpu"]["launch.num_processes"]
+    assert found["zero3"]["launch.deepspeed_config.zero_stage"] == 3
+    assert found["fsdp2"]["launch.fsdp_config.fsdp_version"] == 2
 
 
 def test_several_gpus_share_nothing_out(tmp_path):
