@@ -134,8 +134,8 @@ def launch_settings(content: Mapping[str, Value], folder: Path) -> dict[str, Val
 
 
 def processes_in(content: Mapping[str, Value]) -> int | None:
-    """How many processes a file of accelerate's asks for; None if that is left to it. Of the distributed type NO there is
-    one, whatever number stands beside it."""
+    """How many processes a file of accelerate's asks for; None if that is left to it. Of the distributed type NO there
+    is one, whatever number stands beside it."""
     if content.get("distributed_type") in ("NO", False):  # False: without quotes
         return 1
     number = content.get("num_processes")
