@@ -50,6 +50,9 @@ _READ_AT_LOAD = ("OMP_", "KMP_", "MKL_", "LD_", "PYTHON")
 """What variables begin with that are read when a program or a library is loaded: a process that is forked later has
 them as they were, so they stay as the launcher sets them."""
 
+_DEVICES = ("VISIBLE_DEVICES", "VISIBLE_MODULES", "AFFINITY_MASK")
+"""What variables end with that say which devices there are to be: never a setting."""
+
 
 @dataclass(frozen=True)
 class Section:
@@ -199,10 +202,12 @@ def launcher_levels(typed: str, processes: int, devices: int, asked: Sequence[As
     Args:
         typed: the kind of launcher in the user's command, "python" if there is none.
         processes: how many the command starts.
-        devices: how many GPUs one process uses if it is started by plain Python.
+        devices: how many GPUs that one process uses.
         asked: what the launcher was asked for.
     """
     good, bad = ACCELERATE if devices > 1 else PYTHON, _TYPED.get(typed, typed)
+    if bad == ACCELERATE and devices > 1:
+        bad = f"{ACCELERATE} --num_processes 1"  # for which that process uses several devices
     sharded = any(one.name == SHARDING and one.value in SHARDED and not one.reason for one in asked)
     return None if processes > 1 or sharded or good == bad else (good, bad)
 
@@ -232,10 +237,14 @@ def _is_true(text: str | None) -> bool:
 
 def without_launcher(given: Mapping[str, str]) -> dict[str, None]:
     """The variables to unset for a process that is to be as plain Python starts it: what the launcher has added, save
-    what is a setting of its own and what is read too early for that."""
+    what is a setting of its own, what is read too early for that, and which devices there are."""
     kept = {*_VARIABLES.values(), *_SHARDING, DEEPSPEED_FILE_VARIABLE}
     kept |= {section.variable(key) for section, key in _KEYS.values()}
-    return {name: None for name in given if name not in kept and not name.startswith(_READ_AT_LOAD)}
+    return {
+        name: None
+        for name in given
+        if name not in kept and not name.startswith(_READ_AT_LOAD) and not name.endswith(_DEVICES)
+    }
 
 
 # ------------------------------------------------------------------------------------------------ what they are given

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.capture.command import Launch
 from bisect_cfg.capture.distributions import PACKAGE, installed_by
-from bisect_cfg.capture.launched import ACCELERATE, findings, given_to_each, launcher_levels
+from bisect_cfg.capture.launched import ACCELERATE, LAUNCHER, PROCESSES, findings, given_to_each, launcher_levels
 from bisect_cfg.capture.names import check_name
 from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.configuration import Configuration, Value
@@ -52,8 +53,13 @@ def find_factors(
         for text in _findings(launch, context.script.arguments, bad_run, capture):
             context.note(text)
     levels = launcher_levels(kind, capture.args.world_size, capture.args.devices, capture.asked)
-    if levels is not None and levels[0] == ACCELERATE and launched is None and not capture.started:
+    free = LAUNCHER not in (*pins, *options.excluded) and (not options.only or LAUNCHER in options.only)
+    by_accelerate = free and levels is not None and good.get(LAUNCHER, levels[0]) == ACCELERATE
+    if by_accelerate and launched is None and not capture.started:
         launched = Launched(tuple(context.script.command), given_to_each(capture.args.devices), 1)
+    if launched is not None:
+        several = by_accelerate or len(launched.given) > 1 or good.get(PROCESSES, 1) != 1
+        launched = replace(launched, several=several)
     begun = bad_run.traces.event(TrainBegin)
     runner.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
     named = any(name.startswith(PACKAGE) for name in (*good, *pins))

@@ -219,7 +219,7 @@ class Starts:
         if start != "cold" and self.capture is not None and self.capture.started:
             if self.launched is None:
                 return "the training runs in another process, which the script starts"
-        if STARTS[start].fork_point is not None and self.launched is not None and len(self.launched.given) > 1:
+        if STARTS[start].fork_point is not None and self.launched is not None and self.launched.several:
             return "a launcher tells each process its number when it starts"
         with self._lock:
             reason = self._stand(start)
@@ -256,7 +256,9 @@ class Starts:
         processes = request.processes or (1 if launched is None else launched.typed)
         launch = None
         if request.launcher == ACCELERATE:
-            launch = accelerate_launch(script.launch, str(script.path), script.python)
+            launch = script.launch
+            if launch is None or launch.kind == "python":
+                launch = accelerate_launch(launch, str(script.path), script.python)
         elif launched is None or (request.launcher is None and processes == launched.typed):
             return script.command_at(port, logs), dict(self.variables)
         elif processes > 1 or (request.launcher is None and shares_out(launched.given[0], request.env)):

@@ -211,11 +211,13 @@ class Launched:
         words: the command line of its processes.
         given: what it put into the environment of each, first to last.
         typed: how many of them the user's own command starts.
+        several: whether there are trials in which several train together.
     """
 
     words: tuple[str, ...]
     given: tuple[Mapping[str, str], ...]
     typed: int
+    several: bool = False
 
     @property
     def shared(self) -> dict[str, str]:

@@ -217,7 +217,7 @@ def test_a_file_varied_key_by_key_and_back_is_the_same(content: dict[str, object
         ("python", 1, 2, ("accelerate launch", "python")),
         ("torchrun", 1, 1, ("python", "torchrun")),
         ("accelerate", 1, 1, ("python", "accelerate launch")),
-        ("accelerate", 1, 4, None),  # how many processes: another setting
+        ("accelerate", 1, 4, ("accelerate launch", "accelerate launch --num_processes 1")),
         ("torchrun", 2, 1, None),
     ],
 )
@@ -233,9 +233,10 @@ def test_the_launcher_is_no_setting_where_a_model_is_shared_out():
 
 
 def test_plain_python_has_what_is_a_setting_and_nothing_else_of_the_launcher():
-    gone = without_launcher({**FSDP, **given_to_each(1)[0], "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "True"})
+    kept = {**FSDP, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1"}
+    gone = without_launcher({**kept, **given_to_each(1)[0], "ACCELERATE_USE_CPU": "True"})
     assert {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "ACCELERATE_USE_CPU"} <= set(gone)
-    assert not {*FSDP, "OMP_NUM_THREADS"} & set(gone)
+    assert not set(kept) & set(gone)
 
 
 def test_processes_of_a_launcher_count_as_such_when_configurations_are_checked():
