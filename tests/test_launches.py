@@ -33,4 +33,5 @@ def test_the_study(real_tool, name):
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == expected["causes"]
     assert {key: result["failure"][key] for key in expected["failure"]} == expected["failure"]
     assert ("simulated" in result) is expected["simulated"]
+    assert (result["known_issue"] or {}).get("id") == expected["known_issue"]
     assert "cold" not in {one["start"] for one in result["trials"][1:]}
