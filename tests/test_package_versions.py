@@ -67,3 +67,17 @@ def test_the_known_cure_is_tried_and_the_package_is_found(real_tool):
     options = ("--good-packages", folder / "good.txt", "--no-recommend", "--no-where")
     result, _ = bisected(real_tool, folder, "packages", folder, *options)
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == expected["causes_with_packages"]
+
+
+def test_released_versions_that_need_each_other(real_tool):
+    folder = STUDIES / "real_versions"
+    expected = json.loads((folder / "expected.json").read_text())
+    options = ("--good-packages", folder / "good.txt", "--no-recommend", "--no-where", "--study", "studies/s")
+    said = real_tool("bisect", folder, *options, seconds=PATIENCE)
+    assert said.status == 0, said.all
+    real_tool.assert_nothing_left()
+    result = json.loads((real_tool.folder / "studies" / "s" / "result.json").read_text())
+    assert result["complete"] is expected["complete"]
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == expected["causes"]
+    assert sorted(result["causes"][0]["inseparable"]) == expected["causes"][0]
+    assert {key: result["failure"][key] for key in expected["failure"]} == expected["failure"]

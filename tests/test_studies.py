@@ -23,6 +23,7 @@ ELSEWHERE = {
     "trl_2906_root_cause": "test_package_versions.py",
     "launcher": "test_launches.py",
     "fsdp_ref_model": "test_launches.py",
+    "real_versions": "test_package_versions.py",
 }
 """Studies that need a launcher or environments of their own, and where they are tested."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -310,6 +310,35 @@ class Missing(NamedTuple):
         return f"{self.package} asks for {self.asks.partition(';')[0].strip()}, and {has}"
 
 
+class _Asked(NamedTuple):
+    """One requirement that counts here, read."""
+
+    text: str
+    name: str
+    versions: SpecifierSet
+
+
+def _asked_by(one: Distribution, markers: Mapping[str, str]) -> list[_Asked]:
+    found = []
+    for text in one.requires:
+        try:
+            asked = Requirement(text)
+            if asked.marker is None or asked.marker.evaluate({**markers, "extra": ""}):
+                found.append(_Asked(text, canonicalize_name(asked.name), asked.specifier))
+        except (InvalidRequirement, InvalidSpecifier, InvalidVersion):
+            continue  # metadata of old packages: nobody's conflict
+    return found
+
+
+def _found(asked: _Asked, here: Distribution | None) -> bool:
+    if here is None:
+        return False
+    try:
+        return asked.versions.contains(here.version, prereleases=True)
+    except InvalidVersion:
+        return True
+
+
 def missing_in(distributions: Mapping[str, Distribution], markers: Mapping[str, str]) -> frozenset[Missing]:
     """What packages ask for and do not find.
 
@@ -317,23 +346,12 @@ def missing_in(distributions: Mapping[str, Distribution], markers: Mapping[str, 
         distributions: canonical name -> package, all that are installed together.
         markers: see `Installed`.
     """
-    found = set()
-    for one in distributions.values():
-        for asks in one.requires:
-            try:
-                asked = Requirement(asks)
-                if asked.marker is not None and not asked.marker.evaluate({**markers, "extra": ""}):
-                    continue
-                here = distributions.get(canonicalize_name(asked.name))
-                if here is None or not asked.specifier.contains(here.version, prereleases=True):
-                    found.add(Missing(one.name, asks, here and here.version))
-            except (
-                InvalidRequirement,
-                InvalidSpecifier,
-                InvalidVersion,
-            ):  # metadata of old packages: nobody's conflict
-                continue
-    return frozenset(found)
+    return frozenset(
+        Missing(name, asked.text, (here := distributions.get(asked.name)) and here.version)
+        for name, one in distributions.items()
+        for asked in _asked_by(one, markers)
+        if not _found(asked, distributions.get(asked.name))
+    )
 
 
 class Mixtures:
@@ -350,9 +368,18 @@ class Mixtures:
     def __init__(
         self, good: Mapping[str, Distribution], bad: Mapping[str, Distribution], markers: Mapping[str, str]
     ) -> None:
-        self._good, self._bad, self._markers = good, bad, markers
-        both = (missing_in(good, markers), missing_in(bad, markers))
-        self._usual = {(one.package, one.asks) for each in both for one in each}
+        usual = {(one.package, one.asks) for side in (good, bad) for one in missing_in(side, markers)}
+        # A search asks about thousands of mixtures. What can be missing is a matter of two packages: who asks, and what
+        # is there. Those pairs of sides are found once; for what both sides have alike any side will do.
+        self._clashes: list[tuple[str, bool, str, bool, Missing]] = []
+        for is_bad, side in ((False, good), (True, bad)):
+            for name, one in side.items():
+                for asked in _asked_by(one, markers):
+                    for other_is_bad, other in ((False, good), (True, bad)):
+                        here = other.get(asked.name)
+                        if not _found(asked, here) and (name, asked.text) not in usual:
+                            missing = Missing(name, asked.text, here and here.version)
+                            self._clashes.append((name, is_bad, asked.name, other_is_bad, missing))
 
     def error(self, is_bad: Callable[[str], bool]) -> str | None:
         """Why a mixture cannot be; None if it can.
@@ -360,10 +387,8 @@ class Mixtures:
         Args:
             is_bad: tells for a canonical name whether the mixture has the bad level of the package.
         """
-        mixed = {}
-        for name in {**self._good, **self._bad}:
-            one = (self._bad if is_bad(name) else self._good).get(name)
-            if one is not None:
-                mixed[name] = one
-        new = sorted(one for one in missing_in(mixed, self._markers) if (one.package, one.asks) not in self._usual)
+        new = sorted({
+            missing for name, side, other, there, missing in self._clashes
+            if is_bad(name) is side and is_bad(other) is there
+        })  # fmt: skip
         return None if not new else str(new[0]) + (f" (and {len(new) - 1} more)" if len(new) > 1 else "")

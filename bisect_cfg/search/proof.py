@@ -151,15 +151,21 @@ def _without(case: Case, witness: int, index: int, known: tuple[int, ...]) -> in
 
 
 def _group(case: Case, witness: int, index: int, known: tuple[int, ...]) -> int:
-    """The factor that a stuck one must leave a failing run with, if that is stuck as well; 0 if there is none.
+    """The factors that a stuck one must leave a failing run with, if those are stuck as well; 0 if there are none.
 
-    If the other could leave alone, it is a parameter, and the stuck one merely accompanies it.
+    If one of them could leave alone, it is a parameter, and the stuck one merely accompanies it.
     """
+    validity = case.validity
+
+    def stuck(other: int) -> bool:
+        return _without(case, witness, other, known) is None
+
     for other in bits(witness & ~(1 << index)):
-        both = 1 << index | 1 << other
-        if case.validity.promising(witness & ~both) and _without(case, witness, other, known) is None:
+        if validity.promising(witness & ~(1 << index | 1 << other)) and stuck(other):
             return 1 << other
-    return 0
+    # More than one, as packages that ask for each other's versions: what can be there without it, one by one.
+    group = witness & ~(validity.grow(witness & ~(1 << index)) | 1 << index)
+    return group if all(map(stuck, bits(group))) else 0
 
 
 def split(case: Case, witness: int, known: tuple[int, ...] = ()) -> int:

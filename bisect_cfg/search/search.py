@@ -476,11 +476,11 @@ class Search:
         return State(Done(conclusion), tuple(self.causes), so_far=conclusion)
 
     def _conclusion(self, complete: bool) -> Conclusion:
-        corrections: list[tuple[int, SubsetClaim]] = []
+        corrections: dict[int, SubsetClaim] = {}  # one, where several come to the same: settings that leave together
         for correction in self._by_loss(self._known):
             for mask in self._variants(correction):
                 if self.counts.of(mask).passes:
-                    corrections.append((self.problem.full & ~mask, self.counts.claim(mask, Outcome.PASS)))
+                    corrections.setdefault(self.problem.full & ~mask, self.counts.claim(mask, Outcome.PASS))
         clean = [mask for mask in self.counts.passed if not self.counts.of(mask).fails]
         # How often it failed where it could: with a known cause or, before one is known, in the bad configuration.
         holds = [m for m in self.counts.by_subset if any(c & m == c for c in self._known)] or [self.problem.full]
@@ -488,7 +488,7 @@ class Search:
         return Conclusion(
             "isolated" if self.causes else "inconclusive",
             tuple(self.causes),
-            tuple(corrections),
+            tuple(corrections.items()),
             complete,
             min(clean, key=lambda mask: (self._loss(self.problem.full & ~mask), mask), default=None),
             tuple((masked.setting, masked.cause) for masked in self.masking),

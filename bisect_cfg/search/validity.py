@@ -131,6 +131,16 @@ class Validity:
                 mask &= ~(1 << index)
         return mask
 
+    def grow(self, inside: int) -> int:
+        """Put factors of a set into nothing, one by one, as long as it is valid: what is left out leaves together."""
+        there, left, before = 0, inside, -1
+        while left != before:
+            before = left
+            for index in bits(left):
+                if self.promising(there | 1 << index):
+                    there, left = there | 1 << index, left & ~(1 << index)
+        return there
+
     def only_seen(self, mask: int, forbidden: int, avoid: tuple[int, ...] = ()) -> bool:
         """Whether `mask` could be run, with companions or without, but for the other failures that were seen."""
         blank = Validity(self._problem, Counts(()))
@@ -165,6 +175,7 @@ class Validity:
                     continue
                 if self.ok(mask & ~out):
                     found.append(mask & ~out)
+        found = found or [self.grow(mask)]
         return (
             sorted(found, key=lambda m: -self.chance(m))[:MOST_VARIANTS] if self._unresolved else found[:MOST_VARIANTS]
         )

@@ -23,6 +23,7 @@ SCRIPT = """
     def step(number):
         if p5.version == "2.0" and args.bf16 and number == 3:
             os.kill(os.getpid(), signal.SIGFPE)
+        return {"loss": 0.5, "reward": 0.1, "reward_std": 0.3, "entropy": 2.0, "grad_norm": 1.0}
     GRPOTrainer(args, step).train()
 """
 
@@ -87,6 +88,9 @@ def test_a_single_one(made):
     )
     done = subprocess.run(["sh", command], cwd=made.folder, env=made.environment, capture_output=True, text=True)
     assert done.returncode in (-8, 136), done.stderr
+    said = made("recommend", "studies/s", "--python", made.python, "--verify-seeds", 1)
+    recommended = json.loads((made.folder / "studies" / "s" / "result.json").read_text())["recommendation"]
+    assert said.status == 0 and recommended["verified"], said.all
 
 
 def test_versions_that_cannot_be_had_or_do_not_fit_are_said(made):

@@ -201,3 +201,25 @@ def test_without_monotony_the_answer_still_fails_and_is_one_minimal(seed: int) -
     assert conclusion.causes
     for cause in conclusion.causes:
         assert one_minimal(oracle, cause.parameters), (oracle, conclusion)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 6), st.integers(0, 4), st.integers(0, 2**32))
+def test_settings_that_can_only_change_together_are_named_together(together: int, others: int, seed: int) -> None:
+    """As versions of packages that ask for each other: which of them it is no valid run can tell."""
+    size = together + others
+    clique, rng = (1 << together) - 1, random.Random(seed)
+    names = tuple(f"f{number}" for number in range(size))
+    cause = sum(1 << index for index in rng.sample(range(size), rng.randint(1, min(3, size))))
+    wanted = cause | clique if cause & clique else cause
+    problem = Problem(names, lambda mask: mask & clique in (0, clique), ())
+    records: list[Record] = []
+    while isinstance(asked := next_question(problem, tuple(records)), Ask):
+        assert asked.subset & clique in (0, clique) and len(records) < 60
+        outcome = Outcome.FAIL if asked.subset & cause == cause else Outcome.PASS
+        records.append(Record(asked.subset, outcome, asked.purpose, len(records), 0.0, asked.companions))
+    (found,) = asked.conclusion.causes
+    assert asked.conclusion.complete and found.parameters == wanted
+    assert found.inseparable == (clique if cause & clique else 0)
+    corrections = [mask for mask, _ in asked.conclusion.corrections]
+    assert len(corrections) == len(set(corrections)) and all(mask & wanted for mask in corrections)
