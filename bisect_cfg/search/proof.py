@@ -164,8 +164,11 @@ def _group(case: Case, witness: int, index: int, known: tuple[int, ...]) -> int:
         if validity.promising(witness & ~(1 << index | 1 << other)) and stuck(other):
             return 1 << other
     # More than one, as packages that ask for each other's versions: what can be there without it, one by one.
-    group = witness & ~(validity.grow(witness & ~(1 << index)) | 1 << index)
-    return group if all(map(stuck, bits(group))) else 0
+    if validity.only_seen(witness & ~(1 << index), 1 << index, known):
+        return 0
+    rest = validity.grow(witness & ~(1 << index))
+    group = witness & ~(rest | 1 << index)
+    return group if (not rest or validity.promising(rest)) and all(map(stuck, bits(group))) else 0
 
 
 def split(case: Case, witness: int, known: tuple[int, ...] = ()) -> int:

@@ -132,12 +132,15 @@ class Validity:
         return mask
 
     def grow(self, inside: int) -> int:
-        """Put factors of a set into nothing, one by one, as long as it is valid: what is left out leaves together."""
+        """Put factors of a set into nothing, one by one, as long as it is valid: what is left out leaves together.
+
+        Other failures that were seen do not count here: what they part is nothing that only changes together.
+        """
         there, left, before = 0, inside, -1
         while left != before:
             before = left
             for index in bits(left):
-                if self.promising(there | 1 << index):
+                if self._problem.valid(there | 1 << index):
                     there, left = there | 1 << index, left & ~(1 << index)
         return there
 
@@ -175,7 +178,8 @@ class Validity:
                     continue
                 if self.ok(mask & ~out):
                     found.append(mask & ~out)
-        found = found or [self.grow(mask)]
+        if not found and not self._problem.valid(mask) and self.ok(grown := self.grow(mask)):
+            found = [grown]
         return (
             sorted(found, key=lambda m: -self.chance(m))[:MOST_VARIANTS] if self._unresolved else found[:MOST_VARIANTS]
         )
