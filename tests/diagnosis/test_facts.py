@@ -106,6 +106,29 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
         (NCCL + "Cuda failure 802 'system not yet initialized'\n", "fabric manager"),
         (NCCL + "Cuda failure 101 'invalid device ordinal'\n", "does not see"),
         (NCCL, "NCCL met a CUDA error"),
+        (
+            "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, "
+            "got 88 from PyObject\n",
+            "compiled for NumPy 2",
+        ),
+        (
+            "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 88 from C header, "
+            "got 96 from PyObject\n",
+            "compiled for NumPy 1",
+        ),
+        (
+            "pyarrow.lib.ArrowInvalid: JSON parse error: Missing a closing quotation mark in string. in row 3\n",
+            "JSON file is broken",
+        ),
+        (
+            "INFO - Server is not up yet: HTTPConnectionPool(host='10.1.4.7', port=8000): No route to host\n",
+            "vLLM server is not there",
+        ),
+        (
+            MEMORY.strip() + ". Process 7 has 61.24 GiB memory in use. Including non-PyTorch memory, this process has "
+            "8.43 GiB memory in use.\n",
+            "Another process holds",
+        ),
         (ACTOR, "killed from outside"),
         ("memory.max_usage_in_bytes 500\n" + ACTOR, "memory limit of the container"),
         ("*** SIGSEGV received at time=1 on cpu 3 ***\n" + ACTOR, "A library crashed"),
