@@ -30,7 +30,7 @@ from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
 from bisect_cfg.diagnosis.advice.reading import frames_before, phase_of
 from bisect_cfg.diagnosis.conditions import evaluate
-from bisect_cfg.diagnosis.knowledge import Case, Clue, Entry, load
+from bisect_cfg.diagnosis.knowledge import Clue, Entry, EntryCase, load
 from bisect_cfg.probe.secrets import mask_arguments, scrub
 
 EVIDENCE = 3
@@ -107,8 +107,8 @@ class Match:
     evidence: tuple[Line, ...]
     unchecked: tuple[str, ...] = ()  # conditions that neither the log nor a fingerprint decides
     named: Mapping[str, str] = field(default_factory=dict)  # what the clues' named groups caught
-    decided: tuple[Case, ...] = ()  # of the causes that the error may have, those for which the log speaks
-    open: tuple[Case, ...] = ()  # ... and those of which it says nothing
+    decided: tuple[EntryCase, ...] = ()  # of the causes that the error may have, those for which the log speaks
+    open: tuple[EntryCase, ...] = ()  # ... and those of which it says nothing
 
     @property
     def title(self) -> str:
@@ -700,7 +700,7 @@ def _match(
 
 
 def _decides(
-    case: Case,
+    case: EntryCase,
     found: Mapping[Clue, list[Line]],
     environment: Fingerprint | None,
     configuration: Configuration | None,

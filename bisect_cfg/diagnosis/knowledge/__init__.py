@@ -84,7 +84,7 @@ class Clue:
 
 
 @dataclass(frozen=True)
-class Case:
+class EntryCase:
     """One of the causes that an error may have, and what decides for it."""
 
     title: str
@@ -119,7 +119,7 @@ class Entry:
     root_cause: str = ""
     not_helping: tuple[str, ...] = ()
     bisect: tuple[str, ...] = ()
-    cases: tuple[Case, ...] = ()
+    cases: tuple[EntryCase, ...] = ()
     cured_by: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -220,9 +220,9 @@ def _versions(data: Json, place: str) -> dict[str, str]:
     return dict(data)
 
 
-def _case(data: Json, place: str) -> Case:
-    if not isinstance(data, dict) or not data.keys() <= {one.name for one in fields(Case)}:
-        raise KnowledgeError(f"{place}: a case has {', '.join(one.name for one in fields(Case))}")
+def _case(data: Json, place: str) -> EntryCase:
+    if not isinstance(data, dict) or not data.keys() <= {one.name for one in fields(EntryCase)}:
+        raise KnowledgeError(f"{place}: a case has {', '.join(one.name for one in fields(EntryCase))}")
     if not isinstance(data.get("title"), str) or not data.get("cures"):
         raise KnowledgeError(f"{place}: a case needs a title and cures")
     if not all(isinstance(cure, str) for cure in data["cures"]):
@@ -230,7 +230,7 @@ def _case(data: Json, place: str) -> Case:
     if not data.get("any") and not data.get("conditions"):
         raise KnowledgeError(f"{place}: nothing decides for {data['title']!r}; give it clues or conditions")
     clues = {name: tuple(_clue(one, place) for one in data.get(name, [])) for name in ("any", "unless")}
-    return Case(
+    return EntryCase(
         data["title"].strip(),
         tuple(data["cures"]),
         conditions=_conditions(data.get("conditions", {}), place),
