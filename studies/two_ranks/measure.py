@@ -1,8 +1,8 @@
 """What a trial of two processes costs: started by `accelerate launch`, and forked from a process that waits.
 
-Run it on an otherwise idle machine: ``python studies/two_ranks/measure.py``. One passing trial of 12 steps is run
-in turn from a cold start and forked after the imports, end to end: from the order to the end of all its processes. What each
-process then computed must be the same. Prints Markdown; ``--readme`` also puts it into the README beside this file.
+Run it on an otherwise idle machine: ``python studies/two_ranks/measure.py``. One passing trial of 12 steps is run in
+turn from a cold start and forked after the imports, end to end: from the order to the end of all its processes. What
+each process then computed must be the same. Prints Markdown; ``--readme`` also puts it into the README beside this.
 """
 
 from __future__ import annotations
