@@ -218,7 +218,9 @@ def failure_of(run: Run | None) -> JsonObject | None:
         failure["exception"] = exception.type
     text = seen.message if seen.died is not None else seen.symptoms[0].text
     text = text if seen.rank is None else f"rank {seen.rank}: {text}"
-    text += f", then {seen.after}" if seen.after else f" in {seen.place}" if seen.place else ""
+    text += f" in {seen.place}" if seen.place else ""
+    if seen.after:
+        text += f"; {seen.after}" if signature.kind == "hang" else f", then {seen.after}"
     return {**failure, "message": scrub(text), "where": signature.where, "step": seen.step, "signature": str(signature)}
 
 

@@ -127,7 +127,7 @@ def failure(seen: Observation, step: int | None = None) -> str:
     if kind in ("no-gradient", "dead-reward"):
         return f"learns nothing: {said}"
     if kind in VERBS:
-        return f"{VERBS[kind]}{at}: {said}{place}"
+        return f"{VERBS[kind]}{at}: {said}{place}" + (f"; {seen.after}" if seen.after else "")
     if kind in ("no-steps", "no-training"):
         return "ends before the first step of training"
     return f"dies{at} with {said or name}"

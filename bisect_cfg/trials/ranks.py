@@ -103,13 +103,15 @@ class Rank:
         return self.code == 0 and row is not None and row.stopped == NON_FINITE
 
     @property
-    def waits(self) -> bool:
-        """Whether its last stack shows it waiting for the others."""
+    def waits_in(self) -> str:
+        """The function in which its last stack shows it waiting for the others, "" if it does not."""
         try:
             frames = stack_frames((self.folder / STACKS_FILE).read_text(errors="replace"))
         except OSError:
-            return False
-        return any(_COLLECTIVE.search(str(frame[0])) for frame in frames)
+            return ""
+        # The outermost of them in a row: what the training called.
+        inside = [function for path, _, function in frames if _COLLECTIVE.search(str(path)) and function != "wrapper"]
+        return inside[-1] if inside else ""
 
 
 class Ranks:

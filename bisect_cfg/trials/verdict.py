@@ -50,7 +50,8 @@ class Observation:
         steps: optimizer steps completed.
         message: what it died of in its own words, on one line; "" if it did not die.
         place: where it was when it died or hung, ``function (file.py:27)``; "" if that is not known.
-        after: of a run whose weights became NaN, the exception that ended it then.
+        after: of a run whose weights became NaN, the exception that ended it then; of one that hangs, which other
+            processes wait, and where.
         rank: of several processes, the one that this is about; None where there is one.
         trained: whether training began at all.
         invalid: why the configuration could not be built, if that is what ended it.
@@ -156,9 +157,9 @@ class _Death:
 def _death_of_several(ranks: Sequence[Rank], log: Path, exit_code: int | None, hang: str | None) -> _Death:
     """The failure of the process that failed first: not of one that only noticed."""
     if hang is not None:  # one does not come, the others wait for it
-        blamed = next((rank for rank in ranks if rank.code is None and not rank.waits), ranks[0])
+        blamed = next((rank for rank in ranks if rank.code is None and not rank.waits_in), ranks[0])
         place = innermost_frame(blamed.folder)
-        return _Death(Signature("hang"), hang, place, rank=blamed.number)
+        return _Death(Signature("hang"), hang, place, _waiting(ranks, blamed), blamed.number)
     if any(rank.message for rank in ranks):  # the log is of all of them: what another one died of stands in it
         log = Path(os.devnull)
     found: list[tuple[bool, _Death]] = []
@@ -174,6 +175,17 @@ def _death_of_several(ranks: Sequence[Rank], log: Path, exit_code: int | None, h
     if exit_code and not any(rank.traces.event(TrainEnd) for rank in ranks):
         return _Death(signatures.from_exit(exit_code, log), f"the launcher ended with status {exit_code}")
     return _Death()
+
+
+def _waiting(ranks: Sequence[Rank], blamed: Rank) -> str:
+    """Who waits for the process that hangs, and where; "" if nobody does."""
+    places = {rank.number: rank.waits_in for rank in ranks if rank is not blamed and rank.waits_in}
+    if not places:
+        return ""
+    numbers = ", ".join(map(str, places))
+    one = len(places) == 1
+    functions = " or ".join(dict.fromkeys(places.values()))
+    return f"{'rank' if one else 'ranks'} {numbers} {'waits' if one else 'wait'} for it in {functions}"
 
 
 def _death(

@@ -226,6 +226,7 @@ def test_a_hang_is_the_one_that_does_not_come(tool):
     assert result["failure"]["kind"] == "hang"
     assert "rank 1: no optimizer step" in result["failure"]["message"]
     assert "in fail (train.py:" in result["failure"]["message"]
+    assert "; rank 0 waits for it in collective" in result["failure"]["message"]
     first = tool.folder / "s" / "trials" / "0"
     assert all("train.py" in (first / path).read_text() for path in ("stacks.txt", "ranks/1/stacks.txt"))
 
