@@ -121,6 +121,14 @@ def test_the_environment_rules_out_and_supports() -> None:
     assert cured.matches[0].entry.id == "integer-division"
 
 
+def test_what_trl_refuses_today_is_what_older_versions_died_of() -> None:
+    said = (
+        "ValueError: GRPOTrainer does not support `nn.DataParallel`, which `Trainer` uses when several GPUs are visible"
+    )
+    found = explain_text(f'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n{said}.\n')
+    assert found.matches[0].entry.id == "several-gpus-one-process"
+
+
 def test_a_failure_seen_from_outside_needs_no_log() -> None:
     explanation = explain_text("", failure=Signature("signal", "SIGFPE"), environment=H20)
     assert explanation.matches[0].entry.id == "h20-cublas-sigfpe"
