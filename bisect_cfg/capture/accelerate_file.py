@@ -127,7 +127,8 @@ def launch_settings(content: Mapping[str, Value], folder: Path) -> dict[str, Val
             if own == "dynamo_backend":
                 found[COMPILER] = str(value).upper()
             elif own == "deepspeed_config_file":
-                found |= {DEEPSPEED_FILE + key: value for key, value in _deepspeed(folder / str(value))}
+                inner = read_deepspeed_file(folder / str(value))
+                found |= {DEEPSPEED_FILE + key: value for key, value in leaves(inner)}
             elif own in section.plain:
                 found[f"launch.{name}.{own}"] = value
     return found
@@ -142,13 +143,18 @@ def processes_in(content: Mapping[str, Value]) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _deepspeed(path: Path) -> list[tuple[str, Value]]:
+def read_deepspeed_file(path: Path) -> dict[str, Value]:
+    """Read the file that configures DeepSpeed.
+
+    Raises:
+        InputError: it cannot be read, or is no mapping.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"The DeepSpeed file {path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"The DeepSpeed file {path} is not valid JSON: {error}.") from None
     if not isinstance(content, dict):
         raise InputError(f"The DeepSpeed file {path} does not hold names and values.")
-    return list(leaves(content))
+    return content

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bisect_cfg.capture.accelerate_file import processes_in, read_accelerate_file
+from bisect_cfg.capture.accelerate_file import launch_settings, processes_in, read_accelerate_file, read_deepspeed_file
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 
@@ -354,6 +354,21 @@ def _on_one_machine(launch: Launch) -> Launch:
     return launch
 
 
+def _check_files(launch: Launch) -> None:
+    """Refuse what accelerate would refuse of the files that it is given, before anything runs.
+
+    Raises:
+        InputError: one of them cannot be read, or asks for what is not supported.
+    """
+    told, deepspeed = launch.value_of("config_file"), launch.value_of("deepspeed_config_file")
+    if told:
+        content = read_accelerate_file(Path(told))
+        check_one_machine(content, told)
+        launch_settings(content, Path())
+    if deepspeed:
+        read_deepspeed_file(Path(deepspeed))
+
+
 def check_one_machine(content: Mapping[str, Value], path: str) -> None:
     """Refuse a file of accelerate's that asks for several machines, or for a machine somewhere else.
 
@@ -407,9 +422,8 @@ def find_command(words: Sequence[str], python: str | None = None) -> Found:
         launch, arguments = _as_its_parser_says(launch, parts, interpreter)
     else:
         arguments = parts.arguments
-    told = launch.value_of("config_file") if launch.kind == "accelerate" else None
-    if told:
-        check_one_machine(read_accelerate_file(Path(told)), told)
+    if launch.kind == "accelerate":
+        _check_files(launch)
     return Found(launch, _file_of(launch, interpreter), arguments, interpreter)
 
 

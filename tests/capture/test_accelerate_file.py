@@ -116,6 +116,23 @@ def test_what_is_wrong_with_it_is_said_before_anything_runs(tmp_path, monkeypatc
     assert advice in refused.value.advice and str(path) in refused.value.message
 
 
+@pytest.mark.parametrize("flags", ["--config_file launch.yaml", "--deepspeed_config_file zero.json"])
+def test_a_deepspeed_file_that_cannot_be_read_is_said_before_anything_runs(tmp_path, monkeypatch, flags):
+    monkeypatch.chdir(tmp_path)
+    launcher = file(tmp_path, "#!/bin/sh\nexit 9\n", "accelerate")
+    launcher.chmod(0o755)
+    file(tmp_path, "", "train.py")
+    file(tmp_path, "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: zero.json\n")
+    command = [str(launcher), "launch", *flags.split(), "train.py"]
+    with pytest.raises(InputError, match=r"zero\.json cannot be read: No such file"):
+        find_command(command)
+    file(tmp_path, "{", "zero.json")
+    with pytest.raises(InputError, match=r"zero\.json is not valid JSON"):
+        find_command(command)
+    file(tmp_path, "{}", "zero.json")
+    assert find_command(command).path == Path("train.py")
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         read_accelerate_file(tmp_path / "gone.yaml")
