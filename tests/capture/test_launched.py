@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import json
 from pathlib import Path
 
@@ -322,3 +324,45 @@ def test_a_deepspeed_file_is_found_where_it_is_named(tmp_path: Path, of_launcher
     assert ("deepspeed" in settings.bad) is not of_launcher
     path.write_text("{")
     assert capture_of(launcher, {}).deepspeed is None
+
+
+# ----------------------------------------------------------------------------------------------- what accelerate takes
+
+
+def flags_of_accelerate() -> dict[str, object]:
+    """Flag -> default, of the launcher that is installed, read from its source: to import it takes seconds."""
+    (folder,) = importlib.util.find_spec("accelerate").submodule_search_locations
+    tree = ast.parse(Path(folder, "commands", "launch.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    found = {}
+    for call in calls:
+        named = isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"
+        if named and isinstance(call.args[0], ast.Constant):
+            flag = call.args[0].value.removeprefix("--")
+            default = next((word.value for word in call.keywords if word.arg == "default"), None)
+            found[flag] = ast.literal_eval(default) if isinstance(default, ast.Constant) else None
+    return found
+
+
+def test_plain_values_are_the_defaults_of_the_launcher_that_is_installed():
+    flags = flags_of_accelerate()
+    assert len(flags) > 60
+    ours = {key: value for section in SECTIONS.values() for key, value in section.plain.items() if key in flags}
+    assert len(ours) > 25
+    theirs = {key: None if flags[key] is None else value_of(str(flags[key])) for key in ours}
+    other = {  # where the library has the default, or the parser computes it
+        "zero_stage": 2,
+        "offload_optimizer_device": "none",
+        "offload_param_device": "none",
+        "zero3_save_16bit_model": False,
+        "fsdp_min_num_params": 100_000_000,
+    }
+    assert {**theirs, **other} == ours
+
+
+def test_every_variable_is_one_that_the_launcher_sets():
+    (folder,) = importlib.util.find_spec("accelerate").submodule_search_locations
+    text = Path(folder, "utils", "launch.py").read_text()
+    for name in (name for name in TYPES if name.split(".")[1] in ("fsdp_config", "deepspeed_config")):
+        (variable,) = variables_of(name, 1)
+        assert f'"{variable}"' in text, name
