@@ -135,7 +135,7 @@ def test_options_that_are_gone_today_are_found(old, tmp_path):
     script = toy(tmp_path, failure, warmup_ratio=0.1, max_prompt_length=200, weight_decay=0.1)
     result = old(script, "--start", "imports", "--no-recommend", *GOOD)
     assert causes(result) == [["max_prompt_length", "warmup_ratio"]]
-    assert result["failure"]["signal"] == "SIGSEGV" and "reward" in result["where"]["text"]
+    assert result["failure"]["signal"] == "SIGSEGV" and "reward" in result["where"]["line"]
     assert {row["start"] for row in result["trials"][1:]} == {"imports"}
 
 
