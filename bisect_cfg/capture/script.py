@@ -238,7 +238,7 @@ def _instead_of(path: Path) -> str:
 
 def _similar(path: Path) -> str:
     try:
-        scripts = sorted(str(item) for item in path.parent.glob("*.py"))[:5]
+        scripts = sorted(str(item) for item in path.parent.glob(f"*{SUFFIX if path.suffix == SUFFIX else '.py'}"))[:5]
     except OSError:
         scripts = []
     return f"There are: {', '.join(scripts)}" if scripts else "Check the path; it is relative to where you are."

@@ -119,8 +119,10 @@ def attach(trainer, module):
             if not self.begun and state.step >= state.spec.from_step:
                 self.begun = True
                 _on(trainer)
-            if self.begun:
-                _place()
+            _between_modules()
+
+        def on_substep_end(self, args, global_state, control, **kwargs):
+            _between_modules()
 
     return Instruments()
 
@@ -153,6 +155,13 @@ def _place(operation=""):
     if state.place is not None:
         row = protocol.to_json(protocol.LastOperation(computing(), operation, state.step))
         os.pwrite(state.place, json.dumps(row).ljust(1024).encode()[:1024], 0)
+
+
+def _between_modules():
+    """No module is being computed now. Some are never left: a checkpoint of activations breaks off their second forward
+    pass where it has what it needs."""
+    state.modules.clear()
+    _place()
 
 
 def _follow_modules(torch, model):
@@ -252,14 +261,14 @@ def _watch_updates(torch, trainer):
     def before(*args):
         with _Ours():
             kept.update((name, _part(one).clone()) for name, one in named)
-        state.modules.append(type(inner).__name__ + ".step")
+        state.modules[:] = [type(inner).__name__ + ".step"]
         _place()
         moves.furthest.clear()
         moves.__enter__()
 
     def after(*args):
         moves.__exit__(None, None, None)
-        state.modules.pop()
+        _between_modules()
         furthest, largest, broken = None, 0.0, []
         with _Ours():
             for name, one in named:

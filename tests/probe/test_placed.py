@@ -11,7 +11,7 @@ import toys
 from bisect_cfg.capture.notebook import as_script
 from bisect_cfg.cells import code_cells
 from bisect_cfg.probe import placed
-from bisect_cfg.probe.protocol import Placed, PlacedModel, Weights
+from bisect_cfg.probe.protocol import InstrumentOrders, Placed, PlacedModel, Raised, Weights
 
 
 @pytest.mark.training
@@ -52,8 +52,9 @@ def test_trl_trains_in_a_notebook_and_its_models_are_told(warm, tmp_path: Path) 
     )
     script = tmp_path / "train.ipynb.py"
     script.write_text(as_script(notebook, code_cells(notebook.read_text()), "python", lambda names: []).text)
-    run = warm.run(script, steps=9)
+    run = warm.run(script, steps=9, instruments=InstrumentOrders("exception", 2))
     assert run.seen.message == "ValueError: the third" and run.seen.step == 3, (run.folder / "log.txt").read_text()
+    assert run.traces.event(Raised).computing == "", "a reward function belongs to no module"
     told = run.traces.event(Placed)
     assert [(one.role, one.name, one.wrapper) for one in told.models] == [
         ("policy", "Qwen2ForCausalLM", ""), ("reference", "Qwen2ForCausalLM", "")
