@@ -10,6 +10,7 @@ a crash goes on where it was.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping
@@ -77,7 +78,8 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
             answer = _answered(Context(script, options, listener, folder, basis, runner, environment))
         finally:
             runner.close()
-            script.written_in(folder, masked=True)
+            with contextlib.suppress(OSError):  # a full disk is told by what it stopped
+                script.written_in(folder, masked=True)
     return replace(answer, seconds=time.monotonic() - started)
 
 
