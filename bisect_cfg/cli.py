@@ -160,6 +160,11 @@ COMPARED = _section(
 
 TRIALS = _section(
     "How trials are run",
+    _option(
+        "--training",
+        "Which training of a script that trains several times. [the first that fails]",
+        **COUNT,
+    ),
     _option("--steps", "Optimizer steps of a trial. [derived from the step at which yours fails]", **COUNT),
     _option(
         "--trial-timeout",

@@ -178,6 +178,9 @@ LIBRARY = {
             def add_callback(self, callback):
                 self.callbacks.append(callback)
 
+            def remove_callback(self, callback):
+                self.callbacks.remove(callback)
+
             def train(self):
                 control = types.SimpleNamespace(should_log=False)
                 for callback in self.callbacks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bisect_cfg.capture.launched import DEEPSPEED_FILE_VARIABLE, SHARDING, Asked, asked_in_file, asked_of
@@ -16,6 +16,7 @@ from bisect_cfg.configuration import equal
 from bisect_cfg.probe.protocol import (
     Assigned,
     Changed,
+    Completed,
     ConfigBuilt,
     ConfigResolved,
     Encoded,
@@ -24,6 +25,7 @@ from bisect_cfg.probe.protocol import (
     Prepared,
     RankBegin,
     TrainBegin,
+    TrainerBuilt,
 )
 
 Row = dict[str, Encoded]
@@ -50,6 +52,8 @@ class Built:
         others: what the user passed besides and a trial does not vary (arguments of `from_pretrained`).
         world_size: how many processes train together.
         devices: how many GPUs one process uses, where it trains alone.
+        place: file and line of the user's that builds it; None if there is none.
+        passed: as `raw`, before the script set attributes of the finished object.
     """
 
     kind: str
@@ -64,6 +68,8 @@ class Built:
     others: tuple[str, ...] = ()
     world_size: int = 1
     devices: int = 1
+    place: tuple[str, int] | None = None
+    passed: Row = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,21 @@ class DeepSpeedFile:
 
 
 @dataclass(frozen=True)
+class NumberedTraining:
+    """Which training of a script a run is about.
+
+    Attributes:
+        number: counted from 1, in the process that trains.
+        trainer: name of its class, "" where it never began.
+        of: how many the run has seen, this one included.
+    """
+
+    number: int = 1
+    trainer: str = ""
+    of: int = 1
+
+
+@dataclass(frozen=True)
 class Capture:
     """Everything the first run showed about the script's configuration.
 
@@ -95,6 +116,7 @@ class Capture:
         started: whether the training runs in a process that the script has started, not in the script's own.
         asked: what the launcher was asked for.
         deepspeed: the file that configures DeepSpeed, None if there is none.
+        training: which one of the script's this is.
     """
 
     args: Built
@@ -106,6 +128,7 @@ class Capture:
     started: bool = False
     asked: tuple[Asked, ...] = ()
     deepspeed: DeepSpeedFile | None = None
+    training: NumberedTraining = NumberedTraining()
 
 
 def fork_point(capture: Capture) -> ForkPoint:
@@ -122,16 +145,25 @@ def fork_point(capture: Capture) -> ForkPoint:
 def read_capture(events: Sequence[Event]) -> Capture | None:
     """Read the probe's events; None if no training config was built."""
     built: dict[Key, ConfigBuilt] = {}
+    passed: dict[Key, Row] = {}
     resolved: dict[Key, Row] = {}
     devices: dict[Key, int] = {}
     changed: dict[Key, list[str]] = {}
     begun: TrainBegin | None = None
+    completed: list[Completed | TrainBegin] = []
+    prepared: Key | None = None
     given: dict[str, str] = {}
     world_size, launched = 1, False
     for event in events:
         match event:
+            case Completed():
+                completed.append(begun or event)
+                begun = None
+            case TrainerBuilt() if begun is None and event.args is not None:
+                prepared = ("args", event.args)
             case ConfigBuilt(kind=kind, index=index):
                 built[kind, index] = event
+                passed[kind, index] = event.raw
             case ConfigResolved(kind=kind, index=index):
                 resolved[kind, index], devices[kind, index] = event.values, event.devices
             case Assigned(kind=kind, index=index) if begun is None and (kind, index) in built:
@@ -144,14 +176,18 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
             case RankBegin():
                 given, world_size, launched = event.given, event.world_size, bool(event.words)
             case TrainBegin():
-                begun = event
+                begun, prepared = event, None
     candidates = [key for key in built if key[0] == "args"]
     if not candidates:
         return None
-    told = begun or TrainBegin()
-    grpo = [key for key in candidates if built[key].cls == "GRPOConfig"]
+    done = {("args", event.args) for event in completed}
+    left = [key for key in candidates if key not in done]
+    if begun is None and completed and not left:  # all went well
+        begun = completed[-1] if isinstance(completed[-1], TrainBegin) else None
+    told = begun or TrainBegin(len(completed) + 1)
+    grpo = [key for key in left or candidates if built[key].cls == "GRPOConfig"]
     # The one the trainer got; if training never began, the last one built, a GRPOConfig before others.
-    chosen = ("args", told.args) if ("args", told.args) in built else (grpo or candidates)[-1]
+    chosen = next((key for key in (("args", told.args), prepared) if key in built), (grpo or left or candidates)[-1])
 
     def made(key: Key) -> Built:
         row = built[key]
@@ -159,6 +195,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
             row.kind, row.index, row.cls, row.module, row.raw, row.defaults, row.types, resolved.get(key, {}),
             tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others),
             begun.world_size if begun is not None else world_size, devices.get(key, 1),
+            row.place and (row.place[0], row.place[1]), passed[key],
         )  # fmt: skip
 
     others = {}
@@ -181,6 +218,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
         launched if begun is None else not begun.first,
         (*asked, *(asked_in_file(deepspeed.content) if deepspeed is not None else ())),
         deepspeed,
+        NumberedTraining(told.number, told.trainer, max(told.number, len(completed))),
     )
 
 
@@ -209,8 +247,13 @@ def set_by_user(built: Built) -> list[str]:
     return [
         name
         for name, value in built.raw.items()
-        if name not in built.defaults or not equal(plain(value), plain(built.defaults[name]))
+        if name not in built.defaults or not equal(_as_parsed(value), _as_parsed(built.defaults[name]))
     ]
+
+
+def _as_parsed(value: Encoded) -> Encoded:
+    value = plain(value)
+    return _AS_PARSED.get(value, value) if isinstance(value, str) else value
 
 
 def takes_dict(built: Built, name: str) -> bool:
@@ -233,6 +276,10 @@ def has_tag(value: Encoded, *tags: str) -> bool:
         own = any(key in tags if tags else key.startswith("$") for key in map(str, value))
         return own or any(has_tag(item, *tags) for item in value.values())
     return isinstance(value, (list, tuple)) and any(has_tag(item, *tags) for item in value)
+
+
+_AS_PARSED = {"": None, "no": False}
+"""What argparse and YAML make of texts that stand for nothing: a parser passes them for what nobody has written."""
 
 
 def plain(value: Encoded) -> Encoded:

@@ -44,7 +44,7 @@ from bisect_cfg.capture.launched import (
 from bisect_cfg.capture.names import check_name, convert
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.errors import InputError
-from bisect_cfg.parameters import every, parameter
+from bisect_cfg.parameters import canonical, every, parameter
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, Encoded, Targets
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
 
@@ -122,7 +122,14 @@ class Settings:
     def targets(self) -> Targets:
         """Which objects the probe is to change, and which of them owns a shared name."""
         indices = {kind: other.index for kind, other in self.capture.others.items()}
-        return Targets(self.capture.args.index, **indices, via={factor.full: factor.kind for factor in self.factors})
+        training = self.capture.training
+        return Targets(
+            training.number,
+            training.trainer or None,
+            self.capture.args.index,
+            **indices,
+            via={factor.full: factor.kind for factor in self.factors},
+        )
 
     def overrides(self, configuration: Configuration) -> Row:
         """What the probe has to change in the script for this configuration.
@@ -233,6 +240,8 @@ def build_settings(
             never[name] = reason
             continue
         for leaf in _leaves(name, args, moved):
+            if f"args.{leaf}" not in moved and _is_handed_on(leaf, capture):
+                continue
             if f"args.{leaf}" in pins_encoded or f"args.{name}" in pins_encoded:
                 never[leaf] = "you pinned it"
             elif _is_secret(leaf, _look_up(args.raw, leaf)):
@@ -370,6 +379,19 @@ def _leaves(name: str, args: Built, moved: Row) -> list[str]:
     bad, good = bad or {}, good or {}
     changed = [key for key in (*bad, *good) if not (key in bad and key in good and equal(bad[key], good[key]))]
     return [f"{name}.{key}" for key in dict.fromkeys([*changed, *keys])] or [name]
+
+
+def _is_handed_on(name: str, capture: Capture) -> bool:
+    """Whether the script has made a key of a dictionary of a setting that the user gives elsewhere, or not at all:
+    TRL's own make `model_init_kwargs` of what ModelConfig holds. It is set there."""
+    field, _, key = name.partition(".")
+    made, config = fields_of(capture.args.raw.get(field)) or {}, capture.others.get("modelcfg")
+    if key not in made or key in (fields_of(capture.args.passed.get(field)) or {}) or config is None:
+        return False
+    held = {**capture.args.raw, **{canonical(f"model.{other}"): value for other, value in config.raw.items()}}
+    return any(
+        known in held and equal(held[known], made[key]) for known in (canonical(name), f"model.model_{key}", key)
+    )
 
 
 def _is_field_of_object(name: str, args: Built) -> bool:

@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
+_REWARDS = ("reward", "reward_std", "frac_reward_zero_std")
+
 Row = dict[str, float | str | None]
 """Metrics of one optimizer step, by name, and its `step` and `time`."""
 
@@ -95,6 +97,11 @@ SLOW_TIMES = 10.0
 SLOW_SECONDS = 1.0
 """... if it takes this long at least: below, it is the machine that stumbles."""
 
+DIVERGED_TIMES = 3.0
+"""Where a loss says how well a run does (supervised training, preferences, reward models: whatever has no rewards of
+its own), it has diverged when it is this many times what it began with, in all but one of eight steps. Losses of single
+batches differ by tens of percent; a model that no longer knows its language goes from 1 or 2 to 7 and more."""
+
 WATCHED = ("loss", "grad_norm", "kl", "reward", "entropy")
 """Metrics that must be finite, most telling first."""
 
@@ -104,7 +111,8 @@ class Symptom:
     """Something wrong in a run that goes on.
 
     Attributes:
-        kind: "non-finite", "collapse", "no-gradient" or "dead-reward"; of a remark also "slow" and "ranks-differ".
+        kind: "non-finite", "collapse", "diverged", "no-gradient" or "dead-reward"; of a remark also "slow" and
+            "ranks-differ".
         name: the metric, for "non-finite".
         step: the step at which it was certain.
         text: one line for people.
@@ -145,8 +153,30 @@ def _dead_groups(row: Row) -> bool | None:
     return None if spread is None else spread == 0
 
 
+def has_rewards(rows: Sequence[Row]) -> bool:
+    """Whether a run learns from rewards: then its loss says little, and its entropy much. In supervised training it is
+    the other way round: entropy falls as the task is learnt."""
+    return any(number(row, name) is not None for row in rows for name in _REWARDS)
+
+
+def diverged(rows: Sequence[Row]) -> Symptom | None:
+    """A loss that has risen far above what it began with, and stays there, where the loss is what is learnt by."""
+    losses = [(row["step"], loss) for row in rows if (loss := number(row, "loss")) is not None and math.isfinite(loss)]
+    start = fmean(loss for _, loss in losses[:COLLAPSE_STREAK]) if losses else 0.0
+    if start <= 0 or has_rewards(rows):
+        return None
+    for end in range(COLLAPSE_STREAK + COLLAPSE_WINDOW, len(losses) + 1):
+        window = [loss for _, loss in losses[end - COLLAPSE_WINDOW : end]]
+        if sum(loss > DIVERGED_TIMES * start for loss in window) >= COLLAPSE_MOST:
+            text = f"the loss rose from {start:.3g} to {fmean(window):.3g}"
+            return Symptom("diverged", "", losses[end - 1][0], text)
+    return None
+
+
 def collapse(rows: Sequence[Row]) -> Symptom | None:
     """A policy that has lost nearly all entropy, or all it had gained, and with it every difference of reward."""
+    if not has_rewards(rows):
+        return None
     judged = [row for row in rows if _telling(row)]
     past = _Past()
     for end in range(1, len(judged) + 1):
@@ -183,7 +213,7 @@ def lost_at_end(rows: Sequence[Row], first: int) -> str:
 
 def _telling(row: Row) -> bool:
     """Whether a row says anything about collapse."""
-    return any(number(row, name) is not None for name in ("entropy", "reward", "reward_std", "frac_reward_zero_std"))
+    return any(number(row, name) is not None for name in ("entropy", *_REWARDS))
 
 
 class _Past:
@@ -377,7 +407,7 @@ def symptoms(rows: Sequence[Row], ended: bool) -> list[Symptom]:
         ended: whether the run is over; some judgements need its end.
     """
     found = non_finite(rows, ended)
-    for symptom in (collapse(rows), never_learning(rows)):
+    for symptom in (collapse(rows), diverged(rows), never_learning(rows)):
         if symptom is not None:
             found.append(symptom)
     return found

@@ -30,7 +30,7 @@ from bisect_cfg.diagnosis._types import Json
 
 __all__ = ["Signature", "from_exception", "from_exit", "from_log", "is_sampling_error", "normalise"]
 
-SILENT_KINDS = ("collapse", "no-gradient", "dead-reward")
+SILENT_KINDS = ("collapse", "diverged", "no-gradient", "dead-reward")
 """Kinds of a run that neither dies nor computes anything non-finite, and learns nothing."""
 
 PLACELESS = {

@@ -16,7 +16,7 @@ from bisect_cfg.parameters import every
 from bisect_cfg.phases.building import both_environments
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
-from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, RankBegin, TrainBegin
+from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, RankBegin
 from bisect_cfg.trials.forking import FirstRun
 from bisect_cfg.trials.ranks import Launched, launched_in
 from bisect_cfg.trials.runs import Run
@@ -60,7 +60,7 @@ def find_factors(
     if launched is not None:
         several = by_accelerate or len(launched.given) > 1 or good.get(PROCESSES, 1) != 1
         launched = replace(launched, several=several)
-    begun = bad_run.traces.event(TrainBegin)
+    begun = bad_run.traces.begun
     runner.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
     named = any(name.startswith(PACKAGE) for name in (*good, *pins))
     installed = installed_by(context.script.python) if named else None

@@ -22,6 +22,7 @@ class Options:
     pins: tuple[Assignment, ...] = ()
     only: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    training: int | None = None
     steps: int | None = None
     trial_timeout: float | None = None
     jobs: int = 1
@@ -59,6 +60,7 @@ class Options:
             "except": sorted(self.excluded),
             "failure": self.failure,
             "steps": self.steps,
+            **({} if self.training is None else {"training": self.training}),
         }
 
 

@@ -11,7 +11,7 @@ from bisect_cfg.configuration import Configuration, Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
-from bisect_cfg.probe.protocol import Raised
+from bisect_cfg.probe.protocol import Completed, Raised, TrainEnd
 from bisect_cfg.trials.files import tail_of_log, traceback_of
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
@@ -64,6 +64,7 @@ def reproduce(context: Context, pins: Configuration) -> Run:
         context.listener.phase("resume", f"continuing the study in {context.folder}")
     _check_that_it_trains(context, run)
     failure = run.seen.failure
+    _say_which(context, run)
     context.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
     if failure is not None:
         is_failure = failure_test(context, failure)
@@ -76,6 +77,23 @@ def reproduce(context: Context, pins: Configuration) -> Run:
         context.runner.learn(is_failure=is_failure, silent=run.seen.died is None, horizon=horizon)
         context.listener.reproduced(run.seen, context.runner.horizon)
     return run
+
+
+def _say_which(context: Context, run: Run) -> None:
+    """Of several trainings of a script, say which one this is about."""
+    capture = read_capture(run.traces.events.rows)
+    training, ended = capture.training, run.traces.event(TrainEnd)
+    trainer = f"{training.trainer} with {capture.args.cls}" if training.trainer else capture.args.cls
+    if run.seen.failure is not None and training.number > 1:
+        before = "the one before it runs as it is" if training.number == 2 else "those before it run as they are"
+        context.note(f"This is about training {training.number} of the script ({trainer}); {before}.")
+    elif run.seen.failure is None and run.traces.completed is not None:
+        context.note(f"Every training of the script ended well; there were {training.of}.")
+    elif run.seen.failure is None and ended is not None and ended.again:
+        context.note(
+            f"Training {training.number} of the script ({trainer}) is healthy for so long, and the script may train "
+            f"again: to study a later one, name it (--training {training.number + 1}), or give --steps N."
+        )
 
 
 def failure_test(context: Context, failure: Signature) -> FailureTest:
@@ -107,6 +125,7 @@ def _run(context: Context, pins: Configuration) -> Run:
         start="cold",
         patience=patience,
         until_it_dies=True,
+        training=context.options.training,
         overrides={(name if "." in name else f"args.{name}"): value for name, value in pins.items()},
     )
     return context.train(plan)
@@ -138,6 +157,13 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
             f"Your configuration is not valid for the installed library, so no training ever starts: "
             f"{run.seen.invalid}",
             "There is nothing to bisect until it can be built.",
+        )
+    wanted, before = context.options.training or 1, len(run.traces.all(Completed))
+    if run.traces.begun is None and before < wanted - 1:
+        raise InputError(
+            f"There is no training {wanted}: after {before or 'none'} the script ended with "
+            f"{run.seen.message or run.seen.died}.",
+            f"It must train so often when started as: {script.shown}\n{where}",
         )
     never_trained = run.seen.died is not None and run.seen.died.kind == "no-training"
     if read_capture(run.traces.events.rows) is None:

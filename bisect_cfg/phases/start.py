@@ -5,14 +5,13 @@ What is found lies in the folders of the runs, and is looked for there first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from bisect_cfg.capture.launched import PROCESSES, SHARDED, SHARDING
 from bisect_cfg.configuration import Outcome, Purpose, Value
 from bisect_cfg.parameters import parameter
 from bisect_cfg.parameters.odds import names_it
 from bisect_cfg.phases.context import Context
-from bisect_cfg.probe.protocol import TrainBegin
 from bisect_cfg.reports.text import duration
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
@@ -41,8 +40,8 @@ NEEDED = "the good configuration ends in another failure without it"
 """Why a setting is not varied that the script cannot do without."""
 
 NEEDED_TRIES = 8
-"""So many runs, at most, look for the setting of the user's that the good configuration cannot do without: halving
-finds one of 128."""
+"""So many runs, at most, look for settings of the user's that the good configuration cannot do without: halving finds
+one of 128, and one that the failure names is found at once."""
 
 PACE_STEPS = 3
 """After so many steps the pace of the good configuration is known. (Or before, where it has used up their time.)"""
@@ -64,7 +63,8 @@ class Baselines:
         self._context, self._runner = context, context.runner
         self.moved: list[str] = []
         self.spared_risks = False
-        self._needed: str | None = None
+        self._needed: list[str] = []
+        self._tries = 0  # runs that looked for what is needed
         self._settled: str | None = None  # the start that was settled on
         self._unsound: dict[str, str] = {}  # start -> why trials cannot begin there
         self._passed: list[Run] = []  # runs of the bad configuration that passed at a start that was given up
@@ -81,7 +81,7 @@ class Baselines:
             the failure never showed again.
         """
         self._keep(self.moved)  # what a first pass, with the risky defaults, has found
-        self._keep([self._needed] if self._needed else [], NEEDED)
+        self._keep(self._needed, NEEDED)
         good_run, outcome = None, Outcome.UNRESOLVED
         warm_runs: list[Run] = []
         ended: list[tuple[str, list[Run], Run]] = []  # starts at which the good configuration met another failure
@@ -94,6 +94,8 @@ class Baselines:
             outcome = self.outcome_of(good_run)
             if outcome is Outcome.UNRESOLVED:
                 ended.append((start, warm_runs, good_run))
+                good_run = self._keeping(bad_run, start, good_run, named=True)
+                outcome = self.outcome_of(good_run)
             if outcome is Outcome.UNRESOLVED and start != "cold":
                 self._context.note(
                     f"With start {start!r} the good configuration ends with {good_run.seen.failure}; "
@@ -111,8 +113,8 @@ class Baselines:
         return warm_runs, good_run
 
     def _with_what_it_needs(self, bad_run: Run, ended: list[tuple[str, list[Run], Run]]) -> tuple[str, list[Run], Run]:
-        """The script cannot do without something of the user's (`max_steps` for data of unknown length): find that one
-        setting and leave it as it is.
+        """The script cannot do without something of the user's (`max_steps` for data of unknown length): find that
+        setting and leave it as it is; then what it dies of next, if it does.
 
         Args:
             bad_run: the reproduction.
@@ -128,44 +130,68 @@ class Baselines:
             if same and (other[0] == start or self.bring_up(other[0])):
                 start, warm_runs, good_run = other
                 break
-        name = self._find_needed(good_run, start, self._too_costly(bad_run))
-        if name is None:
+        good_run = self._keeping(bad_run, start, good_run)
+        if self.outcome_of(good_run) is Outcome.UNRESOLVED and not self._needed:
             return ended[-1]
-        value = self._runner.settings.bad[name]
-        self._context.note(
-            f"The good configuration ends with {good_run.seen.failure} unless it keeps your {name}={value}: not varied."
-        )
-        self._needed = name
-        self._keep([name], NEEDED)
-        return start, warm_runs, self._good_baseline(bad_run, start)
+        return start, warm_runs, good_run
 
-    def _find_needed(self, good_run: Run, start: str, costly: Callable[[Traces, float], bool]) -> str | None:
-        """The setting with whose user's value the good configuration passes, by halving; those that the failure names
-        come first. None if there is no such one."""
+    def _keeping(self, bad_run: Run, start: str, good_run: Run, named: bool = False) -> Run:
+        """Leave as the user has it what the good configuration cannot do without, one setting after another.
+
+        Args:
+            bad_run: the reproduction.
+            start: of the runs.
+            good_run: how the good configuration ended there.
+            named: only a setting that the failure names, if it names one alone.
+
+        Returns:
+            The last run of the good configuration.
+        """
+        while self.outcome_of(good_run) is Outcome.UNRESOLVED:
+            name = self._find_needed(good_run, start, self._too_costly(bad_run), named)
+            if name is None:
+                break
+            value, ending = self._runner.settings.bad[name], good_run.seen.failure
+            self._context.note(
+                f"The good configuration ends with {ending} unless it keeps your {name}={value}: not varied."
+            )
+            self._needed.append(name)
+            self._keep([name], NEEDED)
+            good_run = self._good_baseline(bad_run, start)
+        return good_run
+
+    def _find_needed(
+        self, good_run: Run, start: str, costly: Callable[[Traces, float], bool], only_named: bool
+    ) -> str | None:
+        """The setting with whose user's value the good configuration does not end as it did, by halving; those that the
+        failure names come first. None if there is no such one."""
         settings = self._runner.settings
         names = sorted(settings.good, key=lambda name: not names_it(good_run.seen.message, name))
         named = sum(names_it(good_run.seen.message, name) for name in names)
-        for number in range(1, NEEDED_TRIES):
-            if len(names) == 1:
-                break
+        if only_named:
+            names = names[:named] if named == 1 else []
+        found = False
+        while not found and self._tries < NEEDED_TRIES and names:
+            self._tries += 1
             half = names[: named if 0 < named < len(names) else (len(names) + 1) // 2]
             named = 0
             kept = {**settings.good, **{name: settings.bad[name] for name in half}}
-            run = self._run(f"good-{start}-half-{number}", kept, costly)
-            names = half if run.costly or self.outcome_of(run) is not Outcome.UNRESOLVED else names[len(half) :]
-        name = names[0]
-        run = self._run(self._good_name(start, name), {**settings.good, name: settings.bad[name]}, costly)
-        return name if run.costly or self.outcome_of(run) is Outcome.PASS else None
+            alone = self._good_name(start, [*self._needed, *half])
+            run = self._run(alone if len(half) == 1 else f"good-{start}-half-{self._tries}", kept, costly)
+            gone = run.costly or str(run.seen.failure) != str(good_run.seen.failure)
+            found = gone and len(half) == 1
+            names = half if gone else names[len(half) :]
+        return names[0] if found else None
 
     def _keep(self, names: Collection[str], *reason: str) -> None:
         """Leave these as the user has them."""
         if names:
             self._runner.learn(settings=self._runner.settings.without(names, *reason))
 
-    def _good_name(self, start: str, needed: str | None, moved: int = 0) -> str:
+    def _good_name(self, start: str, needed: Sequence[str], moved: int = 0) -> str:
         """The folder of a run of the good configuration."""
         name = f"good-{start}" + ("-without-risky-defaults" if self.spared_risks else "")
-        return name + (f"-with-{needed}" if needed else "") + (f"-affordable-{moved}" if moved else "")
+        return name + "".join(f"-with-{one}" for one in needed) + (f"-affordable-{moved}" if moved else "")
 
     def outcome_of(self, run: Run) -> Outcome:
         """What a baseline says; silent symptoms of the good configuration are the script's own."""
@@ -277,7 +303,7 @@ class Baselines:
         allowed = self._allowed(bad_run)
 
         def costly(traces: Traces, seconds: float) -> bool:
-            begun, rows = traces.event(TrainBegin), traces.metrics.rows
+            begun, rows = traces.begun, traces.metrics.rows
             if begun is None:
                 return False
             now = rows[PACE_STEPS - 1]["time"] if len(rows) >= PACE_STEPS else seconds

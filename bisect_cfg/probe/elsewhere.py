@@ -62,10 +62,11 @@ _METHODS = {"save_pretrained": ("save_directory", 1, True), "to_json_file": ("js
 class _State:
     began = False  # whether the training under study has, as far as this process knows
     temporary = None  # paths that `tempfile` has made here
+    outputs = None  # folder that a training config of the script names -> the one that it was given instead
 
 
 state = _State()
-state.temporary = set()
+state.temporary, state.outputs = set(), {}
 
 
 def install():
@@ -75,6 +76,29 @@ def install():
     for module in _PRETRAINED:
         when_imported(module, _wrap_classes)
     when_imported("tempfile", _wrap_tempfile)
+
+
+def redirect(output_dir, place):
+    """What the script's own folder for a training's output is replaced by: what it loads from there is here."""
+    if _is_path(output_dir):
+        state.outputs[os.path.abspath(output_dir)] = place
+
+
+def own_place(path):
+    """The script's own folder for output that was replaced by this one; None for any other."""
+    return next((own for own, place in state.outputs.items() if place == path), None)
+
+
+def _output(path):
+    """Where something that a script loads from its own folder for output has been saved; None if it was not."""
+    path = os.path.abspath(path)
+    for own, place in state.outputs.items():
+        if path == own or path.startswith(own + os.sep):
+            place = os.path.join(place, os.path.relpath(path, own))
+            holds = os.path.isdir(place) and any(entry.is_file() for entry in os.scandir(place))
+            if holds or os.path.isfile(place):
+                return place
+    return None
 
 
 def begin():
@@ -141,10 +165,10 @@ def _could_be_saved(path, place, is_folder):
 def found(path):
     """The path to load in place of `path`: where it was saved in this run, if it was."""
     try:
-        if not _is_path(path) or not _active():
+        if not _is_path(path):
             return path
-        place = _mirror(path)
-        return place if place is not None and os.path.exists(place) else path
+        place = _mirror(path) if _active() else None
+        return place if place is not None and os.path.exists(place) else _output(path) or path
     except (OSError, ValueError):
         return path
 

@@ -274,6 +274,12 @@ def claim(place=None):
     return False
 
 
+def release():
+    """This process is not the one that trains any more: another one may be."""
+    if trainer() == os.getpid():
+        os.unlink(os.path.join(state.place or state.folder, TRAINER))
+
+
 def _noticed(pid, status):
     """A process started from here has ended. If it was the one that trains, the run is over."""
     if state.folder is None or state.place is not None:

@@ -27,7 +27,7 @@ import contextlib
 import sys
 
 from . import protocol, quiet, record, secrets, values
-from .held import _getframe, dataclasses, functools, re
+from .held import _getframe, dataclasses, functools, os, re
 from .imports import when_imported
 
 # Settings of `from_pretrained` that are captured, old name -> today's name.
@@ -53,7 +53,6 @@ class _State:
     targets = protocol.Targets()
     counts: dict = {}
     objects: list = []
-    user_output_dir = None  # where the script itself would have written
     before = None  # called with (kind, index) before an object is touched: the server's fork point
     after = None  # called with (kind, object) once it is resolved
 
@@ -132,9 +131,7 @@ def _watch_assignments(base):
         _values[index][name] = values.encode(value, name)
         nested = {key: item for key, item in wanted.items() if key.startswith(name + ".")}
         if nested:
-            del _settled[id(self)]  # our own assignments are not the user's
             apply(self, nested, defaults)
-            _settled[id(self)] = settled
             _values[index][name] = values.encode(getattr(self, name, None), name)
         return None
 
@@ -164,6 +161,7 @@ def _wrap_trainer(module):
         for given in (*args, *kwargs.values()):
             if arguments is not None and isinstance(given, arguments.TrainingArguments):
                 _note_changes(given)
+                record.event(protocol.TrainerBuilt(object_index("args", given)))
         return super(base, cls).__new__(cls)
 
     base.__new__ = __new__
@@ -250,6 +248,18 @@ def _built_by_user():
     return True
 
 
+def _place():
+    """The innermost line of the user's code that is being run: file and number; None if there is none."""
+    frame = _getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        generated = frame.f_code.co_filename.startswith("<")
+        if not generated and not name.startswith("_bisect_cfg_probe") and not _is_library(name):
+            return os.path.abspath(frame.f_code.co_filename), frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
 def _next_index(kind):
     index = state.counts.get(kind, 0)
     state.counts[kind] = index + 1
@@ -325,13 +335,13 @@ def _on_object(thing, kind, resolve):
             raw={name: values.encode(value, name) for name, value in raw.items()},
             defaults={name: values.encode(value, name) for name, value in defaults.items()},
             types={field.name: str(field.type) for field in dataclasses.fields(cls) if field.init},
+            place=_place(),
         )
     )
     wanted = _wanted(kind, index)
     apply(thing, wanted, defaults)
     if kind == "args":
-        state.user_output_dir = getattr(thing, "output_dir", None)
-        quiet.silence(thing)
+        quiet.silence(thing, index, _prepares(library.__name__, index))
     try:
         resolve()
     except BaseException as error:
@@ -345,6 +355,14 @@ def _on_object(thing, kind, resolve):
     record.event(protocol.ConfigResolved(kind, index, found, max(1, getattr(thing, "_n_gpu", 1))))
     if state.after is not None:
         state.after(kind, thing)
+
+
+def _prepares(cls, index):
+    """Whether a training config is that of a training that comes before the one under study, as far as can be told."""
+    if record.folder() is None:  # in a server, which forks before the one that a trial may change
+        return True
+    target = state.targets.args
+    return index != target if target is not None else cls != "GRPOConfig" and "trl.trainer.grpo_config" in sys.modules
 
 
 def apply(thing, wanted, defaults):
@@ -398,6 +416,7 @@ def _wrap_loader(cls):
                     defaults={},
                     types={},
                     others=sorted(name for name in kwargs if name not in _LOAD_NAMES),
+                    place=_place(),
                 )
             )
             for name, value in _wanted("load", index).items():

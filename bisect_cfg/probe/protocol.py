@@ -35,6 +35,9 @@ ORDERS_FILE, EVENTS_FILE, METRICS_FILE = "orders.json", "events.jsonl", "metrics
 STACKS_FILE, NATIVE_FILE, PLACE_FILE = "stacks.txt", "native.txt", "place.json"
 """Of a trial's folder: what faulthandler writes, what gdb says, and where a process was that died (`LastOperation`)."""
 
+GO_ON_FILE = "go-on-{}"
+"""Of a trial's folder: it lets a first run go on after the training of this number."""
+
 
 class Message:
     """Whatever crosses the border. What it is stands in its JSON under `key`, and is the same for all of a family."""
@@ -117,9 +120,13 @@ def read(family, data):
 class Targets:
     """Which objects a trial changes: by kind the index of the one, in order of creation; None for all of a kind.
 
-    `via` says for a name that several kinds know which of them owns it.
+    `via` says for a name that several kinds know which of them owns it. `training` is the number of the training that
+    the trial is about, counted from 1 in the process that trains; None: the first that fails. `trainer` is the name of
+    its class, if that is known.
     """
 
+    training: int | None = None
+    trainer: str | None = None
     args: int | None = None
     modelcfg: int | None = None
     peft: int | None = None
@@ -360,7 +367,7 @@ class Prepared(Event, tag="prepared"):
 class ConfigBuilt(Event, tag="config"):
     """A configuration object is being built: what the user passed, and the defaults of the library's class.
 
-    `others`: what the user passed besides and a trial does not vary.
+    `others`: what the user passed besides and a trial does not vary. `place`: the line of the user's that builds it.
     """
 
     kind: str
@@ -371,6 +378,7 @@ class ConfigBuilt(Event, tag="config"):
     defaults: dict[str, Encoded]
     types: dict[str, str]
     others: list[str] = field(default_factory=list)
+    place: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -443,10 +451,18 @@ class Redirected(Event, tag="redirected"):
 
 
 @dataclass(frozen=True)
+class TrainerBuilt(Event, tag="trainer"):
+    """A trainer is being built with this training config; None if that was not seen being built."""
+
+    args: int | None = None
+
+
+@dataclass(frozen=True)
 class TrainBegin(Event, tag="train_begin"):
     """The training under study begins.
 
     Attributes:
+        number: of this training, counted from 1.
         pid: of this process.
         parent: of the process that started it.
         first: whether it is the first process of the run.
@@ -464,6 +480,7 @@ class TrainBegin(Event, tag="train_begin"):
         in_force: what a launcher may have been asked for, as accelerate has it.
     """
 
+    number: int = 1
     pid: int | None = None
     parent: int | None = None
     first: bool = True
@@ -535,10 +552,22 @@ class NonFiniteParameters(Event, tag="non_finite_parameters"):
 
 @dataclass(frozen=True)
 class TrainEnd(Event, tag="train_end"):
-    """Training is over; `stopped`: by us, at the "horizon" or because of `NON_FINITE`."""
+    """Training is over; `stopped`: by us, at the "horizon" or because of `NON_FINITE`. `again`: whether the script may
+    train once more after it."""
 
     steps: int
     stopped: str = ""
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Completed(Event, tag="completed"):
+    """A training has come to its own end, and the script goes on: in a first run that waits to be told so by a file
+    (`GO_ON_FILE`), or because the trial is about a later one."""
+
+    number: int
+    trainer: str
+    args: int | None = None
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,10 @@ PINNED = {
 }
 
 
+# Of these what saves is left to a training that only prepares something: what it saves, a later one may load.
+_SAVING = ("save_strategy", "save_only_model", "load_best_model_at_end")
+
+
 class _State:
     folder = None  # where output goes while there is no trial: in a server, before it forks
 
@@ -68,14 +72,24 @@ def redirects(name):
     return name in PINNED or name in ("output_dir", "logging_dir")
 
 
-def silence(arguments):
-    """Redirect a `TrainingArguments` object before it is resolved."""
+def silence(arguments, index=0, prepares=False):
+    """Redirect a `TrainingArguments` object before it is resolved.
+
+    Args:
+        arguments: the object.
+        index: its number, in order of creation.
+        prepares: whether the training that it is for only prepares the one under study.
+    """
     for name, value in PINNED.items():
-        if hasattr(arguments, name):
+        if hasattr(arguments, name) and not (prepares and name in _SAVING):
             setattr(arguments, name, value)
     folder = record.trial() or state.folder
     if folder is not None:
-        arguments.output_dir = os.path.join(folder, "output")
+        place = os.path.join(folder, "output", *((f"config-{index + 1}",) if index else ()))
+        if isinstance(arguments.output_dir, str) and os.path.isdir(arguments.output_dir):
+            os.makedirs(place, exist_ok=True)  # scripts look for it before they look for a checkpoint in it
+        elsewhere.redirect(arguments.output_dir, place)
+        arguments.output_dir = place
         if getattr(arguments, "logging_dir", None) is not None:
             arguments.logging_dir = os.path.join(folder, "output", "runs")
 

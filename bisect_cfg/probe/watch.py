@@ -3,11 +3,16 @@
 ``Trainer.train`` is wrapped. The schedule, the data order and the random numbers are the user's own: the run is
 a prefix of the real one and is cut off from a callback. What the script would do after training never
 happens: the process ends where training ends.
+
+A script may train several times. The first run watches each training in turn, until one fails; what ended well is as
+it would be without us, and the script goes on if it may train again (`again`). In a trial only the training that it is
+about is watched, and those before it run as they are.
 """
 
 import sys
 
 from . import (
+    again,
     elsewhere,
     heartbeat,
     instruments,
@@ -21,12 +26,15 @@ from . import (
     values,
     world,
 )
-from .held import _getframe, os, threading, traceback
+from .held import _getframe, os, threading, time, traceback
 from .imports import when_imported
 
 # How many steps a reproduction may go on after its weights became non-finite. The user's run would die of the
 # sampling error in the next step; some engines sample on, and then there is nothing more to wait for.
 _STEPS_AFTER_NON_FINITE = 3
+
+# How often a script that has trained looks whether it may go on.
+_LOOK_SECONDS = 0.02
 
 # Packages that take seconds to import; a server of the start `imports` imports what the first run had of them.
 HEAVY = ("torch", "transformers", "trl", "datasets", "peft", "accelerate", "vllm", "deepspeed", "bitsandbytes")
@@ -42,13 +50,16 @@ class _Limits:
 
 
 limits = _Limits()
-_training = {"active": None, "told": None}  # process id once it has begun; the exception that our hook was called with
+# Process id while one is watched; how many have begun; whether one runs that is not watched; the exception that our
+# hook was called with.
+_training = {"active": None, "number": 0, "within": False, "told": None}
 engage = None  # called before training in a process that the run's first one has started, see `boot.join`
 
 
 def install():
     """Wrap the trainer when it is imported, and note an exception that ends the script before it trains."""
     when_imported("transformers.trainer", _wrap_trainer)
+    when_imported("transformers.trainer_utils", _find_checkpoints_of_the_user)
     previous = sys.excepthook
 
     def excepthook(kind, error, trace):
@@ -117,34 +128,69 @@ def record_exception(error, trace, phase, final):
 
 
 def _is_target(trainer):
-    """Whether this is the training under study; a script may train something else first."""
-    wanted = objects.state.targets.args
+    """Whether this training is watched."""
+    wanted = objects.state.targets
+    if record.folder() is None:  # in a server, which no trial has been forked from yet
+        return False
+    if wanted.training is None:
+        return True
+    return wanted.training == _training["number"] and wanted.trainer in (None, type(trainer).__name__)
+
+
+def _is_stage(trainer):
+    """Whether this is no training of the kind that is looked for: the script prepares something with it."""
+    grpo = "trl.trainer.grpo_config" in sys.modules
+    return grpo and not any(cls.__name__ == "GRPOConfig" for cls in type(trainer.args).__mro__)
+
+
+def _go_on(trainer):
+    """A watched training has come to its own end, and the script goes on: wait until the tool has looked at it."""
+    _training["active"] = None
+    _note_completion(trainer)
+    heartbeat.expect("")
+    if not world.several():  # another process of the run may be the one that trains next
+        lineage.release()
+    path = os.path.join(record.trial(), protocol.GO_ON_FILE.format(_training["number"]))
+    while lineage.state.followed and not os.path.exists(path):
+        time.sleep(_LOOK_SECONDS)
+
+
+def _note_completion(trainer):
     index = objects.object_index("args", trainer.args)
-    if wanted is not None and (index is not None or record.ours()):
-        return index == wanted  # a process may also be given a configuration that another one has built
-    if "trl.trainer.grpo_config" in sys.modules:
-        return any(cls.__name__ == "GRPOConfig" for cls in type(trainer.args).__mro__)
-    return True
+    record.event(protocol.Completed(_training["number"], type(trainer).__name__, index))
 
 
 def _wrap_trainer(module):
     original = module.Trainer.train
 
     def train(self, *args, **kwargs):
-        if _training["active"] or not _is_target(self):
+        if _training["active"] or _training["within"]:
             return original(self, *args, **kwargs)
+        _training["number"] += 1
+        if not _is_target(self):
+            _training["within"] = True  # a training of its own may start others
+            try:
+                result = original(self, *args, **kwargs)
+            finally:
+                _training["within"] = False
+            if record.folder() is not None:
+                _note_completion(self)
+            return result
         _training["active"] = os.getpid()
+        first = objects.state.targets.training is None  # the first run, which looks for the training that fails
+        stage = first and _is_stage(self)
         if engage is not None:
             engage()
-        if record.folder() is not None:
-            record.claim()
-            opened.train()
-            if record.ours():
-                heartbeat.open_file(record.folder())
-        elsewhere.begin()
+        record.claim()
+        opened.train()
+        if record.ours():
+            heartbeat.open_file(record.folder())
+        if not stage:
+            elsewhere.begin()
         self.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
-        args, kwargs = _checkpoint_of_the_user(args, kwargs)
-        self.add_callback(_callback_class(module)(self))
+        args, kwargs = _checkpoint_of_the_user(self.args, args, kwargs)
+        watcher = _callback_class(module)(self, None if stage else limits.steps)
+        self.add_callback(watcher)
         instrument = instruments.attach(self, module)
         if instrument is not None:
             self.add_callback(instrument)
@@ -153,7 +199,7 @@ def _wrap_trainer(module):
         # Processes that meet for the first time wait for the slowest of them, and set up their connections.
         heartbeat.expect("first collective" if (getattr(self.args, "world_size", 1) or 1) > 1 else "")
         try:
-            original(self, *args, **kwargs)
+            result = original(self, *args, **kwargs)
         except SystemExit as error:
             record.event(protocol.Exited(error.code if isinstance(error.code, int) else 1))
             finish(error.code if isinstance(error.code, int) else 1)
@@ -164,6 +210,10 @@ def _wrap_trainer(module):
             except Exception:  # the script has closed its output, or the disk is full: the run is over all the same
                 pass
             finish(1)
+        if first and (stage or again.may_train(_getframe(1))):
+            self.remove_callback(watcher)
+            _go_on(self)
+            return result
         record.event(protocol.TrainEnd(self.state.global_step))
         finish(0)
 
@@ -171,14 +221,24 @@ def _wrap_trainer(module):
     module.Trainer.train = train
 
 
-def _checkpoint_of_the_user(args, kwargs):
+def _find_checkpoints_of_the_user(module):
+    """A script that goes on from its last checkpoint looks for it in the folder that its training config names."""
+    original = module.get_last_checkpoint
+
+    def get_last_checkpoint(folder):
+        own = elsewhere.own_place(folder)
+        return original(folder) or (original(own) if own is not None and os.path.isdir(own) else None)
+
+    module.get_last_checkpoint = get_last_checkpoint
+
+
+def _checkpoint_of_the_user(arguments, args, kwargs):
     """`resume_from_checkpoint=True` means the user's own output_dir, not the empty one of this trial."""
     value = args[0] if args else kwargs.get("resume_from_checkpoint")
     if value is True:
         from transformers.trainer_utils import get_last_checkpoint
 
-        folder = objects.state.user_output_dir
-        path = get_last_checkpoint(folder) if folder and os.path.isdir(folder) else None
+        path = get_last_checkpoint(arguments.output_dir) if os.path.isdir(arguments.output_dir) else None
         if path:
             return (path, *args[1:]), {k: v for k, v in kwargs.items() if k != "resume_from_checkpoint"}
     return args, kwargs
@@ -221,6 +281,7 @@ def _record_begin(trainer):
     heavy = [name for name in list(sys.modules) if name.split(".")[0] in HEAVY]
     record.event(
         protocol.TrainBegin(
+            number=_training["number"],
             pid=os.getpid(),
             parent=os.getppid(),
             first=record.first(),
@@ -286,8 +347,8 @@ def _callback_class(module):
     class Watcher(module.TrainerCallback):
         """Writes a row per step and ends the run at the horizon."""
 
-        def __init__(self, trainer):
-            self.trainer = trainer
+        def __init__(self, trainer, steps):
+            self.trainer, self.steps = trainer, steps
             self.first_step = None
             self.pending = None  # the row of a step that has ended and is not yet logged
             self.bad_since = None  # the step at which the weights were first seen non-finite
@@ -313,6 +374,8 @@ def _callback_class(module):
         def on_step_end(self, args, state, control, model=None, **kwargs):
             heartbeat.expect("")
             self.pending = {"step": state.global_step}
+            if _training["number"] > 1:
+                self.pending["training"] = _training["number"]
             if self.bad_since is None:
                 name = first_non_finite(model if model is not None else self.trainer.model)
                 if name is not None:
@@ -347,8 +410,9 @@ def _callback_class(module):
                 if state.global_step - self.bad_since >= patience:
                     record.event(protocol.TrainEnd(done, protocol.NON_FINITE))
                     finish(0)
-            if limits.steps is not None and done >= limits.steps:
-                record.event(protocol.TrainEnd(done, "horizon"))
+            if self.steps is not None and done >= self.steps:
+                first = objects.state.targets.training is None
+                record.event(protocol.TrainEnd(done, "horizon", again=first and again.may_train(_getframe(1))))
                 finish(0)
 
     return Watcher

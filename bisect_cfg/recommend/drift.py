@@ -45,6 +45,10 @@ two completions a prompt equal rewards are common from the start."""
 SPREAD_KEPT = 0.1
 """For trainers that do not log frac_reward_zero_std: the share of reward_std that must be left."""
 
+LOSS_RISEN = 1.2
+"""Where there are no rewards, the loss must not end above its beginning by more than this, beyond what it does in the
+good run: batches differ by tens of percent, medians of several by less."""
+
 GRADIENT_KEPT = 0.01
 """A gradient norm that has fallen below this share of its beginning has nothing left to learn from."""
 
@@ -96,7 +100,7 @@ def deviations(
     ]
     if not found:
         found += _non_finite(rows, good, scaler)
-    for check in (_entropy, _signal, _gradient):
+    for check in (_entropy, _signal, _gradient) if health.has_rewards(rows) else (_loss, _gradient):
         deviation = check(rows, good)
         if deviation is not None and not any(symptom.metric == "collapse" for symptom in found):
             if not (deviation.metric in ("frac_reward_zero_std", "reward_std") and "dead-reward" in usual):
@@ -129,6 +133,13 @@ def _non_finite(rows: Sequence[Row], good: Sequence[Row], scaler: bool) -> list[
 
 def _entropy(rows: Sequence[Row], good: Sequence[Row]) -> Deviation | None:
     return _strayed("entropy", _drift(rows, "entropy", max), _drift(good, "entropy", max), ENTROPY_KEPT, ENTROPY_RISEN)
+
+
+def _loss(rows: Sequence[Row], good: Sequence[Row]) -> Deviation | None:
+    here, reference = _drift(rows, "loss", median), _drift(good, "loss", median)
+    if here is not None and here[2] > LOSS_RISEN * max(1.0, reference[2] if reference is not None else 1.0):
+        return Deviation("loss", f"the loss rose from {here[0]:.3g} to {here[1]:.3g}")
+    return None
 
 
 def _signal(rows: Sequence[Row], good: Sequence[Row]) -> Deviation | None:

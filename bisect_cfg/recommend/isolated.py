@@ -17,7 +17,7 @@ from bisect_cfg.configuration import Configuration, Purpose, Value, equal
 from bisect_cfg.diagnosis import health
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.parameters.comparing import plain
-from bisect_cfg.probe.protocol import TrainBegin, TrainEnd
+from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.recommend import drift, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
 from bisect_cfg.recommend.attempts import Attempt, Part, Ran, key_of
@@ -175,7 +175,7 @@ class IsolatedScript:
 
     def _dtype_by_default(self) -> str | None:
         """The dtype of the weights when nobody sets it, as the good run showed it; None if it does not tell."""
-        begun = self._good_run.traces.event(TrainBegin)
+        begun = self._good_run.traces.begun
         return (begun.dtype or None) if begun is not None else None
 
     def budget(self) -> Budget:

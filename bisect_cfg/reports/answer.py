@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
+from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.cells import corrected
@@ -21,7 +22,7 @@ from bisect_cfg.diagnosis.placement import findings
 from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.jsonfile import JsonObject, write_json, write_text
-from bisect_cfg.probe.protocol import Placed, Raised, TrainBegin, to_json
+from bisect_cfg.probe.protocol import Placed, Raised, to_json
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.recommendation import (
@@ -182,6 +183,7 @@ def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
             "script": str(answer.script.path),
             "arguments": list(answer.script.shown_arguments),
             "command": answer.script.shown,
+            **_training(answer.bad_run),
         },
         "start": answer.start,
         "start_level": answer.start,  # the same, as it was called before
@@ -197,9 +199,17 @@ def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
     return result
 
 
+def _training(run: Run | None) -> JsonObject:
+    """Which training of the script the answer is about."""
+    capture = read_capture(run.traces.events.rows) if run is not None else None
+    if capture is None:
+        return {}
+    return {"training": capture.training.number, "trainer": capture.training.trainer, "config": capture.args.cls}
+
+
 def simulated(run: Run | None) -> str:
     """What a study says of a fault it simulates, "" for a natural one."""
-    begun = run.traces.event(TrainBegin) if run is not None else None
+    begun = run.traces.begun if run is not None else None
     return (begun.simulated if begun is not None else None) or ""
 
 
@@ -232,7 +242,7 @@ def placement_of(run: Run | None) -> JsonObject | None:
     told = {number: placed.models for number, traces in each.items() if (placed := traces.event(Placed)) is not None}
     if not told:
         return None
-    begun = run.traces.event(TrainBegin)
+    begun = run.traces.begun
     found = findings(told, begun.in_force.get("distributed_type", "") if begun is not None else "")
     ranks = {str(number): [to_json(model) for model in models] for number, models in told.items()}
     return {"ranks": ranks, "findings": [finding.to_json() for finding in found]}

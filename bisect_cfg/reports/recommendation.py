@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 Changes = Mapping[str, JsonObject]
 """Setting -> "from" and "to", as in result.json."""
 
+_NAMESPACES = {"modelcfg": "model", "load": "model"}
+"""Kind of an object -> the namespace of its settings, where that is another word."""
+
 PUBLISHED = 4
 """How many published values are shown beside a setting."""
 
@@ -207,7 +210,14 @@ def edits_of(answer: Answer, changes: Changes) -> Edits:
         assigned=assigned,
         launcher=_words_of_launcher(answer),
         notebook=None if answer.script.notebook is None else answer.script.path,
+        built=_built(answer.settings),
     )
+
+
+def _built(settings: Settings) -> dict[str, tuple[str, int]]:
+    """Where the objects of the configuration were built: namespace -> file and line."""
+    found = (*settings.capture.others.values(), settings.capture.args)
+    return {_NAMESPACES.get(one.kind, one.kind): one.place for one in found if one.place is not None}
 
 
 def _words_of_launcher(answer: Answer) -> tuple[str, ...]:

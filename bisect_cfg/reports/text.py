@@ -43,6 +43,7 @@ SIGNALS = {
 
 VERBS = {
     "collapse": "collapses the policy",
+    "diverged": "diverges",
     "hang": "hangs",
     "non-finite": "shows a number that is not finite",
     "out-of-memory": "runs out of memory",

@@ -19,10 +19,12 @@ from bisect_cfg.probe.protocol import (
     EVENTS_FILE,
     METRICS_FILE,
     STACKS_FILE,
+    Completed,
     ConfigBuilt,
     Event,
     Raised,
     TrainBegin,
+    TrainerBuilt,
     read_event,
 )
 from bisect_cfg.probe.secrets import holds_known, scrub, scrub_texts
@@ -88,10 +90,19 @@ class Tail(Generic[T]):
 
 @dataclass
 class Traces:
-    """Both files of one trial: what happened, and one row of metrics per optimizer step."""
+    """Both files of one trial: what happened, and one row of metrics per optimizer step.
+
+    Attributes:
+        events: of the whole run.
+        metrics: of the training that the run is about.
+        begun: that training: the last that has begun; None once the script prepares another one.
+        completed: the last that has come to its own end, with the script going on; None if another has begun since.
+    """
 
     events: Tail[Event]
     metrics: Tail[Row]
+    begun: TrainBegin | None = None
+    completed: Completed | None = None
 
     @classmethod
     def of(cls, folder: Path) -> Traces:
@@ -100,12 +111,27 @@ class Traces:
     def read(self) -> bool:
         """Take in what is new in either; whether there was anything."""
         seen = [self.events.read(), self.metrics.read()]
+        if any(seen):
+            self._tell_trainings_apart()
         return any(seen)
+
+    def _tell_trainings_apart(self) -> None:
+        self.begun = self.completed = None
+        number = 1
+        for row in self.events.rows:
+            if isinstance(row, TrainBegin):
+                self.begun, self.completed, number = row, None, row.number
+            elif isinstance(row, Completed):
+                self.completed = row
+            elif self.completed is not None and (isinstance(row, TrainerBuilt) or getattr(row, "kind", "") == "args"):
+                self.begun = None
+        ours = self.begun is not None or self.completed is None
+        self.metrics.rows = [row for row in self.metrics.rows if ours and row.get("training", 1) == number]
 
     def adopt(self) -> None:
         """Once the run is over: if it never came to train, and a process that it started has built a training config,
         take over what that one wrote. It keeps to files of its own until it trains (see the probe's `record`)."""
-        if self.event(TrainBegin):
+        if self.begun is not None:
             return
         folder = self.events.path.parent
         for path in sorted(folder.glob("children/*-events.jsonl"), key=lambda path: path.stat().st_mtime):

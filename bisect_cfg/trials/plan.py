@@ -25,6 +25,7 @@ class Plan:
         start: the start to take; None: that of the trials now.
         patience: when silence is a hang; None: scaled from the runs so far.
         until_it_dies: do not stop at NaN weights or at a silent failure, but let the run die by itself.
+        training: the number of the training that it is about, before that is known; None: the first that fails.
         overrides: encoded overrides in place of those that `configuration` means (before it is known).
         seconds: a bound on the whole run; reaching it ends the run like a horizon.
         instruments: what to find out besides; None for an ordinary trial.
@@ -39,6 +40,7 @@ class Plan:
     start: str | None = None
     patience: Patience | None = None
     until_it_dies: bool = False
+    training: int | None = None
     overrides: Mapping[str, Encoded] | None = None
     seconds: float | None = None
     instruments: InstrumentOrders | None = None

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, private
-from bisect_cfg.probe.protocol import STACK_SIGNAL, TrainBegin
+from bisect_cfg.probe.protocol import STACK_SIGNAL
 from bisect_cfg.trials import reaper as reaper_module
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import Patience, Pulse, Silence
@@ -364,7 +364,7 @@ def follow(
         return Ending(code, hang, seconds, round(silence.longest, 3), dict(silence.phases))
 
     def hangs() -> str | None:
-        steps, training = len(traces.metrics.rows), traces.event(TrainBegin) is not None
+        steps, training = len(traces.metrics.rows), traces.begun is not None and traces.completed is None
         written = (len(traces.events.rows), steps)
         return silence.look(time.monotonic(), written, pulse.read(), training, steps)
 

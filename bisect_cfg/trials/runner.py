@@ -34,7 +34,7 @@ from bisect_cfg.configuration import Configuration, Outcome
 from bisect_cfg.diagnosis import health
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
-from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, TrialOrders, to_json
+from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, Targets, TrialOrders, to_json
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import Cleaner
@@ -332,7 +332,7 @@ class ScriptRunner:
         return TrialOrders(
             str(folder),
             {name: value for name, value in overrides.items() if not name.startswith(("launch.", VARIABLE, PACKAGE))},
-            targets=settings.targets if settings is not None else None,
+            targets=settings.targets if settings is not None else Targets(plan.training),
             steps=plan.steps,
             opened=None if self._inputs is None else self._inputs.to_note(),
             stop_when_non_finite=not plan.until_it_dies,
@@ -422,7 +422,9 @@ class ScriptRunner:
 
     def _enough(self, until_it_dies: bool) -> Callable[[Traces], bool]:
         def enough(traces: Traces) -> bool:
-            found = health.symptoms(traces.metrics.rows, ended=False)
+            found = health.symptoms(traces.metrics.rows, ended=traces.completed is not None)
+            if until_it_dies and traces.completed is not None:
+                return bool(found)
             if until_it_dies:
                 return bool(found) and len(traces.metrics.rows) >= found[0].step + AFTER_SYMPTOM_STEPS
             if not self.known.silent or self.known.is_failure is None:

@@ -13,8 +13,9 @@ import signal
 import time
 from pathlib import Path
 
+from bisect_cfg.diagnosis.health import symptoms
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import Over, Started, TrainBegin, Unwatched
+from bisect_cfg.probe.protocol import GO_ON_FILE, Completed, Over, Started, TrainBegin, Unwatched
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import KILL_SECONDS, POLL_SECONDS, Child, kill_group
 from bisect_cfg.trials.ranks import Ranks, died_of, end
@@ -59,6 +60,7 @@ class Training:
         self._gone: float | None = None
         self._code: int | None = None
         self._ranks = Ranks(traces)
+        self._went_on = 0  # after the training of this number
 
     def watched(self) -> list[int]:
         """Processes in which a probe tells, on the signal for it, where they are."""
@@ -84,6 +86,7 @@ class Training:
         """Exit code of the training, or of the first process if that ends before it."""
         if self._code is not None:
             return self._code
+        self._let_go_on()
         code = self._child.poll()
         if code is not None:
             self._ranks.read()
@@ -98,6 +101,15 @@ class Training:
             self._end = None
         return code
 
+    def _let_go_on(self) -> None:
+        """Let a first run go on after a training that ended well. One that did not is what the run is about."""
+        done = self._traces.completed
+        if done is None or self._traces.begun is None or done.number == self._went_on:
+            return
+        self._went_on = done.number
+        if not symptoms(self._traces.metrics.rows, ended=True):
+            (self._traces.events.path.parent / GO_ON_FILE.format(done.number)).touch(mode=0o600)
+
     def _of_the_training(self) -> int | None:
         self._ranks.read()
         if self._ranks.all:
@@ -106,6 +118,11 @@ class Training:
         for row in rows[self._looked :]:
             if isinstance(row, Over):
                 return row.code
+            if isinstance(row, Completed):
+                self._trainer = self._gone = None
+                if self._end is not None:
+                    os.close(self._end)
+                    self._end = None
             if isinstance(row, TrainBegin) and not row.first and row.pid not in (None, self.pid):
                 self._trainer = row.pid
                 self._word_seconds = WORD_SECONDS if _is_python(row.parent) else 0.0

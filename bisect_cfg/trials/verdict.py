@@ -23,7 +23,6 @@ from bisect_cfg.probe.protocol import (
     ConfigInvalid,
     NonFiniteParameters,
     Raised,
-    TrainBegin,
     TrainEnd,
     Unwatched,
 )
@@ -116,12 +115,14 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
         seconds: wall-clock time of the run.
     """
     rows = traces.metrics.rows
-    begun = traces.event(TrainBegin)
+    begun = traces.begun
     ended = traces.event(TrainEnd)
+    if begun is not None and traces.completed is not None:  # and what comes after the last training is no failure
+        ended = TrainEnd(len(rows))
     several = ranks_of(traces)
     if several and traces.event(Unwatched) is None:
         death = _death_of_several(several, folder / "log.txt", exit_code, hang)
-        begun = begun or next((row for rank in several if (row := rank.traces.event(TrainBegin))), None)
+        begun = begun or next((row for rank in several if (row := rank.traces.begun)), None)
     else:
         death = _death(traces, folder, folder / "log.txt", exit_code, hang, bool(begun), ended)
     invalid = traces.event(ConfigInvalid)
@@ -166,7 +167,7 @@ def _death_of_several(ranks: Sequence[Rank], log: Path, exit_code: int | None, h
     for rank in ranks:
         if rank.code is None and exit_code is None:
             continue  # we ended it
-        begun, ended = rank.traces.event(TrainBegin), rank.traces.event(TrainEnd)
+        begun, ended = rank.traces.begun, rank.traces.event(TrainEnd)
         death = _death(rank.traces, rank.folder, log, rank.code, None, bool(begun), ended)
         if death.signature is not None:
             found.append((only_noticed(rank.code, rank.message), replace(death, rank=rank.number)))
@@ -203,7 +204,8 @@ def _death(
             Signature(UNWATCHED), f"{unwatched.command} loaded torch where nothing could watch it, and was ended"
         )
     weights = traces.event(NonFiniteParameters)
-    exception = traces.event(Raised)
+    well = begun and traces.completed is not None
+    exception = None if well else traces.event(Raised)
     if weights is not None:
         after = f"{exception.type}: {_line(exception.message)}" if exception else ""
         origin = _origin(traces.metrics.rows, weights.step)

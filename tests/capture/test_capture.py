@@ -87,12 +87,16 @@ STYLES = {
     "a stage of SFT before": f"""
         import toy
         from datasets import Dataset
+        from transformers import AutoModelForCausalLM
         from trl import GRPOConfig, SFTConfig, SFTTrainer
-        model = toy.model()
         sft = SFTConfig(output_dir="sft", learning_rate=0.01, weight_decay=0.3, max_steps=1, use_cpu=True, bf16=False,
-                        adam_beta2=0.5, per_device_train_batch_size=1, report_to="none")
-        SFTTrainer(model, args=sft, processing_class=toy.tokenizer(),
-                   train_dataset=Dataset.from_dict({{"text": ["1 + 1 = 2"] * 4}})).train()
+                        adam_beta2=0.5, per_device_train_batch_size=1, report_to="none", save_steps=1)
+        trainer = SFTTrainer(toy.model(), args=sft, processing_class=toy.tokenizer(),
+                             train_dataset=Dataset.from_dict({{"text": ["1 + 1 = 2"] * 4}}))
+        trainer.train()
+        trainer.save_model()
+        AutoModelForCausalLM.from_pretrained("sft")
+        model = AutoModelForCausalLM.from_pretrained("sft/checkpoint-1")
         toy.trainer(GRPOConfig({CALL}), model=model).train()
     """,
     "flags": """
@@ -110,6 +114,17 @@ STYLES = {
         script_args, training_args, model_args = parser.parse_args_and_config()
         toy.trainer(training_args).train()
     """,
+    "as TRL's own script": """
+        import toy
+        from trl import GRPOConfig, ModelConfig, ScriptArguments, TrlParser
+        parser = TrlParser((ScriptArguments, GRPOConfig, ModelConfig))
+        script_args, training_args, model_args = parser.parse_args_and_config(fail_with_unknown_args=False)
+        training_args.model_init_kwargs = dict(
+            revision=model_args.model_revision, trust_remote_code=training_args.trust_remote_code,
+            attn_implementation=model_args.attn_implementation, dtype=model_args.dtype,
+        )
+        toy.trainer(training_args, model=toy.saved_model("model")).train()
+    """,
 }
 
 FLAGS = [text for name, value in EVERYTHING.items() for text in (f"--{name}", str(value))]
@@ -125,13 +140,14 @@ def test_same_factors(warm, tmp_path, style):
     argv = []
     if style == "flags":
         argv = FLAGS
-    if style == "TrlParser":
+    if "TrlParser" in STYLES[style]:
         (tmp_path / "grpo.yaml").write_text(yaml_of(EVERYTHING) + "dataset_name: x\nmodel_name_or_path: toy\n")
         argv = ["--config", "grpo.yaml"]
     settings = warm.settings(path, *argv)
     assert factors(settings) == EXPECTED
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "sft").exists()
+    assert set(settings.not_varied) <= {"output_dir", "report_to", "use_cpu", "model.model_name_or_path"}
     # Every factor can be set: all at good, the run gets what the defaults resolve to.
     good = warm.capture(path, *argv, settings=settings.without(["bf16", "max_completion_length"]),
                         configuration=settings.good)  # fmt: skip

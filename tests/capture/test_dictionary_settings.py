@@ -51,3 +51,21 @@ def test_what_is_not_varied_is_said(tool):
     listed = json.loads((tool.folder / "s/result.json").read_text())["not_varied"]
     assert listed.keys() == {"output_dir", "seed", "temperature", "max_grad_norm"}
     assert all(name in said.out and reason in said.out for name, reason in listed.items())
+
+
+def test_a_dictionary_that_is_assigned_once_the_config_is_built(tool):
+    script(
+        tool.folder,
+        """
+    args = GRPOConfig(output_dir="out", beta=0.1, learning_rate=3e-4)
+    args.model_init_kwargs = {"use_cache": False, "attn_implementation": "eager"}
+    def step(number):
+        if args.beta and (args.model_init_kwargs or {}).get("use_cache") is False and number == 2:
+            raise ValueError("no")
+    GRPOTrainer(args, step).train()
+    """,
+    )
+    said = tool("bisect", "train.py", "--study", "s", "--no-where", "--no-recommend")
+    assert said.status == 0, said.all
+    result = json.loads((tool.folder / "s/result.json").read_text())
+    assert [set(cause["parameters"]) for cause in result["causes"]] == [{"beta", "model_init_kwargs.use_cache"}]

@@ -106,6 +106,28 @@ def test_collapse_that_recovers_later_is_still_named():
     assert kinds(found) == ["collapse"]
 
 
+SUPERVISED = {name: "absent" for name in ("reward", "reward_std", "frac_reward_zero_std", "kl")}
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"entropy": [2.0, 1.5, 0.05, 0.01], "loss": [2.0, 1.5, 0.05, 0.01]}, []),  # it learns by heart
+        ({"loss": [1.5, 1.2, 1.4, 2.0, 7.0, 7.2, 3.0, 7.1, 7.0, 6.9, 7.1, 7.0, 7.0]}, ["diverged"]),
+        ({"loss": [1.5, 1.2, 1.4, 7.0, 7.0, 7.0, 1.5, 1.4, 1.4, 1.3]}, []),  # a few bad batches
+        ({"loss": [0.69, 0.69, 0.68, 0.9, 1.4, 1.5, 1.6, 1.5]}, []),
+        ({"loss": [2.0, 1.9, NAN]}, [("non-finite", "loss")]),
+        ({"grad_norm": 0.0}, ["no-gradient"]),
+    ],
+)
+def test_runs_without_rewards_are_judged_by_their_loss(columns, expected):
+    assert kinds(rows(**SUPERVISED, **columns)) == expected
+
+
+def test_the_loss_of_a_run_with_rewards_says_nothing():
+    assert kinds(rows(loss=[0.01, 0.01, 0.01, 1.0])) == []
+
+
 def test_old_trl_without_entropy():
     old = {"entropy": "absent", "frac_reward_zero_std": "absent"}
     assert kinds(rows(**old)) == []

@@ -152,6 +152,17 @@ def test_what_the_script_cannot_do_without_stays(tool, says):
     assert (once_more["causes"], once_more["notes"]) == (result["causes"], result["notes"])
 
 
+def test_one_that_it_cannot_do_without_after_another(tool):
+    then = "        if not args.warmup_steps:\n            raise ValueError('warmup_steps must be set')\n"
+    text = NEEDS.format(needed="args.max_grad_norm < 1", says="no length")
+    toys.write(tool.folder, text.replace("        if number == 3", then + "        if number == 3"))
+    said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
+    assert said.status == 0, said.all
+    result = json.loads((tool.folder / "s" / "result.json").read_text())
+    assert {"max_grad_norm", "warmup_steps"} <= set(result["not_varied"])
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "temperature"]]
+
+
 def test_two_that_it_cannot_do_without_are_left_to_the_user(tool):
     toys.write(tool.folder, NEEDS.format(needed="(args.max_grad_norm < 1 and args.warmup_steps)", says="no length"))
     said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")

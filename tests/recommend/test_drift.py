@@ -108,3 +108,23 @@ def test_steady_runs_of_any_level_are_healthy(steps, level, wobble):
         steps, grad_norm=lambda step: level * wobble ** (step % 3), entropy=lambda step: level * wobble ** (step % 2)
     )
     assert names(run) == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "metric"),
+    [
+        ({"loss": [2.0, 1.6, 1.2, 1.0], "entropy": [2.0, 1.0, 0.2, 0.1]}, None),  # it learns faster than the good run
+        ({"loss": [2.0, 1.8, 2.6, 2.9]}, "loss"),
+        ({"grad_norm": [1.0, 1.0, 1.0, 500.0]}, "grad_norm"),
+    ],
+)
+def test_without_rewards_the_loss_speaks(metrics, metric):
+    def made(**columns):
+        base = {"loss": [2.0, 1.9, 1.8, 1.7], "grad_norm": [1.0], "entropy": [2.0, 1.9, 1.8, 1.7], **columns}
+        return [
+            {"step": step + 1, **{name: values[min(step, len(values) - 1)] for name, values in base.items()}}
+            for step in range(20)
+        ]
+
+    found = deviations(made(**metrics), made())
+    assert [deviation.metric for deviation in found] == ([metric] if metric else [])

@@ -225,6 +225,17 @@ def test_what_is_set_afterwards_is_the_place(tmp_path):
     assert (edit.line, edit.new) == (2, "a.learning_rate = 1.7e-05")
 
 
+def test_of_several_trainings_the_call_that_built_the_one_that_failed(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("a = GRPOConfig(\n    learning_rate=0.02,\n)\nb = GRPOConfig(\n    learning_rate=0.02,\n)\n")
+    assert find_edits([LR], (), [path]).unplaced[0].why.startswith("it is given at")
+    for built, line in ((1, 2), (4, 5)):
+        (edit,) = find_edits([LR], (), [path], built={"args": (str(path), built)}).edits
+        assert edit.line == line
+    new = find_edits([Change("beta", 0.0, 0.1, added=True)], (), [path], built={"args": (str(path), 4)}).edits
+    assert [edit.line for edit in new] == [6]
+
+
 def test_dictionaries_in_the_config(tmp_path):
     change = Change("model_init_kwargs.torch_dtype", "float16", "float32")
     text = "GRPOConfig(model_init_kwargs={'torch_dtype': 'float16'})\nload(torch_dtype='float16')\n"

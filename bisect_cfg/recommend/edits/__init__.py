@@ -112,6 +112,7 @@ def find_edits(
     assigned: Collection[str] = (),
     launcher: Sequence[str] = (),
     notebook: Path | None = None,
+    built: Mapping[str, tuple[str, int]] | None = None,
 ) -> Edits:
     """Where to make changes.
 
@@ -125,6 +126,7 @@ def find_edits(
         assigned: those that the run was seen to set as attributes of the finished config.
         launcher: the words that start the script.
         notebook: what the script was made of, which is to be changed in its place.
+        built: namespace of settings -> the line (absolute path, number) that was seen to build what has them.
     """
     from bisect_cfg.recommend.edits import _python
     from bisect_cfg.recommend.edits._launch import OUTSIDE
@@ -133,7 +135,7 @@ def find_edits(
     switches = _python.switches(scripts)
 
     def files() -> _Files:
-        return _Files(dict(scripts), dict(configs), arguments, config, fields, assigned, switches)
+        return _Files(dict(scripts), dict(configs), arguments, config, fields, assigned, switches, built or {})
 
     together, alone = files(), []
     launch = [change for change in changes if change.name.startswith(OUTSIDE)]
@@ -207,6 +209,7 @@ class _Files:
     fields: Collection[str]
     assigned: Collection[str] = ()
     switches: Collection[str] = ()
+    built: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.flags: list[Edit] = []
@@ -270,7 +273,7 @@ class _Files:
             if text is not None:
                 self._write(path, text)
                 return True
-        found = _python.added(self.python, values, self.config) if self.python else None
+        found = _python.added(self.python, values, self.config, self.built) if self.python else None
         if found is not None:
             self._write(*found)
             return True
@@ -294,7 +297,8 @@ class _Files:
             return Unplaced(change.name, f"it is given at {where}", f"set {change.name} to {value} where it is meant")
         if seen:
             return Unplaced(change.name, f"{where} computes it: {seen[0].shown}", f"write {wanted} there")
-        call = _python.config_call(self.python, self.config) if self.python and "." not in change.name else None
+        place = bool(self.python) and "." not in change.name
+        call = _python.config_call(self.python, self.config, self.built) if place else None
         add = f"add {wanted} to {self.config}(...) at {self._at(*call)}" if call else f"set {change.name} to {value}"
         return Unplaced(change.name, "it is not a plain value in your files", add)
 
@@ -324,7 +328,7 @@ class _Files:
         ]
         if any(place.matches for place in inside) or not self.python:
             return inside
-        return [*inside, *_python.places(self.python, change, names, self.config, assigned)]
+        return [*inside, *_python.places(self.python, change, names, self.config, assigned, self.built)]
 
     def _write(self, path: Path, text: str) -> None:
         (self.yamls if path in self.yamls else self.python)[path] = text

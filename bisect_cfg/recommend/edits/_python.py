@@ -8,6 +8,7 @@ that happens.
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -38,6 +39,9 @@ from bisect_cfg.recommend.edits._place import (
 
 HOLDERS = {"model": ("from_pretrained", "ModelConfig"), "peft": ("LoraConfig",)}
 """Namespace -> the calls that its settings are keywords of; all others are of the training config's."""
+
+ARGS = "args"
+"""The namespace of the training config's own."""
 
 CONVERSIONS = ("float", "int", "str", "bool")
 """Calls whose argument is the value."""
@@ -149,6 +153,9 @@ class _Source(cst.CSTVisitor):
     def line(self, node: cst.CSTNode) -> int:
         return self.text.count("\n", 0, self.span(node)[0]) + 1
 
+    def last_line(self, node: cst.CSTNode) -> int:
+        return self.text.count("\n", 0, self.span(node)[1]) + 1
+
 
 @lru_cache(maxsize=64)
 def _source(path: Path, text: str) -> _Source | None:
@@ -170,8 +177,12 @@ def switches(texts: Mapping[Path, str]) -> set[str]:
     return {name for source in _sources(texts) for name in source.switches}
 
 
+BuiltAt = Mapping[str, tuple[str, int]]
+"""Namespace of settings -> the line (absolute path, number) that was seen to build what has them."""
+
+
 def places(
-    texts: Mapping[Path, str], change: Change, names: Collection[str], config: str, assigned: bool
+    texts: Mapping[Path, str], change: Change, names: Collection[str], config: str, assigned: bool, built: BuiltAt
 ) -> list[Occurrence]:
     """Where the sources give a value to one of the names.
 
@@ -184,6 +195,7 @@ def places(
         names: what it may be called.
         config: the class of the training config.
         assigned: whether the run was seen to set it as an attribute, after the config was built.
+        built: where; of several calls that one counts.
     """
     sources = _sources(texts)
     if assigned:
@@ -192,7 +204,7 @@ def places(
             [(s, g) for s in sources for g in s.gifts if g.kind == "attribute" and g.name in names],
             change,
         )
-    direct = list(_direct(sources, change, config)) if change.key in names else []
+    direct = list(_direct(sources, change, config, built)) if change.key in names else []
     found = _as_places(sources, direct, change)
     if any(place.matches for place in found) or any(gift.kind == "keyword" for _, gift in direct):
         return found
@@ -200,15 +212,15 @@ def places(
     return _as_places(sources, [*direct, *rest], change)
 
 
-def config_call(texts: Mapping[Path, str], config: str) -> tuple[Path, int] | None:
+def config_call(texts: Mapping[Path, str], config: str, built: BuiltAt) -> tuple[Path, int] | None:
     """(path, line) of the one call that builds the training config; None if there is none, or more than one."""
-    found = _config_calls(_sources(texts), (config,))
+    found = _config_calls(_sources(texts), (config,), built.get(ARGS))
     return (found[0][0].path, found[0][0].line(found[0][1])) if len(found) == 1 else None
 
 
-def added(texts: Mapping[Path, str], values: Configuration, config: str) -> tuple[Path, str] | None:
+def added(texts: Mapping[Path, str], values: Configuration, config: str, built: BuiltAt) -> tuple[Path, str] | None:
     """A source with further keywords in the one call that builds the training config: its path and its new text."""
-    found = _config_calls(_sources(texts), (config,))
+    found = _config_calls(_sources(texts), (config,), built.get(ARGS))
     if len(found) != 1 or not found[0][1].args:
         return None
     source, call = found[0]
@@ -243,10 +255,11 @@ def _sources(texts: Mapping[Path, str]) -> list[_Source]:
     return [source for path, text in texts.items() if (source := _source(path, text)) is not None]
 
 
-def _direct(sources: list[_Source], change: Change, config: str) -> Iterator[tuple[_Source, _Gift]]:
+def _direct(sources: list[_Source], change: Change, config: str, built: BuiltAt) -> Iterator[tuple[_Source, _Gift]]:
     """What the calls that take the setting are given for it: as a keyword, or in a dictionary that is a keyword."""
-    holders = HOLDERS.get(change.name.partition(".")[0], (config,))
-    for source, call in _config_calls(sources, holders):
+    namespace = change.name.partition(".")[0]
+    namespace = namespace if namespace in HOLDERS else ARGS
+    for source, call in _config_calls(sources, HOLDERS.get(namespace, (config,)), built.get(namespace)):
         keywords = {word.keyword.value: word for word in call.args if word.keyword is not None}
         for name in change.names if not change.field else ():
             if name in keywords:
@@ -262,12 +275,20 @@ def _direct(sources: list[_Source], change: Change, config: str) -> Iterator[tup
                     yield place, gift
 
 
-def _config_calls(sources: list[_Source], names: Iterable[str]) -> list[tuple[_Source, cst.Call]]:
-    """Calls of these classes, and of classes of the user's own that are made of them."""
+def _config_calls(
+    sources: list[_Source], names: Iterable[str], line: tuple[str, int] | None
+) -> list[tuple[_Source, cst.Call]]:
+    """Calls of these classes, and of classes of the user's own that are made of them; of several that on a line."""
     known = set(names)
     for _ in range(DEEPEST):
         known |= {name for source in sources for name, bases in source.bases.items() if known & set(bases)}
-    return [(source, call) for source in sources for call in source.calls if _called(call.func) in known]
+    found = [(source, call) for source in sources for call in source.calls if _called(call.func) in known]
+    there = [
+        (source, call)
+        for source, call in found
+        if line and os.path.abspath(source.path) == line[0] and source.line(call) <= line[1] <= source.last_line(call)
+    ]
+    return there or found
 
 
 def _counts(gift: _Gift, sources: list[_Source], config: str) -> bool:

@@ -1,0 +1,173 @@
+"""Scripts that train several times: which training is meant, and what becomes of the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import toys
+from tools import assert_clear
+
+TRAIN = """
+    def train(number, pair=False, **settings):
+        args = GRPOConfig(output_dir=f"out-{number}", weight_decay=0.1, learning_rate=1e-4, **settings)
+        def step(step):
+            if step == 3 and args.beta and args.temperature < 1:
+                raise RuntimeError("boom")
+            return {"loss": float("nan")} if args.adam_beta2 < 0.9 and args.max_grad_norm > 1 else {}
+        trainer = GRPOTrainer(args, step)
+        trainer.steps = trainer.state.max_steps = 12
+        trainer.train()
+        with open("ran", "a") as ran:
+            ran.write(f"{number}\\n")
+"""
+"""A function that trains for twelve steps, of which beta with a lowered temperature does not survive the third."""
+
+BOOM = """
+    def boom(step):
+        if step == 3 and args.beta and args.temperature < 1:
+            raise RuntimeError("boom")
+"""
+
+LOOP = """
+    for number, beta in enumerate((0.0, 0.2, 0.3, 0.0)):
+        train(number, beta=beta, temperature=0.9)
+    open("done", "w").write("what comes after the last training")
+"""
+
+WARM_UP = """
+    def real():
+        train(2, beta=0.2, temperature=0.9, max_grad_norm=0.5)
+
+    train(1, beta=0.2, max_grad_norm=2.0)
+    real()
+"""
+
+ONE_AFTER_THE_OTHER = (
+    BOOM
+    + """
+    args = GRPOConfig(output_dir="out", learning_rate=1e-4)
+    trainer = GRPOTrainer(args)
+    trainer.steps = 12
+    trainer.train()
+    args = GRPOConfig(output_dir="out", learning_rate=1e-4, beta=0.2, temperature=0.9)
+    trainer = GRPOTrainer(args, boom)
+    trainer.train()
+"""
+)
+
+SILENT = """
+    train(1, adam_beta2=0.99, max_grad_norm=2.0)
+    train(2, adam_beta2=0.5, max_grad_norm=2.0)
+    train(3, adam_beta2=0.5, max_grad_norm=2.0)
+"""
+
+PREPARED = (
+    BOOM
+    + """
+    configs = [GRPOConfig(output_dir="out", learning_rate=1e-4, beta=beta, temperature=0.9) for beta in (0.0, 0.2)]
+    for args in configs:
+        trainer = GRPOTrainer(args, boom)
+        trainer.steps = 12
+        trainer.train()
+"""
+)
+
+IN_THE_CONSTRUCTOR = """
+    class Trainer(GRPOTrainer):
+        def __init__(self, args):
+            if args.beta and args.temperature < 1:
+                raise ValueError("no such pair")
+            super().__init__(args)
+            self.steps = 12
+
+    for beta in (0.0, 0.2):
+        Trainer(GRPOConfig(output_dir="out", learning_rate=1e-4, beta=beta, temperature=0.9)).train()
+"""
+AFTER_ANOTHER_KIND = """
+    from transformers.training_args import TrainingArguments
+    trainer = GRPOTrainer(TrainingArguments(output_dir="out", learning_rate=1e-3))
+    trainer.steps = 300  # a stage: it is not cut off
+    trainer.train()
+    [train(2, beta=0.2, temperature=0.9)]
+"""
+
+ANOTHER_KIND = """
+    from transformers.training_args import TrainingArguments
+    train(1)
+    args = TrainingArguments(output_dir="out", learning_rate=1e-3)
+    GRPOTrainer(args, lambda step: 1 / (step - 3) and {}).train()
+"""
+
+
+def studied(tool, text: str, *options: object) -> dict:
+    """What the first run was about."""
+    path = toys.script(tool.folder, TRAIN + text)
+    said = tool("bisect", path, "--study", "s", "--max-trials", 1, *options)
+    assert said.status == 3, said.all
+    return json.loads((tool.folder / "s" / "result.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "config"),
+    [
+        (LOOP, 3, "GRPOConfig"),
+        (WARM_UP, 3, "GRPOConfig"),
+        (ONE_AFTER_THE_OTHER, 3, "GRPOConfig"),
+        (SILENT, 8, "GRPOConfig"),
+        (PREPARED, 3, "GRPOConfig"),
+        (IN_THE_CONSTRUCTOR, 0, "GRPOConfig"),
+        (AFTER_ANOTHER_KIND, 3, "GRPOConfig"),
+        (ANOTHER_KIND, 3, "TrainingArguments"),
+    ],
+    ids=["loop", "warm-up", "twice", "silent", "prepared before", "constructor", "another kind", "another kind fails"],
+)
+def test_the_training_that_fails_is_studied(tool, text, step, config):
+    result = studied(tool, text)
+    assert result["failure"]["step"] == step
+    assert (result["target"]["training"], result["target"]["config"]) == (2, config)
+    assert any("training 2 of the script" in note for note in result["notes"])
+
+
+def test_a_training_is_chosen_by_its_number(tool):
+    assert studied(tool, SILENT, "--training", 3)["target"]["training"] == 3
+    assert (tool.folder / "ran").read_text().split() == ["1", "2"] * 2  # and in the process that trials are forked from
+
+
+def test_those_before_it_run_as_they_are_and_what_they_leave_is_kept(tool):
+    path, study = toys.script(tool.folder, TRAIN + LOOP), tool.folder / "s"
+    said = tool("bisect", path, "--study", study, "--no-recommend")
+    assert said.status == 0, said.all
+    result = json.loads((study / "result.json").read_text())
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "temperature"]]
+    assert result["complete"] and result["where"]["same_failure"] and result["start"] == "config"
+    # It trained in the first run, and in the process that trials are forked from; not in each of them.
+    assert (tool.folder / "ran").read_text().split() == ["0", "0"]
+    assert not (tool.folder / "done").exists()
+    ended = {path: path.stat().st_mtime_ns for path in study.glob("trials/*/ending.json")}
+    assert tool("bisect", path, "--study", study, "--no-recommend").status == 0
+    assert {path: path.stat().st_mtime_ns for path in study.glob("trials/*/ending.json")} == ended
+
+
+@pytest.mark.parametrize(("text", "said"), [(SILENT, "after 3 the script ended"), (LOOP, "RuntimeError: boom")])
+def test_a_number_that_there_is_not(tool, text, said):
+    told = tool("bisect", toys.script(tool.folder, TRAIN + text), "--study", "s", "--training", 5)
+    assert_clear(told, "There is no training 5", said)
+
+
+def test_where_all_end_well(tool):
+    text = LOOP.replace("0.2, 0.3", "0.0, 0.0")
+    said = tool("bisect", toys.script(tool.folder, TRAIN + text), "--study", "s")
+    assert said.status == 1 and "there were 4" in said.all, said.all
+
+
+def test_what_follows_the_only_training_is_never_run(tool):
+    text = "    train(1)\n    open('done', 'w').write('')\n"
+    said = tool("bisect", toys.script(tool.folder, TRAIN + text), "--study", "s")
+    assert said.status == 1 and not (tool.folder / "done").exists() and not (tool.folder / "ran").exists(), said.all
+
+
+def test_a_long_first_training_is_not_waited_for(tool):
+    path = toys.script(tool.folder, TRAIN.replace("= 12", "= 500") + LOOP)
+    said = tool("bisect", path, "--study", "s")
+    assert said.status == 1 and "--training 2" in said.all, said.all
