@@ -1,0 +1,120 @@
+"""From the probe's events to what was captured: which config is meant, and what of it is the user's."""
+
+from __future__ import annotations
+
+import pytest
+
+from bisect_cfg.capture.captured import Capture, read_capture, set_by_user
+from bisect_cfg.capture.settings import build_settings
+from bisect_cfg.probe.protocol import (
+    Assigned,
+    BuildAnswer,
+    BuildRequest,
+    Completed,
+    ConfigBuilt,
+    ConfigResolved,
+    Event,
+    TrainBegin,
+    TrainerBuilt,
+)
+
+DEFAULTS = {"learning_rate": 1e-6, "model_init_kwargs": None, "trust_remote_code": False, "debug": "", "tokens": "no"}
+TYPES = {"learning_rate": "float", "model_init_kwargs": "dict | str | None", "trust_remote_code": "bool",
+         "debug": "str", "tokens": "str | bool"}  # fmt: skip
+MODEL = {"dtype": "float32", "model_revision": "main", "attn_implementation": None}
+
+
+def config(index: int, cls: str = "GRPOConfig", **raw: object) -> list[Event]:
+    values = {**DEFAULTS, **raw}
+    return [
+        ConfigBuilt("args", index, cls, "trl.trainer.grpo_config", values, DEFAULTS, TYPES, place=("train.py", index)),
+        ConfigResolved("args", index, values),
+    ]
+
+
+def model_config(**raw: object) -> list[Event]:
+    return [ConfigBuilt("modelcfg", 0, "ModelConfig", "trl", {**MODEL, **raw}, MODEL, dict.fromkeys(MODEL, "str"))]
+
+
+def begin(number: int, args: int, trainer: str = "GRPOTrainer") -> TrainBegin:
+    return TrainBegin(number, args=args, modelcfg=0, trainer=trainer)
+
+
+def factors(events: list[Event]) -> set[str]:
+    def resolve(request: BuildRequest) -> BuildAnswer:
+        values = dict(request.raw)
+        for name in request.overrides:  # all are resets here
+            field, _, key = name.partition(".")
+            left = {other: value for other, value in (values[field] or {}).items() if other != key} if key else None
+            values[field] = left or DEFAULTS[field]
+        return BuildAnswer(values)
+
+    capture = read_capture(events)
+    assert capture is not None
+    return {factor.name for factor in build_settings(capture, resolve).factors}
+
+
+def about(*events: Event | list[Event]) -> tuple[int, int]:
+    """Number of the training and of its config."""
+    flat = [one for event in events for one in (event if isinstance(event, list) else [event])]
+    capture = read_capture(flat)
+    assert isinstance(capture, Capture)
+    return capture.training.number, capture.args.index
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([config(0), begin(1, 0)], (1, 0)),
+        ([config(0), begin(1, 0), Completed(1, "T", 0), config(1), begin(2, 1)], (2, 1)),
+        # It dies while the second is prepared: its config is the last, or the one that its trainer was given.
+        ([config(0), begin(1, 0), Completed(1, "T", 0), config(1)], (2, 1)),
+        ([config(0), config(1), config(2), begin(1, 0), Completed(1, "T", 0), TrainerBuilt(1)], (2, 1)),
+        # All of them ended well.
+        ([config(0), begin(1, 0), Completed(1, "T", 0), config(1), begin(2, 1), Completed(2, "T", 1)], (2, 1)),
+        # One config, trained twice.
+        ([config(0), begin(1, 0), Completed(1, "T", 0), begin(2, 0)], (2, 0)),
+        # Of a training that was asked for, those before it are only told to be over.
+        ([config(0), Completed(1, "T", 0), config(1), Completed(2, "T", 1), config(2), begin(3, 2)], (3, 2)),
+        ([config(0), config(1, "SFTConfig")], (1, 0)),
+    ],
+)
+def test_which_training_is_meant(events, expected):
+    assert about(*events) == expected
+
+
+def test_what_is_assigned_between_two_trainings_is_the_second_ones():
+    events = [*config(0), begin(1, 0), Completed(1, "T", 0), *config(1), Assigned("args", 1, "learning_rate", 0.5)]
+    capture = read_capture([*events, begin(2, 1), Assigned("args", 1, "learning_rate", 0.9)])
+    assert capture is not None and capture.args.raw["learning_rate"] == 0.5
+    assert capture.args.place == ("train.py", 1)
+
+
+def test_what_a_parser_fills_in_is_not_the_users():
+    capture = read_capture([*config(0, debug=None, tokens=False, learning_rate=1.0), begin(1, 0)])
+    assert capture is not None and set_by_user(capture.args) == ["learning_rate"]
+
+
+HANDED_ON = {"revision": "main", "trust_remote_code": False, "attn_implementation": None, "dtype": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("passed", "made", "expected"),
+    [
+        (None, HANDED_ON, set()),
+        (None, {**HANDED_ON, "use_cache": False}, {"model_init_kwargs.use_cache"}),
+        (None, {**HANDED_ON, "dtype": "float16"}, {"model_init_kwargs.dtype"}),
+        # What the user wrote there is theirs, though ModelConfig says the same.
+        ({"dtype": "float32"}, HANDED_ON, {"model_init_kwargs.dtype"}),
+        ({"dtype": "float32"}, None, {"model_init_kwargs.dtype"}),
+    ],
+)
+def test_what_the_script_hands_on_from_the_model_config_is_set_there(passed, made, expected):
+    assigned = [Assigned("args", 0, "model_init_kwargs", made)] if made is not None else []
+    events = [*config(0, model_init_kwargs=passed), *model_config(), *assigned, begin(1, 0)]
+    assert factors(events) == expected
+
+
+def test_a_dtype_of_the_model_config_goes_by_one_name():
+    made = Assigned("args", 0, "model_init_kwargs", {**HANDED_ON, "dtype": "float16"})
+    assert factors([*config(0), *model_config(dtype="float16"), made, begin(1, 0)]) == {"model.dtype"}
