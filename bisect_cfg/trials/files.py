@@ -125,8 +125,10 @@ class Traces:
                 self.completed = row
             elif self.completed is not None and (isinstance(row, TrainerBuilt) or getattr(row, "kind", "") == "args"):
                 self.begun = None
-        ours = self.begun is not None or self.completed is None
-        self.metrics.rows = [row for row in self.metrics.rows if ours and row.get("training", 1) == number]
+        if self.begun is None and self.completed is not None:
+            self.metrics.rows = []
+        elif number > 1:
+            self.metrics.rows = [row for row in self.metrics.rows if row.get("training", 1) == number]
 
     def adopt(self) -> None:
         """Once the run is over: if it never came to train, and a process that it started has built a training config,

@@ -1,0 +1,62 @@
+"""What a run of several trainings came to, from the files that it left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.probe.protocol import (
+    Completed,
+    ConfigBuilt,
+    Event,
+    Raised,
+    TrainBegin,
+    TrainEnd,
+    TrainerBuilt,
+    event_row,
+)
+from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.verdict import Observation, observe
+
+BOOM = Raised("ValueError", "boom", [("train.py", 3, "step")], final=True)
+FIRST = [ConfigBuilt("args", 0, "GRPOConfig", "trl", {}, {}, {}), TrainBegin(1, args=0)]
+COMPLETED = [*FIRST, Completed(1, "GRPOTrainer", 0)]
+CONFIG = ConfigBuilt("args", 1, "GRPOConfig", "trl", {}, {}, {})
+
+
+def rows(count: int, training: int = 1, **metrics: float) -> list[dict[str, float]]:
+    own = {} if training == 1 else {"training": training}
+    made = {"loss": 0.1, "grad_norm": 1.0, "reward": 0.3, "reward_std": 0.2, "time": 0.0, **metrics}
+    return [{"step": step + 1, **made, **own} for step in range(count)]
+
+
+def seen(folder: Path, events: list[Event], metrics: list[dict[str, float]], exit_code: int | None) -> Observation:
+    for name, lines in (("events", [event_row(event, 0.0) for event in events]), ("metrics", metrics)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    traces = Traces.of(folder)
+    traces.read()
+    return observe(traces, folder, exit_code, None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("events", "metrics", "exit_code", "failure", "step"),
+    [
+        (COMPLETED, rows(5), 0, None, 5),
+        ([*COMPLETED, BOOM], rows(5), 1, None, 5),  # what comes after the last training is no failure of it
+        ([*COMPLETED, CONFIG, BOOM], rows(5), 1, "ValueError", 0),
+        ([*COMPLETED, TrainerBuilt(1), BOOM], rows(5), 1, "ValueError", 0),
+        ([*COMPLETED, CONFIG, TrainBegin(2, args=1), BOOM], [*rows(5), *rows(2, 2)], 1, "ValueError", 3),
+        ([*COMPLETED, CONFIG, TrainBegin(2, args=1)], [*rows(5), *rows(2, 2)], -8, "SIGFPE", 3),
+        ([*COMPLETED, CONFIG, TrainBegin(2, args=1), TrainEnd(3, "horizon")], [*rows(5), *rows(3, 2)], 0, None, 3),
+        # The first was silent for good: the run was ended there.
+        (COMPLETED, rows(9, grad_norm=0.0), None, "no-gradient", 5),
+        ([*COMPLETED, CONFIG, TrainBegin(2, args=1), TrainEnd(6)], [*rows(9, grad_norm=0.0), *rows(6, 2)], 0, None, 6),
+    ],
+)
+def test_the_run_is_about_the_last_training_that_began(tmp_path, events, metrics, exit_code, failure, step):
+    found = seen(tmp_path, events, metrics, exit_code)
+    assert found.step == step
+    assert (found.failure is None) == (failure is None)
+    assert failure is None or failure in str(found.failure)
