@@ -258,7 +258,7 @@ class Starts:
         if request.launcher == ACCELERATE:
             launch = script.launch
             if launch is None or launch.kind == "python":
-                launch = accelerate_launch(launch, str(script.path), script.python)
+                launch = accelerate_launch(launch, str(script.runs), script.python)
         elif launched is None or (request.launcher is None and processes == launched.typed):
             return script.command_at(port, logs), dict(self.variables)
         elif processes > 1 or (request.launcher is None and shares_out(launched.given[0], request.env)):
