@@ -193,7 +193,8 @@ def find_script(
                 "Name the script itself, or a study folder that holds train.py (and, if you like, good.yaml).",
             )
     if not path.exists():
-        if path.suffix not in (".py", SUFFIX):
+        first, _, more = target.partition(" ")  # a whole command in quotes ends in .py as well
+        if path.suffix not in (".py", SUFFIX) or (more and is_launcher(first)):
             check_program([target, *arguments], _instead_of)
         raise InputError(f"There is no script {target}.", _similar(path))
     if path.suffix not in (".py", SUFFIX):

@@ -194,6 +194,7 @@ SHARED = [
     {"mixed-dtensor", "dtensor-weight-sync"},  # anywhere, and on the way to the engine
     {"host-out-of-memory", "ray-host-memory"},  # the machine's memory, noticed by the kernel or by Ray
     {"process-aborted", "llvm-error", "rocm-memory-fault"},  # how the process ended, and why
+    {"library-attribute", "remote-code-behind"},  # what a newer library lacks, asked for by whichever code
     {"trainer-gradient-accumulation", "evaluation-before-training"},  # an older transformers, or the order of things
     {"fp16-adam-epsilon", "unclipped-reward", "one-generation-std"},  # NaN weights, met by the next sampling
 ]
