@@ -94,7 +94,7 @@ def _output(path):
     path = os.path.abspath(path)
     for own, place in state.outputs.items():
         if path == own or path.startswith(own + os.sep):
-            place = os.path.join(place, os.path.relpath(path, own))
+            place = os.path.normpath(os.path.join(place, os.path.relpath(path, own)))
             holds = os.path.isdir(place) and any(entry.is_file() for entry in os.scandir(place))
             if holds or os.path.isfile(place):
                 return place

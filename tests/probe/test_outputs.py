@@ -1,0 +1,52 @@
+"""The script's own folders for output are replaced, and what was saved in their place is found. No process runs."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.probe import elsewhere, quiet, watch
+
+
+@pytest.fixture
+def redirected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The user's folder and the one in its place."""
+    monkeypatch.setattr(elsewhere.state, "outputs", {})
+    monkeypatch.setattr(quiet.state, "folder", str(tmp_path / "trial"))
+    monkeypatch.chdir(tmp_path)
+    arguments = types.SimpleNamespace(output_dir="sft", save_strategy="steps", report_to="wandb")
+    quiet.silence(arguments, 0, prepares=True)
+    assert (arguments.save_strategy, arguments.report_to) == ("steps", "none")  # a later stage may load what it saves
+    second = types.SimpleNamespace(output_dir="grpo", save_strategy="steps")
+    quiet.silence(second, 1)
+    assert second.save_strategy == "no" and second.output_dir != arguments.output_dir
+    return tmp_path / "sft", Path(arguments.output_dir)
+
+
+def test_what_a_stage_saves_is_found_where_the_script_looks_for_it(redirected):
+    own, place = redirected
+    own.mkdir()
+    (own / "config.json").write_text("of an earlier run of the user's")
+    assert elsewhere.found("sft") == "sft"  # nothing was saved yet
+    (place / "checkpoint-3").mkdir(parents=True)
+    (place / "checkpoint-3/config.json").touch()
+    assert elsewhere.found("sft") == "sft" and elsewhere.found("sft/checkpoint-3") == str(place / "checkpoint-3")
+    (place / "config.json").touch()
+    assert elsewhere.found(own) == str(place)
+    assert elsewhere.found("Qwen/Qwen3") == "Qwen/Qwen3" and elsewhere.found("sft-2") == "sft-2"
+
+
+def test_the_last_checkpoint_is_looked_for_in_the_users_own_folder(redirected):
+    own, place = redirected
+    module = types.SimpleNamespace(
+        get_last_checkpoint=lambda folder: max(map(str, Path(folder).glob("checkpoint-*")), default=None)
+    )
+    watch._find_checkpoints_of_the_user(module)
+    place.mkdir(parents=True)
+    assert module.get_last_checkpoint(str(place)) is None
+    (own / "checkpoint-7").mkdir(parents=True)
+    assert module.get_last_checkpoint(str(place)) == str(own / "checkpoint-7")
+    (place / "checkpoint-2").mkdir()  # its own comes first
+    assert module.get_last_checkpoint(str(place)) == str(place / "checkpoint-2")
