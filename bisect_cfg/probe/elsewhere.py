@@ -17,7 +17,8 @@ from . import lineage, protocol, record
 from .held import functools, os
 from .imports import when_imported
 
-FOLDER = os.path.join("output", "elsewhere")
+OUTPUT = "output"
+FOLDER = os.path.join(OUTPUT, "elsewhere")
 
 # A script that makes more temporary files than this saves models in few of them.
 _AT_MOST_TEMPORARY = 10000

@@ -85,13 +85,13 @@ def silence(arguments, index=0, prepares=False):
             setattr(arguments, name, value)
     folder = record.trial() or state.folder
     if folder is not None:
-        place = os.path.join(folder, "output", *((f"config-{index + 1}",) if index else ()))
+        place = os.path.join(folder, elsewhere.OUTPUT, *((f"config-{index + 1}",) if index else ()))
         if isinstance(arguments.output_dir, str) and os.path.isdir(arguments.output_dir):
             os.makedirs(place, exist_ok=True)  # scripts look for it before they look for a checkpoint in it
         elsewhere.redirect(arguments.output_dir, place)
         arguments.output_dir = place
         if getattr(arguments, "logging_dir", None) is not None:
-            arguments.logging_dir = os.path.join(folder, "output", "runs")
+            arguments.logging_dir = os.path.join(folder, elsewhere.OUTPUT, "runs")
 
 
 def _wrap_hub(module):

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from bisect_cfg.capture.script import Script
 from bisect_cfg.jsonfile import private
 from bisect_cfg.probe import secrets
-from bisect_cfg.probe.elsewhere import FOLDER as ELSEWHERE
+from bisect_cfg.probe.elsewhere import OUTPUT
 from bisect_cfg.probe.protocol import STACKS_FILE, Event
 from bisect_cfg.trials.files import Tail
 
@@ -22,8 +22,8 @@ BLOCK = 4 << 20
 """Bytes of a text that are held at once."""
 
 KEPT_BYTES = 256 << 20
-"""What a trial's callbacks saved is kept up to this size, for whoever wants to look; models of each trial would fill
-the disk."""
+"""What a trial's callbacks and stages saved is kept up to this size, for whoever wants to look; models of each trial
+would fill the disk."""
 
 
 class Cleaner:
@@ -52,8 +52,8 @@ class Cleaner:
         for path in (*traces, *sorted(folder.glob("children/*.jsonl"))):
             _rewrite(path, _scrub_rows)
         with contextlib.suppress(OSError):
-            if _size(folder / ELSEWHERE) > KEPT_BYTES:
-                shutil.rmtree(folder / ELSEWHERE, ignore_errors=True)
+            if _size(folder / OUTPUT) > KEPT_BYTES:
+                shutil.rmtree(folder / OUTPUT, ignore_errors=True)
 
 
 def _scrub_rows(text: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bisect_cfg.capture.script import Script
 from bisect_cfg.probe.protocol import (
     Completed,
     ConfigBuilt,
@@ -17,6 +18,7 @@ from bisect_cfg.probe.protocol import (
     TrainerBuilt,
     event_row,
 )
+from bisect_cfg.trials import clean
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.verdict import Observation, observe
 
@@ -60,3 +62,13 @@ def test_the_run_is_about_the_last_training_that_began(tmp_path, events, metrics
     assert found.step == step
     assert (found.failure is None) == (failure is None)
     assert failure is None or failure in str(found.failure)
+
+
+@pytest.mark.parametrize(("allowed", "kept"), [(2, True), (1, False)])
+def test_models_that_a_stage_has_saved_do_not_fill_the_disk(tmp_path, monkeypatch, allowed, kept):
+    model = tmp_path / "0/output/config-2/checkpoint-3/model.safetensors"
+    model.parent.mkdir(parents=True)
+    model.write_bytes(b"xx")
+    monkeypatch.setattr(clean, "KEPT_BYTES", allowed)
+    clean.Cleaner(Script(Path("train.py"))).clean(tmp_path / "0")
+    assert model.exists() == kept
