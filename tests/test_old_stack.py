@@ -101,7 +101,7 @@ def toy(folder: Path, failure: str, model: str = "toy.model()", **settings: obje
     )
 
 
-def test_the_recipe_of_trl_2906_as_it_was_reported(old, real_tool):
+def test_the_recipe_of_trl_2906_as_it_was_reported(old):
     expected = json.loads((STUDY / "expected.json").read_text())
     result = old(STUDY)
     assert causes(result) == expected["causes"]
