@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from bisect_cfg.capture.command import is_launcher
 from bisect_cfg.capture.script import Script, find_script, interpreter
-from bisect_cfg.checks import checked, from_python
+from bisect_cfg.capture.target import CommandTarget, find_target, is_any_command
+from bisect_cfg.checks import check_choices, checked, from_python
 from bisect_cfg.configuration import Value
 from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.phases.options import Options
+from bisect_cfg.phases.command_pipeline import bisect_command
+from bisect_cfg.phases.options import OF_COMMANDS, Options
 from bisect_cfg.phases.pipeline import bisect_script
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.reports.answer import Answer, write_answer
@@ -37,9 +40,35 @@ def run(
     Returns:
         The answer, and the content of result.json.
     """
-    script = find_script(target, arguments, python=python)
+    script = _found(target, arguments, python, options)
+    if isinstance(script, CommandTarget):
+        return _run(script, target, arguments, python, options, console, live)
     with _set(script.variables):
         return _run(script, target, arguments, python, options, console, live)
+
+
+def _found(target: str, arguments: Sequence[str], python: str | None, options: Options) -> Script | CommandTarget:
+    """What the target is: a training script that is watched, or any command whose places are filled in."""
+    words = [target, *arguments]
+    told = any(getattr(options, name) for name in OF_COMMANDS)
+    other = bool(options.good) and not is_launcher(target) and Path(target).suffix not in (".py", ".ipynb")
+    other = other and shutil.which(target) is not None
+    if not is_any_command(words, options.good, told, not other):
+        return find_script(target, arguments, python=python)
+    check_choices(options)
+    if python is not None:
+        raise InputError("--python is for training scripts.", "Name the interpreter in the command.")
+    return find_target(
+        words,
+        good=options.good,
+        bad=options.bad,
+        pins=options.pins,
+        only=options.only,
+        excluded=options.excluded,
+        preset=options.preset,
+        flag_style=options.flag_style,
+        config_format=options.config_format,
+    )
 
 
 @contextlib.contextmanager
@@ -58,7 +87,7 @@ def _set(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _run(
-    script: Script,
+    script: Script | CommandTarget,
     target: str,
     arguments: Sequence[str],
     python: str | None,
@@ -71,9 +100,13 @@ def _run(
     options = checked(options, script)
     command = {"target": target, "arguments": list(arguments), "python": python, "folder": os.getcwd()}
     with View(console, live=live) as view:
-        answer = bisect_script(script, options, view)
+        bisects = bisect_command if isinstance(script, CommandTarget) else bisect_script
+        answer = bisects(script, options, view)
     write_command(answer.folder, {**command, "options": asdict(options)})
-    result = write_answer(answer, fingerprint(None if script.python == sys.executable else script.python))
+    environment = {}  # of a command nobody knows where it runs
+    if isinstance(script, Script):
+        environment = fingerprint(None if script.python == sys.executable else script.python)
+    result = write_answer(answer, environment)
     print_answer(console, answer, result)
     if answer.stopped is not None:  # said last, as it asks for something to be done
         raise answer.stopped
@@ -203,37 +236,51 @@ def shown(command: JsonObject) -> str:
     if Path(command["folder"], target).is_dir():
         target = str(Path(target) / "train.py")
     words = [target, *command["arguments"]]
-    if not is_launcher(target):
+    if target.endswith(".py") and not is_launcher(target):
         words = [command["python"] or sys.executable, *words]
     return f"cd {shlex.quote(command['folder'])} && {shlex.join(words)}"
 
 
-def bisect(target: str | Path, arguments: Sequence[str] = (), *, python: str | None = None, **options: Any) -> Report:
-    """Find which settings of a training script make it fail, with progress printed as it goes.
+def bisect(
+    target: str | Path | None = None,
+    arguments: Sequence[str] = (),
+    *,
+    command: Sequence[str] | None = None,
+    python: str | None = None,
+    **options: Any,
+) -> Report:
+    """Find which settings of a training script, or of any command, make it fail, with progress printed as it goes.
 
     Example:
         ```python
         report = bisect_cfg.bisect("train.py", ["--config", "recipe.yaml"], study="my-study")
         report.trials
+
+        bisect_cfg.bisect(command=["sort", "{flags}", "names.txt"], good={"unique": False}, bad={"unique": True})
         ```
 
     Args:
         target: a script, or a folder with train.py and good.yaml.
         arguments: of the script.
+        command: in place of both, a whole command, as after ``bisect-cfg bisect --``.
         python: the interpreter that trains; None for this one.
         **options: those of `bisect-cfg bisect`, with underscores (`study`, `good`, `only`, `excluded`, `pins`,
-            `steps`, `trial_timeout`, `confirm`, `strategy`, `jobs`, `recommend`, `keep`, `verify_seeds`, ...). `good`
-            and `pins` may be dicts.
+            `steps`, `trial_timeout`, `confirm`, `strategy`, `jobs`, `recommend`, `keep`, `verify_seeds`, ...). `good`,
+            `bad` and `pins` may be dicts.
 
     Returns:
         The same report as `Bisection.run`, with the recommendation; the files are in the study folder.
 
     Raises:
         InputError: something about the input stands in the way; says what to do.
-        TypeError: an unknown option.
+        TypeError: an unknown option, or neither a target nor a command.
     """
     from bisect_cfg.reports.console import console
 
+    if (target is None) is (not command) or (command and arguments) or isinstance(command, str):
+        raise TypeError("bisect() takes a target with its arguments, or command=[...], a list of texts")
+    if command:
+        target, *arguments = command
     answer, result = run(str(target), tuple(map(str, arguments)), python, from_python(options), console(), live=False)
     if answer.report is not None:
         return replace(answer.report, recommendation=result["recommendation"])

@@ -12,6 +12,8 @@ from bisect_cfg.capture.fields import known_names, mentioned
 from bisect_cfg.capture.launched import DEEPSPEED_FILE, TYPES, VARIABLE
 from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.target import FORMATS, CommandTarget
+from bisect_cfg.capture.template import presets, styles
 from bisect_cfg.configuration import Value
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
@@ -34,7 +36,7 @@ COUNTS = ("steps", "jobs", "confirm", "max_trials", "verify_steps", "verify_seed
 """Options that are whole numbers from 1 on."""
 
 TEXTS = ("failure", "storage")
-MANY = ("good", "pins", "only", "excluded", "devices", "keep")
+MANY = ("good", "bad", "pins", "only", "excluded", "devices", "keep")
 SWITCHES = ("first", "restart", "where", "recommend", "environments")
 """Options by the kind of their values."""
 
@@ -45,6 +47,9 @@ CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "strategy": ("adaptive", "one-at-a-time", "ddmin"),
     "prior": ("risk", "flat"),
     "start": (None, *STARTS),
+    "preset": (None, *presets()),
+    "flag_style": (None, *styles()),
+    "config_format": (None, *FORMATS),
 }
 
 
@@ -62,11 +67,11 @@ def from_python(options: Mapping[str, Value]) -> Options:
     unknown = sorted(given.keys() - {field.name for field in fields(Options)})
     if unknown:
         raise TypeError(f"bisect() has no option {', '.join(unknown)}")
-    for name in ("good", "pins"):
+    for name in ("good", "bad", "pins"):
         value = given.get(name)
         if isinstance(value, Mapping):
             given[name] = tuple((str(key), _encoded(str(key), item)) for key, item in value.items())
-    for name in ("good", "pins", "only", "excluded", "devices", "keep"):
+    for name in MANY:
         value = given.get(name) or ()
         given[name] = (value,) if isinstance(value, (str, int)) else tuple(value)
     given["devices"] = tuple(map(str, given["devices"]))
@@ -86,7 +91,7 @@ def _encoded(name: str, value: Value) -> Value:
     return value if isinstance(value, float) else encoded
 
 
-def checked(options: Options, script: Script) -> Options:
+def checked(options: Options, script: Script | CommandTarget) -> Options:
     """The options, with whatever can be known to be wrong with them said now; names without ``args.``.
 
     Raises:
@@ -101,13 +106,10 @@ def checked(options: Options, script: Script) -> Options:
         value = getattr(options, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise InputError(f"{_flag(name)} must be a whole number from 1 on, not {value!r}.")
-    for name, choices in CHOICES.items():
-        if not any(getattr(options, name) is one or getattr(options, name) == one for one in choices):
-            shown = ", ".join(str(choice) for choice in choices if choice is not None)
-            raise InputError(f"{_flag(name)} must be one of {shown}, not {getattr(options, name)!r}.")
+    check_choices(options)
     if options.failure:
         _check_failure(options.failure)
-    if options.good_packages is not None:
+    if options.good_packages is not None and isinstance(script, Script):
         read_packages(options.good_packages, installed_by(script.python))
     for device in options.devices:
         if not re.fullmatch(_DEVICE, device):
@@ -115,18 +117,40 @@ def checked(options: Options, script: Script) -> Options:
                 f"--devices: {device!r} is no CUDA device.",
                 "Give their numbers (0,1), or the names that `nvidia-smi -L` shows (GPU-..., MIG-...).",
             )
-    pins = parse_pins(options.pins)
-    read_good(options.good, script.good_file)
     both = sorted(set(_bare(options.only)) & set(_bare(options.excluded)))
     if both:
         raise InputError(
             f"--only and --except both name {', '.join(both)}.",
             "A setting is either varied or left as the script has it.",
         )
-    _check_names(options, pins, script)
+    if isinstance(script, CommandTarget):
+        _check_for_command(options, script)
+    else:
+        read_good(options.good, script.good_file)
+        _check_names(options, parse_pins(options.pins), script)
     if options.storage:
         _check_storage(options.storage)
     return replace(options, **{name: _bare(getattr(options, name)) for name in ("only", "excluded", "keep")})
+
+
+def check_choices(options: Options) -> None:
+    """See that what is one of several words is one of them.
+
+    Raises:
+        InputError: it is not.
+    """
+    for name, choices in CHOICES.items():
+        if not any(getattr(options, name) is one or getattr(options, name) == one for one in choices):
+            shown = ", ".join(str(choice) for choice in choices if choice is not None)
+            raise InputError(f"{_flag(name)} must be one of {shown}, not {getattr(options, name)!r}.")
+
+
+def _check_for_command(options: Options, target: CommandTarget) -> None:
+    """What only a training has is no option of any command."""
+    if options.good_packages is not None:
+        raise InputError("--good-packages is for training scripts.", "Leave it out.")
+    for name in options.keep:
+        check_name(name, target.sides.bad, "--keep")
 
 
 def _check_type(name: str, value: Value) -> None:
@@ -135,7 +159,7 @@ def _check_type(name: str, value: Value) -> None:
         right, wanted = isinstance(value, bool), "true or false"
     elif name in MANY:
         right, wanted = isinstance(value, tuple) and all(isinstance(one, str) for one in value), "names"
-        if name in ("good", "pins"):
+        if name in ("good", "bad", "pins"):
             pair = isinstance(value, tuple) and all(isinstance(one, str) or _is_pair(one) for one in value)
             right, wanted = pair, "names with values"
     else:

@@ -143,6 +143,12 @@ COMPARED = _section(
         "--good", "Change the good configuration. [the library's defaults]", multiple=True, metavar="FILE|NAME=VALUE"
     ),
     _option(
+        "--bad",
+        "Of any command: the values that fail. [those that stand in the command]",
+        multiple=True,
+        metavar="FILE|NAME=VALUE",
+    ),
+    _option(
         "--good-packages",
         "The packages with which it worked: what `pip freeze` printed there, or a lock. Those that differ are varied.",
         type=click.Path(path_type=Path),
@@ -204,6 +210,13 @@ SEARCH = _section(
     _option("--max-seconds", "Start no trial after this many seconds.", type=SECONDS),
 )
 
+ANY_COMMAND = _section(
+    "Any command (see --bad): {config}, {flags}, {NAME} and {folder} in it are replaced",
+    _option("--preset", "The flags of a trainer: openrlhf, verl, llamafactory, ms-swift, axolotl.", metavar="NAME"),
+    _option("--flag-style", "How flags are written: argparse, hf, gnu, hydra. [argparse]", metavar="NAME"),
+    _option("--config-format", "Of {config}: yaml, json, toml. [that of the file given]", metavar="NAME"),
+)
+
 NO_RECOMMEND = _section(
     "Safe values",
     _option("--no-recommend recommend", "Stop when the cause is known; do not look for safe values.", **OFF),
@@ -260,7 +273,7 @@ STUDY = _section(
 
 @cli.command(
     cls=_Bisect,
-    params=[*COMPARED, *TRIALS, *SEARCH, *NO_RECOMMEND, *SAFE_VALUES, *STUDY, PLAIN],
+    params=[*COMPARED, *ANY_COMMAND, *TRIALS, *SEARCH, *NO_RECOMMEND, *SAFE_VALUES, *STUDY, PLAIN],
     epilog="""Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails);
     2 wrong usage or input, or the system refused something; 3 inconclusive, or something
     that the trials read has changed; 70 a fault of bisect-cfg;
@@ -270,11 +283,12 @@ STUDY = _section(
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
 def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     """Isolate the settings that make TARGET fail: a training script or notebook, a folder with train.py and good.yaml,
-    or a whole command.
+    a whole command that trains, or any command.
 
     \b
     bisect-cfg bisect train.py -- --lr 1e-6
     bisect-cfg bisect -- accelerate launch --multi_gpu --num_processes 2 train.py --lr 1e-6
+    bisect-cfg bisect --good good.yaml --bad bad.yaml -- any-program {flags}
 
     TARGET is run as it is, in short trials that are prefixes of the real run. If it is killed or
     interrupted, run the same command again to continue.

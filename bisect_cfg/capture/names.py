@@ -6,7 +6,8 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -20,6 +21,8 @@ from bisect_cfg.parameters import parameter, successors
 from bisect_cfg.probe.secrets import hides, mask
 
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.?(inf|infinity|nan)", re.IGNORECASE)
+
+_EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$")
 
 Assignment = str | tuple[str, Value]
 """A setting as given: ``"name=value"`` from the command line, (name, value) from Python."""
@@ -177,8 +180,13 @@ def parse_value(text: str) -> Value:
         return text
 
 
-def parse_assignment(given: Assignment, option: str) -> tuple[str, Value]:
+def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value] = parse_value) -> tuple[str, Value]:
     """One setting as it was given, its name without ``args.``.
+
+    Args:
+        given: the setting.
+        option: after which it was given.
+        read: what a text means as a value.
 
     Raises:
         InputError: there is no ``=``; it holds a secret, which would be written down.
@@ -196,7 +204,7 @@ def parse_assignment(given: Assignment, option: str) -> tuple[str, Value]:
         if name.startswith(PACKAGE):  # a version is text: 2.10 is not 2.1
             return named(name), checked_level(name, text)
         try:
-            return name, parse_value(text)
+            return name, read(text)
         except InputError as error:
             raise InputError(f"{option} {given[:80]}: {error.message}", error.advice) from None
     name, value = given
@@ -284,9 +292,16 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _load(text: str) -> object:
+class _LoaderOfNumbers(_Loader):
+    """... and ``1e-6`` is a number, as YAML 1.2 has it."""
+
+
+_LoaderOfNumbers.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
+
+
+def _load(text: str, loader: type[_Loader] = _Loader) -> object:
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, loader)
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
 
@@ -324,8 +339,36 @@ def read_good_file(path: Path) -> dict[str, Value]:
     Raises:
         InputError: it cannot be read, is no YAML, or no mapping.
     """
+    content = _read_mapping(path, _Loader)
+    if any(mark in content for mark in MARKS):
+        return launch_settings(read_accelerate_file(path), Path())
+    result: dict[str, Value] = {}
+    for name, value in content.items():
+        if name in ("args", "model", "peft", "launch", "env") and isinstance(value, dict):  # the namespaces, nested
+            result.update({f"{name}.{inner}": item for inner, item in value.items()})
+        else:
+            result[name] = value
+    # A recipe may hold a token; each trial has the script's own.
+    return {name: value for name, value in result.items() if not hides(name, value)}
+
+
+def read_config_file(path: Path) -> dict[str, Value]:
+    """The content of a configuration file of any program: YAML, JSON or TOML, nested as it is; ``1e-6`` is a number.
+
+    Raises:
+        InputError: it cannot be read, or holds no names and values.
+    """
+    if path.suffix == ".toml":
+        try:
+            return _plain(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {error}.") from None
+    return _read_mapping(path, _LoaderOfNumbers)
+
+
+def _read_mapping(path: Path, loader: type[_Loader]) -> dict[str, Value]:
     try:
-        content = _load(path.read_text(encoding="utf-8"))
+        content = _load(path.read_text(encoding="utf-8"), loader)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}.") from None
     except yaml.YAMLError as error:
@@ -339,13 +382,4 @@ def read_good_file(path: Path) -> dict[str, Value]:
         return {}
     if not isinstance(content, dict):
         raise InputError(f"{path} does not hold names and values.", "It should hold one `name: value` a line.")
-    if any(mark in content for mark in MARKS):
-        return launch_settings(read_accelerate_file(path), Path())
-    result: dict[str, Value] = {}
-    for name, value in _plain(content, str(path)).items():
-        if name in ("args", "model", "peft", "launch", "env") and isinstance(value, dict):  # the namespaces, nested
-            result.update({f"{name}.{inner}": item for inner, item in value.items()})
-        else:
-            result[name] = value
-    # A recipe may hold a token; each trial has the script's own.
-    return {name: value for name, value in result.items() if not hides(name, value)}
+    return _plain(content, str(path))

@@ -104,6 +104,11 @@ class Settings:
     notes: tuple[str, ...] = ()
 
     @property
+    def resolved(self) -> Row:
+        """The training config as the library has resolved it, by bare name."""
+        return self.capture.args.resolved
+
+    @property
     def not_varied(self) -> dict[str, str]:
         """What the user set and no trial changes, with the reason."""
         return {**self.pinned, **dict.fromkeys(self.same, "it has the same effect as the good configuration's value")}

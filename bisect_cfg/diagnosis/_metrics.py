@@ -233,6 +233,29 @@ def row_of(line: int, values: Mapping[str, object]) -> Row | None:
     return Row(line, at + ", ".join(shown), numbers)
 
 
+_STEP = re.compile(r"\W*(?:Global )?[Ss]tep (\d+)\b")
+_TORCHTUNE = re.compile(r"Step \d+ \| \w+:")
+
+
+def rows_in(block: bytes) -> Iterator[Row]:
+    """The rows of metrics that some lines of a running command's output hold.
+
+    The console lines of TRL, OpenRLHF, verl, LLaMA-Factory, ms-swift, Megatron and torchtune
+    (https://github.com/pytorch/torchtune/blob/main/torchtune/training/metric_logging.py), and JSON lines.
+
+    Args:
+        block: whole lines.
+    """
+    for number, line in enumerate(re.split(rb"[\n\r]", block), 1):
+        text = line.decode("utf-8", "replace").strip()
+        if not (_ROW.search(line) or _TORCHTUNE.match(text)) or _FINISHED in line or b"'eval_" in line:
+            continue
+        row = parse(number, text)
+        if KNOWN & set(row.values) and not _a_sample(row):
+            said = None if "step" in row.values else _STEP.match(text)
+            yield row if said is None else Row(number, text, {**row.values, "step": float(said[1])})
+
+
 class Rows:
     """Collects the rows that matter while a log goes by in blocks."""
 

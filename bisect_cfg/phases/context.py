@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.basis import Basis
+from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
@@ -36,12 +38,12 @@ class Context:
         started: when this pass began, on `time.monotonic`'s clock.
     """
 
-    script: Script
+    script: Script | CommandTarget
     options: Options
     listener: Listener
     folder: Path
     basis: Basis
-    runner: ScriptRunner
+    runner: ScriptRunner | CommandRunner
     environment: JsonObject = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)

@@ -8,30 +8,34 @@ again, with the same or other margins, seeds and weights, goes on from the recor
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.phases.bisection import Bisection
+from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.loop import Turn, work_off
 from bisect_cfg.recommend import joint
+from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.attempts import Attempt, Part, Ran
 from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.recommend.isolated import IsolatedScript, Judgement, Wishes
+from bisect_cfg.recommend.isolated_command import IsolatedCommand
 from bisect_cfg.recommend.order import look
 from bisect_cfg.recommend.proposals import ranked
 from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, Status
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.safe_trials import SafeTrials
-from bisect_cfg.recommend.schedule import left_out
 from bisect_cfg.reports.text import unhealthy
 from bisect_cfg.study.causes import Report
 from bisect_cfg.study.store import Store, Void
+from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.environments import CannotBuild
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.runs import Run
 
 
 @dataclass(eq=False)
@@ -52,7 +56,7 @@ class _Came:
 
 
 class SafeValues:
-    """The phase for one isolated script.
+    """The phase for one isolated script, or command.
 
     Args:
         runner: of the study, with its settings, start and horizon known.
@@ -68,7 +72,7 @@ class SafeValues:
 
     def __init__(
         self,
-        runner: ScriptRunner,
+        runner: ScriptRunner | CommandRunner,
         store: Store,
         report: Report,
         bad_run: Run,
@@ -79,7 +83,8 @@ class SafeValues:
         finished: Callable[[int, Attempt, Judgement, float], None] = lambda *said: None,
     ) -> None:
         self._runner, self._wishes, self._searched = runner, wishes, len(report.rows)
-        self._isolated = IsolatedScript(runner, report, bad_run, good_run, wishes, folder_of)
+        isolated = IsolatedCommand if isinstance(runner, CommandRunner) else IsolatedScript
+        self._isolated = isolated(runner, report, bad_run, good_run, wishes, folder_of)
         self._bad = runner.settings.bad
         self._started, self._finished = started, finished
         self._trials = SafeTrials(store)
@@ -108,12 +113,12 @@ class SafeValues:
         self._remedies, attempts = self._look()
         self._spent = self._spent_why() if attempts else ""
         running = {begun.attempt.key for begun in self.running}
-        open_attempts = [] if self._spent else [attempt for attempt in attempts if attempt.key not in running]
-        if not open_attempts:
+        open_questions = [] if self._spent else [attempt for attempt in attempts if attempt.key not in running]
+        if not open_questions:
             return Turn.WAIT if self.running else Turn.DONE
         if len(self.running) >= self._wishes.jobs:
             return Turn.WAIT
-        attempt = open_attempts[0]
+        attempt = open_questions[0]
         number = self._trials.start(attempt, str(self._isolated.prefix(attempt.configuration, attempt.steps)))
         begun = _Begun(number, attempt)
         self.running.append(begun)
@@ -131,9 +136,9 @@ class SafeValues:
         for begun in self.running:
             if begun.attempt.part is Part.VERIFY and begun.attempt.key not in still:
                 begun.needed = False
-        return remedies, attempts or self._joint_attempts(runs)
+        return remedies, attempts or self._joint_questions(runs)
 
-    def _joint_attempts(self, runs: Sequence[Ran]) -> list[Attempt]:
+    def _joint_questions(self, runs: Sequence[Ran]) -> list[Attempt]:
         """Once every remedy is settled: the frontiers that were asked for, one after the other."""
         if self._trials.asked(Part.FRONTIER) >= (self._wishes.frontier or 0):
             return []
@@ -172,17 +177,13 @@ class SafeValues:
 
     def conduct(self, begun: _Begun) -> _Came:
         number, attempt = begun.number, begun.attempt
-        configuration = dict(attempt.configuration)
-        if self._isolated.prefix(attempt.configuration, attempt.steps).skipped:
-            configuration |= left_out(self._isolated.values(attempt.configuration))
-        if attempt.seed:
-            configuration["seed"] = self._isolated.seed(attempt.seed)
+        configuration, steps = self._isolated.ordered(attempt)
 
         def enough(traces: Traces) -> bool:
             return not begun.needed or self._isolated.certain(traces)
 
         try:
-            run = self._runner.train(Plan(number, configuration, attempt.steps, enough=enough))
+            run = self._runner.train(Plan(number, configuration, steps, enough=enough))
         except CannotBuild as error:
             return _Came(None, Judgement(False, why=str(error).splitlines()[-1]))
         if not begun.needed:
@@ -239,10 +240,58 @@ class SafeValues:
     def _recover(self) -> None:
         """Take in the runs that a killed process left: those that had come to their end count."""
         for number, attempt in self._trials.abandoned():
-            run = load_run(self._runner.folder, number)
+            run = self._isolated.load(self._runner.folder, number)
             if run is None:
                 self._trials.store.void(number, Void.LOST)
                 continue
             begun = _Begun(number, attempt)
             self.running.append(begun)
             self.record(begun, _Came(run, self._isolated.judge(run, attempt)))
+
+
+def find_safe_values(
+    context: Context,
+    bisection: Bisection,
+    report: Report,
+    bad_run: Run,
+    good_run: Run,
+    details: Mapping[int, JsonObject],
+    cures: Sequence[Alternative] = (),
+) -> Safe:
+    """Look for safe values once the causes are known.
+
+    Args:
+        context: of this pass.
+        bisection: of whose study the runs are trials.
+        report: of the isolation.
+        bad_run: the reproduction.
+        good_run: the good baseline.
+        details: by trial number, what the runner kept of it.
+        cures: of a known issue, to be tried first.
+    """
+    context.listener.phase("safe values", "looking for safe values")
+    options = context.options
+    wishes = Wishes(
+        margin=options.margin,
+        ratio=options.ratio,
+        verify_steps=options.verify_steps,
+        verify_seeds=options.verify_seeds,
+        remedies=options.remedies,
+        keep=options.keep,
+        frontier=options.frontier,
+        jobs=options.jobs,
+        max_trials=options.max_trials,
+        deadline=context.deadline,
+        cures=tuple(cures),
+    )
+    return SafeValues(
+        context.runner,
+        bisection.store,
+        report,
+        bad_run,
+        good_run,
+        wishes,
+        folder_of=lambda number: str(details.get(number, {}).get("folder", number)),
+        started=context.listener.safe_run_started,
+        finished=context.listener.safe_run_finished,
+    ).run()

@@ -1,4 +1,4 @@
-"""What the command line can say about the bisection of a training script."""
+"""What the command line can say about a bisection."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from bisect_cfg.recommend.remedy import MARGIN
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO
 from bisect_cfg.study.basis import hash_of
 
+OF_COMMANDS = ("bad", "preset", "flag_style", "config_format")
+"""Options of commands of any kind; one of them says that the target is one."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -18,6 +21,10 @@ class Options:
 
     study: Path | None = None
     good: tuple[Assignment, ...] = ()
+    bad: tuple[Assignment, ...] = ()
+    preset: str | None = None
+    flag_style: str | None = None
+    config_format: str | None = None
     good_packages: Path | None = None
     pins: tuple[Assignment, ...] = ()
     only: tuple[str, ...] = ()
@@ -54,6 +61,8 @@ class Options:
         """The options that change what the trials mean; a study keeps them."""
         return {
             **({"good_packages": hash_of(self.good_packages)} if self.good_packages else {}),
+            **({"bad": sorted(_with_hash(as_given(text)) for text in self.bad)} if self.bad else {}),
+            **{name: value for name in OF_COMMANDS if (value := getattr(self, name)) and name != "bad"},
             "good": sorted(_with_hash(as_given(text)) for text in self.good),
             "pins": sorted(map(as_given, self.pins)),
             "only": sorted(self.only),

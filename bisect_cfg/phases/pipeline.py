@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,22 +24,17 @@ from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputsChanged
-from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.building import cures_of
 from bisect_cfg.phases.context import Context, Spent
-from bisect_cfg.phases.cure import SafeValues
+from bisect_cfg.phases.cure import find_safe_values
 from bisect_cfg.phases.factors import find_factors, without_risky_defaults
 from bisect_cfg.phases.isolate import isolate, with_defaults_of_the_moved
 from bisect_cfg.phases.locate import locate
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.reproduce import failure_test, reproduce
 from bisect_cfg.phases.start import Baselines
-from bisect_cfg.recommend.isolated import Wishes
-from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.answer import Answer, entry_for
 from bisect_cfg.reports.listener import Listener
-from bisect_cfg.study.causes import Report
 from bisect_cfg.study.folder import open_study
 from bisect_cfg.trials.inputs import Inputs, written_by_runs
 from bisect_cfg.trials.runner import ScriptRunner
@@ -151,7 +145,8 @@ def _compared(
         report = with_defaults_of_the_moved(context, baselines, settings.factors, report)
         place = locate(context, report, bad_run)
         if context.options.recommend and report.status == "isolated":
-            safe = _safe_values(context, bisection, report, bad_run, good_run, details)
+            cures = cures_of(context, entry_for(bad_run, runner.settings, report.causes, context.environment))
+            safe = find_safe_values(context, bisection, report, bad_run, good_run, details, cures)
             details = {**details, **safe.details}
             best = {**runner.settings.bad, **safe.best.changes} if safe.best else None
             report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
@@ -170,43 +165,6 @@ def _compared(
         safe=safe,
         stopped=stopped,
     )
-
-
-def _safe_values(
-    context: Context,
-    bisection: Bisection,
-    report: Report,
-    bad_run: Run,
-    good_run: Run,
-    details: Mapping[int, JsonObject],
-) -> Safe:
-    context.listener.phase("safe values", "looking for safe values")
-    options = context.options
-    entry = entry_for(bad_run, context.runner.settings, report.causes, context.environment)
-    wishes = Wishes(
-        margin=options.margin,
-        ratio=options.ratio,
-        verify_steps=options.verify_steps,
-        verify_seeds=options.verify_seeds,
-        remedies=options.remedies,
-        keep=options.keep,
-        frontier=options.frontier,
-        jobs=options.jobs,
-        max_trials=options.max_trials,
-        deadline=context.deadline,
-        cures=cures_of(context, entry),
-    )
-    return SafeValues(
-        context.runner,
-        bisection.store,
-        report,
-        bad_run,
-        good_run,
-        wishes,
-        folder_of=lambda number: str(details.get(number, {}).get("folder", number)),
-        started=context.listener.safe_run_started,
-        finished=context.listener.safe_run_finished,
-    ).run()
 
 
 def _answer(context: Context, status: str, **parts: Any) -> Answer:

@@ -67,14 +67,8 @@ def reproduce(context: Context, pins: Configuration) -> Run:
     _say_which(context, run)
     context.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
     if failure is not None:
-        is_failure = failure_test(context, failure)
-        if not is_failure(failure):
-            raise InputError(
-                f"The run fails, but not in the way --failure {context.options.failure} asks for: {failure}.",
-                "Leave out --failure to study the failure it shows.",
-            )
-        horizon = context.options.steps or horizon_for(run.seen.step)
-        context.runner.learn(is_failure=is_failure, silent=run.seen.died is None, horizon=horizon)
+        study_failure(context, run)
+        context.runner.learn(horizon=context.options.steps or horizon_for(run.seen.step))
         context.listener.reproduced(run.seen, context.runner.horizon)
     return run
 
@@ -94,6 +88,22 @@ def _say_which(context: Context, run: Run) -> None:
             f"Training {training.number} of the script ({trainer}) is healthy for so long, and the script may train "
             f"again: to study a later one, name it (--training {training.number + 1}), or give --steps N."
         )
+
+
+def study_failure(context: Context, run: Run) -> None:
+    """What this run shows is the failure under study from here on.
+
+    Raises:
+        InputError: it does not fail as `--failure` asks.
+    """
+    failure = run.seen.failure
+    is_failure = failure_test(context, failure)
+    if not is_failure(failure):
+        raise InputError(
+            f"The run fails, but not in the way --failure {context.options.failure} asks for: {failure}.",
+            "Leave out --failure to study the failure it shows.",
+        )
+    context.runner.learn(is_failure=is_failure, silent=run.seen.died is None)
 
 
 def failure_test(context: Context, failure: Signature) -> FailureTest:

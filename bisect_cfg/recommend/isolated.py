@@ -24,9 +24,10 @@ from bisect_cfg.recommend.attempts import Attempt, Part, Ran, key_of
 from bisect_cfg.recommend.order import Budget
 from bisect_cfg.recommend.proposals import proposals_for
 from bisect_cfg.recommend.remedy import MARGIN, Proposal, Terms
-from bisect_cfg.recommend.schedule import Prefix, prefix_for, total_steps
+from bisect_cfg.recommend.schedule import Prefix, left_out, prefix_for, total_steps
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO, SearchRange, search_range_of
 from bisect_cfg.study.causes import Cause, Report
+from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, load_run
@@ -83,6 +84,8 @@ class Judgement:
 class IsolatedScript:
     """A script whose failure is isolated.
 
+    What it has as methods differs for a command of any kind (`bisect_cfg.recommend.isolated_command`).
+
     Args:
         runner: of the study, with its settings and horizon known.
         report: of the bisection; its status is "isolated".
@@ -92,9 +95,12 @@ class IsolatedScript:
         folder_of: trial number of the search -> name of its folder.
     """
 
+    load = staticmethod(load_run)
+    """Reads back a run that was made."""
+
     def __init__(
         self,
-        runner: ScriptRunner,
+        runner: ScriptRunner | CommandRunner,
         report: Report,
         bad_run: Run,
         good_run: Run,
@@ -106,9 +112,9 @@ class IsolatedScript:
         self._good_run, self._good_rows = good_run, good_run.traces.metrics.rows
         self._usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
         self._total = total_steps(bad_run.traces)
-        self._resolved = dict(self._settings.capture.args.resolved)
+        self._resolved = dict(self._settings.resolved)
         self._folder_of = folder_of
-        self._horizon = runner.horizon
+        self._horizon = runner.horizon or 1
         self._verify_steps = wishes.verify_steps or max(VERIFY_FACTOR * self._horizon, VERIFY_LEAST)
 
     # ---------------------------------------------------------------------------------------- where to begin
@@ -185,7 +191,7 @@ class IsolatedScript:
         seen = self._good_run.seen
         return Budget(
             sum(float(row["seconds"] or 0.0) for row in rows),
-            seen.seconds / max(1, seen.steps),
+            seen.seconds / max(1, self.length(self._good_run)),
             self._wishes.remedies,
             self._wishes.jobs,
         )
@@ -240,14 +246,27 @@ class IsolatedScript:
             key = key_of(configuration, 0)
             if key not in wanted or row["outcome"] != "pass":
                 continue
-            run = load_run(self._runner.folder, self._folder_of(row["number"]))
+            run = self.load(self._runner.folder, self._folder_of(row["number"]))
             if run is None:
                 continue
-            steps = run.seen.steps
+            steps = self.length(run)
             judged = self.judge(run, Attempt(configuration, 0, steps, Part.RESET, ""))
             if not judged.too_short:
                 found.append(Ran(key, steps, judged.healthy, row["number"], judged.failed_at, judged.why))
         return found
+
+    def length(self, run: Run) -> int:
+        """Steps of a run."""
+        return run.seen.steps
+
+    def ordered(self, question: Attempt) -> tuple[Configuration, int | None]:
+        """What is to be run, with its seed and the schedule that it needs, and for how many steps."""
+        configuration = dict(question.configuration)
+        if self.prefix(question.configuration, question.steps).skipped:
+            configuration |= left_out(self.values(question.configuration))
+        if question.seed:
+            configuration["seed"] = self.seed(question.seed)
+        return configuration, question.steps
 
     def values(self, configuration: Configuration) -> dict[str, Value]:
         """The training config's settings under a configuration, by bare name."""

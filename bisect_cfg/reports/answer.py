@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pathlib import Path
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
+from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.cells import corrected
 from bisect_cfg.configuration import Configuration, Purpose, Value
 from bisect_cfg.diagnosis.health import Symptom
@@ -25,6 +27,7 @@ from bisect_cfg.jsonfile import JsonObject, write_json, write_text
 from bisect_cfg.probe.protocol import Placed, Raised, to_json
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.safe import Safe
+from bisect_cfg.reports.command_answer import safe_settings
 from bisect_cfg.reports.recommendation import (
     as_claim,
     configured_by,
@@ -83,8 +86,8 @@ class Answer:
 
     status: str
     folder: Path
-    script: Script
-    settings: Settings | None = None
+    script: Script | CommandTarget
+    settings: Settings | Sides | None = None
     bad_run: Run | None = None
     good_run: Run | None = None
     again: tuple[Run, ...] = ()
@@ -114,14 +117,14 @@ def write_answer(answer: Answer, environment: JsonObject) -> JsonObject:
     else:  # what an earlier pass recommended did not stand a closer look
         yaml.unlink(missing_ok=True)
         diff.unlink(missing_ok=True)
-    _write_notebook(answer, recommended)
+    if isinstance(answer.script, Script):
+        _write_notebook(answer.script, answer, recommended)
     write_json(answer.folder / "result.json", _strict(result))
     return result
 
 
-def _write_notebook(answer: Answer, recommended: JsonObject | None) -> None:
+def _write_notebook(script: Script, answer: Answer, recommended: JsonObject | None) -> None:
     """The user's own notebook with the changes, in the study folder, if all of them can be made."""
-    script = answer.script
     path = answer.folder / f"{SAFE_NOTEBOOK}{script.path.name}"
     edits = edits_of(answer, recommended["changes"]) if recommended is not None and script.notebook else None
     if edits is not None and not edits.unplaced and script.path in edits.after:
@@ -135,6 +138,8 @@ def _write_notebook(answer: Answer, recommended: JsonObject | None) -> None:
 def _safe_config(answer: Answer, recommended: JsonObject) -> str:
     """The user's own YAML file with the changes, if one configured the run; else the training config as YAML."""
     title, changes = title_of(recommended), recommended["changes"]
+    if isinstance(answer.script, CommandTarget):
+        return safe_settings(answer.script, recommended["configuration"], title)
     wanted, edits = wanted_changes(answer, changes), edits_of(answer, changes)
     own = own_config(configured_by(answer), wanted, edits, answer.settings.capture.args.types, title)
     return own or safe_yaml(answer.settings, recommended["configuration"], title)
@@ -209,8 +214,22 @@ def _training(run: Run | None) -> JsonObject:
 
 def simulated(run: Run | None) -> str:
     """What a study says of a fault it simulates, "" for a natural one."""
-    begun = run.traces.begun if run is not None else None
-    return (begun.simulated if begun is not None else None) or ""
+    if run is None:
+        return ""
+    begun = run.traces.begun
+    if begun is not None:
+        return begun.simulated or ""
+    return "" if run.traces.events.rows else _printed_simulation(run)
+
+
+def _printed_simulation(run: Run) -> str:
+    """What a command without a probe prints of it."""
+    try:
+        text = (run.folder / "log.txt").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = re.search(r"^SIMULATED_FAULT: (.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def failure_of(run: Run | None) -> JsonObject | None:
@@ -224,9 +243,11 @@ def failure_of(run: Run | None) -> JsonObject | None:
         failure["signal"] = signature.name
     elif signature.kind == "non-finite":
         failure["quantity"] = signature.name
+    elif signature.kind == "exception":
+        failure["exception"] = signature.name
     if exception is not None and signature.kind != "signal":
         failure["exception"] = exception.type
-    text = seen.message if seen.died is not None else seen.symptoms[0].text
+    text = (seen.message or str(signature)) if seen.died is not None else seen.symptoms[0].text
     text = text if seen.rank is None else f"rank {seen.rank}: {text}"
     text += f" in {seen.place}" if seen.place else ""
     if seen.after:
@@ -352,7 +373,7 @@ def entry_for(run: Run, settings: Settings | None, causes: Sequence[Cause], envi
         return None
     configuration: Configuration = {}
     if settings is not None:
-        configuration = {**settings.capture.args.resolved, **settings.bad}
+        configuration = {**settings.resolved, **settings.bad}
     # Some clues are settings that a log may have printed; here they are known.
     printed = "".join(f"{name}={value}\n" for name, value in configuration.items())
     log, raised = (run.folder / "log.txt").read_bytes(), "\n".join(traceback_of(run.failing[1])).encode()

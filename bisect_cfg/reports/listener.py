@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bisect_cfg.capture.settings import Settings
+from bisect_cfg.capture.target import Sides
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Judgement
@@ -31,10 +32,10 @@ class Listener:
     def reproduced(self, seen: Observation, horizon: int) -> None:
         """The failure under study is known."""
 
-    def factors(self, settings: Settings) -> None:
+    def factors(self, settings: Settings | Sides) -> None:
         """The factors are known."""
 
-    def isolating(self, settings: Settings, progress: Callable[[], Progress]) -> None:
+    def isolating(self, settings: Settings | Sides, progress: Callable[[], Progress]) -> None:
         """The bisection proper begins, over the settings that are left to vary; how far it is can be asked at any
         time."""
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import Configuration, configuration_of, equal
+from bisect_cfg.capture.target import CommandTarget
+from bisect_cfg.configuration import UNSET, Configuration, configuration_of, equal
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import Assigned, Opened
 from bisect_cfg.probe.secrets import scrub
@@ -18,6 +19,7 @@ from bisect_cfg.recommend.edits import Change, Edit, Edits, find_edits
 from bisect_cfg.recommend.published import published_for
 from bisect_cfg.recommend.remedy import Proposal, Remedy, SafeRange, Status
 from bisect_cfg.recommend.safe import Safe
+from bisect_cfg.reports.command_answer import changed_command
 from bisect_cfg.reports.safe_config import TITLE, safe_yaml
 from bisect_cfg.reports.text import show
 from bisect_cfg.reports.tradeoff import as_data
@@ -71,6 +73,11 @@ def recommendation(answer: Answer, issue: JsonObject | None = None) -> JsonObjec
         found["frontiers"] = [as_data(frontier) for frontier in safe.frontiers]
     tried = found["verified"] and all(name.startswith(PACKAGE) for name in found["changes"])  # what would come first
     found["first"] = "" if tried else first_of_all(answer.report.causes, issue)
+    if isinstance(answer.script, CommandTarget):
+        for name in ("seeds", "full_rate"):  # a command has none
+            found.pop(name, None)
+        ran = [answer.details[number]["steps"] for number in (best.passed if answer.horizon else ())]
+        return {**found, "steps": min(ran, default=None), **changed_command(answer.script, found["configuration"])}
     edits = edits_of(answer, found["changes"])
     found["edits"] = [_edit(edit) for edit in edits.edits]
     found["diff"] = "" if edits.unplaced else edits.diff
@@ -102,7 +109,8 @@ def _unverified(answer: Answer) -> Remedy | None:
     if tested:
         most = max(tested, key=lambda correction: correction.passes.runs)
         safe = configuration_of(most.passes.subset, settings.good, settings.bad)
-    changes = {name: value for name, value in safe.items() if not equal(value, settings.bad[name])}
+    levels = {name: safe.get(name, UNSET) for name in settings.bad}
+    changes = {name: value for name, value in levels.items() if not equal(value, settings.bad[name])}
     return Remedy(Proposal(changes, resets=tuple(changes)), changes, Status.OPEN, steps=answer.horizon, tried=True)
 
 
@@ -110,7 +118,7 @@ def _as_data(answer: Answer, remedy: Remedy) -> JsonObject:
     """A remedy in the form of result.json."""
     settings = answer.settings
     changes = _changes(settings, {**settings.bad, **remedy.changes})
-    known = {**settings.capture.args.resolved, **settings.bad}
+    known = {**settings.resolved, **settings.bad}
     untried = remedy.status is Status.OPEN and not remedy.tried and not (answer.safe and remedy is answer.safe.best)
     return {
         "changes": changes,
@@ -161,7 +169,7 @@ def _range(found: SafeRange) -> JsonObject:
 
 def _changes(settings: Settings, safe: Configuration) -> Changes:
     """name -> from, to; settings that only an alternative names come from the script's own value."""
-    known = {**settings.capture.args.resolved, **settings.bad}
+    known = {**settings.resolved, **settings.bad}
     return {
         name: {"from": known.get(name), "to": value}
         for name, value in safe.items()

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bisect_cfg.capture.settings import Settings
+from bisect_cfg.capture.target import Sides
 from bisect_cfg.configuration import Value, equal
 from bisect_cfg.diagnosis.signature import SILENT_KINDS
 from bisect_cfg.jsonfile import JsonObject
@@ -44,20 +45,20 @@ OUTCOME_WIDTH = len("unresolved")
 """Columns of the outcome in the lines of the runs: its longest word."""
 
 
-def described(attempt: Attempt, settings: Settings) -> str:
+def described(attempt: Attempt, settings: Settings | Sides) -> str:
     """What a run tries, in a few words."""
-    known = {**settings.capture.args.resolved, **settings.bad}
+    known = {**settings.resolved, **settings.bad}
     changes = {
         name: {"to": value} for name, value in attempt.configuration.items() if not equal(value, known.get(name))
     }
-    seed = f", seed +{attempt.seed}" if attempt.seed else ""
+    seed = f", {'run' if isinstance(settings, Sides) else 'seed'} +{attempt.seed}" if attempt.seed else ""
     return f"{in_words(changes) or 'your configuration'}{seed}"
 
 
 def run_line(number: int, asked: str, attempt: Attempt, judgement: Judgement, seconds: float) -> Text:
     """One run in one line."""
     word, style = ("healthy", "green") if judgement.healthy else ("unhealthy", "red")
-    steps = text.count(attempt.steps, "step")
+    steps = text.count(attempt.steps, "step") if attempt.steps > 1 else "passes"
     said = steps if judgement.healthy else text.unhealthy(judgement)
     return Text.assemble(
         (f"{number:>4}  ", "dim"),
@@ -139,10 +140,12 @@ def _print_none(console: Console, answer: answers.Answer) -> None:
 
 
 def _evidence(found: JsonObject, full_rate: Prefix) -> list[str]:
-    runs, steps = found["evidence"]["runs"], found["steps"]
+    runs = found["evidence"]["runs"]
+    of = f" of {found['steps']} steps" if found["steps"] else ""
+    of += ", each with its own seed" if found.get("seeds") else ""
     more = MORE_SEEDS if runs < MORE_SEEDS else 2 * runs
     lines = [
-        f"Healthy in {runs} of {runs} runs of {steps} steps, each with its own seed: with 95 % confidence at most "
+        f"Healthy in {runs} of {runs} runs{of}: with 95 % confidence at most "
         f"{found['failure_rate_at_most']:.0%} of them fail (with --verify-seeds {more}: {failure_bound(more):.0%})."
     ]
     if full_rate.warmup:

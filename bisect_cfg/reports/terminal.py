@@ -14,6 +14,7 @@ from rich.text import Text
 
 from bisect_cfg.capture.launched import PROCESSES
 from bisect_cfg.capture.settings import Settings
+from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.configuration import Outcome, Purpose, configuration_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
@@ -61,7 +62,7 @@ class View(Listener):
         self._running: dict[int | str, tuple[str, int, int | None]] = {}
         self._ask_progress: Callable[[], Progress]
         self._progress: Progress | None = None
-        self._settings: Settings | None = None
+        self._settings: Settings | Sides | None = None
         self._safe_runs = 0
 
     def __enter__(self) -> View:
@@ -106,15 +107,15 @@ class View(Listener):
         elif purpose == Purpose.WARM_START and outcome is Outcome.FAIL:
             self._line(f"It fails the same way from a warm start ({text.duration(run.seen.seconds)} a trial).")
         elif purpose == Purpose.GOOD_BASELINE and outcome is Outcome.PASS:
-            steps = text.count(run.seen.steps, "step")
+            steps, took = text.count(run.seen.steps, "step"), text.duration(run.seen.seconds)
+            does, how = ("trains", f": {steps} in {took}.") if run.seen.counted else ("passes", f" ({took}).")
             self._line(
                 Text.assemble(
-                    ("The good configuration ", ""), ("trains", "green"),
-                    f": {steps} in {text.duration(run.seen.seconds)}.",
+                    ("The good configuration ", ""), (does, "green"), how,
                 )
             )  # fmt: skip
 
-    def factors(self, settings: Settings) -> None:
+    def factors(self, settings: Settings | Sides) -> None:
         self._settings = settings
         names = ", ".join(factor.name for factor in settings.factors[:SETTINGS_SHOWN])
         more = f" and {len(settings.factors) - SETTINGS_SHOWN} more" if len(settings.factors) > SETTINGS_SHOWN else ""
@@ -124,7 +125,7 @@ class View(Listener):
         if settings.not_varied:
             self._line(Text(f"Not varied: {text.with_reasons(settings.not_varied)}.", style="dim"))
 
-    def isolating(self, settings: Settings, progress: Callable[[], Progress]) -> None:
+    def isolating(self, settings: Settings | Sides, progress: Callable[[], Progress]) -> None:
         self._settings = settings
         self._ask_progress = progress
         self._progress = progress()
@@ -175,7 +176,9 @@ class View(Listener):
         if outcome is Outcome.UNRESOLVED:
             said = f"a different failure: {result.signature}"
         elif outcome is Outcome.PASS:
-            said = text.count(result.step, "step")
+            said = text.count(result.step, "step") if result.step is not None else ""
+        elif result.step is None:
+            said = ""
         else:
             said = f"step {result.step}" if result.step else "before training"
         word, style = OUTCOMES[outcome]
@@ -183,7 +186,7 @@ class View(Listener):
             (f"{event.request.number:>4}  ", "dim"),
             (f"{word:<{OUTCOME_WIDTH}}", style),
             f" {self._asked(event.request)}",
-            (f"  ({said}, {text.duration(result.seconds)})", "dim"),
+            (f"  ({', '.join(filter(None, (said, text.duration(result.seconds))))})", "dim"),
             overflow="ellipsis",
             no_wrap=self._live is not None,
         )
@@ -278,16 +281,19 @@ def print_answer(console: Console, answer: Answer, result: JsonObject) -> None:
         if note not in answer.notes:  # those were said when they came up
             console.print(Text(note, style="yellow"))
     trials = text.count(len(result["trials"]), "trial")
+    each = "" if isinstance(answer.script, CommandTarget) else f", each {STARTS[answer.start].said}"
     console.print(
         Text(
-            f"{trials}, each {STARTS[answer.start].said}; {text.duration(answer.seconds)}. "
-            f"Everything is in {answers.short_path(answer.folder)}/",
+            f"{trials}{each}; {text.duration(answer.seconds)}. Everything is in {answers.short_path(answer.folder)}/",
             style="dim",
         )
     )
 
 
 def _print_no_failure(console: Console, answer: Answer) -> None:
+    if not answer.bad_run.seen.counted:
+        console.print(Text("Your configuration does not fail: exit status 0. Nothing to isolate.", style="bold"))
+        return
     steps = text.count(answer.bad_run.seen.steps, "step")
     console.print(Text(f"Your configuration does not fail: {steps}, all healthy. Nothing to isolate.", style="bold"))
     console.print("If it fails later, give --steps N. If it fails only on other hardware, run bisect-cfg there.")

@@ -117,12 +117,14 @@ def failure(seen: Observation, step: int | None = None) -> str:
     said = (seen.message if seen.died is not None else seen.symptoms[0].text).rstrip(".")
     step = seen.step if step is None else step
     at = "" if seen.rank is None else f" on rank {seen.rank}"
-    at += f" at step {step}" if step else " before the first step of training"
+    if seen.counted:
+        at += f" at step {step}" if step else " before the first step of training"
     place = f", in {seen.place}" if seen.place else ""
     if kind == "signal":
         return f"dies with {name}{f' ({SIGNALS[name]})' if name in SIGNALS else ''}{at}{place}"
     if kind == "exit":
-        return f"ends with exit status {name}{at}" if name != "0" else f"ends in the middle of training{at}"
+        ends = f"ends with exit status {name}{at}" if name != "0" else f"ends in the middle of training{at}"
+        return ends + (f": {said}" if seen.failure.message else "")
     if kind == "non-finite" and name == "parameters":
         return f"gets {said}{at}" + (f", then dies with {seen.after.rstrip('.')}" if seen.after else "")
     if kind in ("no-gradient", "dead-reward"):

@@ -180,8 +180,8 @@ def _instead(found: JsonObject) -> str:
     changes = ", ".join(f"{name}={change['to']!r}" for name, change in found["changes"].items())
     if not found["verified"]:
         return f"not verified: {changes}"
-    evidence = found["evidence"]
-    return f"use instead: {changes} (healthy {evidence['seen']}/{evidence['runs']} over {found['steps']} steps)"
+    evidence, over = found["evidence"], f" over {found['steps']} steps" if found["steps"] else ""
+    return f"use instead: {changes} (healthy {evidence['seen']}/{evidence['runs']}{over})"
 
 
 def _evidence(claim: Claim | None) -> str:

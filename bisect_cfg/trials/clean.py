@@ -7,11 +7,10 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from bisect_cfg.capture.script import Script
 from bisect_cfg.jsonfile import private
 from bisect_cfg.probe import secrets
 from bisect_cfg.probe.elsewhere import OUTPUT
@@ -27,14 +26,15 @@ would fill the disk."""
 
 
 class Cleaner:
-    """Knows the secrets that the runs of one script were given, and takes them out of what was written.
+    """Knows the secrets that the runs of one command were given, and takes them out of what was written.
 
     Args:
-        script: its file, its arguments and the files these name are read for secrets, and so is this environment.
+        command: the script's file and its arguments; these, the files that they name and this environment are read for
+            secrets.
     """
 
-    def __init__(self, script: Script) -> None:
-        secrets.know_command([str(script.path), *script.arguments])
+    def __init__(self, command: Sequence[str]) -> None:
+        secrets.know_command(list(command))
 
     def clean(self, folder: Path, events: Tail[Event] | None = None) -> None:
         """Take secrets out of the log and the traces of the run in `folder`, and models out of its output.

@@ -355,7 +355,6 @@ def follow(
         KeyboardInterrupt: `interrupted` was set.
     """
     start = time.monotonic()
-    end = end_of(child.pid)
     silence, pulse = Silence(patience), Pulse(traces.metrics.path.parent)
     over: float | None = None  # when its last exception was seen
 
@@ -368,32 +367,49 @@ def follow(
         written = (len(traces.events.rows), steps)
         return silence.look(time.monotonic(), written, pulse.read(), training, steps)
 
+    def look(code: int | None) -> Ending | None:
+        nonlocal over
+        if traces.read():
+            progress(traces)
+            if code is None and enough(traces):
+                return ending(None)
+        if code is not None:
+            return ending(code)
+        if interrupted is not None and interrupted.is_set():
+            raise KeyboardInterrupt
+        if over is None and traces.died:
+            over = time.monotonic()
+        if over is not None:
+            return ending(None) if time.monotonic() - over > LAST_SECONDS else None
+        if costly(traces, time.monotonic() - start):
+            return replace(ending(None), costly=True)
+        if hangs() is not None:
+            _dump_stacks(child)
+            traces.read()
+            hang = hangs()
+            if hang is not None:  # it has not stirred meanwhile
+                return ending(None, hang)
+        return None
+
+    try:
+        return attend(child, look)
+    finally:
+        pulse.close()
+
+
+def attend(child: Followed, look: Callable[[int | None], Ending | None]) -> Ending:
+    """Look at a run until it is over; then nothing of it is left.
+
+    Args:
+        child: the run.
+        look: called all the time with its exit code, None while it runs; says how it ended, None if it goes on.
+    """
+    end = end_of(child.pid)
     try:
         while True:
-            code = child.poll()
-            if traces.read():
-                progress(traces)
-                if code is None and enough(traces):
-                    return ending(None)
-            if code is not None:
-                return ending(code)
-            if interrupted is not None and interrupted.is_set():
-                raise KeyboardInterrupt
-            if over is None and traces.died:
-                over = time.monotonic()
-            if over is not None:
-                if time.monotonic() - over > LAST_SECONDS:
-                    return ending(None)
-                time.sleep(POLL_SECONDS / 4)
-                continue
-            if costly(traces, time.monotonic() - start):
-                return replace(ending(None), costly=True)
-            if hangs() is not None:
-                _dump_stacks(child)
-                traces.read()
-                hang = hangs()
-                if hang is not None:  # it has not stirred meanwhile
-                    return ending(None, hang)
+            found = look(child.poll())
+            if found is not None:
+                return found
             if end is None:
                 time.sleep(POLL_SECONDS)
             elif select.select([end], [], [], POLL_SECONDS)[0]:
@@ -401,7 +417,6 @@ def follow(
     finally:
         child.end()
         _await(child)
-        pulse.close()
         if end is not None:
             os.close(end)
 

@@ -127,7 +127,7 @@ class ScriptRunner:
         self.known = Known()
         self._inputs, self._timeout, self._jobs = inputs, timeout, jobs
         self._on_progress = on_progress
-        self._cleaner = Cleaner(script)
+        self._cleaner = Cleaner([str(script.path), *script.arguments])
         self._reaper = Reaper()
         self._sweep = Sweep(self._reaper)
         self._seen = Pauses.of(folder)

@@ -43,7 +43,7 @@ class Run:
         return (rank.folder, rank.traces) if rank is not None else (self.folder, self.traces)
 
 
-def _read_ending(folder: Path) -> tuple[Ending, JsonObject] | None:
+def read_ending(folder: Path) -> tuple[Ending, JsonObject] | None:
     """How a run ended, and what else ``ending.json`` says of it; None if it did not come to its end."""
     try:
         kept = json.loads((folder / "ending.json").read_text(encoding="utf-8"))
@@ -64,7 +64,7 @@ def load_run(study: Path, number: int | str) -> Run | None:
         InputError: its events are damaged. Without them it would seem to have died before it built a configuration.
     """
     folder = study / "trials" / str(number)
-    found = _read_ending(folder)
+    found = read_ending(folder)
     if found is None:
         return None
     ending, kept = found
@@ -100,7 +100,7 @@ class Pauses:
         """Those of the runs that a study folder holds."""
         found = cls()
         for path in study.glob("trials/*/ending.json"):
-            ending = _read_ending(path.parent)
+            ending = read_ending(path.parent)
             if ending is not None:
                 found.note(ending[0], int(ending[1].get("steps", 0)))
         return found

@@ -35,8 +35,13 @@ _LOG_BYTES = 4 << 20
 
 
 UNWATCHED = "unwatched"
-"""Kind of a run that we ended because a process in it had loaded torch and no probe; it says nothing about a
-failure."""
+"""Kind of a run that we ended because a process in it had loaded torch and no probe."""
+
+SKIPPED, CANNOT_RUN = "skipped", "cannot-run"
+"""Kinds of a command that says itself that it cannot be judged (exit status 125), or that could not be run."""
+
+SAY_NOTHING = (UNWATCHED, SKIPPED, CANNOT_RUN)
+"""Kinds of runs that say nothing about a failure."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class Observation:
         after: of a run whose weights became NaN, the exception that ended it then; of one that hangs, which other
             processes wait, and where.
         rank: of several processes, the one that this is about; None where there is one.
+        counted: whether steps can be told at all; a command that prints no metrics has none.
         trained: whether training began at all.
         invalid: why the configuration could not be built, if that is what ended it.
         remarks: oddities that are no failure.
@@ -71,6 +77,7 @@ class Observation:
     place: str = ""
     after: str = ""
     rank: int | None = None
+    counted: bool = True
 
     @property
     def failure(self) -> Signature | None:
@@ -80,8 +87,11 @@ class Observation:
         return signature_of(self.symptoms[0]) if self.symptoms else None
 
     @property
-    def step(self) -> int:
-        """The step at which it failed, counted from 1, 0 before training began; for a healthy run how many it made."""
+    def step(self) -> int | None:
+        """The step at which it failed, counted from 1, 0 before training began; for a healthy run how many it made.
+        None where there are no steps."""
+        if not self.counted:
+            return None
         if self.died is not None:
             if not self.trained:
                 return 0
@@ -300,7 +310,7 @@ def judge(seen: Observation, is_failure: FailureTest, usual: frozenset[str]) -> 
     Returns:
         The outcome, and the signature it rests on (None for a pass).
     """
-    if seen.died is not None and seen.died.kind == UNWATCHED:
+    if seen.died is not None and seen.died.kind in SAY_NOTHING:
         return Outcome.UNRESOLVED, seen.died
     if seen.died is not None:
         return (Outcome.FAIL if is_failure(seen.died) else Outcome.UNRESOLVED), seen.died

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.capture.script import Script
 from bisect_cfg.probe import values
 from bisect_cfg.probe.secrets import HIDDEN, hides, is_secret_name, mask, mask_arguments, scrub
 
@@ -151,7 +150,7 @@ def test_an_event_that_others_wrote_is_masked_as_it_is_read_and_then_in_its_file
     from bisect_cfg.trials.files import Traces
 
     (tmp_path / "train.py").write_text("api_key = 'a-key of the script'\n")
-    cleaner = Cleaner(Script(tmp_path / "train.py", ("--token", FLAG)))
+    cleaner = Cleaner([str(tmp_path / "train.py"), "--token", FLAG])
     path = tmp_path / "events.jsonl"
     for text in (FLAG, "a-key of the script", "first\nhf_TokenOfAMessage012345", "x -----BEGIN RSA PRIVATE KEY-----ab"):
         path.write_text(json.dumps({"event": "unwatched", "command": f"run {text}"}) + "\n")

@@ -1,0 +1,381 @@
+"""A command of any kind as the target of a study: what it runs, its two sides, and where their values go.
+
+The sides come from files (YAML, JSON, TOML, nested or flat) and single values after ``--good`` and ``--bad``, and the
+bad one also from the command itself (see `bisect_cfg.capture.template`). Where the bad side is a file and the good one
+single values, these are changes to the bad one.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bisect_cfg.capture.command import is_launcher
+from bisect_cfg.capture.distributions import PACKAGE
+from bisect_cfg.capture.launched import VARIABLE
+from bisect_cfg.capture.names import Assignment, parse_assignment, read_config_file
+from bisect_cfg.capture.template import (
+    CONFIG,
+    FLAGS,
+    FOLDER,
+    Spelling,
+    Template,
+    check_places,
+    placeholders_in,
+    presets,
+    read_value,
+    styles,
+    text_of,
+    typed_in,
+)
+from bisect_cfg.configuration import UNSET, Configuration, Factor, Value, difference, equal
+from bisect_cfg.errors import InputError
+from bisect_cfg.probe.secrets import hides, mask_arguments
+from bisect_cfg.study.basis import hash_of
+
+FORMATS = ("yaml", "json", "toml")
+
+_SHELLS = ("sh", "bash", "zsh", "dash", "env", "nohup", "nice", "time")
+"""Programs after which a study is not called: what they start says more."""
+
+_TOLD = "For example --good lr=1e-6, or --good good.yaml."
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What differs between the good and the bad side of a command.
+
+    Attributes:
+        factors: in the order of the bad side.
+        fixed: what is the same in all trials.
+        not_varied: settings that differ and are left as the bad side has them, with the reason.
+    """
+
+    factors: tuple[Factor, ...]
+    fixed: Configuration
+    not_varied: Mapping[str, str]
+
+    @property
+    def good(self) -> dict[str, Value]:
+        """Factor name -> good value, `UNSET` where it is not set."""
+        return {factor.name: factor.good for factor in self.factors}
+
+    @property
+    def bad(self) -> dict[str, Value]:
+        """Factor name -> bad value, `UNSET` where it is not set."""
+        return {factor.name: factor.bad for factor in self.factors}
+
+    @property
+    def resolved(self) -> Configuration:
+        """What is set besides the factors."""
+        return self.fixed
+
+    def work_of_each(self) -> dict[str, float]:
+        """What a setting does to the duration of a trial: of a command nobody knows."""
+        return {}
+
+
+@dataclass(frozen=True)
+class CommandTarget:
+    """A command of any kind with two sides.
+
+    Attributes:
+        typed: its arguments as they were typed.
+        program: the file that is run.
+        template: what it becomes for a trial.
+        sides: what varies.
+    """
+
+    typed: tuple[str, ...]
+    program: Path
+    template: Template
+    sides: Sides
+
+    @property
+    def path(self) -> Path:
+        """The file that is run."""
+        return self.program
+
+    @property
+    def good_file(self) -> None:
+        """None: what the sides are is part of the options."""
+        return None
+
+    @property
+    def shown_arguments(self) -> list[str]:
+        """The arguments as they may be written down and printed: without secrets."""
+        return mask_arguments(self.typed[1:])
+
+    @property
+    def shown(self) -> str:
+        """The command as it may be printed."""
+        return shlex.join([self.typed[0], *self.shown_arguments])
+
+    @property
+    def name(self) -> str:
+        """A short name for the study."""
+        words = [word for word in self.typed if not word.startswith("-") and "{" not in word]
+        telling = [word for word in words if not (is_launcher(word) or os.path.basename(word) in _SHELLS)]
+        stem = Path((telling or words)[0]).stem or "command"
+        return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in stem)[:40]
+
+    def identity(self) -> dict[str, object]:
+        """What makes this target this target; recorded with the study and compared when it is resumed."""
+        return {
+            "script": str(self.program),
+            "arguments": self.shown_arguments,
+            "python": "",
+            "folder": os.getcwd(),
+            "script_hash": hash_of(self.program),
+            "good_file_hash": None,
+            "files": {name: hash_of(Path(name)) for name in self.argument_files()},
+        }
+
+    def argument_files(self) -> list[str]:
+        """Files named in the command: scripts, data."""
+        values = [word.partition("=")[2] or word for word in self.typed[1:]]
+        return sorted({value for value in values if _is_file(value)})
+
+    def complete(self, configuration: Configuration) -> dict[str, Value]:
+        """All settings of a trial, the fixed ones included; what is not set is left out."""
+        values = {**self.sides.fixed, **configuration}
+        return {name: value for name, value in values.items() if value is not UNSET}
+
+    def words(self, configuration: Configuration, config: str, folder: str) -> list[str]:
+        """The command of a trial; see `Template.words`."""
+        return self.template.words(_placed(self.complete(configuration)), config, folder)
+
+    def config(self, configuration: Configuration) -> str | None:
+        """The content of the configuration file of a trial; None if it has none."""
+        if CONFIG not in self.template.placeholders:
+            return None
+        return self.template.config(_placed(self.complete(configuration)))
+
+    def variables(self, configuration: Configuration) -> dict[str, str | None]:
+        """Environment variables of a trial; None unsets one."""
+        named = (factor.name for factor in self.sides.factors if factor.name.startswith(VARIABLE))
+        values = {**dict.fromkeys(named), **self.complete(configuration)}
+        return {
+            name.removeprefix(VARIABLE): None if value is None else self.template.spelling.text(name, value)
+            for name, value in values.items()
+            if name.startswith(VARIABLE)
+        }
+
+
+def _placed(values: Configuration) -> dict[str, Value]:
+    return {name: value for name, value in values.items() if not name.startswith(VARIABLE)}
+
+
+def _is_file(value: str) -> bool:
+    try:
+        return Path(value).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_any_command(words: Sequence[str], good: Sequence[Assignment], told: bool, found: bool) -> bool:
+    """Whether a command is run as it stands, with its places filled in, and not as a training that is watched.
+
+    Args:
+        words: of the command.
+        good: as given.
+        told: whether an option says so (--bad, --preset, --flag-style, --config-format).
+        found: whether it is a training script or a launcher that is known.
+    """
+    named = {one.partition("=")[0].strip() if isinstance(one, str) else one[0] for one in good}
+    there = {name for word in words for name in placeholders_in(word)}
+    return told or bool(there & {CONFIG, FLAGS, FOLDER, *named}) or not found
+
+
+# ------------------------------------------------------------------------------------------------------ its sides
+
+
+def find_target(
+    words: Sequence[str],
+    *,
+    good: Sequence[Assignment],
+    bad: Sequence[Assignment] = (),
+    pins: Sequence[Assignment] = (),
+    only: Sequence[str] = (),
+    excluded: Sequence[str] = (),
+    preset: str | None = None,
+    flag_style: str | None = None,
+    config_format: str | None = None,
+) -> CommandTarget:
+    """What a command of any kind means as a target.
+
+    Args:
+        words: program and arguments.
+        good: files and values of the good side.
+        bad: of the bad one; what it does not name may stand in the command.
+        pins: the same on both sides.
+        only: if given, the only names that vary.
+        excluded: names that do not.
+        preset: name of the trainer whose command it is; None: none that is known.
+        flag_style: name of a style; None: the preset's, or argparse.
+        config_format: "yaml", "json" or "toml"; None: the preset's, or that of the file given.
+
+    Raises:
+        InputError: there is no such program, the sides do not differ, or a setting has no place.
+    """
+    program = shutil.which(words[0])
+    if program is None:
+        raise InputError(
+            f"There is no program {words[0]} that can be executed.", "Check its name, its path and its permissions."
+        )
+    known = presets().get(preset) if preset else None
+    style = flag_style or (known.flag_style if known else "argparse")
+    if not good:
+        raise InputError("Nothing says with which values the command works.", _TOLD)
+    spelled: dict[str, list[tuple[Value, str]]] = {}
+    sides = _Files(good, "--good", spelled), _Files(bad, "--bad", spelled)
+    low, high = sides
+    if high.path is not None and low.path is None:
+        low.tree = {**high.tree}
+    paths = _leaves(low.tree, high.tree)
+    good_side, bad_side = (
+        {name: value for name, path in paths.items() if (value := _at(side.tree, path)) is not UNSET} for side in sides
+    )
+    for side, levels in ((low, good_side), (high, bad_side)):
+        for name, value in side.single.items():
+            paths.setdefault(name, tuple(name.split(".")))
+            levels[name] = value
+    pinned = _Files(pins, "--pin", spelled).single
+    wanted = {name: value for name, value in good_side.items() if name not in bad_side}
+    parts = typed_in(words, {name: value for name, value in {**wanted, **pinned}.items() if not _of_variable(name)})
+    for part in parts:
+        if not isinstance(part, str):
+            bad_side[part.name] = part.value
+            text = part.words[-1] if not part.before else part.words[0].removeprefix(part.before)
+            if not part.switch:
+                spelled.setdefault(part.name, []).append((part.value, text))
+    good_side |= pinned
+    bad_side |= pinned
+    for name in (name for name in good_side if _of_variable(name)):
+        bad_side.setdefault(name, os.environ.get(name.removeprefix(VARIABLE), UNSET))
+    for levels in (good_side, bad_side):
+        for name, value in levels.items():
+            if _of_variable(name):
+                levels[name] = UNSET if value in (None, "", UNSET) else text_of(value)
+    good_side = {name: good_side.get(name, UNSET) for name in {**bad_side, **good_side}}
+    fmt = config_format or _suffix(high.path or low.path) or (known.config_format if known else "") or "yaml"
+    spelling = Spelling({name: tuple(values) for name, values in spelled.items()})
+    template = Template(parts, styles()[style], fmt, spelling, paths)
+    compared = _compared(good_side, bad_side, only, excluded)
+    _check(template, [*(factor.name for factor in compared.factors), *pinned], good_side, bad_side)
+    return CommandTarget(tuple(words), Path(program).resolve(), template, compared)
+
+
+def _compared(good: Configuration, bad: Configuration, only: Sequence[str], excluded: Sequence[str]) -> Sides:
+    factors = difference(good, bad)
+    known = [factor.name for factor in factors]
+    for option, names in (("--only", only), ("--except", excluded)):
+        for name in names:
+            if name not in known:
+                raise InputError(
+                    f"{option}: {name} does not differ between the good and the bad side.",
+                    f"Those that do: {', '.join(known)}." if known else "Nothing does.",
+                )
+    left = {name: "it is not among those that --only names" for name in known if only and name not in only}
+    left |= dict.fromkeys(excluded, "--except names it")
+    packages = sorted(name for name in known if name.startswith(PACKAGE))
+    if packages:
+        raise InputError(
+            f"Packages vary for training scripts only, not for any command: {', '.join(packages)}.",
+            "Leave them out, or name the script: bisect-cfg bisect train.py --good packages.NAME=VERSION",
+        )
+    secret = next((name for side in (good, bad) for name, value in side.items() if hides(name, value)), None)
+    if secret is not None:
+        raise InputError(
+            f"{secret} holds a secret, which the files of the trials would keep.",
+            "Leave it out of the files and give it in the environment or in the command, which every trial has.",
+        )
+    varied = tuple(factor for factor in factors if factor.name not in left)
+    if not varied:
+        what = "--only and --except leave nothing to vary" if left else "The good and the bad side do not differ"
+        raise InputError(
+            f"{what}.", "Give the values that fail with --bad or in the command, those that work with --good."
+        )
+    names = {factor.name for factor in varied}
+    return Sides(varied, {name: value for name, value in bad.items() if name not in names}, left)
+
+
+def _check(template: Template, names: Sequence[str], good: Configuration, bad: Configuration) -> None:
+    check_places(template, names, [*good, *bad], [name for name in names if _of_variable(name)])
+    for name in sorted(template.placeholders - {CONFIG, FLAGS, FOLDER}):
+        for side, levels in (("good", good), ("bad", bad)):
+            if levels.get(name, UNSET) is UNSET:
+                raise InputError(
+                    f"The command has {{{name}}}, and the {side} side gives no value for {name}.",
+                    f"Give one with --{side} {name}=..., or use {{flags}}, which leaves out what is not set.",
+                )
+
+
+def _of_variable(name: str) -> bool:
+    return name.startswith(VARIABLE)
+
+
+def _suffix(path: Path | None) -> str:
+    found = "" if path is None else {".yml": "yaml"}.get(path.suffix, path.suffix.lstrip("."))
+    return found if found in FORMATS else ""
+
+
+class _Files:
+    """One side as it was given.
+
+    Args:
+        given: files and single values.
+        option: after which they were given.
+        spelled: takes up how values were typed.
+
+    Attributes:
+        path: the last file; None if there is none.
+        tree: what the files hold, nested as they are.
+        single: the single values.
+    """
+
+    def __init__(self, given: Sequence[Assignment], option: str, spelled: dict[str, list[tuple[Value, str]]]) -> None:
+        self.path: Path | None = None
+        self.tree: dict[str, Value] = {}
+        self.single: dict[str, Value] = {}
+        for one in given:
+            if isinstance(one, str) and "=" not in one:
+                self.path = Path(one)
+                if not self.path.is_file():
+                    raise InputError(f"There is no file {one}.", f"{option} takes a file or NAME=VALUE.")
+                self.tree |= read_config_file(self.path)
+                continue
+            name, value = parse_assignment(one, option, read_value)
+            if name in self.single and not equal(self.single[name], value):
+                raise InputError(f"{option} gives {name} twice.", "Give one value for each setting.")
+            self.single[name] = value
+            if isinstance(one, str):
+                spelled.setdefault(name, []).append((value, one.partition("=")[2]))
+
+
+def _leaves(left: Mapping[str, Value], right: Mapping[str, Value]) -> dict[str, tuple[str, ...]]:
+    """Name -> keys of every setting of two nested mappings: what is a mapping on one side and none on the other is one
+    setting."""
+    return {".".join(path): path for path in _walk(left, right, ())}
+
+
+def _walk(left: Value, right: Value, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    both = [side for side in (left, right) if side is not UNSET]
+    if all(isinstance(side, dict) and (side or not above) for side in both):
+        for key in {**(right if isinstance(right, dict) else {}), **(left if isinstance(left, dict) else {})}:
+            inner = (side.get(key, UNSET) if isinstance(side, dict) else UNSET for side in (left, right))
+            yield from _walk(*inner, (*above, key))
+    else:
+        yield above
+
+
+def _at(tree: Value, path: Sequence[str]) -> Value:
+    for key in path:
+        if not isinstance(tree, dict) or key not in tree:
+            return UNSET
+        tree = tree[key]
+    return tree

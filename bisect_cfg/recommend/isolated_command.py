@@ -1,0 +1,82 @@
+"""One isolated command as safe values need it: what `isolated` is for a training script.
+
+Nobody knows what a command takes, so any number between good and bad may be tried, and no other setting is offered. Nor
+does it have seeds: what is verified is run again as it is. Where it prints no metrics, a run that passes is healthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bisect_cfg.configuration import Configuration
+from bisect_cfg.recommend import drift
+from bisect_cfg.recommend.alternatives import Alternative
+from bisect_cfg.recommend.attempts import Attempt
+from bisect_cfg.recommend.isolated import IsolatedScript, Judgement, Wishes
+from bisect_cfg.recommend.schedule import Prefix
+from bisect_cfg.recommend.search_range import SearchRange, search_range_of
+from bisect_cfg.study.causes import Cause, Report
+from bisect_cfg.trials.command_runner import CommandRunner, load_command_run
+from bisect_cfg.trials.runs import Run
+
+UNCOUNTED = 1
+"""The length of a run that prints no metrics: it is one thing, done or not."""
+
+
+class IsolatedCommand(IsolatedScript):
+    """A command whose failure is isolated; arguments as of `IsolatedScript`."""
+
+    load = staticmethod(load_command_run)
+
+    def __init__(
+        self,
+        runner: CommandRunner,
+        report: Report,
+        bad_run: Run,
+        good_run: Run,
+        wishes: Wishes,
+        folder_of: Callable[[int], str],
+    ) -> None:
+        self._counted = good_run.seen.counted
+        super().__init__(runner, report, bad_run, good_run, wishes, folder_of)
+        if not self._counted:
+            self._horizon = self._verify_steps = UNCOUNTED
+
+    def identity(self, changes: Configuration) -> str | None:
+        """None: nobody knows whether two values come to the same."""
+        return None
+
+    def search_range(self, name: str, changes: Configuration) -> SearchRange | None:
+        """The numbers between the two levels of a setting."""
+        levels = self._settings
+        return search_range_of(name, levels.good[name], levels.bad[name], ratio=self._wishes.ratio)
+
+    def alternatives(self, cause: Cause) -> list[Alternative]:
+        """None: those that are known are of training configs."""
+        return []
+
+    def length(self, run: Run) -> int:
+        """Steps of a run."""
+        return run.seen.steps if self._counted else UNCOUNTED
+
+    def prefix(self, configuration: Configuration, steps: int) -> Prefix:
+        """A run of so many steps: of a warmup nothing is known."""
+        return Prefix(steps, 0, False)
+
+    def seed(self, number: int) -> int:
+        """The number of a run of the same configuration, in place of a seed."""
+        return number
+
+    def ordered(self, question: Attempt) -> tuple[Configuration, int | None]:
+        """What is to be run, and for how many steps; None: to its end."""
+        return question.configuration, question.steps if self._counted else None
+
+    def judge(self, run: Run, question: Attempt) -> Judgement:
+        """Whether a run was healthy."""
+        seen = run.seen
+        if seen.died is not None:
+            return Judgement(False, seen, "", seen.step or 0, str(seen.died))
+        found = drift.deviations(run.traces.metrics.rows, self._good_rows, usual=self._usual) if self._counted else []
+        if found:
+            return Judgement(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
+        return Judgement(True)

@@ -1,0 +1,424 @@
+"""Runs a command of any kind with some of its settings changed: the runner behind ``bisect-cfg bisect -- COMMAND``.
+
+There is no probe in it. What a run says is its exit status, its output, and the rows of metrics in that, where the
+command prints some in a form that is known: a run that collapses fails though its status is 0, and one that has gone on
+for long enough is ended. Exit status 0 is a pass, 125 "cannot be judged", 126 and 127 "cannot be run", 128 + n signal
+n, anything else a failure (as `git bisect run` and shells have it).
+
+The folder of a trial has what that of a training has (`bisect_cfg.trials.runner`), save what a probe writes, and the
+configuration file that the command was given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from bisect_cfg.capture.script import by_hand, is_masked
+from bisect_cfg.capture.target import CommandTarget, Sides
+from bisect_cfg.configuration import Configuration, Outcome
+from bisect_cfg.diagnosis import _metrics, health
+from bisect_cfg.diagnosis import signature as signatures
+from bisect_cfg.diagnosis._plain_text import normalise, plain
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.jsonfile import make_folder, write_json, write_text
+from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, read_event
+from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.study.interface import TrialRequest, TrialResult
+from bisect_cfg.trials.clean import Cleaner
+from bisect_cfg.trials.files import Row, Tail, Traces, read_metrics, tail_of_log
+from bisect_cfg.trials.patience import HANG_TIMES
+from bisect_cfg.trials.plan import Known, Plan
+from bisect_cfg.trials.process import Ending, LaunchedChild, Reaper, Sweep, attend, kill_group, launch
+from bisect_cfg.trials.reaper import shorten
+from bisect_cfg.trials.runner import AFTER_SYMPTOM_STEPS, STRETCH, horizon_for
+from bisect_cfg.trials.runs import Run, read_ending
+from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED, Observation, judge
+
+SKIP = 125
+NOT_RUN = (126, 127)
+"""Exit statuses with a meaning of their own: `git bisect run` takes 125 for "cannot be tested"; a shell gives 126 for
+what cannot be executed and 127 for what is not there."""
+
+SILENCE_SECONDS = 600.0
+"""Where no --trial-timeout is given, a trial may be silent for this long, or `HANG_TIMES` times as long as any run that
+passed before; as long as none did, for as long as it likes, as nothing is known of it."""
+
+LINES_READ = 40
+"""Of the end of an output, in which a line is looked for that says what went wrong."""
+
+_COMPLAINT = re.compile(
+    r"\b(?:error|errors|fail(?:ed|ure|s)?|fatal|invalid|illegal|cannot|can't|could not|unable|denied|refused|unknown"
+    r"|unrecogni[sz]ed|unexpected|not found|no such|not supported|unsupported|abort(?:ed)?|panic|exception)\b",
+    re.IGNORECASE,
+)
+
+
+class LogRows(Tail[Row]):
+    """The rows of metrics in the output of a running command, numbered by its steps where it prints them.
+
+    Args:
+        path: of the log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, read_metrics)
+
+    def read(self) -> bool:
+        """Take in what has been printed; whether there was anything."""
+        try:
+            with self.path.open("rb") as stream:
+                if stream.seek(0, os.SEEK_END) <= self._position:
+                    return False
+                stream.seek(self._position)
+                data = stream.read()
+        except FileNotFoundError:
+            return False
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        self._position += end
+        for row in _metrics.rows_in(data[:end]):
+            last = self.rows[-1]["step"] if self.rows else 0
+            said = row.values.get("step")
+            step = int(said) if said is not None and said == said else last + 1
+            if step > last:  # several ranks may print a step
+                self.rows.append({**row.values, "step": step})
+        return True
+
+
+@dataclass(frozen=True)
+class _Starts:
+    """How trials start: always from nothing."""
+
+    start: str = "cold"
+
+
+class _Command:
+    """A running command, as `attend` wants it."""
+
+    def __init__(self, child: LaunchedChild) -> None:
+        self.pid, self.pids, self.codes, self.poll = child.pid, child.pids, child.codes, child.poll
+
+    def watched(self) -> list[int]:
+        return []
+
+    def end(self) -> None:
+        for pid in self.pids:
+            kill_group(pid)
+
+
+def observe_command(rows: Sequence[Row], folder: Path, ending: Ending) -> Observation:
+    """Say what happened in a run of a command that is over.
+
+    Args:
+        rows: the metrics that it printed.
+        folder: of the run, which has ``log.txt``.
+        ending: how it came to its end.
+    """
+    died, message = _death(folder / "log.txt", ending)
+    found = health.symptoms(rows, ended=True)
+    return Observation(
+        died=died,
+        symptoms=tuple(found),
+        steps=rows[-1]["step"] if rows else 0,
+        message=message,
+        trained=bool(rows),
+        invalid=None,
+        remarks=tuple(health.remarks(rows)),
+        seconds=ending.seconds,
+        training_seconds=0.0,
+        counted=bool(rows),
+    )
+
+
+def _death(log: Path, ending: Ending) -> tuple[Signature | None, str]:
+    """The signature of what ended a run, and in words; None for one that ended well, or that we ended."""
+    code = ending.exit_code
+    if ending.hang is not None:
+        return Signature("hang"), ending.hang
+    if code is None or code == 0:
+        return None, ""
+    if code == SKIP:
+        return Signature(SKIPPED), f"exit status {SKIP}: it cannot be judged"
+    line = complaint_in(tail_of_log(log, LINES_READ))
+    if code in NOT_RUN:
+        return Signature(CANNOT_RUN, str(code)), line or f"exit status {code}"
+    found = signatures.from_exit(code, log)
+    if found.kind == "exit":
+        # Programs have few exit statuses and many failures: what they say of it tells them apart.
+        return replace(found, message=normalise(line)), line
+    return found, found.name if found.kind == "signal" else str(found)
+
+
+def complaint_in(lines: Sequence[str]) -> str:
+    """The last of some lines that says that something went wrong, "" if none does. Not simply the last one: what a
+    program buffers, its ordinary output, comes after what it complains of."""
+    return next((plain(line).strip() for line in reversed(lines) if _COMPLAINT.search(line)), "")
+
+
+def load_command_run(study: Path, number: int | str) -> Run | None:
+    """A run of a command that ended before, read back from its folder; None if there is none that came to its end."""
+    folder = study / "trials" / str(number)
+    found = read_ending(folder)
+    if found is None:
+        return None
+    ending, kept = found
+    traces = Traces.of(folder)
+    traces.read()
+    return Run(observe_command(traces.metrics.rows, folder, ending), traces, folder, kept.get("horizon"), "cold")
+
+
+class CommandRunner:
+    """Runs trials of one command; see the module.
+
+    Args:
+        target: what to run.
+        folder: the study folder.
+        timeout: seconds without output that are called a hang; None: see `SILENCE_SECONDS`.
+        devices: values of CUDA_VISIBLE_DEVICES for the parallel trials, handed out in turn; empty: leave it.
+        on_progress: called with (trial number, steps done, horizon) while a trial runs.
+
+    Attributes:
+        known: of the failure; see `learn`.
+        starts: how trials are started.
+    """
+
+    def __init__(
+        self,
+        target: CommandTarget,
+        folder: Path,
+        *,
+        timeout: float | None = None,
+        devices: Sequence[str] = (),
+        on_progress: Callable[[int | str, int, int | None], None] = lambda number, steps, horizon: None,
+    ) -> None:
+        self.target, self.folder, self._timeout = target, folder, timeout
+        self.known = Known()
+        self._on_progress = on_progress
+        self.starts = _Starts()
+        self._cleaner = Cleaner(["", *target.typed])
+        self._reaper = Reaper()
+        self._sweep = Sweep(self._reaper)
+        self._interrupted = threading.Event()
+        self._silence: float | None = None  # the longest of the passing runs so far
+        for path in folder.glob("trials/*/ending.json"):
+            found = read_ending(path.parent)
+            if found is not None:
+                self._note(found[0])
+        self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for device in devices:
+            self._slots.put(device)
+        self._has_devices = bool(devices)
+
+    @property
+    def settings(self) -> Sides:
+        """What varies."""
+        return self.target.sides
+
+    @property
+    def horizon(self) -> int | None:
+        """Rows of metrics after which a trial is ended; None before the failure was seen."""
+        return self.known.horizon
+
+    def close(self) -> None:
+        """End everything that was started; nothing of the study runs afterwards."""
+        self._interrupted.set()
+        self._reaper.close()
+
+    def interrupt(self) -> None:
+        """End the running trials. None starts before `go_on`."""
+        self._interrupted.set()
+
+    def go_on(self) -> None:
+        """Further trials may start. Call it only once all that were interrupted have ended."""
+        self._interrupted.clear()
+
+    def learn(self, **known: object) -> None:
+        """Fields of `Known` that a phase has found out."""
+        self.known = replace(self.known, **known)
+
+    def recall(self, results: Iterable[TrialResult]) -> None:
+        """Take up what earlier results have shown of how long trials must run."""
+        for result in results:
+            if result.outcome is Outcome.FAIL:
+                self._see_failure(result.step)
+
+    def is_valid(self, configuration: Configuration) -> str | None:
+        """None: what a command takes, only a run of it tells."""
+        return None
+
+    # ------------------------------------------------------------------------------------------------ running
+
+    def run(self, request: TrialRequest) -> TrialResult:
+        """Run one trial and judge it by the failure under study."""
+        steps = self.horizon and self.horizon * (STRETCH if request.purpose.proves else 1)
+        return self.judged(self.train(Plan(request.number, request.configuration, steps)), steps)
+
+    def judged(self, run: Run, steps: int | None) -> TrialResult:
+        """The result of a run: its outcome under the failure under study, and what is worth keeping."""
+        seen = run.seen
+        outcome, signature = judge(seen, self.known.is_failure, self.known.usual)
+        if outcome is Outcome.FAIL:
+            self._see_failure(seen.step)
+        message = seen.message
+        if not message and signature is not None:
+            message = next((symptom.text for symptom in seen.symptoms), str(signature))
+        result = TrialResult(
+            outcome,
+            None if signature is None else str(signature),
+            message,
+            seen.seconds,
+            (seen.step if signature is not None else seen.steps) if seen.counted else None,
+            {
+                "folder": run.folder.name,
+                "level": "cold",
+                "horizon": steps,
+                "steps": seen.steps,
+                "failure": None if signature is None else signature.to_json(),
+                "remarks": [asdict(remark) for remark in seen.remarks],
+                "symptoms": [asdict(symptom) for symptom in seen.symptoms],
+            },
+        )
+        write_json(run.folder / "result.json", {**asdict(result), "outcome": outcome.value})
+        return result
+
+    def _see_failure(self, step: int | None) -> None:
+        if step is not None and self.horizon and step > self.horizon:
+            self.learn(horizon=horizon_for(step))
+
+    def train(self, plan: Plan) -> Run:
+        """Run the command as planned and say what happened.
+
+        Raises:
+            KeyboardInterrupt: it was interrupted.
+            OSError: it cannot be started.
+        """
+        device = self._slots.get() if self._has_devices else None
+        try:
+            folder = self._new_folder(plan.name)
+            command, variables = self._write(plan.configuration, folder, device)
+            environment = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
+            with self._sweep.around(list):
+                child = _Command(launch(command, environment, folder, "log.txt", self._reaper))
+                ending = self._follow(child, plan, LogRows(folder / "log.txt"))
+            self._reaper.remove(child.pid)
+        finally:
+            if device is not None:
+                self._slots.put(device)
+        return self._kept(plan, folder, ending)
+
+    def _follow(self, child: _Command, plan: Plan, rows: LogRows) -> Ending:
+        """Stay with a run to its end, or end it: when it hangs, when enough is known, when we are interrupted."""
+        began = heard = time.monotonic()
+        longest, silence = 0.0, self._limit()
+        traces = Traces(Tail(rows.path.with_name(EVENTS_FILE), read_event), rows)
+
+        def ending(code: int | None, hang: str | None = None) -> Ending:
+            with (rows.path.parent / METRICS_FILE).open("w") as stream:
+                stream.writelines(json.dumps(row) + "\n" for row in rows.rows)
+            now = time.monotonic()
+            return Ending(code, hang, now - began, round(max(longest, now - heard), 3))
+
+        def look(code: int | None) -> Ending | None:
+            nonlocal heard, longest
+            now = time.monotonic()
+            if rows.read():
+                longest, heard = max(longest, now - heard), now
+                self._on_progress(plan.name, len(rows.rows), plan.steps)
+                if code is None and self._enough(plan, traces):
+                    return ending(None)
+            if code is not None:
+                return ending(code)
+            if self._interrupted.is_set():
+                raise KeyboardInterrupt
+            if silence is not None and now - heard > silence:
+                return ending(None, f"no output for {now - heard:.0f} s")
+            return None
+
+        return attend(child, look)
+
+    def _enough(self, plan: Plan, traces: Traces) -> bool:
+        """Whether what was printed so far settles it: it has gone on for long enough, or has failed silently."""
+        rows = traces.metrics.rows
+        if plan.enough is not None and plan.enough(traces):
+            return True
+        if not rows:
+            return False
+        if plan.steps is not None and rows[-1]["step"] >= plan.steps:
+            return True
+        found = health.symptoms(rows, ended=False)
+        if plan.until_it_dies:
+            return bool(found) and rows[-1]["step"] >= found[0].step + AFTER_SYMPTOM_STEPS
+        if plan.enough is not None or not self.known.silent or self.known.is_failure is None:
+            return False
+        return any(self.known.is_failure(Signature(symptom.kind, symptom.name)) for symptom in found)
+
+    def _note(self, ending: Ending) -> None:
+        if ending.exit_code == 0:
+            self._silence = max(self._silence or 0.0, ending.longest_silence)
+
+    def _limit(self) -> float | None:
+        """How long a run may print nothing, in seconds; None: as long as it likes."""
+        if self._timeout is not None:
+            return self._timeout
+        return None if self._silence is None else max(SILENCE_SECONDS, HANG_TIMES * self._silence)
+
+    # ------------------------------------------------------------------------------------------------ files
+
+    def _new_folder(self, number: int | str) -> Path:
+        folder = self.folder / "trials" / str(number)
+        if folder.exists():  # a trial that was interrupted: its traces are kept beside the new ones
+            aside = (folder.with_name(f"{number}.interrupted-{i}") for i in range(1, 1000))
+            folder.rename(next(path for path in aside if not path.exists()))
+        for path in (folder, folder / "output", folder / "by-hand"):
+            make_folder(path)
+        return folder.absolute()
+
+    def _write(
+        self, configuration: Configuration, folder: Path, device: str | None
+    ) -> tuple[list[str], dict[str, str | None]]:
+        """Write what a run is given, and how it is repeated by hand; its command, and the variables that it has."""
+        target = self.target
+        write_json(folder / "configuration.json", target.complete(configuration))
+        config, text = folder / f"config.{target.template.config_format}", target.config(configuration)
+        if text is not None:
+            write_text(config, text)
+        variables = target.variables(configuration)
+        if device is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = device
+        gone = "".join(f"-u {name} " for name, value in variables.items() if value is None)
+        told = " ".join(
+            f"{name}={shlex.quote(value)}"
+            for name, value in variables.items()
+            if value is not None and not is_masked(name, value)
+        )
+        lines = [
+            "#!/bin/sh",
+            "# Repeats this trial by hand, with everything printed here.",
+            f"cd {shlex.quote(os.getcwd())} || exit",
+            f"exec env {gone}{told} " + by_hand(target.words(configuration, str(config), str(folder / "by-hand"))),
+            "",
+        ]
+        write_text(folder / "command.sh", "\n".join(lines))
+        return target.words(configuration, str(config), str(folder / "output")), variables
+
+    def _kept(self, plan: Plan, folder: Path, ending: Ending) -> Run:
+        """Write down how a run ended, and read what it left."""
+        shorten(folder / "log.txt")
+        self._cleaner.clean(folder)
+        traces = Traces.of(folder)
+        traces.read()
+        rows = traces.metrics.rows
+        write_json(
+            folder / "ending.json", {**asdict(ending), "horizon": plan.steps, "steps": len(rows), "level": "cold"}
+        )
+        self._note(ending)
+        seen = observe_command(rows, folder, ending)
+        return Run(replace(seen, message=scrub(seen.message)), traces, folder, plan.steps, "cold")
