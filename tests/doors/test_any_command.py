@@ -1,0 +1,262 @@
+"""`bisect-cfg bisect -- COMMAND` with programs that were not written for this project, and with what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tools import ForkedTool, assert_clear
+
+import bisect_cfg
+from bisect_cfg.diagnosis._metrics import rows_in
+
+STUDY = Path(__file__).parents[2] / "studies" / "openrlhf_illegal_memory"
+
+
+@pytest.fixture
+def tool(tmp_path):
+    """The command line in `tmp_path`; no library is needed."""
+    made = ForkedTool(tmp_path, None)
+    yield made
+    for process in made.left():
+        process.kill()
+
+
+def result_of(tool) -> dict:
+    (path,) = tool.folder.glob("bisect-cfg-studies/*/result.json")
+    return json.loads(path.read_text())
+
+
+def causes_of(result) -> list[list[str]]:
+    return [sorted(cause["parameters"]) for cause in result["causes"]]
+
+
+def bisected(tool, *arguments) -> dict:
+    said = tool("bisect", "--no-recommend", *arguments)
+    assert said.status == 0, said.all
+    tool.assert_nothing_left()
+    result = result_of(tool)
+    assert result["status"] == "isolated" and result["complete"]
+    return result
+
+
+# ----------------------------------------------------------------------------------------- programs of other people
+
+
+def test_sort(tool):
+    (tool.folder / "names.txt").write_text("b\na\n")
+    good = ("--good", "check=false", "--good", "output=none", "--good", "unique=false", "--good", "reverse=false")
+    result = bisected(tool, *good, "--", "sort", "--unique", "--check", "--output", "o.txt", "--reverse", "names.txt")
+    assert causes_of(result) == [["check", "output"]], "sort refuses the two together, and only the two"
+    assert "incompatible" in result["failure"]["message"] or "--check" in result["failure"]["message"]
+    assert "--output" not in result["recommendation"]["command"] or "--check" not in result["recommendation"]["command"]
+
+
+def test_tar_with_flags(tool):
+    (tool.folder / "f.txt").write_text("x")
+    (tool.folder / "bad.yaml").write_text("verbose: true\ncreate: true\nappend: true\nsparse: true\n")
+    (tool.folder / "good.yaml").write_text("create: true\n")
+    sides = ("--good", "good.yaml", "--bad", "bad.yaml", "--flag-style", "gnu")
+    result = bisected(tool, *sides, "--", "tar", "--file={folder}/x.tar", "{flags}", "f.txt")
+    assert causes_of(result) == [["append"]]
+    assert result["recommendation"]["changes"] == {"append": {"from": True, "to": "(unset)"}}
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="no sqlite3")
+def test_sqlite3_with_values_in_one_argument(tool):
+    good = ("--good", "table=t", "--good", "limit=1", "--good", "text=plain")
+    bad = ("--bad", "table=no such", "--bad", "limit=5", "--bad", "text=it''s; -- \"é\"\n$x")
+    query = """create table t(a); select '{text}' from "{table}" limit {limit};"""
+    result = bisected(tool, *good, *bad, "--", "sqlite3", ":memory:", query)
+    assert causes_of(result) == [["table"]] and "no such table" in result["failure"]["message"]
+
+
+def test_python_with_a_configuration_file(tool):
+    (tool.folder / "bad.json").write_text('{"loggers": {"level": "LOUD"}, "x": [1], "y": {"z": "é"}}')
+    (tool.folder / "check.py").write_text(
+        "import json, logging, sys\nc = json.load(open(sys.argv[1]))\nlogging.getLogger().setLevel(c['loggers']['level'])"
+    )
+    sides = ("--good", "loggers.level=INFO", "--good", "x=[2]", "--good", "y.z=1", "--bad", "bad.json")
+    result = bisected(tool, *sides, "--", sys.executable, "check.py", "{config}")
+    assert causes_of(result) == [["loggers.level"]]
+    assert result["failure"]["exception"] == "ValueError" and "LOUD" in result["failure"]["message"]
+    safe = (tool.folder / "bisect-cfg-studies" / "check" / "safe_config.yaml").read_text()
+    assert "level: INFO" in safe and "é" in safe
+    (command,) = tool.folder.glob("bisect-cfg-studies/*/trials/0/command.sh")
+    again = subprocess.run(["sh", command], capture_output=True, text=True)
+    assert again.returncode == 1 and "Unknown level: 'LOUD'" in again.stderr
+
+
+def test_numbers_between_good_and_bad_are_tried(tool):
+    (tool.folder / "f").write_text("a\n")
+    said = tool("bisect", "--good", "batch-size=64", "--", "sort", "--batch-size", "1", "f")
+    assert said.status == 0, said.all
+    found = result_of(tool)["recommendation"]
+    assert found["verified"] and found["ranges"]["batch-size"]["not_from"] == 1
+    assert 1 < found["changes"]["batch-size"]["to"] < 64
+    assert [edit["old"] for edit in found["edits"]] == ["--batch-size 1"]
+    assert "Healthy in 3 of 3 runs: " in said.out, "no steps, no seeds"
+
+
+def test_the_study_of_openrlhf(tool):
+    expected = json.loads((STUDY / "expected.json").read_text())
+    words = (STUDY / "command.sh").read_text().partition("-- ")[2].replace("\\\n", " ").split()
+    words[1] = str(STUDY / words[1])
+    said = tool("bisect", "--preset", "openrlhf", "--good", STUDY / "good.yaml", "--jobs", "2", "--", *words)
+    assert said.status == 0, said.all
+    tool.assert_nothing_left()
+    result = result_of(tool)
+    assert {key: result[key] for key in ("status", "complete")} == {
+        key: expected[key] for key in ("status", "complete")
+    }
+    assert causes_of(result) == expected["causes"] and result["failure"]["kind"] == expected["failure"]["kind"]
+    assert "8192 tokens" in result["simulated"] and result["failure"]["step"] == 2
+    assert result["recommendation"]["verified"] and result["recommendation"]["ranges"]
+    again = tool("bisect", "--preset", "openrlhf", "--good", STUDY / "good.yaml", "--jobs", "2", "--", *words)
+    assert again.status == 0 and len(result_of(tool)["trials"]) == len(result["trials"]), "nothing is run again"
+
+
+# -------------------------------------------------------------------------------------------- what exit statuses say
+
+STATUS = """
+import os, signal, sys, time
+a, b = sys.argv[1:]
+print("ordinary output", flush=True)
+WAYS = {"signal": lambda: os.kill(os.getpid(), signal.SIGSEGV), "hang": lambda: time.sleep(600)}
+if a == "bad" and b in WAYS: WAYS[b]()
+if a == "bad" and b.isdigit(): sys.exit(int(b))
+"""
+
+
+def run_status(tool, b, *options, good="a=ok"):
+    (tool.folder / "status.py").write_text(STATUS)
+    command = [sys.executable, "-S", "status.py", "{a}", b]
+    return tool("bisect", "--no-recommend", *options, "--good", good, "--bad", "a=bad", "--", *command)
+
+
+@pytest.mark.parametrize(("b", "kind"), [("1", "exit"), ("signal", "signal"), ("139", "signal"), ("hang", "hang")])
+def test_ways_to_fail(tool, b, kind):
+    said = run_status(tool, b, *(["--trial-timeout", "1"] if b == "hang" else []))
+    assert said.status == 0, said.all
+    failure = result_of(tool)["failure"]
+    assert failure["kind"] == kind and failure.get("signal") == {"signal": "SIGSEGV"}.get(kind)
+    assert failure["step"] is None and "before the first step" not in said.all
+    tool.assert_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("b", "said"), [("126", "cannot be run"), ("127", "cannot be run"), ("125", "cannot be judged")]
+)
+def test_what_cannot_be_run_is_an_error_before_any_search(tool, b, said):
+    assert_clear(run_status(tool, b), said, f"exit status {b}", "ordinary output")
+    assert not (tool.folder / "bisect-cfg-studies" / "status" / "study.db").exists()
+
+
+def test_a_bad_side_that_passes(tool):
+    said = run_status(tool, "0")
+    assert said.status == 1 and "does not fail: exit status 0" in said.out
+
+
+def test_a_good_side_that_fails(tool):
+    (tool.folder / "status.py").write_text("print('error: no')\nraise SystemExit(4)")
+    said = tool("bisect", "--good", "a=1", "--bad", "a=2", "--", sys.executable, "status.py", "{a}")
+    assert (
+        said.status == 1 and "The good configuration fails as well: it ends with exit status 4: error: no" in said.out
+    )
+
+
+def test_a_mixture_that_fails_otherwise_blames_nobody(tool):
+    """Skipped (125), and another failure with the same exit status, told by what the program complains of."""
+    (tool.folder / "t.py").write_text(
+        "import sys\na, b, c = sys.argv[1:]\n"
+        "if (a, b, c) == ('2', '2', '1'): sys.exit(125)\n"
+        "if (a, b) == ('1', '2'): sys.exit('error: another one')\n"
+        "if a == '2': sys.exit('error: the one')\n"
+    )
+    sides = [word for name in "abc" for word in ("--good", f"{name}=1", "--bad", f"{name}=2")]
+    result = bisected(tool, *sides, "--", sys.executable, "-S", "t.py", "{a}", "{b}", "{c}")
+    assert causes_of(result) == [["a"]] and "the one" in result["failure"]["message"]
+
+
+# -------------------------------------------------------------------------------------------- metrics in the output
+
+COLLAPSE = """
+import sys, time
+lr = float(sys.argv[1])
+for step in range(1, 400):
+    e, r, s = (2.0, 0.5 + step % 3 / 10, 0.2) if lr < 0.01 or step < 6 else (0.001, 0.0, 0.0)
+    said = {"actor/entropy": e, "actor/grad_norm": 0.3 if s else 0.0, "critic/score/mean": r, "critic/score/std": s}
+    print(f"step:{step} - " + " - ".join(f"{name}:{value}" for name, value in said.items()), flush=True)
+    time.sleep(0.001)
+"""
+
+
+def test_a_collapse_fails_though_the_command_ends_well(tool):
+    """Console lines as verl prints them; trials are ended early, and have steps."""
+    (tool.folder / "t.py").write_text(COLLAPSE)
+    said = tool(
+        "bisect", "--no-recommend", "--good", "lr=1e-6", "--bad", "lr=0.1", "--", sys.executable, "-S", "t.py", "{lr}"
+    )
+    assert said.status == 0, said.all
+    result = result_of(tool)
+    assert result["failure"]["kind"] == "collapse" and causes_of(result) == [["lr"]]
+    assert all(row["step"] < 399 for row in result["trials"]), "no trial went on to its end"
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("step:3 - actor/grad_norm:0.5 - actor/entropy:1.2", {"step": 3, "grad_norm": 0.5, "entropy": 1.2}),
+        ("✨ Global step 7: {'policy_loss': 0.1, 'reward': 0.5}", {"step": 7, "loss": 0.1, "reward": 0.5}),
+        ("{'loss': 0.5, 'grad_norm': nan, 'learning_rate': 1e-06}", {"loss": 0.5}),
+        ("{'loss': '0.5', 'reward_std': '0', 'epoch': '0.1'}", {"loss": 0.5, "reward_std": 0.0}),
+        ("Step 12 | loss:1.25 lr:2e-05 tokens_per_second_per_gpu:900.5", {"step": 12, "loss": 1.25}),
+        ('{"step": 4, "loss": 0.25, "reward": 1.0}', {"step": 4, "loss": 0.25, "reward": 1.0}),
+    ],
+)
+def test_console_lines_of_trainers(line, values):
+    (row,) = rows_in(f"loading\n{line}\nsaving loss to disk\n".encode())
+    assert {name: row.values[name] for name in values} == values
+
+
+# ----------------------------------------------------------------------------------------------- killed, and again
+
+
+def test_a_killed_study_goes_on(tool):
+    (tool.folder / "t.py").write_text(
+        "import sys, time, pathlib\ntime.sleep(0.1)\nsys.exit('error: both') if sys.argv[3:5] == ['2', '2'] else None\n"
+    )
+    sides = [word for name in "abcdef" for word in ("--good", f"{name}=1", "--bad", f"{name}=2")]
+    command = ["bisect", "--no-recommend", *sides, "--", sys.executable, "-S", "t.py", *(f"{{{n}}}" for n in "abcdef")]
+    process = tool.start(*command)
+    trials = tool.folder / "bisect-cfg-studies" / "t" / "trials"
+    while len(list(trials.glob("*/ending.json"))) < 5 and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    tool.assert_nothing_left()
+    before = {path.parent.name: path.stat().st_mtime_ns for path in trials.glob("*/ending.json")}
+    assert len(before) >= 5
+    assert causes_of(bisected(tool, *command[2:])) == [["c", "d"]]
+    after = {path.parent.name: path.stat().st_mtime_ns for path in trials.glob("*/ending.json")}
+    assert {name: after[name] for name in before} == before, "none of them was run again"
+
+
+# ------------------------------------------------------------------------------------------------------ from Python
+
+
+def test_from_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f").write_text("b\na\n")
+    sides = {"good": {"check": False, "key": 1}, "bad": {"check": True, "key": 2}}
+    report = bisect_cfg.bisect(command=["sort", "{flags}", "f"], flag_style="gnu", recommend=False, **sides)
+    assert [cause.parameters for cause in report.causes] == [("check",)] and report.complete
+    for wrong in ({}, {"command": "sort x"}, {"target": "x", "command": ["y"]}):
+        with pytest.raises(TypeError, match="takes a target"):
+            bisect_cfg.bisect(**wrong)
