@@ -57,8 +57,8 @@ LINES_READ = 40
 
 _COMPLAINT = re.compile(
     r"\b(?:error|errors|fail(?:ed|ure|s)?|fatal|invalid|illegal|cannot|can't|could not|unable|denied|refused|unknown"
-    r"|unrecogni[sz]ed|unexpected|not found|no such|not supported|unsupported|not allowed|incompatible|conflict(?:s|ing)?"
-    r"|mutually exclusive|missing|required|must|abort(?:ed)?|panic|exception)\b",
+    r"|unrecogni[sz]ed|unexpected|not found|no such|not supported|unsupported|not allowed|incompatible"
+    r"|conflict(?:s|ing)?|mutually exclusive|missing|required|must|abort(?:ed)?|panic|exception)\b",
     re.IGNORECASE,
 )
 

@@ -80,7 +80,8 @@ def test_sqlite3_with_values_in_one_argument(tool):
 def test_python_with_a_configuration_file(tool):
     (tool.folder / "bad.json").write_text('{"loggers": {"level": "LOUD"}, "x": [1], "y": {"z": "é"}}')
     (tool.folder / "check.py").write_text(
-        "import json, logging, sys\nc = json.load(open(sys.argv[1]))\nlogging.getLogger().setLevel(c['loggers']['level'])"
+        "import json, logging, sys\nc = json.load(open(sys.argv[1]))\n"
+        "logging.getLogger().setLevel(c['loggers']['level'])"
     )
     sides = ("--good", "loggers.level=INFO", "--good", "x=[2]", "--good", "y.z=1", "--bad", "bad.json")
     result = bisected(tool, *sides, "--", sys.executable, "check.py", "{config}")
