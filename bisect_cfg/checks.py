@@ -32,7 +32,7 @@ NUMBERS: Mapping[str, tuple[float, float, bool]] = {
 }
 """Option -> least, most, and whether the least itself is excluded."""
 
-COUNTS = ("steps", "jobs", "confirm", "max_trials", "verify_steps", "verify_seeds", "frontier")
+COUNTS = ("training", "steps", "jobs", "confirm", "max_trials", "verify_steps", "verify_seeds", "frontier")
 """Options that are whole numbers from 1 on."""
 
 TEXTS = ("failure", "storage")

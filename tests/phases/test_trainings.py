@@ -9,7 +9,7 @@ import toys
 from tools import assert_clear
 
 TRAIN = """
-    def train(number, pair=False, **settings):
+    def train(number, **settings):
         args = GRPOConfig(output_dir=f"out-{number}", weight_decay=0.1, learning_rate=1e-4, **settings)
         def step(step):
             if step == 3 and args.beta and args.temperature < 1:
