@@ -35,7 +35,7 @@ from bisect_cfg.trials.environments import CannotBuild
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.runs import Run, what_ended
 
 
 @dataclass(eq=False)
@@ -188,15 +188,18 @@ class SafeValues:
             return _Came(None, Judgement(False, why=str(error).splitlines()[-1]))
         if not begun.needed:
             return _Came(run)
-        judged = self._isolated.judge(run, attempt)
-        other = run.seen.died is not None and not self._runner.known.is_failure(run.seen.died)
-        if other and self._runner.starts.start != "cold":
-            # Neither healthy nor the failure under study: it may be owed to the warm start.
+        if self._is_doubtful(run):
+            warm = run.seen.died
             run = self._runner.train(
-                Plan(f"{number}-cold", configuration, attempt.steps, start="cold", enough=self._isolated.certain)
+                Plan(_cold(number), configuration, steps, start="cold", enough=self._isolated.certain)
             )
-            judged = self._isolated.judge(run, attempt)
-        return _Came(run, judged)
+            self._runner.seen_cold(str(warm), run.seen.died is not None and str(run.seen.died) == str(warm))
+        return _Came(run, self._isolated.judge(run, attempt))
+
+    def _is_doubtful(self, run: Run) -> bool:
+        """Whether it is neither healthy nor the failure under study, which may be owed to the warm start."""
+        died = run.seen.died
+        return died is not None and not self._runner.known.is_failure(died) and self._runner.doubts(str(died))
 
     def record(self, begun: _Begun, came: _Came) -> None:
         run, judged = came.run, came.judged
@@ -238,15 +241,20 @@ class SafeValues:
         self._trials.store.void(begun.number, Void.INTERRUPTED)
 
     def _recover(self) -> None:
-        """Take in the runs that a killed process left: those that had come to their end count."""
+        """Take in the runs that a killed process left: those that settle something count, as `conduct` has it."""
         for number, attempt in self._trials.abandoned():
-            run = self._isolated.load(self._runner.folder, number)
-            if run is None:
+            cold, warm = (self._isolated.load(self._runner.folder, name) for name in (_cold(number), number))
+            run = cold or warm
+            judged = None if run is None else self._isolated.judge(run, attempt)
+            # What was still to be seen cold, or was cut short because it was not needed any more, says nothing.
+            unsettled = judged is None or (cold is None and self._is_doubtful(run))
+            watched = not isinstance(self._isolated, IsolatedCommand)  # a command is not seen to end its training
+            if unsettled or (judged.healthy and watched and what_ended(run) == "stopped"):
                 self._trials.store.void(number, Void.LOST)
                 continue
             begun = _Begun(number, attempt)
             self.running.append(begun)
-            self.record(begun, _Came(run, self._isolated.judge(run, attempt)))
+            self.record(begun, _Came(run, judged))
 
 
 def find_safe_values(
@@ -295,3 +303,8 @@ def find_safe_values(
         started=context.listener.safe_run_started,
         finished=context.listener.safe_run_finished,
     ).run()
+
+
+def _cold(number: int) -> str:
+    """Folder of the run that is repeated from a cold start."""
+    return f"{number}-cold"

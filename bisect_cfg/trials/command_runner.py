@@ -245,6 +245,10 @@ class CommandRunner:
         """Fields of `Known` that a phase has found out."""
         self.known = replace(self.known, **known)
 
+    def doubts(self, signature: str | None) -> bool:
+        """Whether another failure may be owed to the warm start: a command has none."""
+        return False
+
     def recall(self, results: Iterable[TrialResult]) -> None:
         """Take up what earlier results have shown of how long trials must run."""
         for result in results:

@@ -213,14 +213,25 @@ class ScriptRunner:
         except CannotBuild as error:
             return TrialResult(Outcome.UNRESOLVED, str(Signature("invalid", "", str(error))), str(error))
         result = self.judged(run, steps)
-        if result.outcome is Outcome.UNRESOLVED and self.starts.start != "cold" and run.seen.invalid is None:
+        if result.outcome is Outcome.UNRESOLVED and run.seen.invalid is None and self.doubts(result.signature):
             return self._checked_cold(request, result, steps)
         return result
 
+    def doubts(self, signature: str | None) -> bool:
+        """Whether another failure than the one under study may be owed to the warm start, and is to be seen cold: once
+        for each signature."""
+        return self.starts.start != "cold" and signature not in self._also_cold
+
+    def seen_cold(self, signature: str | None, same: bool) -> None:
+        """What a cold start has shown where a warm one ended with this signature: the same, or something else."""
+        if same:
+            self._also_cold.add(signature)
+        elif self.starts.start != "cold":
+            # What the warm start shows is not what the user's command shows. From here on start cold.
+            self.starts.start_at("cold")
+
     def _checked_cold(self, request: TrialRequest, warm: TrialResult, steps: int) -> TrialResult:
-        """A trial that died of something else may owe it to the warm start: once for each such signature, see."""
-        if warm.signature in self._also_cold:
-            return warm
+        """The same trial from a cold start; the warm one's result, if that shows the same."""
         run = self.train(Plan(f"{request.number}-cold", request.configuration, steps, start="cold"))
         cold = self.judged(run, steps)
         same = cold.signature == warm.signature
@@ -237,11 +248,8 @@ class ScriptRunner:
         resumed goes on as it would have."""
         for result in results:
             check, horizon = result.attributes.get(COLD_CHECK), result.attributes.get("horizon")
-            if check == "same":
-                self._also_cold.add(result.signature)
-            elif check == "other" and self.starts.start != "cold":
-                # What the warm start shows is not what the user's command shows. From here on start cold.
-                self.starts.start_at("cold")
+            if check is not None:
+                self.seen_cold(result.signature, check == "same")
             if result.outcome is Outcome.FAIL and horizon is not None:
                 self._see_failure(result.step)
 

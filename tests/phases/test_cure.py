@@ -9,10 +9,18 @@ import subprocess
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from tools import recorded
+
+from bisect_cfg.configuration import Outcome
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.phases import cure
+from bisect_cfg.recommend.attempts import Attempt, Part
+from bisect_cfg.recommend.isolated import Judgement
+from bisect_cfg.study.store import Void
 
 SCRIPT = """
     import os, signal, time
@@ -275,3 +283,63 @@ def test_stopped_anywhere_it_goes_on_and_runs_nothing_twice(tool, how, jobs):
     counted = [asked for asked, outcome, _ in safe_trials(study).values() if outcome in ("pass", "fail")]
     assert len(counted) == len(set(counted)), "a finished run was run again"
     tool.assert_nothing_left()
+
+
+class Standing:
+    """`SafeValues` over runs that are made up: what it records of a run that a killed tool left."""
+
+    def __init__(self, folders: dict[str, SimpleNamespace]) -> None:
+        self.recorded: list[tuple[str, object]] = []
+        self.doubted: set[str] = set()
+        safe = self.safe = object.__new__(cure.SafeValues)
+        store = SimpleNamespace(void=lambda number, why: self.recorded.append(("void", why)))
+        safe.running, safe._finished = [], lambda *said: None
+        safe._trials = SimpleNamespace(abandoned=lambda: [(7, ATTEMPT)], finish=self.finish, store=store)
+        safe._isolated = SimpleNamespace(
+            judge=lambda run, attempt: Judgement(run.seen.died is None),
+            certain=lambda traces: False, ordered=lambda attempt: ({}, attempt.steps),
+            load=lambda folder, name: folders.get(str(name)),
+        )  # fmt: skip
+        safe._runner = SimpleNamespace(
+            folder=Path("s"), known=SimpleNamespace(is_failure=lambda died: False),
+            starts=SimpleNamespace(start="config"), train=lambda plan: folders[str(plan.name)],
+            doubts=lambda signature: signature not in self.doubted,
+            seen_cold=lambda signature, same: self.doubted.add(signature),
+        )  # fmt: skip
+
+    def finish(self, number: int, values: dict, outcome: Outcome) -> None:
+        self.recorded.append((values["attributes"]["folder"], outcome))
+
+
+ATTEMPT = Attempt({"lr": 1}, 0, 30, Part.RESET, "")
+DIED = Signature("exception", "OSError", "disk of the fork")
+
+
+def made_up(name: str, died: Signature | None = None, stopped: str | None = "horizon") -> SimpleNamespace:
+    seen = SimpleNamespace(died=died, failure=died, seconds=1.0, steps=3, remarks=(), rank=None)
+    end = None if stopped is None else SimpleNamespace(stopped=stopped)
+    return SimpleNamespace(seen=seen, folder=Path(name), start="", traces=SimpleNamespace(event=lambda kind: end))
+
+
+def test_a_run_that_may_owe_its_death_to_the_warm_start_is_seen_cold_once_for_each_such_death():
+    standing = Standing({"7": made_up("7", DIED), "7-cold": made_up("7-cold", DIED)})
+    begun = cure._Begun(7, ATTEMPT)
+    assert standing.safe.conduct(begun).run.folder == Path("7-cold")
+    assert standing.safe.conduct(begun).run.folder == Path("7")  # a cold start shows that as well
+
+
+@pytest.mark.parametrize(
+    ("folders", "recorded"),
+    [
+        ({}, ("void", Void.LOST)),
+        ({"7": made_up("7")}, ("7", Outcome.PASS)),
+        ({"7": made_up("7", DIED)}, ("void", Void.LOST)),  # it was still to be seen cold
+        ({"7": made_up("7", DIED), "7-cold": made_up("7-cold")}, ("7-cold", Outcome.PASS)),
+        ({"7": made_up("7", DIED), "7-cold": made_up("7-cold", DIED)}, ("7-cold", Outcome.FAIL)),
+        ({"7": made_up("7", stopped=None)}, ("void", Void.LOST)),  # cut short, as it was not needed any more
+    ],
+)
+def test_of_what_a_killed_tool_left_only_what_is_settled_counts(folders, recorded):
+    standing = Standing(folders)
+    standing.safe._recover()
+    assert standing.recorded == [recorded] and standing.safe.running == []
