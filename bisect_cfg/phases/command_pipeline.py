@@ -17,6 +17,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context, Spent
 from bisect_cfg.phases.cure import find_safe_values
 from bisect_cfg.phases.isolate import isolate
+from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.reproduce import FOLDER, LINES_SHOWN, failure_test, study_failure
 from bisect_cfg.reports.answer import Answer
@@ -147,7 +148,10 @@ def _says_nothing(run: Run) -> bool:
 
 
 def _answer(context: Context, status: str, **parts: Any) -> Answer:
-    good_run = parts.get("good_run")
+    good_run, bad_run, report = (parts.get(name) for name in ("good_run", "bad_run", "report"))
+    if bad_run is not None:
+        causes = report.causes if report is not None else ()
+        parts["known"] = known_failure(bad_run, parts.get("settings"), causes, context.environment)
     return Answer(
         status,
         context.folder,

@@ -29,11 +29,12 @@ from bisect_cfg.phases.context import Context, Spent
 from bisect_cfg.phases.cure import find_safe_values
 from bisect_cfg.phases.factors import find_factors, without_risky_defaults
 from bisect_cfg.phases.isolate import isolate, with_defaults_of_the_moved
+from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.locate import locate
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.reproduce import failure_test, reproduce
 from bisect_cfg.phases.start import Baselines
-from bisect_cfg.reports.answer import Answer, entry_for
+from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.folder import open_study
 from bisect_cfg.trials.inputs import Inputs, written_by_runs
@@ -141,12 +142,12 @@ def _compared(
     bisection, report = isolate(context, bad_run, warm_runs, good_run)
     details = {trial.number: trial.user_attrs.get("attributes", {}) for trial in bisection.study.trials}
     place = safe = stopped = None
+    known = known_failure(bad_run, runner.settings, report.causes, context.environment)
     try:
         report = with_defaults_of_the_moved(context, baselines, settings.factors, report)
         place = locate(context, report, bad_run)
         if context.options.recommend and report.status == "isolated":
-            cures = cures_of(context, entry_for(bad_run, runner.settings, report.causes, context.environment))
-            safe = find_safe_values(context, bisection, report, bad_run, good_run, details, cures)
+            safe = find_safe_values(context, bisection, report, bad_run, good_run, details, cures_of(context, known))
             details = {**details, **safe.details}
             best = {**runner.settings.bad, **safe.best.changes} if safe.best else None
             report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
@@ -161,13 +162,16 @@ def _compared(
         good_run=good_run,
         report=report,
         details=details,
+        known=known,
         place=place,
         safe=safe,
         stopped=stopped,
     )
 
 
-def _answer(context: Context, status: str, **parts: Any) -> Answer:
+def _answer(context: Context, status: str, *, bad_run: Run | None, **parts: Any) -> Answer:
+    if "known" not in parts and bad_run is not None:
+        parts["known"] = known_failure(bad_run, parts.get("settings"), (), context.environment)
     return Answer(
         status,
         context.folder,
@@ -175,5 +179,6 @@ def _answer(context: Context, status: str, **parts: Any) -> Answer:
         start=context.runner.starts.start,
         horizon=context.runner.horizon,
         notes=tuple(context.notes),
+        bad_run=bad_run,
         **parts,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import re
 import shlex
@@ -17,7 +16,7 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.cells import corrected
-from bisect_cfg.configuration import Configuration, Purpose, Value
+from bisect_cfg.configuration import Purpose, Value
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.knowledge import Entry
 from bisect_cfg.diagnosis.placement import findings
@@ -38,7 +37,6 @@ from bisect_cfg.reports.recommendation import (
 )
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
 from bisect_cfg.study.causes import Cause, Report, wilson
-from bisect_cfg.trials.files import traceback_of
 from bisect_cfg.trials.ranks import DIFFERS, ranks_of
 from bisect_cfg.trials.runs import Run
 
@@ -79,6 +77,7 @@ class Answer:
         notes: sentences for the user.
         details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
         seconds: wall-clock time of this call.
+        known: the known failure that it is, None if it is none.
         place: where the failure happens; None if it was not looked for, or nothing came out.
         safe: what was found to train; None if it did not come to that.
         stopped: what ended this call before its time, though the causes are known; None if nothing did.
@@ -97,6 +96,7 @@ class Answer:
     notes: tuple[str, ...] = ()
     details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
     seconds: float = 0.0
+    known: Entry | None = None
     place: Place | None = None
     safe: Safe | None = None
     stopped: InputsChanged | None = None
@@ -165,7 +165,7 @@ def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
     """The answer in the form of result.json (see the contract in the documentation)."""
     report = answer.report or Report(answer.status)
     rows = _rows(answer) if answer.report is not None else _rows_before(answer)
-    issue = known_issue(answer, environment)
+    issue = known_issue(answer.known)
     result = {
         "schema": SCHEMA,
         "status": answer.status,
@@ -337,11 +337,8 @@ def _rows_before(answer: Answer) -> list[JsonObject]:
     return rows
 
 
-def known_issue(answer: Answer, environment: JsonObject) -> JsonObject | None:
+def known_issue(entry: Entry | None) -> JsonObject | None:
     """What the field knows about this failure: trigger against root cause."""
-    if answer.bad_run is None:
-        return None
-    entry = entry_for(answer.bad_run, answer.settings, answer.report.causes if answer.report else (), environment)
     if entry is None:
         return None
     return {
@@ -353,42 +350,6 @@ def known_issue(answer: Answer, environment: JsonObject) -> JsonObject | None:
         "sources": list(entry.sources),
         "environment": any(name in entry.conditions for name in OF_THE_ENVIRONMENT),
     }
-
-
-def entry_for(run: Run, settings: Settings | None, causes: Sequence[Cause], environment: JsonObject) -> Entry | None:
-    """The known failure that a run shows.
-
-    Only an entry that is specific, whose every condition is met here, and that blames no setting which the trials have
-    cleared, is worth saying beside a proof.
-
-    Args:
-        run: that failed.
-        settings: of the script; None where they are not known.
-        causes: that were proven.
-        environment: its fingerprint.
-    """
-    from bisect_cfg.diagnosis.explain import explain
-
-    if run.seen.failure is None:
-        return None
-    configuration: Configuration = {}
-    if settings is not None:
-        configuration = {**settings.resolved, **settings.bad}
-    # Some clues are settings that a log may have printed; here they are known.
-    printed = "".join(f"{name}={value}\n" for name, value in configuration.items())
-    log, raised = (run.folder / "log.txt").read_bytes(), "\n".join(traceback_of(run.failing[1])).encode()
-    if raised.rpartition(b"\n")[2] not in log:  # what the script prints goes elsewhere
-        log += b"\n" + raised
-    log = io.BytesIO(printed.encode("utf-8", "replace") + log)
-    found = explain(log, environment=environment, configuration=configuration, failure=run.seen.failure).matches
-    guilty = {name for cause in causes for name in cause.parameters}
-    for match in found:
-        accused = match.entry.conditions.get("parameters")
-        if guilty and accused and guilty.isdisjoint(accused):
-            continue  # the trials say otherwise
-        if not match.unchecked and not match.entry.general:
-            return match.entry
-    return None
 
 
 def warnings_of(answer: Answer) -> list[JsonObject]:

@@ -11,7 +11,7 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Setting, Settings
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.probe.protocol import Event
+from bisect_cfg.probe.protocol import Event, TrainBegin
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report
 from bisect_cfg.trials.files import Traces
@@ -66,6 +66,7 @@ REPORT = Report(
 def run(folder: Path, seen: Observation, *events: Event) -> Run:
     traces = Traces.of(folder)
     traces.events.rows += events
+    traces.begun = next((event for event in events if isinstance(event, TrainBegin)), None)
     return Run(seen, traces, folder)
 
 

@@ -43,7 +43,7 @@ def answer(
     ]
     traces = Traces.of(folder)
     traces.events.rows += [Opened(str(path), "r") for path in opened]
-    settings = SimpleNamespace(capture=SimpleNamespace(args=args, deepspeed=None), factors=factors, pins={})
+    settings = SimpleNamespace(capture=SimpleNamespace(args=args, deepspeed=None, others={}), factors=factors, pins={})
     target = Script(folder / "train.py", arguments)
     return SimpleNamespace(script=target, settings=settings, bad_run=SimpleNamespace(traces=traces))
 
