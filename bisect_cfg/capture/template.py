@@ -270,7 +270,9 @@ def placeholders_in(text: str) -> list[str]:
 
 def _quoted(text: str, value: Value, style: Style) -> str:
     """A value for Hydra, where its grammar would read a text as something else."""
-    if not style.quoted or not isinstance(value, str) or _HYDRA_PLAIN.fullmatch(text):
+    if not style.quoted or not isinstance(value, str):
+        return text
+    if _HYDRA_PLAIN.fullmatch(text) and isinstance(read_value(text), str):  # null and 1e-3 are no texts to it
         return text
     escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)  # backslashes count in front of a quote, and at the end
     return "'" + re.sub(r"(\\+)$", r"\1\1", escaped) + "'"

@@ -27,7 +27,7 @@ from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.configuration import Configuration, Outcome
 from bisect_cfg.diagnosis import _metrics, health
 from bisect_cfg.diagnosis import signature as signatures
-from bisect_cfg.diagnosis._plain_text import normalise, plain
+from bisect_cfg.diagnosis._plain_text import clean, normalise, plain
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
 from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, read_event
@@ -148,14 +148,18 @@ def _death(log: Path, ending: Ending) -> tuple[Signature | None, str]:
         return None, ""
     if code == SKIP:
         return Signature(SKIPPED), f"exit status {SKIP}: it cannot be judged"
-    line = complaint_in(tail_of_log(log, LINES_READ))
+    lines = tail_of_log(log, LINES_READ)
+    line = complaint_in(lines)
     if code in NOT_RUN:
         return Signature(CANNOT_RUN, str(code)), line or f"exit status {code}"
     found = signatures.from_exit(code, log)
     if found.kind == "exit":
         # Programs have few exit statuses and many failures: what they say of it tells them apart.
         return replace(found, message=normalise(line)), line
-    return found, found.name if found.kind == "signal" else str(found)
+    if found.kind == "signal":
+        return found, found.name
+    own = (clean(line) for line in reversed(lines) if found.name and found.name in line)
+    return found, next(own, str(found))
 
 
 def complaint_in(lines: Sequence[str]) -> str:

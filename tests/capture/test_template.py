@@ -76,7 +76,7 @@ def test_flags_as_the_program_takes_them(style, expected):
 
 def test_hydra_reads_a_quoted_text_as_it_was():
     """By Hydra's rule: in quotes, a backslash counts in front of a quote and at the end."""
-    texts = ["it's", "a\\'b", "end\\", "x,y", "${a}", "[1]", "plain/path-1.0:2"]
+    texts = ["it's", "a\\'b", "end\\", "x,y", "${a}", "[1]", "null", "1e-3", "plain/path-1.0:2"]
     for text in texts:
         (word,) = command(target("{flags}", good=["t=x"], bad=[("t", text)], flag_style="hydra"), "bad")
         value = word.removeprefix("t=")
@@ -92,7 +92,7 @@ def test_hydra_reads_a_quoted_text_as_it_was():
                 else:
                     read, at = read + value[at : at + max(slashes, 1)], at + max(slashes, 1)
             value = read
-        assert value == text
+        assert value == text and (word != f"t={text}" or isinstance(read_value(text), str))
 
 
 @pytest.mark.parametrize(("suffix", "read"), [("yaml", yaml.safe_load), ("json", json.loads), ("toml", tomllib.loads)])
@@ -191,6 +191,7 @@ def test_environment_variables_need_no_place(monkeypatch):
         (["{flags}"], {"good": ["packages.x=1"], "bad": ["a=1"]}, "Packages vary for training scripts only"),
         (["{flags}"], {"good": ["a=1"], "bad": ["nowhere.yaml"]}, "There is no file nowhere.yaml"),
         (["{flags}"], {"good": ["a=1"], "bad": [("hub_token", "hf_" + "a" * 34)]}, "secret"),
+        (["{a}"], {"good": ["a=1"], "bad": [("a", "x\0y")]}, "NUL"),
     ],
 )
 def test_what_cannot_be_is_said(words, options, said):

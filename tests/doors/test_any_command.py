@@ -15,6 +15,8 @@ from tools import ForkedTool, assert_clear
 
 import bisect_cfg
 from bisect_cfg.diagnosis._metrics import rows_in
+from bisect_cfg.trials.command_runner import observe_command
+from bisect_cfg.trials.process import Ending
 
 STUDY = Path(__file__).parents[2] / "studies" / "openrlhf_illegal_memory"
 
@@ -118,6 +120,7 @@ def test_the_study_of_openrlhf(tool):
     }
     assert causes_of(result) == expected["causes"] and result["failure"]["kind"] == expected["failure"]["kind"]
     assert "8192 tokens" in result["simulated"] and result["failure"]["step"] == 2
+    assert result["failure"]["message"] == "RuntimeError: CUDA error: an illegal memory access was encountered"
     assert result["recommendation"]["verified"] and result["recommendation"]["ranges"]
     again = tool("bisect", "--preset", "openrlhf", "--good", STUDY / "good.yaml", "--jobs", "2", "--", *words)
     assert again.status == 0 and len(result_of(tool)["trials"]) == len(result["trials"]), "nothing is run again"
@@ -141,7 +144,28 @@ def run_status(tool, b, *options, good="a=ok"):
     return tool("bisect", "--no-recommend", *options, "--good", good, "--bad", "a=bad", "--", *command)
 
 
-@pytest.mark.parametrize(("b", "kind"), [("1", "exit"), ("signal", "signal"), ("139", "signal"), ("hang", "hang")])
+@pytest.mark.parametrize(
+    ("code", "printed", "kind", "name", "message"),
+    [
+        (0, "error: none", None, "", ""),
+        (None, "", None, "", ""),
+        (1, "x", "exit", "1", ""),
+        (2, "a: No such file or directory\n3 rows", "exit", "2", "a: No such file or directory"),
+        (139, "", "signal", "SIGSEGV", ""),
+        (-8, "", "signal", "SIGFPE", ""),
+        (1, "Traceback (most recent call last):\nValueError: no 1", "exception", "ValueError", "no <n>"),
+        (125, "error: x", "skipped", "", ""),
+        (126, "", "cannot-run", "126", ""),
+        (127, "", "cannot-run", "127", ""),
+    ],
+)
+def test_what_an_end_says(tmp_path, code, printed, kind, name, message):
+    (tmp_path / "log.txt").write_text(printed)
+    died = observe_command([], tmp_path, Ending(code, None, 1.0)).died
+    assert (None if died is None else (died.kind, died.name, died.message)) == (kind and (kind, name, message))
+
+
+@pytest.mark.parametrize(("b", "kind"), [("signal", "signal"), ("hang", "hang")])
 def test_ways_to_fail(tool, b, kind):
     said = run_status(tool, b, *(["--trial-timeout", "1"] if b == "hang" else []))
     assert said.status == 0, said.all
@@ -151,9 +175,7 @@ def test_ways_to_fail(tool, b, kind):
     tool.assert_nothing_left()
 
 
-@pytest.mark.parametrize(
-    ("b", "said"), [("126", "cannot be run"), ("127", "cannot be run"), ("125", "cannot be judged")]
-)
+@pytest.mark.parametrize(("b", "said"), [("127", "cannot be run"), ("125", "cannot be judged")])
 def test_what_cannot_be_run_is_an_error_before_any_search(tool, b, said):
     assert_clear(run_status(tool, b), said, f"exit status {b}", "ordinary output")
     assert not (tool.folder / "bisect-cfg-studies" / "status" / "study.db").exists()
