@@ -106,6 +106,10 @@ def equal(left: Value, right: Value) -> bool:
         return left is right
 
 
+RECORDED = frozenset({"number", "outcome", "signature", "seconds", "step", "purpose", "reason", "companions"})
+"""Columns of a table of trials beside its settings: no factor goes by such a name."""
+
+
 def difference(good: Configuration, bad: Configuration) -> tuple[Factor, ...]:
     """The factors between two configurations, in the order of `bad` (names only in `good` come last)."""
     names = [*bad, *(name for name in good if name not in bad)]

@@ -32,7 +32,7 @@ from bisect_cfg.capture.template import (
     text_of,
     typed_in,
 )
-from bisect_cfg.configuration import UNSET, Configuration, Factor, Value, difference, equal
+from bisect_cfg.configuration import RECORDED, UNSET, Configuration, Factor, Value, difference, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import hides, mask_arguments
 from bisect_cfg.study.basis import hash_of
@@ -272,6 +272,12 @@ def find_target(
 
 def _compared(good: Configuration, bad: Configuration, only: Sequence[str], excluded: Sequence[str]) -> Sides:
     factors = difference(good, bad)
+    taken = sorted(RECORDED.intersection(factor.name for factor in factors))
+    if taken:
+        raise InputError(
+            f"A setting cannot be called {taken[0]}: the table of trials has a column of that name.",
+            "Give its place in the command, and the setting, another name.",
+        )
     known = [factor.name for factor in factors]
     for option, names in (("--only", only), ("--except", excluded)):
         for name in names:

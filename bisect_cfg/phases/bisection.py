@@ -16,7 +16,17 @@ import optuna
 from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
-from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, Purpose, configuration_of, difference, equal
+from bisect_cfg.configuration import (
+    RECORDED,
+    UNSET,
+    Configuration,
+    Factor,
+    Outcome,
+    Purpose,
+    configuration_of,
+    difference,
+    equal,
+)
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.phases.arguments import check_kinds, check_numbers, shown
@@ -151,6 +161,9 @@ class Bisection:
             raise ValueError(f"confidence must lie between 0 and 1, not {confidence!r}")
         self.good, self.bad, self.seed = dict(good), dict(bad), seed
         self.factors = difference(self.good, self.bad)
+        taken = sorted(RECORDED.intersection(factor.name for factor in self.factors))
+        if taken:
+            raise ValueError(f"{taken[0]} is a column of the table of trials: call the setting something else")
         runner: Runner = trial if runs else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
         self._validity = _Validity(self.factors, self.good, self.bad, runner)
         names = tuple(factor.name for factor in self.factors)

@@ -177,3 +177,9 @@ def test_a_configuration_that_is_valid_refuses_is_not_run(side, status, reason, 
     report = Bisection(GOOD, BAD, lambda c: 1 / 0, lambda c: reason if c == side else True, isolation="none").run()
     assert report.status == status and not report.rows
     assert report.notes == (f"The {name} configuration is not valid: {told}.",)
+
+
+@pytest.mark.parametrize("name", ["seconds", "outcome"])
+def test_a_setting_is_not_called_as_a_column_of_the_table_of_trials(name):
+    with pytest.raises(ValueError, match=f"{name} is a column"):
+        Bisection(good={name: False}, bad={name: True}, trial=lambda configuration: True, isolation="none")
