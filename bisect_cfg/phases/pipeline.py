@@ -53,7 +53,8 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
         KeyboardInterrupt: after everything that runs was ended; the study can be resumed.
     """
     started = time.monotonic()
-    environment = fingerprint(None if script.python == sys.executable else script.python)
+    found = fingerprint(None if script.python == sys.executable else script.python)
+    environment = {**found, "launcher": "python" if script.launch is None else script.launch.kind}
     installed = environment.get("packages", {})
     libraries = {name: installed.get(name) for name in LIBRARIES}
     gpus = [gpu["name"] for gpu in environment.get("gpus") or ()]

@@ -279,7 +279,7 @@ def test_plain_python_where_several_devices_are_visible(tool, start):
         args = GRPOConfig(output_dir="out", learning_rate=3e-4, beta=0.04)
         def step(number):
             if alone:
-                raise ValueError("planted")
+                raise ValueError("GRPOTrainer does not support `nn.DataParallel`, which `Trainer` uses")
         GRPOTrainer(args, step).train()
         """,
     )
@@ -292,6 +292,7 @@ def test_plain_python_where_several_devices_are_visible(tool, start):
     result = json.loads((tool.folder / "s" / "result.json").read_text())
     (cause,) = result["causes"]
     assert cause["parameters"] == {"launch.launcher": {"good": "accelerate launch", "bad": "python"}}
+    assert result["known_issue"]["id"] == "several-gpus-one-process"
     assert {trial["start"] for trial in result["trials"][1:]} == {start}
     for trial in (tool.folder / "s" / "trials").glob("*/configuration.json"):
         launched = json.loads(trial.read_text()).get("launch.launcher") == "accelerate launch"
