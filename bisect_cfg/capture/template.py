@@ -311,7 +311,7 @@ def typed_in(words: Sequence[str], good: Configuration) -> tuple[str | Typed, ..
         good: name -> good value.
 
     Raises:
-        InputError: a setting is given twice, or its flag lacks a value.
+        InputError: a setting is given twice, its flag lacks a value, or may have several.
     """
     parts: list[str | Typed] = []
     names = {_plain(name): name for name in good}
@@ -348,6 +348,11 @@ def _typed_at(words: Sequence[str], position: int, names: Mapping[str, str], goo
         return Typed(name, (word,), read_value(text), before + "=")
     if not word.startswith("-"):
         return None
+    if isinstance(good[name], list):
+        raise InputError(
+            f"How many of the words behind {word} are its values cannot be told.",
+            f"Write {{flags}} in their place, and --bad {name}=[...].",
+        )
     following = words[position + 1] if position + 1 < len(words) else None
     value = None if following is None else read_value(following)
     alone = following is None or (following.startswith("-") and not isinstance(value, (int, float)))

@@ -39,7 +39,11 @@ def changed_command(target: CommandTarget, safe: Configuration) -> JsonObject:
         "diff": "".join(map(scrub, difflib.unified_diff(before, after, "your configuration", "safe"))),
         "not_located": changed,
         "unplaced": [
-            {"setting": name, "why": "the bad side gives it", "add": f"{name}: {show(safe.get(name, UNSET))}"}
+            {
+                "setting": name,
+                "why": "the bad side gives it",
+                "add": f"write {name}: {show(safe.get(name, UNSET))} there",
+            }
             for name in changed
         ],
         "command": by_hand(target.words(safe, config, "FOLDER")),

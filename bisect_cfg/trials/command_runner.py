@@ -55,12 +55,16 @@ passed before; as long as none did, for as long as it likes, as nothing is known
 LINES_READ = 40
 """Of the end of an output, in which a line is looked for that says what went wrong."""
 
-_COMPLAINT = re.compile(
-    r"\b(?:error|errors|fail(?:ed|ure|s)?|fatal|invalid|illegal|cannot|can't|could not|unable|denied|refused|unknown"
-    r"|unrecogni[sz]ed|unexpected|not found|no such|not supported|unsupported|not allowed|incompatible"
-    r"|conflict(?:s|ing)?|mutually exclusive|missing|required|must|abort(?:ed)?|panic|exception)\b",
-    re.IGNORECASE,
+_COMPLAINTS = (
+    re.compile(r"\b(?:errors?|fatal|panic|exception)\b", re.IGNORECASE),
+    re.compile(
+        r"\b(?:fail(?:ed|ure|s)?|invalid|illegal|cannot|can't|could not|unable|denied|refused|unknown|unrecogni[sz]ed"
+        r"|unexpected|not found|no such|not supported|unsupported|not allowed|incompatible|conflict(?:s|ing)?"
+        r"|mutually exclusive|missing|required|must|abort(?:ed)?)\b",
+        re.IGNORECASE,
+    ),
 )
+"""How programs say that something went wrong, the plainest words first."""
 
 
 class LogRows(Tail[Row]):
@@ -165,7 +169,8 @@ def _death(log: Path, ending: Ending) -> tuple[Signature | None, str]:
 def complaint_in(lines: Sequence[str]) -> str:
     """The last of some lines that says that something went wrong, "" if none does. Not simply the last one: what a
     program buffers, its ordinary output, comes after what it complains of."""
-    return next((plain(line).strip() for line in reversed(lines) if _COMPLAINT.search(line)), "")
+    told = (line for words in _COMPLAINTS for line in reversed(lines) if words.search(line))
+    return plain(next(told, "")).strip()
 
 
 def load_command_run(study: Path, number: int | str) -> Run | None:

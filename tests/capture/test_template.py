@@ -166,6 +166,12 @@ def test_a_pinned_setting_has_its_value_in_every_trial():
     assert command(found, "bad") == ["--lr", "1", "--steps", "3"]
 
 
+def test_what_is_left_out_keeps_its_bad_value():
+    found = target("--lr", "1", "--steps", "9", good=["lr=2", "steps=3"], only=["lr"])
+    assert command(found, "good") == ["--lr", "2", "--steps", "9"]
+    assert list(found.sides.not_varied) == ["steps"]
+
+
 def test_environment_variables_need_no_place(monkeypatch):
     monkeypatch.setenv("SHARD", "2")
     found = target("x", good=["env.SHARD="])
@@ -186,6 +192,7 @@ def test_environment_variables_need_no_place(monkeypatch):
         (["--x={flags}"], {"good": ["a=1"], "bad": ["a=2"]}, "cannot be part of one"),
         (["--a", "1", "--a", "2"], {"good": ["a=3"]}, "gives a twice"),
         (["--a", "--b"], {"good": ["a=3"]}, "--a has no value in the command"),
+        (["--a", "1", "2"], {"good": ["a=[3, 4]"]}, "cannot be told"),
         (["{a}"], {"good": ["a=1"], "bad": ["a=2"], "only": ["c"]}, "c does not differ"),
         (["{a}"], {"good": ["a=1"], "bad": ["a=2"], "excluded": ["a"]}, "leave nothing to vary"),
         (["{flags}"], {"good": ["packages.x=1"], "bad": ["a=1"]}, "Packages vary for training scripts only"),

@@ -60,14 +60,15 @@ def test_sort(tool):
     assert "--output" not in result["recommendation"]["command"] or "--check" not in result["recommendation"]["command"]
 
 
-def test_tar_with_flags(tool):
-    (tool.folder / "f.txt").write_text("x")
-    (tool.folder / "bad.yaml").write_text("verbose: true\ncreate: true\nappend: true\nsparse: true\n")
-    (tool.folder / "good.yaml").write_text("create: true\n")
+def test_ruff_with_flags(tool):
+    (tool.folder / "m.py").write_text("x = 1\n")
+    (tool.folder / "bad.yaml").write_text("no-cache: true\nadd-noqa: true\nisolated: true\nshow_files: true\n")
+    (tool.folder / "good.yaml").write_text("no-cache: true\n")
     sides = ("--good", "good.yaml", "--bad", "bad.yaml", "--flag-style", "gnu")
-    result = bisected(tool, *sides, "--", "tar", "--file={folder}/x.tar", "{flags}", "f.txt")
-    assert causes_of(result) == [["append"]]
-    assert result["recommendation"]["changes"] == {"append": {"from": True, "to": "(unset)"}}
+    result = bisected(tool, *sides, "--", sys.executable, "-m", "ruff", "check", "{flags}", "m.py")
+    assert causes_of(result) == [["add-noqa", "show_files"]]
+    assert "cannot be used with" in result["failure"]["message"]
+    assert list(result["recommendation"]["changes"].values()) == [{"from": True, "to": "(unset)"}]
 
 
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="no sqlite3")
@@ -151,6 +152,7 @@ def run_status(tool, b, *options, good="a=ok"):
         (None, "", None, "", ""),
         (1, "x", "exit", "1", ""),
         (2, "a: No such file or directory\n3 rows", "exit", "2", "a: No such file or directory"),
+        (2, "error: no value for x\ntip: it must have one\n", "exit", "2", "error: no value for x"),
         (139, "", "signal", "SIGSEGV", ""),
         (-8, "", "signal", "SIGFPE", ""),
         (1, "Traceback (most recent call last):\nValueError: no 1", "exception", "ValueError", "no <n>"),
