@@ -56,8 +56,9 @@ def parse(words):
     for name in TEXTS:
         parser.add_argument(f"--{name}", default=None)
     args = parser.parse_args(words)
-    if args.packing_samples and not args.flash_attn:  # OpenRLHF asserts it
-        raise AssertionError("Please use --flash_attn to accelerate when --packing_samples is enabled.")
+    if args.packing_samples and not args.flash_attn:  # as OpenRLHF does
+        print("[Warning] packing needs flash attention: --flash_attn is switched on")
+        args.flash_attn = True
     return args
 
 
