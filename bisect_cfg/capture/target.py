@@ -224,8 +224,12 @@ def find_target(
     """
     program = shutil.which(words[0])
     if program is None:
+        script = words[0].endswith(".py")
         raise InputError(
-            f"There is no program {words[0]} that can be executed.", "Check its name, its path and its permissions."
+            f"There is no program {words[0]} that can be executed.",
+            f"Give the whole command: -- python {words[0]} {{flags}}"
+            if script
+            else "Check its name, its path and its permissions.",
         )
     known = presets().get(preset) if preset else None
     style = flag_style or (known.flag_style if known else "argparse")

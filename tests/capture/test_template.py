@@ -210,6 +210,8 @@ def test_what_cannot_be_is_said(words, options, said):
 def test_no_such_program():
     with pytest.raises(InputError, match="no program no-such-program"):
         find_target(["no-such-program"], good=["a=1"])
+    with pytest.raises(InputError, match="-- python train.py {flags}"):
+        find_target(["train.py", "{a}"], good=["a=1"], bad=["a=2"])
 
 
 def test_which_commands_are_run_as_they_stand():
