@@ -83,6 +83,6 @@ def clashing(environment: Fingerprint) -> Iterator[tuple[VersionPair, str]]:
     from bisect_cfg.diagnosis.conditions import evaluate
 
     for pair in load():
-        verdicts = evaluate({"packages": pair.packages}, environment) if pair.certain else []
-        if verdicts and all(verdict.holds for verdict in verdicts):
-            yield pair, ", ".join(verdict.found for verdict in verdicts)
+        conditions = evaluate({"packages": pair.packages}, environment) if pair.certain else []
+        if conditions and all(condition.holds for condition in conditions):
+            yield pair, ", ".join(condition.found for condition in conditions)

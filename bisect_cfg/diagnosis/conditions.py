@@ -45,7 +45,7 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Checked:
     """One condition: what it asks, what is the case, and whether it holds (None: not known)."""
 
     asks: str
@@ -57,7 +57,7 @@ def evaluate(
     conditions: Conditions,
     environment: Fingerprint | None = None,
     configuration: Configuration | None = None,
-) -> list[Verdict]:
+) -> list[Checked]:
     """Judges an entry's conditions one by one.
 
     Args:
@@ -72,7 +72,7 @@ def evaluate(
     return [*_environment(conditions, environment), *_parameters(conditions.get("parameters", {}), settings)]
 
 
-def _environment(conditions: Conditions, environment: Fingerprint) -> Iterator[Verdict]:
+def _environment(conditions: Conditions, environment: Fingerprint) -> Iterator[Checked]:
     packages = environment.get("packages") or {}
     for name, specifier in conditions.get("packages", {}).items():
         yield _version(name, specifier, packages.get(name))
@@ -85,48 +85,48 @@ def _environment(conditions: Conditions, environment: Fingerprint) -> Iterator[V
     if "gpu" in conditions:
         names = [gpu["name"] for gpu in environment.get("gpus") or []]
         holds = any(re.search(conditions["gpu"], name) for name in names) if names else None
-        yield Verdict(f"GPU {conditions['gpu']}", ", ".join(dict.fromkeys(names)) or "unknown", holds)
+        yield Checked(f"GPU {conditions['gpu']}", ", ".join(dict.fromkeys(names)) or "unknown", holds)
     for name, begins in WORDS.items():
         if name in conditions:
             word = environment.get(name)
             holds = None if not word else bool(re.fullmatch(conditions[name], word))
             asked = "ranks apart" if name == "collectives" else conditions[name].replace("|", " or ")
-            yield Verdict(f"{begins} {asked}", word or "unknown", holds)
+            yield Checked(f"{begins} {asked}", word or "unknown", holds)
     if "cuda_available" in conditions:
         available = environment.get("cuda_available")
         holds = None if available is None else available == conditions["cuda_available"]
-        yield Verdict(f"torch.cuda.is_available() is {conditions['cuda_available']}", str(available), holds)
+        yield Checked(f"torch.cuda.is_available() is {conditions['cuda_available']}", str(available), holds)
     for name, pattern in conditions.get("variables", {}).items():
         value = (environment.get("variables") or {}).get(name)
         holds = None if value is None else bool(re.fullmatch(pattern, value))
-        yield Verdict(f"{name}={pattern}", "unknown" if value is None else f"{name}={value}", holds)
+        yield Checked(f"{name}={pattern}", "unknown" if value is None else f"{name}={value}", holds)
     if "launcher" in conditions:
         launcher = environment.get("launcher")
         holds = None if launcher is None else launcher == conditions["launcher"]
-        yield Verdict(f"launched by {conditions['launcher']}", launcher or "unknown", holds)
+        yield Checked(f"launched by {conditions['launcher']}", launcher or "unknown", holds)
 
 
-def _version(name: str, specifier: str, version: str | None) -> Verdict:
+def _version(name: str, specifier: str, version: str | None) -> Checked:
     from packaging.specifiers import SpecifierSet
     from packaging.version import InvalidVersion, Version
 
     asks = f"{name} {specifier}"
     if version is None:
-        return Verdict(asks, "unknown", None)
+        return Checked(asks, "unknown", None)
     try:
         # 0.16.0.dev0 has what 0.16.0 has, and 2.5.1+cu121 is 2.5.1; but 0.6.0.post2 is more than 0.6.0.
         parsed = Version(version)
         release = parsed.base_version if parsed.is_prerelease else parsed.public
         holds = SpecifierSet(specifier).contains(release)
     except InvalidVersion:
-        return Verdict(asks, version, None)
-    return Verdict(asks, f"{name} {version}", holds)
+        return Checked(asks, version, None)
+    return Checked(asks, f"{name} {version}", holds)
 
 
-def _parameters(wanted: Mapping[str, Value], settings: Configuration) -> Iterator[Verdict]:
+def _parameters(wanted: Mapping[str, Value], settings: Configuration) -> Iterator[Checked]:
     for name, value in wanted.items():
         asks = f"{name} {value}" if is_comparison(value) else f"{name}={value}"
         if name not in settings:
-            yield Verdict(asks, "unknown", None)
+            yield Checked(asks, "unknown", None)
             continue
-        yield Verdict(asks, f"{name}={settings[name]}", agrees(value, settings[name]))
+        yield Checked(asks, f"{name}={settings[name]}", agrees(value, settings[name]))

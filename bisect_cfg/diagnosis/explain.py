@@ -653,15 +653,15 @@ def _match(
         return None
     # What a general entry needs before it may lead is no hint that it says more than a specific one.
     hints = [clue for clue in (*entry.hints, *(() if entry.general else entry.only_if)) if clue in found]
-    verdicts = evaluate(entry.conditions, environment, configuration)
-    if any(verdict.holds is False for verdict in verdicts):
+    conditions = evaluate(entry.conditions, environment, configuration)
+    if any(condition.holds is False for condition in conditions):
         return None
-    holding = [verdict for verdict in verdicts if verdict.holds]
+    holding = [condition for condition in conditions if condition.holds]
     score = AFTERMATH if entry.aftermath else GENERAL if entry.general else SPECIFIC
     score += FOR_ALL * len(entry.all) + FOR_HINT * len(hints) + FOR_CONDITION * len(holding)
     seen = [*present, *(group[0] for group in needed), *hints]
     why = [_reason(clue, found[clue]) for clue in seen]
-    why += [f"{verdict.found} ({verdict.asks})" for verdict in holding]
+    why += [f"{condition.found} ({condition.asks})" for condition in holding]
     shown = [line for clue in seen for line in found[clue][:EVIDENCE]]
     lines = {replace(line, text=scrub(line.text)) for line in shown}
     decided, still_open = [], []
@@ -681,7 +681,7 @@ def _match(
         elif holds is None:
             still_open.append(case)
     score += FOR_CONDITION * bool(decided)
-    unchecked = tuple(verdict.asks for verdict in verdicts if verdict.holds is None)
+    unchecked = tuple(condition.asks for condition in conditions if condition.holds is None)
     evidence = tuple(sorted(lines, key=lambda line: (line.file, line.number)))
     # A clue that is needed besides counts as well: of two exceptions the entry may have the other one in mind.
     resting = [line for clue in (*present, *(group[0] for group in needed)) for line in found[clue]]
@@ -706,14 +706,14 @@ def _decides(
     configuration: Configuration | None,
 ) -> tuple[bool | None, list[str], list[Line]]:
     """Whether the log speaks for one cause of several (None: it says nothing of it), why, and the lines that do."""
-    verdicts = evaluate(case.conditions, environment, configuration)
-    if any(clue in found for clue in case.unless) or any(verdict.holds is False for verdict in verdicts):
+    conditions = evaluate(case.conditions, environment, configuration)
+    if any(clue in found for clue in case.unless) or any(condition.holds is False for condition in conditions):
         return False, [], []
     seen = [clue for clue in case.any if clue in found]
-    if (case.any and not seen) or not all(verdict.holds for verdict in verdicts):
+    if (case.any and not seen) or not all(condition.holds for condition in conditions):
         return None, [], []
     reasons = [_reason(clue, found[clue]) for clue in seen]
-    reasons += [f"{verdict.found} ({verdict.asks})" for verdict in verdicts]
+    reasons += [f"{condition.found} ({condition.asks})" for condition in conditions]
     return True, reasons, [line for clue in seen for line in found[clue][:1]]
 
 
@@ -727,8 +727,8 @@ def _applies(
     conditions."""
     if not entry.only_if or any(clue in found for clue in entry.only_if):
         return True
-    verdicts = evaluate(entry.conditions, environment, configuration)
-    return bool(verdicts) and any(verdict.holds for verdict in verdicts)
+    conditions = evaluate(entry.conditions, environment, configuration)
+    return bool(conditions) and any(condition.holds for condition in conditions)
 
 
 def _reason(clue: Clue, lines: list[Line]) -> str:

@@ -98,9 +98,9 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 def _known(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     for entry in load():
-        verdicts = evaluate(entry.conditions, environment, settings) if entry.doctor else []
-        if verdicts and all(verdict.holds for verdict in verdicts):
-            why = ", ".join(verdict.found for verdict in verdicts)
+        conditions = evaluate(entry.conditions, environment, settings) if entry.doctor else []
+        if conditions and all(condition.holds for condition in conditions):
+            why = ", ".join(condition.found for condition in conditions)
             cure, source = entry.cures[0], entry.sources[0]
             yield Finding("problem", entry.title, why, cure, source, entry.id, entry.meaning)
 
@@ -255,7 +255,7 @@ def _old_python(environment: Fingerprint, settings: Configuration) -> Iterator[F
 
 def _older(version: str, environment: Fingerprint) -> bool:
     """Whether TRL is known to be older than this version."""
-    return all(verdict.holds for verdict in evaluate({"packages": {"trl": f"<{version}"}}, environment))
+    return all(condition.holds for condition in evaluate({"packages": {"trl": f"<{version}"}}, environment))
 
 
 def _ranks(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
@@ -359,7 +359,7 @@ def _removed(environment: Fingerprint, settings: Configuration) -> Iterator[Find
     for name, known in every().items():
         if settings.get(name) is None or not known.instead:
             continue
-        if all(verdict.holds for verdict in evaluate({"packages": known.removed}, environment)):
+        if all(condition.holds for condition in evaluate({"packages": known.removed}, environment)):
             ((package, version),) = known.removed.items()
             yield Finding("problem", f"{name} is gone", f"{package} {version}", known.instead, "measured")
 

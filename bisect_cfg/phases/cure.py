@@ -20,7 +20,7 @@ from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.attempts import Attempt, Part, Ran
 from bisect_cfg.recommend.frontier import Frontier
-from bisect_cfg.recommend.isolated import IsolatedScript, Judgement, Wishes
+from bisect_cfg.recommend.isolated import Health, IsolatedScript, Wishes
 from bisect_cfg.recommend.isolated_command import IsolatedCommand
 from bisect_cfg.recommend.order import look
 from bisect_cfg.recommend.proposals import ranked
@@ -52,7 +52,7 @@ class _Came:
     """What came of it; `judged` is None where it was not needed any more, `run` where its packages cannot be had."""
 
     run: Run | None
-    judged: Judgement | None = None
+    judged: Health | None = None
 
 
 class SafeValues:
@@ -67,7 +67,7 @@ class SafeValues:
         wishes: of the user.
         folder_of: trial number of the search -> name of its folder.
         started: called with (number, attempt) when a run begins.
-        finished: called with (number, attempt, judgement, seconds) when it has ended.
+        finished: called with (number, attempt, health, seconds) when it has ended.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class SafeValues:
         wishes: Wishes,
         folder_of: Callable[[int], str],
         started: Callable[[int, Attempt], None] = lambda number, attempt: None,
-        finished: Callable[[int, Attempt, Judgement, float], None] = lambda *said: None,
+        finished: Callable[[int, Attempt, Health, float], None] = lambda *said: None,
     ) -> None:
         self._runner, self._wishes, self._searched = runner, wishes, len(report.rows)
         isolated = IsolatedCommand if isinstance(runner, CommandRunner) else IsolatedScript
@@ -185,7 +185,7 @@ class SafeValues:
         try:
             run = self._runner.train(Plan(number, configuration, steps, enough=enough))
         except CannotBuild as error:
-            return _Came(None, Judgement(False, why=str(error).splitlines()[-1]))
+            return _Came(None, Health(False, why=str(error).splitlines()[-1]))
         if not begun.needed:
             return _Came(run)
         if self._is_doubtful(run):
@@ -194,7 +194,7 @@ class SafeValues:
                 Plan(_cold(number), configuration, steps, start="cold", enough=self._isolated.certain)
             )
             self._runner.seen_cold(str(warm), run.seen.died is not None and str(run.seen.died) == str(warm))
-        return _Came(run, self._isolated.judge(run, attempt))
+        return _Came(run, self._isolated.health_of(run, attempt))
 
     def _is_doubtful(self, run: Run) -> bool:
         """Whether it is neither healthy nor the failure under study, which may be owed to the warm start."""
@@ -245,7 +245,7 @@ class SafeValues:
         for number, attempt in self._trials.abandoned():
             cold, warm = (self._isolated.load(self._runner.folder, name) for name in (_cold(number), number))
             run = cold or warm
-            judged = None if run is None else self._isolated.judge(run, attempt)
+            judged = None if run is None else self._isolated.health_of(run, attempt)
             # What was still to be seen cold, or was cut short because it was not needed any more, says nothing.
             unsettled = judged is None or (cold is None and self._is_doubtful(run))
             watched = not isinstance(self._isolated, IsolatedCommand)  # a command is not seen to end its training

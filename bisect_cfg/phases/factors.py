@@ -18,7 +18,7 @@ from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, RankBegin
 from bisect_cfg.trials.forking import FirstRun
-from bisect_cfg.trials.ranks import Launched, launched_in
+from bisect_cfg.trials.ranks import FirstLaunch, launched_in
 from bisect_cfg.trials.runs import Run
 
 
@@ -56,7 +56,7 @@ def find_factors(
     free = LAUNCHER not in (*pins, *options.excluded) and (not options.only or LAUNCHER in options.only)
     by_accelerate = free and levels is not None and good.get(LAUNCHER, levels[0]) == ACCELERATE
     if by_accelerate and launched is None and not capture.started:
-        launched = Launched(tuple(context.script.command), given_to_each(capture.args.devices), 1)
+        launched = FirstLaunch(tuple(context.script.command), given_to_each(capture.args.devices), 1)
     if launched is not None:
         several = by_accelerate or len(launched.given) > 1 or good.get(PROCESSES, 1) != 1
         launched = replace(launched, several=several)

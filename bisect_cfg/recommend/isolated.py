@@ -60,7 +60,7 @@ class Wishes:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Health:
     """Whether a run was healthy, and if not, since when and why.
 
     Attributes:
@@ -250,9 +250,9 @@ class IsolatedScript:
             if run is None:
                 continue
             steps = self.length(run)
-            judged = self.judge(run, Attempt(configuration, 0, steps, Part.RESET, ""))
-            if not judged.too_short:
-                found.append(Ran(key, steps, judged.healthy, row["number"], judged.failed_at, judged.why))
+            shown = self.health_of(run, Attempt(configuration, 0, steps, Part.RESET, ""))
+            if not shown.too_short:
+                found.append(Ran(key, steps, shown.healthy, row["number"], shown.failed_at, shown.why))
         return found
 
     def length(self, run: Run) -> int:
@@ -288,21 +288,21 @@ class IsolatedScript:
         found = health.symptoms(traces.metrics.rows, ended=False)
         return any(symptom.kind not in self._usual for symptom in found)
 
-    def judge(self, run: Run, attempt: Attempt) -> Judgement:
+    def health_of(self, run: Run, attempt: Attempt) -> Health:
         """Whether a run was healthy."""
         seen, values = run.seen, self.values(attempt.configuration)
         if seen.invalid is not None:
-            return Judgement(False, None, f"cannot be built: {seen.invalid.rstrip('.')}", 0, "invalid")
+            return Health(False, None, f"cannot be built: {seen.invalid.rstrip('.')}", 0, "invalid")
         if seen.died is not None:
-            return Judgement(False, seen, "", seen.step, str(seen.died))
+            return Health(False, seen, "", seen.step, str(seen.died))
         rows = run.traces.metrics.rows
         found = drift.deviations(rows, self._good_rows, usual=self._usual, scaler=values.get("fp16") is True)
         if found:
-            return Judgement(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
+            return Health(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
         ended = run.traces.event(TrainEnd)
         cut_off = ended is not None and ended.stopped == "horizon"
         if cut_off and drift.reached_full_rate(rows, values.get("learning_rate")) is False:
-            return Judgement(
+            return Health(
                 False, None, "its warmup was not over when it ended", None, "not healthy: warmup", too_short=True
             )
-        return Judgement(True)
+        return Health(True)

@@ -12,7 +12,7 @@ from bisect_cfg.configuration import Configuration
 from bisect_cfg.recommend import drift
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.attempts import Attempt
-from bisect_cfg.recommend.isolated import IsolatedScript, Judgement, Wishes
+from bisect_cfg.recommend.isolated import Health, IsolatedScript, Wishes
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 from bisect_cfg.study.causes import Cause, Report
@@ -71,12 +71,12 @@ class IsolatedCommand(IsolatedScript):
         """What is to be run, and for how many steps; None: to its end."""
         return question.configuration, question.steps if self._counted else None
 
-    def judge(self, run: Run, question: Attempt) -> Judgement:
+    def health_of(self, run: Run, question: Attempt) -> Health:
         """Whether a run was healthy."""
         seen = run.seen
         if seen.died is not None:
-            return Judgement(False, seen, "", seen.step or 0, str(seen.died))
+            return Health(False, seen, "", seen.step or 0, str(seen.died))
         found = drift.deviations(run.traces.metrics.rows, self._good_rows, usual=self._usual) if self._counted else []
         if found:
-            return Judgement(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
-        return Judgement(True)
+            return Health(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
+        return Health(True)

@@ -8,7 +8,7 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import Sides
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.recommend.attempts import Attempt
-from bisect_cfg.recommend.isolated import Judgement
+from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports.events import BisectionEvent, Progress
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
@@ -45,5 +45,5 @@ class Listener:
     def safe_run_started(self, number: int, attempt: Attempt) -> None:
         """A run that looks for safe values begins."""
 
-    def safe_run_finished(self, number: int, attempt: Attempt, judgement: Judgement, seconds: float) -> None:
+    def safe_run_finished(self, number: int, attempt: Attempt, health: Health, seconds: float) -> None:
         """... and has ended."""

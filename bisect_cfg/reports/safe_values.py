@@ -17,7 +17,7 @@ from bisect_cfg.configuration import Value, equal
 from bisect_cfg.diagnosis.signature import SILENT_KINDS
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
-from bisect_cfg.recommend.isolated import Judgement
+from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.recommend.remedy import Status, failure_bound
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.reports import answer as answers
@@ -55,11 +55,11 @@ def described(attempt: Attempt, settings: Settings | Sides) -> str:
     return f"{in_words(changes) or 'your configuration'}{seed}"
 
 
-def run_line(number: int, asked: str, attempt: Attempt, judgement: Judgement, seconds: float) -> Text:
+def run_line(number: int, asked: str, attempt: Attempt, health: Health, seconds: float) -> Text:
     """One run in one line."""
-    word, style = ("healthy", "green") if judgement.healthy else ("unhealthy", "red")
+    word, style = ("healthy", "green") if health.healthy else ("unhealthy", "red")
     steps = text.count(attempt.steps, "step") if attempt.steps > 1 else "passes"
-    said = steps if judgement.healthy else text.unhealthy(judgement)
+    said = steps if health.healthy else text.unhealthy(health)
     return Text.assemble(
         (f"{number:>4}  ", "dim"),
         (f"{word:<{OUTCOME_WIDTH}}", style),

@@ -18,7 +18,7 @@ from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.configuration import Outcome, Purpose, configuration_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
-from bisect_cfg.recommend.isolated import Judgement
+from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.answer import Answer
@@ -150,9 +150,9 @@ class View(Listener):
         self._safe_runs += 1
         self._running[number] = (described(attempt, self._settings), 0, attempt.steps)
 
-    def safe_run_finished(self, number: int, attempt: Attempt, judgement: Judgement, seconds: float) -> None:
+    def safe_run_finished(self, number: int, attempt: Attempt, health: Health, seconds: float) -> None:
         self._running.pop(number, None)
-        self._line(run_line(number, described(attempt, self._settings), attempt, judgement, seconds))
+        self._line(run_line(number, described(attempt, self._settings), attempt, health, seconds))
 
     # ------------------------------------------------------------------------------------------------ what is shown
 

@@ -12,7 +12,7 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
 
 if TYPE_CHECKING:
-    from bisect_cfg.recommend.isolated import Judgement
+    from bisect_cfg.recommend.isolated import Health
     from bisect_cfg.trials.verdict import Observation
 
 TAGS = ("$dtype", "$secret", "$set", "$opaque")
@@ -136,9 +136,9 @@ def failure(seen: Observation, step: int | None = None) -> str:
     return f"dies{at} with {said or name}"
 
 
-def unhealthy(judgement: Judgement) -> str:
+def unhealthy(health: Health) -> str:
     """Why a run that looked for safe values is not healthy; "" if it is."""
-    return failure(judgement.died) if judgement.died is not None else judgement.why
+    return failure(health.died) if health.died is not None else health.why
 
 
 def where(place: JsonObject) -> list[str]:

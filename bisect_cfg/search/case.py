@@ -34,7 +34,7 @@ class Case:
 
     @cached_property
     def posterior(self) -> Posterior:
-        """How likely answers are."""
+        """How likely hypotheses are."""
         return Posterior(self.problem, self.counts, self.unsteady)
 
     @property

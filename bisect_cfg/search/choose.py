@@ -5,11 +5,11 @@ proof needs anyway, and that is likely to come out as the proof needs it, is one
 runs and divided by the expected price of the run, because failing runs end early.
 
 Informative subsets are searched along orders of the factors: in any order, the longer prefix contains more causes, so
-one pass over the answers gives the value of every prefix. The best are improved by moving single factors in or out.
-Runs that proofs need come from the likeliest answers.
+one pass over the hypotheses gives the value of every prefix. The best are improved by moving single factors in or out.
+Runs that proofs need come from the likeliest hypotheses.
 
 Running trials are outcomes not known yet: the value of a run is averaged over what they may say; once failures are
-random, they are taken to end as is likeliest (`Search`), since every answer leaves both ends open.
+random, they are taken to end as is likeliest (`Search`), since every hypothesis leaves both ends open.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 
 from bisect_cfg.configuration import Purpose
 from bisect_cfg.search.case import Case
-from bisect_cfg.search.posterior import FALSE_FAIL, LEAST, Answers
+from bisect_cfg.search.posterior import FALSE_FAIL, LEAST, Hypotheses
 from bisect_cfg.search.problem import Ask, Problem, bits
 from bisect_cfg.search.proof import prove
 
 Cures = Callable[[Sequence[int]], dict[int, Ask]]
 
 PROOFS = 12
-"""How many of the likeliest answers have their proofs looked at for runs that do double duty."""
+"""How many of the likeliest hypotheses have their proofs looked at for runs that do double duty."""
 
 PROOF_SHARE = 0.9
 """What a run that a proof needs is worth beside a bit of information, of which one run gives at most one.
@@ -37,18 +37,18 @@ Measured: at 1 or more, runs that prove are asked too early when there are sever
 more."""
 
 PROOF_SHARE_IF_RANDOM = 0.3
-"""The same where a run may be repeated. Only the likeliest answer's proof counts there: one run proves little, and what
-other answers need is asked too early otherwise (8 % more runs)."""
+"""The same where a run may be repeated. Only the likeliest hypothesis's proof counts there: one run proves little, and
+what others need is asked too early otherwise (8 % more runs)."""
 
 FEW = 8
 """Up to this many suspects all their subsets are valued, instead of those along some orders."""
 
 ORDERS = ((8000, 6), (400, 12), (0, 24))
-"""With more than so many answers, so many orders of the factors are looked at. Measured on 20 instances: 24 among
-400 to 2,500 answers save nothing with three settings of 19."""
+"""With more than so many hypotheses, so many orders of the factors are looked at. Measured on 20 instances: 24 among
+400 to 2,500 hypotheses save nothing with three settings of 19."""
 
 STARTS, MOVES, CLIMBED = 3, 4, 1500
-"""How many of the best prefixes are improved, by how many factors each, and up to how many answers that is worth its
+"""How many of the best prefixes are improved, by how many factors each, and up to how many hypotheses that is worth its
 time: with more the suspects are so many that one of them more or less says little."""
 
 PRIME = 7919
@@ -80,21 +80,21 @@ def entropy(probability: np.ndarray | float) -> np.ndarray:
 
 
 class Values:
-    """The value of subsets given the answers and what is running.
+    """The value of subsets given the hypotheses and what is running.
 
     Args:
         case: what was seen, and what runs cost.
-        answers: the answers.
+        hypotheses: the hypotheses.
         known: causes that are no part of them.
         repeat: whether a run that was made may be made again.
     """
 
-    def __init__(self, case: Case, answers: Answers, known: Sequence[int] = (), repeat: bool = False) -> None:
+    def __init__(self, case: Case, hypotheses: Hypotheses, known: Sequence[int] = (), repeat: bool = False) -> None:
         self._proof_share = PROOF_SHARE_IF_RANDOM if repeat else PROOF_SHARE
-        self.answers, self.prices = answers, case.prices
+        self.hypotheses, self.prices = hypotheses, case.prices
         self._posterior, self._known = case.posterior, known
-        weight, rate = answers.weight, answers.rate
-        self._pattern, self._count = _patterns(answers, () if repeat else case.counts.running)
+        weight, rate = hypotheses.weight, hypotheses.rate
+        self._pattern, self._count = _patterns(hypotheses, () if repeat else case.counts.running)
         self._weights = (weight, weight * rate, weight * entropy(rate))
         self._columns = np.zeros((len(weight), 3 * self._count))
         for number, column in enumerate(self._weights):
@@ -102,22 +102,22 @@ class Values:
         self._totals = np.maximum(np.bincount(self._pattern, weight, self._count), LEAST)[:, None]
 
     def elsewhere(self, mask: int) -> float:
-        """The probability that a subset fails for a cause that is none of the answers'; in the region any will do."""
-        return 1 - exp(-self._posterior.hidden(self._known, mask)) if mask & ~self.answers.region else 0.0
+        """The probability that a subset fails for a cause that is no hypothesis's; in the region any will do."""
+        return 1 - exp(-self._posterior.hidden(self._known, mask)) if mask & ~self.hypotheses.region else 0.0
 
     def prefixes(self, order: list[int]) -> np.ndarray:
         """The value of each prefix of an order of the region's factors."""
-        rank = np.zeros(self.answers.parts.size + 1, np.int64)
+        rank = np.zeros(self.hypotheses.parts.size + 1, np.int64)
         rank[order] = np.arange(len(order))
         rank[-1] = -1
-        last = self.answers.place(rank) + self._pattern * len(order)
+        last = self.hypotheses.place(rank) + self._pattern * len(order)
         shape = (self._count, len(order))
         sums = [np.cumsum(np.bincount(last, w, shape[0] * shape[1]).reshape(shape), 1) for w in self._weights]
         return self._worth(sums, FALSE_FAIL, np.exp(np.cumsum(self.prices.factors[order])))
 
     def of(self, masks: Sequence[int], proof: Sequence[float] | float = 0.0) -> np.ndarray:
         """The value of subsets, `proof` being the probability-weighted share of proofs that each belongs to."""
-        failing = self.answers.failing(masks)
+        failing = self.hypotheses.failing(masks)
         hidden = np.array([max(FALSE_FAIL, self.elsewhere(mask)) for mask in masks])
         sums = np.split(np.einsum("ij,ik->kj", failing, self._columns), 3)
         return self._worth(sums, hidden, np.array([self.prices.of_mask(mask) for mask in masks]), np.array(proof))
@@ -133,34 +133,36 @@ class Values:
         return (told + self._proof_share * proof) / (price * (fail * self.prices.fail + (1 - fail)))
 
 
-def _patterns(answers: Answers, running: Iterable[int]) -> tuple[np.ndarray, int]:
-    """Number the answers by what they predict for the running trials."""
-    code = np.zeros(len(answers.weight), np.int64)
+def _patterns(hypotheses: Hypotheses, running: Iterable[int]) -> tuple[np.ndarray, int]:
+    """Number the hypotheses by what they predict for the running trials."""
+    code = np.zeros(len(hypotheses.weight), np.int64)
     count = 1
     for mask in running:
-        values, code = np.unique(code * 2 + answers.failing([mask])[:, 0], return_inverse=True)
+        values, code = np.unique(code * 2 + hypotheses.failing([mask])[:, 0], return_inverse=True)
         count = len(values)
         if count > MAX_PATTERNS:
-            mass = np.bincount(code, answers.weight, count)
+            mass = np.bincount(code, hypotheses.weight, count)
             rank = np.argsort(np.argsort(-mass, kind="stable"), kind="stable")
             code, count = np.minimum(rank[code], MAX_PATTERNS - 1), MAX_PATTERNS
     return code, count
 
 
-def choose(case: Case, answers: Answers, cures: Cures, known: tuple[int, ...] = (), repeat: bool = False) -> Ask | None:
+def choose(
+    case: Case, hypotheses: Hypotheses, cures: Cures, known: tuple[int, ...] = (), repeat: bool = False
+) -> Ask | None:
     """The most valuable run that can be valid; None if only running trials can tell more, or nothing can.
 
     Args:
         case: the problem, and what was seen.
-        answers: what a run shall tell apart.
+        hypotheses: what a run shall tell apart.
         cures: causes -> the runs that would show their corrections to pass.
-        known: causes that are no part of the answers; a run that holds one fails for that.
+        known: causes that are no part of the hypotheses; a run that holds one fails for that.
         repeat: whether a run that was made may be made again.
     """
     problem, counts, validity = case.problem, case.counts, case.validity
-    values = Values(case, answers, known, repeat)
+    values = Values(case, hypotheses, known, repeat)
     needed = _needed(case, values, known, cures, repeat)
-    region = answers.region
+    region = hypotheses.region
 
     def askable(mask: int) -> bool:
         count = counts.of(mask)
@@ -203,16 +205,16 @@ def _question(problem: Problem, region: int, mask: int, companions: int) -> Ask:
 
 def _informative(values: Values, seed: int) -> dict[int, float]:
     """Subsets of the region with the most information, found along orders of its factors."""
-    answers, region = values.answers, values.answers.region
+    hypotheses, region = values.hypotheses, values.hypotheses.region
     members, found = list(bits(region)), {}
     if len(members) <= FEW:
         subsets = [sum(1 << members[i] for i in bits(number)) for number in range(1, (1 << len(members)) - 1)]
         worth = values.of(subsets) if subsets else np.zeros(0)
         found = {subsets[n]: float(worth[n]) for n in np.argsort(-worth, kind="stable")[: 2 * FEW].tolist()}
         return found | _cheaper(values, found)
-    marginal = answers.marginal
+    marginal = hypotheses.marginal
     rng = random.Random(seed * PRIME + len(members))
-    count = len(answers.weight)
+    count = len(hypotheses.weight)
     for number in range(next(orders for least, orders in ORDERS if count > least)):
         if number == 0:
             order = sorted(members, key=lambda i: -marginal[i])
@@ -236,7 +238,7 @@ def _informative(values: Values, seed: int) -> dict[int, float]:
 
 def _cheaper(values: Values, found: dict[int, float]) -> dict[int, float]:
     """The same questions about the suspects, with every setting that is none at its cheaper level."""
-    region, marginal = values.answers.region, values.answers.marginal
+    region, marginal = values.hypotheses.region, values.hypotheses.marginal
     free = sum(1 << i for i in bits(values.prices.telling) if marginal[i] <= UNSUSPECTED)
     best = sorted(found, key=lambda m: (-found[m], m))[:MADE_CHEAPER]
     changed = dict.fromkeys(mask & ~free | values.prices.cheap & free for mask in best) if free else {}
@@ -246,7 +248,7 @@ def _cheaper(values: Values, found: dict[int, float]) -> dict[int, float]:
 
 def _climb(values: Values, members: list[int], mask: int, worth: float) -> tuple[int, float]:
     for _ in range(MOVES):
-        moves = [mask ^ 1 << i for i in members if mask ^ 1 << i not in (0, values.answers.region)]
+        moves = [mask ^ 1 << i for i in members if mask ^ 1 << i not in (0, values.hypotheses.region)]
         top = max(zip(values.of(moves).tolist(), moves, strict=True), key=lambda move: (move[0], -move[1]))
         if top[0] <= worth + GAIN:
             break
@@ -257,29 +259,29 @@ def _climb(values: Values, members: list[int], mask: int, worth: float) -> tuple
 def _needed(
     case: Case, values: Values, known: tuple[int, ...], cures: Cures, repeat: bool
 ) -> dict[int, tuple[float, Ask]]:
-    """Runs that proofs of the likeliest answers need, and how likely they will."""
-    answers = values.answers
+    """Runs that proofs of the likeliest hypotheses need, and how likely they will."""
+    hypotheses = values.hypotheses
     shares: dict[int, float] = {}
     asks: dict[int, Ask] = {}
     cured: set[int] = set()
-    for number in answers.best(1 if repeat else PROOFS):
-        causes = (*known, *answers.causes(number))
+    for number in hypotheses.best(1 if repeat else PROOFS):
+        causes = (*known, *hypotheses.causes(number))
         proofs = [
-            prove(case, cause, answers.region, case.times, tuple(other for other in causes if other != cause))
+            prove(case, cause, hypotheses.region, case.times, tuple(other for other in causes if other != cause))
             for cause in causes[len(known) :]
         ]
         if any(proof is None or proof.refuted for proof in proofs):
             continue
         for ask in (ask for proof in proofs if proof is not None for ask in proof.missing):
-            shares[ask.subset] = shares.get(ask.subset, 0.0) + float(answers.weight[number])
+            shares[ask.subset] = shares.get(ask.subset, 0.0) + float(hypotheses.weight[number])
             asks.setdefault(ask.subset, ask)
         for mask, ask in cures(causes).items():
             if not case.counts.of(mask).runs:
                 asks.setdefault(mask, ask)
                 if repeat:
-                    shares[mask] = float(answers.weight[number])
+                    shares[mask] = float(hypotheses.weight[number])
                 else:
                     cured.add(mask)
-    for mask in cured:  # a correction's run counts for every answer that it would cure
-        shares[mask] = shares.get(mask, 0.0) + float(answers.weight[~answers.failing([mask])[:, 0]].sum())
+    for mask in cured:  # a correction's run counts for every hypothesis that it would cure
+        shares[mask] = shares.get(mask, 0.0) + float(hypotheses.weight[~hypotheses.failing([mask])[:, 0]].sum())
     return {mask: (share * (1 - values.elsewhere(mask)), asks[mask]) for mask, share in shares.items()}

@@ -1,14 +1,14 @@
-"""What the records make likely: a posterior over answers, with the failure probability as a part of it.
+"""What the records make likely: a posterior over hypotheses, with the failure probability as a part of it.
 
-An *answer* is a set of causes. A run in which one of them lies fails with a probability p, the same for all of them;
+A *hypothesis* is a set of causes. A run in which one of them lies fails with a probability p, the same for all of them;
 a run without any fails next to never. p is unknown: it lies on a grid, of which p = 1, a failure that always shows, is
 one point with much of the prior. There a single pass excludes every cause inside, and the search halves; everywhere
 else a pass is evidence, and the more failures were seen to stay away, the less.
 
-Answers are too many to be listed, so there are two lists. As long as nothing contradicts a failure that always shows,
+There are too many to be listed, so there are two lists. As long as nothing contradicts a failure that always shows,
 causes can be found one after the other: `inside` lists the causes that one failed subset may hold beside those known,
 and `hidden` says how likely yet another one is. Once one subset has both failed and passed, what one cause does not
-explain may be the bad luck of another: `whole` lists whole answers, all of one cause and larger ones grown from the
+explain may be the bad luck of another: `whole` lists whole hypotheses, all of one cause and larger ones grown from the
 likeliest, a cause at a time.
 """
 
@@ -55,23 +55,23 @@ NEGLIGIBLE = 1e-7
 """Candidates less likely than this are dropped from a decision."""
 
 NEGLIGIBLE_NATS = 13.0
-"""Whole answers this much less likely than the best are left out of a decision."""
+"""Whole hypotheses this much less likely than the best are left out of a decision."""
 
 BEAM = 16
-"""How many of the likeliest answers of each number of causes are grown by one more."""
+"""How many of the likeliest hypotheses of each number of causes are grown by one more."""
 
 KEPT = 1000
-"""How many of the likeliest answers of one cause take part in decisions; the rest together weigh next to nothing once
-there is something to decide between."""
+"""How many of the likeliest hypotheses of one cause take part in decisions; the rest together weigh next to nothing
+once there is something to decide between."""
 
 KEPT_GROWN = 50
-"""The same for answers grown from each of the beam, of which there are many and none is likely."""
+"""The same for hypotheses grown from each of the beam, of which there are many and none is likely."""
 
 COMPONENTS = 2500
 """How many of the likeliest causes are tried as one more."""
 
 MOST_CAUSES = 5
-"""Answers of more causes than this are not grown: telling them apart at random failures would take hundreds of runs."""
+"""Those of more causes than this are not grown: telling them apart at random failures would take hundreds of runs."""
 
 
 def all_candidates(problem: Problem) -> Candidates:
@@ -80,15 +80,15 @@ def all_candidates(problem: Problem) -> Candidates:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """Answers and how likely each is.
+class Hypotheses:
+    """Hypotheses and how likely each is.
 
     Attributes:
         region: the factors that they are about.
         parts: the causes that they are made of.
-        rows: of each answer, the numbers of its causes among `parts`; the last is repeated as often as is needed.
+        rows: of each hypothesis, the numbers of its causes among `parts`; the last is repeated as often as is needed.
         weight: their probabilities, adding up to 1.
-        rate: the mean failure probability if that is the answer.
+        rate: the mean failure probability if it holds.
         steady: the probability that the failure always shows.
     """
 
@@ -100,21 +100,21 @@ class Answers:
     steady: float = 0.0
 
     def best(self, count: int) -> list[int]:
-        """The numbers of the likeliest answers, best first."""
+        """The numbers of the likeliest hypotheses, best first."""
         part = np.argpartition(-self.weight, count)[:count] if len(self.weight) > count else range(len(self.weight))
         return sorted((int(i) for i in part), key=lambda i: (-round(self.weight[i], 12), i))
 
     def causes(self, number: int) -> tuple[int, ...]:
-        """One answer's causes."""
+        """One hypothesis's causes."""
         return tuple(sorted({self.parts.mask(row) for row in self.rows[number]}))
 
     def failing(self, masks: Sequence[int]) -> np.ndarray:
-        """Which answers have a cause inside which of some subsets: answers x subsets."""
+        """Which hypotheses have a cause inside which of some subsets: hypotheses x subsets."""
         inside = self.parts.inside_each(masks)
         return inside[self.rows[:, 0]] if self.rows.shape[1] == 1 else inside[self.rows].any(1)
 
     def place(self, rank: np.ndarray) -> np.ndarray:
-        """Where, in an order of the factors, each answer has its first whole cause; `rank[-1]` must be the least."""
+        """Where, in an order of the factors, each has its first whole cause; `rank[-1]` must be the least."""
         return rank[self.parts.index].max(1)[self.rows].min(1)
 
     @cached_property
@@ -139,7 +139,7 @@ class Answers:
 
 
 class Posterior:
-    """The posterior over answers given the records.
+    """The posterior over hypotheses given the records.
 
     Args:
         problem: the problem.
@@ -201,7 +201,7 @@ class Posterior:
                 self._hidden[key][nested] = 0.0
         return float(self._hidden[key][self.everything.inside(mask)].sum())
 
-    def inside(self, region: int, known: Sequence[int] = ()) -> Answers | None:
+    def inside(self, region: int, known: Sequence[int] = ()) -> Hypotheses | None:
         """Which further cause a failed subset holds; None if a larger one than those listed explains the records
         better."""
         causes = candidates(self._problem.size, tuple(bits(region)), self._problem.odds)
@@ -232,7 +232,7 @@ class Posterior:
         keep = np.flatnonzero(weight > NEGLIGIBLE * total)
         weight = weight[keep] / weight[keep].sum()
         rows = np.arange(len(keep))[:, None]
-        return Answers(region, causes.take(keep), rows, weight, self._rate[fails, passes][keep], steady)
+        return Hypotheses(region, causes.take(keep), rows, weight, self._rate[fails, passes][keep], steady)
 
     def _larger(self, region: int, largest: int) -> float:
         """The weight of all causes too large to be listed: few runs inside the region would contain one."""
@@ -247,10 +247,10 @@ class Posterior:
                 weight *= 1 - (mask.bit_count() / size) ** (largest + 1)
         return weight
 
-    # -------------------------------------------------------------------------------------- whole answers
+    # -------------------------------------------------------------------------------------- whole hypotheses
 
-    def whole(self) -> Answers:
-        """Answers of one cause, and larger ones grown from the likeliest."""
+    def whole(self) -> Hypotheses:
+        """Hypotheses of one cause, and larger ones grown from the likeliest."""
         score, shown = self._score((), np.arange(len(self.everything.sizes)))
         order = np.argsort(-score, kind="stable")
         found = {(row,): (score[row], shown[row]) for row in order[:KEPT].tolist()}
@@ -277,16 +277,16 @@ class Posterior:
         weight /= weight.sum()
         fails, passes = np.array([found[rows][1] for rows in kept]).T
         rate, steady = self._rate[fails, passes], float((weight * self._always[fails, passes]).sum())
-        return Answers(self._problem.full, self.everything.take(np.array(used)), numbers, weight, rate, steady)
+        return Hypotheses(self._problem.full, self.everything.take(np.array(used)), numbers, weight, rate, steady)
 
     def _score(self, rows: tuple[int, ...], components: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The logarithm of the weight of an answer with each of some candidates as one more cause, and the fails and
+        """The logarithm of the weight of a hypothesis with each of some candidates as one more cause, and the fails and
         passes that it takes part in."""
         known = [self.everything.mask(row) for row in rows]
         fails, passes, _, _ = self._shown(self._inside[components], known)
         score = self._likelihood[fails, passes] + (self._fails.sum() - fails) * log(FALSE_FAIL)
         score += self._odds[components] + self._odds[list(rows)].sum()
-        for cause in known:  # what holds a cause of the answer, or lies inside one, makes no minimal one
+        for cause in known:  # what holds a cause of the hypothesis, or lies inside one, makes no minimal one
             score[(self.everything.containing(cause) | self.everything.inside(cause))[components]] = -np.inf
         return score, np.stack([fails, passes], 1)
 

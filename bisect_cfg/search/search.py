@@ -23,7 +23,7 @@ from bisect_cfg.search.choose import choose
 from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.ends import ends
 from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
-from bisect_cfg.search.posterior import Answers, Doubt, prior_of_rates
+from bisect_cfg.search.posterior import Doubt, Hypotheses, prior_of_rates
 from bisect_cfg.search.problem import (
     Ask,
     Conclusion,
@@ -287,21 +287,21 @@ class Search:
                 step = self._replay(region, plain=True)
                 if step is not None:
                     return step
-            answers = None
+            hypotheses = None
             if largest_size(region.bit_count()) > 1:
-                answers = self.case.posterior.inside(region, self._known)
-            if answers is not None:
-                if self._suspicious(answers.steady):
+                hypotheses = self.case.posterior.inside(region, self._known)
+            if hypotheses is not None:
+                if self._suspicious(hypotheses.steady):
                     self.case = Case(self.problem, self.counts, unsteady=True)
                     return self._weigh()
                 accepted = ACCEPTED_IF_RANDOM if self.counts.contradictory else ACCEPTED
-                for number in answers.best(LIKELY):
-                    proof = prove(self.case, *answers.causes(number), region, self.case.times, self._known)
-                    if proof is not None and proof.found is not None and answers.weight[number] >= accepted:
+                for number in hypotheses.best(LIKELY):
+                    proof = prove(self.case, *hypotheses.causes(number), region, self.case.times, self._known)
+                    if proof is not None and proof.found is not None and hypotheses.weight[number] >= accepted:
                         return proof.found
-                ask = choose(self.case, answers, self._cures, self._known, repeat=self.counts.contradictory)
+                ask = choose(self.case, hypotheses, self._cures, self._known, repeat=self.counts.contradictory)
                 if ask is not None or self.counts.running:
-                    return self._ask(*filter(None, [ask]), suspected=answers.suspected)
+                    return self._ask(*filter(None, [ask]), suspected=hypotheses.suspected)
         step = self._replay(region)
         assert step is not None
         return step
@@ -361,19 +361,19 @@ class Search:
         return None
 
     def _weigh(self) -> State:
-        """Failures are random: weigh whole answers against each other until one is as likely as the user asked for and
-        each of its claims was seen at least once."""
-        answers = self.case.posterior.whole()
+        """Failures are random: weigh whole hypotheses against each other until one is as likely as the user asked for
+        and each of its claims was seen at least once."""
+        hypotheses = self.case.posterior.whole()
         if self.counts.running and not self.guessed:
-            question = self._guessing(answers)._weigh().question
+            question = self._guessing(hypotheses)._weigh().question
             return self._ask(*([question] if isinstance(question, Ask) else []))
-        top = answers.best(1)[0]
-        causes = answers.causes(top)
-        hidden = self.case.posterior.hidden(causes, self.problem.full, float(answers.rate[top]))
-        sure = float(answers.weight[top]) * exp(-hidden)
+        top = hypotheses.best(1)[0]
+        causes = hypotheses.causes(top)
+        hidden = self.case.posterior.hidden(causes, self.problem.full, float(hypotheses.rate[top]))
+        sure = float(hypotheses.weight[top]) * exp(-hidden)
         if self.problem.first:
-            part = int(answers.chances.argmax())
-            causes, sure = (answers.parts.mask(part),), float(answers.chances[part])
+            part = int(hypotheses.chances.argmax())
+            causes, sure = (hypotheses.parts.mask(part),), float(hypotheses.chances[part])
         found: list[FoundCause] = []
         missing: dict[int, Ask] = {}
         complete = self.complete
@@ -387,7 +387,7 @@ class Search:
             complete &= bool(runs) or correction == self.problem.full
             missing.update((mask, self._cure_ask(mask)) for mask in runs if not self.counts.of(mask).passes)
         enough = sure >= 1 - self._permitted(SHARE_IF_RANDOM, SHARE_IF_RANDOM_AT_EACH_RATE)
-        ask = None if enough else choose(self.case, answers, self._cures, repeat=True)
+        ask = None if enough else choose(self.case, hypotheses, self._cures, repeat=True)
         if ask is not None or missing or self.counts.running:
             return self._ask(*([ask] if ask is not None else missing.values()))
         self.causes, self.complete = found, complete
@@ -395,9 +395,9 @@ class Search:
             self.notes.append("No valid configuration tells this answer from others surely enough.")
         return self._done()
 
-    def _guessing(self, answers: Answers) -> Search:
+    def _guessing(self, hypotheses: Hypotheses) -> Search:
         """The search as if running trials had also ended as is likeliest, so that others ask something else."""
-        failing = (answers.failing(self.counts.running) * (answers.weight * answers.rate)[:, None]).sum(0)
+        failing = (hypotheses.failing(self.counts.running) * (hypotheses.weight * hypotheses.rate)[:, None]).sum(0)
         fails = dict(zip(self.counts.running, (failing > 0.5).tolist(), strict=True))
         likely = {mask: Outcome.FAIL if failed else Outcome.PASS for mask, failed in fails.items()}
         ended = [replace(r, outcome=likely[r.subset]) for r in self.counts.records if r.outcome is None]

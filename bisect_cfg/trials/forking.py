@@ -26,7 +26,7 @@ from bisect_cfg.trials.environments import Environment
 from bisect_cfg.trials.patience import PHASE_SECONDS
 from bisect_cfg.trials.ports import free_port
 from bisect_cfg.trials.process import Reaper
-from bisect_cfg.trials.ranks import Launched
+from bisect_cfg.trials.ranks import FirstLaunch
 from bisect_cfg.trials.server import ForkedChild, ForkedRanks, ServerGone, TrialServer, probe_environment
 from bisect_cfg.trials.start_points import STARTS
 
@@ -64,7 +64,7 @@ LIVING = 3
 two, and bringing one up again takes seconds."""
 
 
-class Elsewhere:
+class ServersByEnvironment:
     """The starts in environments with other packages. Thread-safe.
 
     Args:
@@ -123,7 +123,7 @@ class FirstRun:
 
     capture: Capture
     seconds: float = 0.0
-    launched: Launched | None = None
+    launched: FirstLaunch | None = None
 
 
 class Starts:
@@ -173,7 +173,7 @@ class Starts:
         return None if self.first is None else self.first.capture
 
     @property
-    def launched(self) -> Launched | None:
+    def launched(self) -> FirstLaunch | None:
         """What the user's launcher started in the first run; None before, and where there is no launcher."""
         return None if self.first is None else self.first.launched
 

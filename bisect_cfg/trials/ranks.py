@@ -206,7 +206,7 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class Launched:
+class FirstLaunch:
     """What a launcher started in the first run: enough to fork the same from a process that waits.
 
     Attributes:
@@ -263,7 +263,7 @@ class Launched:
         return found
 
 
-def launched_in(traces: Traces, arguments: Sequence[str]) -> Launched | None:
+def launched_in(traces: Traces, arguments: Sequence[str]) -> FirstLaunch | None:
     """What the launcher of a run that is over has started; None where that cannot be told.
 
     Args:
@@ -277,7 +277,7 @@ def launched_in(traces: Traces, arguments: Sequence[str]) -> Launched | None:
     if len(rows) != ranks.world:
         return None
     words = tuple(hidden.get(word, word) if HIDDEN in word else word for word in rows[0].words)
-    return Launched(words, tuple(dict(row.given) for row in rows), len(rows))
+    return FirstLaunch(words, tuple(dict(row.given) for row in rows), len(rows))
 
 
 def ranks_of(traces: Traces) -> list[Rank]:

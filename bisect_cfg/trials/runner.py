@@ -40,7 +40,7 @@ from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import Cleaner
 from bisect_cfg.trials.environments import CannotBuild, Environment, Packages
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.forking import Elsewhere, Starts
+from bisect_cfg.trials.forking import ServersByEnvironment, Starts
 from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.patience import (
     FIRST_STEP_SECONDS,
@@ -133,7 +133,7 @@ class ScriptRunner:
         self._seen = Pauses.of(folder)
         self._interrupted = threading.Event()
         self.starts = Starts(script, folder, self._reaper, self._interrupted)
-        self._elsewhere = Elsewhere(self.starts)
+        self._servers = ServersByEnvironment(self.starts)
         self.checks = ConfigChecks(folder / "validity.json", self.starts.resolve)
         self._also_cold: set[str | None] = set()  # signatures of other failures that a cold start shows as well
         self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -147,7 +147,7 @@ class ScriptRunner:
         """End everything that was started; nothing of the study runs afterwards."""
         self._interrupted.set()  # whatever is still waiting for a trial does not start it again
         self.checks.save()
-        self._elsewhere.close()
+        self._servers.close()
         self.starts.close()
         self._reaper.close()
         self._cleaner.clean(self.starts.folder)
@@ -202,7 +202,7 @@ class ScriptRunner:
 
     def program(self, command: Sequence[str], log: Path) -> int:
         """Run something that is no trial, its output in a file; how it ended. It ends with the tool."""
-        with self._sweep.around(self._elsewhere.pids):
+        with self._sweep.around(self._servers.pids):
             return launch(command, os.environ, log.parent, log.name, self._reaper).wait()
 
     def run(self, request: TrialRequest) -> TrialResult:
@@ -301,7 +301,7 @@ class ScriptRunner:
             self._inputs.check()
         device = self._slots.get() if self._has_devices else None
         try:
-            with self._elsewhere.at(self._environment(plan)) as starts:
+            with self._servers.at(self._environment(plan)) as starts:
                 for attempt in range(LOST_TIMES + 1):
                     # A colder start may be settled on while we wait; what takes its server down every time gets its
                     # own.
@@ -388,7 +388,7 @@ class ScriptRunner:
         port = free_port()
         variables = _inside(VARIABLE, self._overrides(plan))
         environment, orders_path = self._write_cold_orders(starts, folder, request, port, variables)
-        with self._sweep.around(self._elsewhere.pids):
+        with self._sweep.around(self._servers.pids):
             child: Child | None
             if start == "cold":
                 command, more = starts.cold(request, port)

@@ -19,7 +19,7 @@ from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.phases import cure
 from bisect_cfg.recommend.attempts import Attempt, Part
-from bisect_cfg.recommend.isolated import Judgement
+from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.study.store import Void
 
 SCRIPT = """
@@ -296,7 +296,7 @@ class Standing:
         safe.running, safe._finished = [], lambda *said: None
         safe._trials = SimpleNamespace(abandoned=lambda: [(7, ATTEMPT)], finish=self.finish, store=store)
         safe._isolated = SimpleNamespace(
-            judge=lambda run, attempt: Judgement(run.seen.died is None),
+            health_of=lambda run, attempt: Health(run.seen.died is None),
             certain=lambda traces: False, ordered=lambda attempt: ({}, attempt.steps),
             load=lambda folder, name: folders.get(str(name)),
         )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.recommend.isolated import Judgement
+from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports import text
 from bisect_cfg.trials.verdict import Observation
 
@@ -57,9 +57,9 @@ def test_another_run_of_the_failure_may_show_it_at_another_step():
 
 
 def test_why_a_run_is_not_healthy():
-    assert text.unhealthy(Judgement(True)) == ""
-    assert text.unhealthy(Judgement(False, None, "entropy fell")) == "entropy fell"
-    assert text.unhealthy(Judgement(False, died("signal", "SIGFPE", "SIGFPE"))).startswith("dies with SIGFPE")
+    assert text.unhealthy(Health(True)) == ""
+    assert text.unhealthy(Health(False, None, "entropy fell")) == "entropy fell"
+    assert text.unhealthy(Health(False, died("signal", "SIGFPE", "SIGFPE"))).startswith("dies with SIGFPE")
 
 
 def test_values_are_written_as_the_user_would():

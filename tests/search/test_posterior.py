@@ -30,7 +30,7 @@ def case_of(seed: int, size: int, rate: float, runs: int) -> Case:
 
 
 def weight_of(case: Case, causes: tuple[int, ...], rates: np.ndarray) -> float:
-    """Prior times likelihood of a whole answer, run by run."""
+    """Prior times likelihood of a whole hypothesis, run by run."""
     everything = case.posterior.everything
     intensity = {everything.mask(row): float(everything.intensity[row]) for row in range(len(everything.sizes))}
     likelihood = np.ones_like(GRID)
@@ -47,8 +47,8 @@ def weight_of(case: Case, causes: tuple[int, ...], rates: np.ndarray) -> float:
 def test_whole_answers_weigh_what_enumeration_says(seed: int, rate: float) -> None:
     case = case_of(seed, 5, rate, 12)
     rates = RANDOM_RATES if case.counts.contradictory else prior_of_rates(case.problem)
-    answers = case.posterior.whole()
-    listed = {answers.causes(number): float(answers.weight[number]) for number in range(len(answers.weight))}
+    hypotheses = case.posterior.whole()
+    listed = {hypotheses.causes(number): float(hypotheses.weight[number]) for number in range(len(hypotheses.weight))}
     expected = {(cause,): weight_of(case, (cause,), rates) for cause in range(1, 32)}
     for pair in combinations(range(1, 32), 2):
         if pair[0] & pair[1] not in pair:
@@ -56,7 +56,7 @@ def test_whole_answers_weigh_what_enumeration_says(seed: int, rate: float) -> No
     shared = [causes for causes in listed if causes in expected]
     assert all(causes in expected for causes in listed if len(causes) < 3)
     best = max(expected, key=lambda causes: expected[causes])
-    scale = listed[best] / expected[best]  # a KeyError: the best answer is not in the list
+    scale = listed[best] / expected[best]  # a KeyError: the best hypothesis is not in the list
     assert [listed[causes] for causes in shared] == pytest.approx([expected[causes] * scale for causes in shared])
 
 
@@ -65,9 +65,9 @@ def test_a_prefix_is_worth_what_the_subset_is(seed: int) -> None:
     case = case_of(seed, 9, 0.6, 14)
     order = random.Random(seed).sample(range(9), 9)
     prefixes = [sum(1 << i for i in order[: length + 1]) for length in range(9)]
-    for answers in (case.posterior.whole(), case.posterior.inside(case.problem.full)):
-        assert answers is not None
-        values = Values(case, answers)
+    for hypotheses in (case.posterior.whole(), case.posterior.inside(case.problem.full)):
+        assert hypotheses is not None
+        values = Values(case, hypotheses)
         assert values.prefixes(order) == pytest.approx(values.of(prefixes))
 
 
@@ -78,8 +78,8 @@ def test_certainty_is_one_point_of_the_grid() -> None:
 
     def chance(records: list[Record]) -> float:
         counts = Counts(records)
-        answers = Posterior(problem, counts, counts.contradictory).whole()
-        return float(sum(w for n, w in enumerate(answers.weight) if answers.causes(n) == (0b0001,)))
+        hypotheses = Posterior(problem, counts, counts.contradictory).whole()
+        return float(sum(w for n, w in enumerate(hypotheses.weight) if hypotheses.causes(n) == (0b0001,)))
 
     before = chance(ends)
     after = chance([*ends, Record(0b0011, Outcome.PASS)])

@@ -20,7 +20,7 @@ from bisect_cfg.capture.launched import given_to_each
 from bisect_cfg.probe.protocol import NON_FINITE, NonFiniteParameters, Over, RankBegin, TrainBegin, TrainEnd, event_row
 from bisect_cfg.trials import ranks as ranks_module
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.ranks import Launched, Ranks
+from bisect_cfg.trials.ranks import FirstLaunch, Ranks
 from bisect_cfg.trials.verdict import observe
 
 TORCHRUN = """\
@@ -264,7 +264,7 @@ def given(count: int, **more: str) -> tuple[dict[str, str], ...]:
 
 @pytest.mark.parametrize("wanted", [2, 3, 4, 8])
 def test_another_number_of_processes_is_told_to_each(tmp_path, wanted):
-    found = Launched((), given(4, ACCELERATE_MIXED_PRECISION="bf16"), 4).environments(7, tmp_path, wanted)
+    found = FirstLaunch((), given(4, ACCELERATE_MIXED_PRECISION="bf16"), 4).environments(7, tmp_path, wanted)
     assert [one["RANK"] for one in found] == [one["LOCAL_RANK"] for one in found] == [str(k) for k in range(wanted)]
     for one in found:
         assert one["WORLD_SIZE"] == one["LOCAL_WORLD_SIZE"] == str(wanted)
@@ -273,12 +273,12 @@ def test_another_number_of_processes_is_told_to_each(tmp_path, wanted):
 
 
 def test_several_processes_in_place_of_one_that_was_told_of_none(tmp_path):
-    found = Launched((), ({"ACCELERATE_MIXED_PRECISION": "bf16"},), 1).environments(7, tmp_path, 2)
+    found = FirstLaunch((), ({"ACCELERATE_MIXED_PRECISION": "bf16"},), 1).environments(7, tmp_path, 2)
     assert [(one["RANK"], one["WORLD_SIZE"], one["MASTER_PORT"]) for one in found] == [("0", "2", "7"), ("1", "2", "7")]
 
 
 def test_one_process_alone_is_told_of_no_others_unless_the_model_is_shared_out(tmp_path):
-    launched = Launched((), given(2, ACCELERATE_USE_FSDP="true"), 2)
+    launched = FirstLaunch((), given(2, ACCELERATE_USE_FSDP="true"), 2)
     (plain,) = launched.environments(7, tmp_path, 1, {"ACCELERATE_USE_FSDP": None})
     assert "RANK" not in plain and "MASTER_PORT" not in plain
     (sharded,) = launched.environments(7, tmp_path, 1, {})
