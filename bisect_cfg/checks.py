@@ -86,7 +86,7 @@ def _encoded(name: str, value: Value) -> Value:
     if isinstance(encoded, dict) and ({"$opaque", "$object"} & encoded.keys()):
         raise InputError(
             f"{name}: a {type(value).__name__} cannot be handed to another process.",
-            "Give a number, a text, True, False, None, a torch.dtype, or a list or dict of these.",
+            "Give a number, a string, True, False, None, a torch.dtype, or a list or dict of these.",
         )
     return value if isinstance(value, float) else encoded
 
@@ -114,7 +114,7 @@ def checked(options: Options, script: Script | CommandTarget) -> Options:
     for device in options.devices:
         if not re.fullmatch(_DEVICE, device):
             raise InputError(
-                f"--devices: {device!r} is no CUDA device.",
+                f"--devices: {device!r} is not a CUDA device.",
                 "Give their numbers (0,1), or the names that `nvidia-smi -L` shows (GPU-..., MIG-...).",
             )
     both = sorted(set(_bare(options.only)) & set(_bare(options.excluded)))
@@ -163,7 +163,7 @@ def _check_type(name: str, value: Value) -> None:
             pair = isinstance(value, tuple) and all(isinstance(one, str) or _is_pair(one) for one in value)
             right, wanted = pair, "names with values"
     else:
-        right, wanted = value is None or isinstance(value, str), "a text"
+        right, wanted = value is None or isinstance(value, str), "a string"
     if not right:
         raise InputError(f"{_flag(name)} takes {wanted}, not {value!r}.")
 
@@ -183,7 +183,7 @@ def _bare(names: tuple[str, ...]) -> tuple[str, ...]:
 def _number(name: str, value: Value, least: float, most: float, above: bool) -> None:
     try:
         if isinstance(value, str):
-            raise InputError(f"{value!r} is a text, not a number.")
+            raise InputError(f"{value!r} is a string, not a number.")
         finite_number(value, least, most, above)
     except InputError as error:
         raise InputError(f"{_flag(name)}: {error.message}", error.advice) from None

@@ -228,7 +228,7 @@ def take_apart(
         name, _, value = rest.pop(0).partition("=")
         variables.append((name, value))
     if not rest:
-        raise InputError("The command sets variables and starts nothing.", "Name the program behind them.")
+        raise InputError("The command sets variables and starts nothing.", "Name the program after them.")
     parts = _launched(rest, is_file, takes_value)
     return replace(parts, launch=replace(parts.launch, variables=tuple(variables)))
 
@@ -278,7 +278,7 @@ def _program(kind: str, words: list[str], start: int, is_file: Callable[[str], b
         raise InputError(f"There is no script {missing}.", "Check the path; it is relative to where you are.")
     raise InputError(
         f"There is no Python script in `{' '.join(words)}`.",
-        f"Name it behind the flags: {' '.join(words)} train.py",
+        f"Name it after the flags: {' '.join(words)} train.py",
     )
 
 
@@ -485,7 +485,7 @@ def _as_its_parser_says(launch: Launch, parts: Parts, python: str) -> tuple[Laun
     found = _said([python, "-c", _ASK_PARSER % parser, *parts.asked]) if parser else None
     if not found:
         raise InputError(
-            f"It does not show which module `{' '.join(launch.before)}` starts.", "Put -m right before the module."
+            f"Cannot tell which module `{' '.join(launch.before)}` starts.", "Put -m right before the module."
         )
     program, count = found
     words = launch.before

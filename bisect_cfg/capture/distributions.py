@@ -103,7 +103,7 @@ def installed_by(python: str) -> Installed:
         done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, timeout=PATIENCE, check=True)
         said = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise InputError(f"{python} does not say what it has installed: {error}", "Does it start by hand?") from None
+        raise InputError(f"{python} does not say what it has installed: {error}", f"Check that `{python}` starts.") from None
     found = {}
     for name, one in said["distributions"].items():
         level = _level_of(one["version"], one["url"])
@@ -154,7 +154,7 @@ def read_packages(path: Path, installed: Installed) -> dict[str, str]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}.",
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not a text file'}.",
             "--good-packages takes what `pip freeze` or `uv pip freeze` prints where it worked, or a lock.",
         ) from None
     if path.suffix in (".lock", ".toml") and ("[[package" in text or "lock-version" in text):
@@ -165,7 +165,7 @@ def read_packages(path: Path, installed: Installed) -> dict[str, str]:
         if level is not None:
             name, value = level
             if found.setdefault(name, value) != value:
-                raise InputError(f"{path}, line {number}: {name} stands there twice, as {found[name]} and as {value}.")
+                raise InputError(f"{path}, line {number}: {name} is listed twice, as {found[name]} and as {value}.")
     if not found:
         raise InputError(f"{path} names no package.", "A line for each: transformers==4.57.1")
     return found
@@ -207,7 +207,7 @@ def _of_line(line: str, path: Path, number: int, installed: Installed) -> tuple[
         asked = Requirement(line)
     except InvalidRequirement as error:
         raise InputError(
-            f"{where} is no requirement: {line} ({str(error).splitlines()[0]})", "As in: transformers==4.57.1"
+            f"{where} is not a requirement: {line} ({str(error).splitlines()[0]})", "As in: transformers==4.57.1"
         ) from None
     if asked.marker is not None and not asked.marker.evaluate({**installed.markers, "extra": ""}):
         return None
@@ -241,7 +241,7 @@ def _of_lock(path: Path, text: str) -> dict[str, str]:
     try:
         lock = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is no lock that can be read: {error}") from None
+        raise InputError(f"{path} is not a lock file that can be read: {error}") from None
     packages = lock.get("packages") or lock.get("package") or []
     found = {
         canonicalize_name(one["name"]): str(one["version"])
@@ -264,14 +264,14 @@ def checked_level(name: str, level: Value) -> str | None:
         InputError: it is no version.
     """
     if level is not None and not isinstance(level, str):
-        raise InputError(f"{name}: {level!r} is a number, and a version is a text.", f'Write {name}: "{level}"')
+        raise InputError(f"{name}: {level!r} is a number, and a version is a string.", f'Write {name}: "{level}"')
     level = (level or "").strip() or None
     if level and not level.startswith(("@", EDITABLE)):
         try:
             Version(level)
         except InvalidVersion:
             raise InputError(
-                f"{name}: {level} is no version.", f"As in {name}=4.57.1, or {name}=@ file:///wheels/NAME.whl"
+                f"{name}: {level} is not a version.", f"As in {name}=4.57.1, or {name}=@ file:///wheels/NAME.whl"
             ) from None
     return level
 

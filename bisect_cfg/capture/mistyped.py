@@ -43,7 +43,7 @@ def check_program(words: Sequence[str], instead_of_file: Callable[[Path], str]) 
     at = next((place for place, word in enumerate(rest) if is_launcher(word)), None)
     if at is not None:
         raise InputError(
-            f"{name} is no launcher that is known ({', '.join(LAUNCHERS)}, python).",
+            f"{name} is not a launcher that is known ({', '.join(LAUNCHERS)}, python).",
             f"Give the command that it starts: {OURS} {shlex.join(rest[at:])}",
         )
     raise InputError(

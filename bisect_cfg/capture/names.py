@@ -51,7 +51,7 @@ def number_of(text: str) -> int | float | None:
     except ValueError:  # 1__0
         return None
     if math.isnan(number):
-        raise InputError("NaN is no value that a run could have.", "Give a number.")
+        raise InputError("NaN is not a value that a run could have.", "Give a number.")
     if math.isinf(number) and "inf" not in text.lower():
         shown = text if len(text) <= 40 else f"{text[:40]}..."
         raise InputError(f"{shown} is larger than a number can be.", "Give a number that can be computed with.")
@@ -213,7 +213,7 @@ def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value
     name = name.strip().removeprefix("args.")
     _refuse_secret(name, value, option)
     if isinstance(value, float) and math.isnan(value):
-        raise InputError(f"{option} {name}: NaN is no value that a run could have.", "Give a number.")
+        raise InputError(f"{option} {name}: NaN is not a value that a run could have.", "Give a number.")
     return name, value
 
 
@@ -310,17 +310,17 @@ def _plain(value: object, source: str) -> Value:
     """What YAML read, as far as a setting can be it.
 
     Raises:
-        InputError: a binary, a set or a date that was tagged as one; or a list that holds itself.
+        InputError: a binary, a set or a date that was tagged as one; or a list that contains itself.
     """
     try:
         return _as_plain(value)
     except TypeError as error:
         shown = source if len(source) <= 60 else f"{source[:60]}..."
         raise InputError(
-            f"{shown} holds {error}, which no setting can be.", "Write a number, a text, true, false or null."
+            f"{shown} contains {error}, which no setting can be.", "Write a number, a string, true, false or null."
         ) from None
     except RecursionError:
-        raise InputError(f"{source[:60]} holds itself, which no setting can.", "Write it out.") from None
+        raise InputError(f"{source[:60]} contains itself, which no setting can.", "Write it out.") from None
 
 
 def _as_plain(value: object) -> Value:

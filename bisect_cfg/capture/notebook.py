@@ -85,7 +85,7 @@ def read_notebook(path: Path) -> list[str]:
         raise InputError(f"The notebook {path} cannot be read: {error.strerror}.", "Check its permissions.") from None
     except ValueError as error:
         raise InputError(
-            f"{path} is no notebook: {error}.",
+            f"{path} is not a notebook: {error}.",
             "Open it in Jupyter and save it again, or name the .py file that trains.",
         ) from None
     if language.lower() not in _LANGUAGES:
@@ -131,7 +131,7 @@ def as_script(
     parts = [_head(path, made)]
     parts += [f"{MARK.format(number)}\n{cell.text}" for number, cell in enumerate(made, 1)]
     installs = "; ".join(line for cell in made for line in cell.installs)
-    notes = [f"Not run, for trials install nothing: {installs}."] if installs else []
+    notes = [f"Not run, because trials install nothing: {installs}."] if installs else []
     notes += [
         f"{HOSTS[host]} is not here: secrets are read from the environment variables of the same names, and whatever "
         f"else the notebook asks of {host} does nothing."
@@ -190,10 +190,10 @@ class _Cell:
             line = error.lineno or 1
             quoted = (self.text.split("\n")[line - 1 : line] or [""])[0].strip()
             raise InputError(
-                f"{self._at(line)} is no Python ({error.msg}): {quoted}", "Mend the cell, and save the notebook."
+                f"{self._at(line)} is not valid Python ({error.msg}): {quoted}", "Fix the cell, and save the notebook."
             ) from None
         except ValueError as error:
-            raise InputError(f"{self._at(1)} is no Python: {error}.", "Mend the cell, and save the notebook.") from None
+            raise InputError(f"{self._at(1)} is not valid Python: {error}.", "Fix the cell, and save the notebook.") from None
 
     # ------------------------------------------------------------------------------------------- lines of IPython
 

@@ -484,7 +484,7 @@ def _launch_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> l
     if processes > 1 and not capture.started:
         raise InputError(
             f"{PROCESSES}={processes} for the good configuration needs a launcher, and the command has none.",
-            "Start the script with `accelerate launch` or torchrun behind `--`.",
+            "Start the script with `accelerate launch` or torchrun after `--`.",
         )
     if capture.args.world_size != processes and capture.started and PROCESSES not in pins:
         factors.append(Setting(PROCESSES, PROCESSES, "launch", processes, capture.args.world_size, processes))

@@ -144,7 +144,7 @@ class Bisection:
                 f"storage must be an Optuna storage or its address ('sqlite:///study.db'), not {shown(storage)}"
             )
         if not (study_name is None or isinstance(study_name, str)):
-            raise TypeError(f"study_name must be a text, not {shown(study_name)}")
+            raise TypeError(f"study_name must be a string, not {shown(study_name)}")
         if strategy not in ("adaptive", "one-at-a-time", "ddmin"):
             raise ValueError(f"strategy must be 'adaptive', 'one-at-a-time' or 'ddmin', not {strategy!r}")
         check_numbers(

@@ -165,7 +165,7 @@ def with_defaults_of_the_moved(
         run = runner.train(plan)
     outcome = baselines.outcome_of(run)
     if outcome is Outcome.FAIL:
-        context.note(f"With the library's {names} it fails too, so yours are no part of the cause.")
+        context.note(f"With the library's {names} it fails too, so your values are not part of the cause.")
         return report
     if outcome is Outcome.PASS and not run.costly:
         context.note(

@@ -55,7 +55,7 @@ def _good(counts: Counts) -> Question | None:
         after = f", after runs that ended in another failure ({others[-1]})" if others else ""
         return _over(
             f"The good configuration passed at first and failed when it was run again{after}: something other than the "
-            "settings has changed, or it fails at random. Nothing can be told apart until that is mended."
+            "settings has changed, or it fails at random. Nothing can be told apart until that is fixed."
         )
     if good.fails:
         note = "The good configuration fails too: the cause is not among the settings that differ."
@@ -122,7 +122,7 @@ def _still_good(problem: Problem, counts: Counts) -> Question | None:
         return _over(
             f"The last {len(streak)} runs all ended in another failure ({streak[-1].other}), the good configuration "
             "too, which had passed before: something other than the settings has changed. Nothing can be told apart "
-            "until that is mended."
+            "until that is fixed."
         )
     if counts.of(0).running:
         return Wait("The good configuration is run again.")

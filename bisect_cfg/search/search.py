@@ -190,7 +190,7 @@ class Search:
         for correction in self._by_loss(self._known):
             variants, shown = self._variants(correction), self.problem.show(correction)
             if not variants:
-                self._incomplete(f"Whether it is enough to reset {shown} could not be run in any valid way.")
+                self._incomplete(f"Whether it is enough to reset {shown} is not known: no valid configuration shows it.")
             if self._hopeless(correction, variants):
                 self._incomplete(
                     f"With {shown} reset, some of the rest ends in another failure however it is combined; whether it "
@@ -217,7 +217,7 @@ class Search:
                 continue
             company = next((company for company in companies if self.validity.ok(company)), None)
             if company is not None:
-                reason = f"Does {self.problem.show(cause)} still fail together with all that is no cause?"
+                reason = f"Does {self.problem.show(cause)} still fail together with everything that is not a cause?"
                 return self._ask(Ask(company, 0, Purpose.MASKING, reason))
         return None
 
@@ -392,7 +392,7 @@ class Search:
             return self._ask(*([ask] if ask is not None else missing.values()))
         self.causes, self.complete = found, complete
         if not enough:
-            self.notes.append("No valid configuration tells this answer from others surely enough.")
+            self.notes.append("No valid configuration tells this answer from the others with the confidence asked for.")
         return self._done()
 
     def _guessing(self, hypotheses: Hypotheses) -> Search:
