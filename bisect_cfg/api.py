@@ -147,7 +147,7 @@ def recommend_again(
     for limit in ("max_trials", "max_seconds"):
         options[limit] = wishes.get(limit)
     options = {name: _tuples(value) for name, value in options.items()}
-    options |= {"study": study.absolute(), "recommend": True, "restart": False}
+    options |= {"study": study.absolute(), "recommend": True, "restart": False, "flags": True}
     options |= {name: Path(options[name]) for name in ("good_packages", "env_cache") if options.get(name)}
     recorded = command["arguments"]
     if not arguments and any(HIDDEN in argument for argument in recorded):

@@ -64,7 +64,7 @@ def from_python(options: Mapping[str, Value]) -> Options:
     if "level" in given:  # what `start` was called before
         given.setdefault("start", given["level"])
         del given["level"]
-    unknown = sorted(given.keys() - {field.name for field in fields(Options)})
+    unknown = sorted(given.keys() - ({field.name for field in fields(Options)} - {"flags"}))
     if unknown:
         raise TypeError(f"bisect() has no option {', '.join(unknown)}")
     for name in ("good", "bad", "pins"):
@@ -78,7 +78,7 @@ def from_python(options: Mapping[str, Value]) -> Options:
     for name in ("study", "good_packages", "env_cache"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
-    return Options(**given)
+    return Options(**given, flags=False)
 
 
 def _encoded(name: str, value: Value) -> Value:

@@ -103,7 +103,9 @@ def installed_by(python: str) -> Installed:
         done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, timeout=PATIENCE, check=True)
         said = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise InputError(f"{python} does not say what it has installed: {error}", f"Check that `{python}` starts.") from None
+        raise InputError(
+            f"{python} does not say what it has installed: {error}", f"Check that `{python}` starts."
+        ) from None
     found = {}
     for name, one in said["distributions"].items():
         level = _level_of(one["version"], one["url"])

@@ -193,7 +193,9 @@ class _Cell:
                 f"{self._at(line)} is not valid Python ({error.msg}): {quoted}", "Fix the cell, and save the notebook."
             ) from None
         except ValueError as error:
-            raise InputError(f"{self._at(1)} is not valid Python: {error}.", "Fix the cell, and save the notebook.") from None
+            raise InputError(
+                f"{self._at(1)} is not valid Python: {error}.", "Fix the cell, and save the notebook."
+            ) from None
 
     # ------------------------------------------------------------------------------------------- lines of IPython
 

@@ -31,6 +31,7 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.phases.arguments import check_kinds, check_numbers, shown
 from bisect_cfg.phases.conclude import cause_of, report_of
+from bisect_cfg.phases.limits import Limits
 from bisect_cfg.phases.loop import Turn, work_off
 from bisect_cfg.reports.events import (
     BisectionEvent,
@@ -41,7 +42,7 @@ from bisect_cfg.reports.events import (
     TrialFinished,
     TrialStarted,
 )
-from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
+from bisect_cfg.search import Ask, Conclusion, Done, Problem, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.study.causes import Report
 from bisect_cfg.study.interface import Runner, TrialRequest, TrialResult
@@ -98,6 +99,7 @@ class Bisection:
         timeout: seconds until a function in a child counts as hanging.
         identity: what else tells this study from others, name -> value that JSON can hold. It is kept with the study
             and compared: trials of something else are no evidence. None: the code of the function.
+        limits: in place of `max_trials` and `max_seconds`, with what they are called where they were set.
 
     Raises:
         TypeError: an argument is none of the kind that it should be.
@@ -130,6 +132,7 @@ class Bisection:
         max_seconds: float | None = None,
         timeout: float | None = None,
         identity: JsonObject | None = None,
+        limits: Limits | None = None,
     ) -> None:
         check_kinds(
             {"good": good, "bad": bad},
@@ -178,9 +181,9 @@ class Bisection:
         self._trials = SearchTrials(self._store, problem, _verdict(is_failure))
         self._store.study.sampler = BisectionSampler(self._trials)
         self._emit: Callable[[BisectionEvent], None] = on_event or (lambda event: None)
-        self._isolation = _Isolation(
-            self._trials, self._store.study.sampler, runner, self.good, self.bad, self._emit, max_trials, max_seconds
-        )
+        sampler = self._store.study.sampler
+        self._isolation = _Isolation(self._trials, sampler, runner, self.good, self.bad, self._emit)
+        self._max_trials, self._max_seconds, self._limits = max_trials, max_seconds, limits
 
     @property
     def study(self) -> optuna.Study:
@@ -208,7 +211,7 @@ class Bisection:
             known = len(self._trials.records())
             if known or lost:
                 self._emit(Resumed(known, lost))
-            conclusion = self._refused_side() or self._isolation.run()
+            conclusion = self._refused_side() or self._isolation.run(self._from_now())
         report = report_of(conclusion, self._trials, self.good, self.bad)
         self._emit(Concluded(report))
         return report
@@ -252,6 +255,11 @@ class Bisection:
             seconds,
         )
 
+    def _from_now(self) -> Limits:
+        """The limits of a run that begins now."""
+        deadline = None if self._max_seconds is None else time.monotonic() + self._max_seconds
+        return self._limits or Limits(self._max_trials, deadline)
+
     def _refused_side(self) -> Conclusion | None:
         """The answer where one of the two configurations is not valid and was not run; None if both are."""
         seen = {record.subset for record in self._trials.records()}
@@ -282,20 +290,19 @@ class _Isolation:
         good: Configuration,
         bad: Configuration,
         emit: Callable[[BisectionEvent], None],
-        max_trials: int | None,
-        max_seconds: float | None,
     ) -> None:
         self._trials, self._sampler, self._runner = trials, sampler, runner
         self._good, self._bad, self._emit = good, bad, emit  # whole, with what is the same in both
-        self._max_trials, self._max_seconds = max_trials, max_seconds
+        self._limits = Limits()
+        self._conclusion = Conclusion("inconclusive")
         self.running: list[_Begun] = []
         self._announced: set[int] = set()
         # A decision multiplies small matrices; more threads make it no faster, and would take the cores of a trial.
         self._threads = ThreadpoolController()
 
-    def run(self) -> Conclusion:
+    def run(self, limits: Limits) -> Conclusion:
         """Run trials until the search concludes, or the budget is spent."""
-        self._started = time.monotonic()
+        self._limits = limits
         work_off(self, self._trials.problem.jobs)
         return self._conclusion
 
@@ -307,7 +314,7 @@ class _Isolation:
         if isinstance(state.question, Done):
             self._conclusion = state.question.conclusion
             return Turn.DONE
-        spent = self._spent(records)
+        spent = self._limits.spent(len(records))
         if spent and not self.running:
             self._conclusion = state.partial(spent)
             return Turn.DONE
@@ -350,13 +357,6 @@ class _Isolation:
             if found.parameters not in self._announced:
                 self._announced.add(found.parameters)
                 self._emit(CauseFound(cause_of(found, self._trials)))
-
-    def _spent(self, records: Sequence[Record]) -> str:
-        if self._max_trials is not None and len(records) >= self._max_trials:
-            return f"Stopped after {len(records)} trials, as max_trials asks."
-        if self._max_seconds is not None and time.monotonic() - self._started > self._max_seconds:
-            return "Stopped when the time was up, as max_seconds asks."
-        return ""
 
 
 class _Validity:

@@ -9,6 +9,7 @@ from pathlib import Path
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.phases.limits import Limits, Spent
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.basis import Basis
@@ -16,10 +17,6 @@ from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
-
-
-class Spent(Exception):
-    """No further run is wanted: the budget is used up."""
 
 
 @dataclass
@@ -55,26 +52,21 @@ class Context:
             self.listener.note(text)
 
     @property
-    def deadline(self) -> float | None:
-        """Until when runs may begin, on `time.monotonic`'s clock; None: for ever."""
-        return None if self.options.max_seconds is None else self.started + self.options.max_seconds
+    def limits(self) -> Limits:
+        """What this pass may take."""
+        limit = self.options.max_seconds
+        deadline = None if limit is None else self.started + limit
+        return Limits(self.options.max_trials, deadline, self.options.flags)
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Until the deadline; None: for ever."""
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-
-    def check_budget(self) -> None:
+    def check_limits(self) -> None:
         """What comes before the search counts as well.
 
         Raises:
             Spent: --max-trials or --max-seconds is used up.
         """
-        done, most = len(list((self.folder / "trials").glob("*/ending.json"))), self.options.max_trials
-        if most is not None and done >= most:
-            raise Spent(f"Stopped after {done} trial{'' if done == 1 else 's'}, as --max-trials asks.")
-        if self.seconds_left == 0:
-            raise Spent("Stopped when the time was up, as --max-seconds asks.")
+        spent = self.limits.spent(len(list((self.folder / "trials").glob("*/ending.json"))))
+        if spent:
+            raise Spent(spent)
 
     def train(self, plan: Plan) -> Run:
         """Make a run that comes before the search.
@@ -82,5 +74,5 @@ class Context:
         Raises:
             Spent: it is not made, as the budget is used up.
         """
-        self.check_budget()
+        self.check_limits()
         return self.runner.train(plan)

@@ -7,7 +7,6 @@ again, with the same or other margins, seeds and weights, goes on from the recor
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -15,6 +14,7 @@ from bisect_cfg.configuration import Outcome
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context
+from bisect_cfg.phases.limits import Limits
 from bisect_cfg.phases.loop import Turn, work_off
 from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.alternatives import Alternative
@@ -68,6 +68,7 @@ class SafeValues:
         folder_of: trial number of the search -> name of its folder.
         started: called with (number, attempt) when a run begins.
         finished: called with (number, attempt, health, seconds) when it has ended.
+        limits: of the user; None for none.
     """
 
     def __init__(
@@ -81,12 +82,13 @@ class SafeValues:
         folder_of: Callable[[int], str],
         started: Callable[[int, Attempt], None] = lambda number, attempt: None,
         finished: Callable[[int, Attempt, Health, float], None] = lambda *said: None,
+        limits: Limits | None = None,
     ) -> None:
         self._runner, self._wishes, self._searched = runner, wishes, len(report.rows)
         isolated = IsolatedCommand if isinstance(runner, CommandRunner) else IsolatedScript
         self._isolated = isolated(runner, report, bad_run, good_run, wishes, folder_of)
         self._bad = runner.settings.bad
-        self._started, self._finished = started, finished
+        self._started, self._finished, self._limits = started, finished, limits or Limits()
         self._trials = SafeTrials(store)
         self.running: list[_Begun] = []
 
@@ -111,7 +113,7 @@ class SafeValues:
 
     def turn(self) -> _Begun | Turn:
         self._remedies, attempts = self._look()
-        self._spent = self._spent_why() if attempts else ""
+        self._spent = self._limits.spent(self._searched + len(self._trials.all())) if attempts else ""
         running = {begun.attempt.key for begun in self.running}
         open_questions = [] if self._spent else [attempt for attempt in attempts if attempt.key not in running]
         if not open_questions:
@@ -144,15 +146,6 @@ class SafeValues:
             return []
         open_ones = (joint.next_attempt(self._terms, pair, runs) for pair in self._pairs)
         return [attempt for attempt in open_ones if attempt is not None][:1]
-
-    def _spent_why(self) -> str:
-        wishes = self._wishes
-        done = self._searched + len(self._trials.all())
-        if wishes.max_trials is not None and done >= wishes.max_trials:
-            return f"Stopped after {done} trials, as --max-trials asks."
-        if wishes.deadline is not None and time.monotonic() > wishes.deadline:
-            return "Stopped when the time was up, as --max-seconds asks."
-        return ""
 
     def _answer(self, remedies: Sequence[Remedy], spent: str, frontiers: tuple[Frontier, ...]) -> Safe:
         rank = ranked(remedies, self._wishes.keep)
@@ -288,8 +281,6 @@ def find_safe_values(
         keep=options.keep,
         frontier=options.frontier,
         jobs=options.jobs,
-        max_trials=options.max_trials,
-        deadline=context.deadline,
         cures=tuple(cures),
     )
     return SafeValues(
@@ -302,6 +293,7 @@ def find_safe_values(
         folder_of=lambda number: str(details.get(number, {}).get("folder", number)),
         started=context.listener.safe_run_started,
         finished=context.listener.safe_run_finished,
+        limits=context.limits,
     ).run()
 
 

@@ -79,7 +79,6 @@ def _bisection(context: Context, bad_run: Run) -> Bisection:
             storage=storage,
             study_name=name,
             identity=identity,
-            max_trials=options.max_trials,
             jobs=options.jobs,
             strategy=options.strategy,
             first=options.first,
@@ -90,7 +89,7 @@ def _bisection(context: Context, bad_run: Run) -> Bisection:
             work=settings.work_of_each(),
             is_failure=lambda result: True,  # the runner has compared signatures already
             on_event=context.listener.event,
-            max_seconds=context.seconds_left,
+            limits=context.limits,
         )
     except StudyMismatch as error:
         raise InputError(str(error), "Start over with --restart, or name another folder with --study.") from None

@@ -56,6 +56,7 @@ class Options:
     remedies: int | None = None
     keep: tuple[str, ...] = ()
     frontier: int | None = None
+    flags: bool = True  # whether these were given on the command line, which is how they are then called
 
     def identity(self) -> JsonObject:
         """The options that change what the trials mean; a study keeps them."""

@@ -54,8 +54,6 @@ class Wishes:
     keep: tuple[str, ...] = ()
     frontier: int | None = None  # at most so many runs; None: not asked for
     jobs: int = 1
-    max_trials: int | None = None
-    deadline: float | None = None  # on time.monotonic()'s clock
     cures: tuple[Alternative, ...] = ()  # of the known failure that this is
 
 

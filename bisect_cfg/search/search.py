@@ -190,7 +190,9 @@ class Search:
         for correction in self._by_loss(self._known):
             variants, shown = self._variants(correction), self.problem.show(correction)
             if not variants:
-                self._incomplete(f"Whether it is enough to reset {shown} is not known: no valid configuration shows it.")
+                self._incomplete(
+                    f"Whether it is enough to reset {shown} is not known: no valid configuration shows it."
+                )
             if self._hopeless(correction, variants):
                 self._incomplete(
                     f"With {shown} reset, some of the rest ends in another failure however it is combined; whether it "

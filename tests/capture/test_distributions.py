@@ -111,9 +111,9 @@ def test_locks(tmp_path, key):
         ("numpy>=2", "does not say which version"),
         ("vllm", "does not say which version"),
         ("-r other.txt", "other files"),
-        ("a==1\na==2", "stands there twice"),
+        ("a==1\na==2", "is listed twice"),
         ("-e ./sources", "which package"),
-        ("this is prose about versions", "line 1 is no requirement"),
+        ("this is prose about versions", "line 1 is not a requirement"),
     ],
 )
 def test_what_cannot_be_used_is_said(tmp_path, text, says):
@@ -125,7 +125,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read_packages(tmp_path / "none.txt", HERE)
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="it is no text"):
+    with pytest.raises(InputError, match="it is not a text file"):
         read_packages(tmp_path / "binary.txt", HERE)
 
 
@@ -135,7 +135,9 @@ def test_levels(level):
     assert checked_level("packages.x", "") is None
 
 
-@pytest.mark.parametrize(("level", "says"), [("newest", "is no version"), (2.1, "is a number"), (True, "is a number")])
+@pytest.mark.parametrize(
+    ("level", "says"), [("newest", "is not a version"), (2.1, "is a number"), (True, "is a number")]
+)
 def test_what_is_no_level(level, says):
     with pytest.raises(InputError, match=says):
         checked_level("packages.x", level)

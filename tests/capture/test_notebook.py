@@ -62,7 +62,7 @@ INSTALLS = (
 def test_lines_that_install_packages_are_not_run_and_it_is_said(line: str) -> None:
     notebook = made(f"import os\nif True:\n    {line}\nx = 1\n", lacks=("IPython",))
     assert "get_ipython" not in notebook.text
-    assert notebook.notes == (f"Not run, for trials install nothing: {' '.join(line.split())} (cell 1, line 3).",)
+    assert notebook.notes == (f"Not run, because trials install nothing: {' '.join(line.split())} (cell 1, line 3).",)
     compile(notebook.text, "script", "exec")
 
 
@@ -169,12 +169,12 @@ def test_what_only_colab_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        (("x = 1", "a = 1\nb = (2"), "cell 2, line 2 is no Python ('(' was never closed): b = (2"),
-        (("def f():\nreturn 1",), "cell 1, line 2 is no Python"),
-        (("%%time\nx = = 1",), "cell 1, line 2 is no Python"),
-        (("!ls\n\nif x = 1:\n    pass",), "cell 1, line 3 is no Python"),
+        (("x = 1", "a = 1\nb = (2"), "cell 2, line 2 is not valid Python ('(' was never closed): b = (2"),
+        (("def f():\nreturn 1",), "cell 1, line 2 is not valid Python"),
+        (("%%time\nx = = 1",), "cell 1, line 2 is not valid Python"),
+        (("!ls\n\nif x = 1:\n    pass",), "cell 1, line 3 is not valid Python"),
         (("async with x: pass",), "cell 1, line 1 has async for, or async with, outside of a function"),
-        (("x = 1", "return x"), "cell 2, line 1 is no Python ('return' outside function): return x"),
+        (("x = 1", "return x"), "cell 2, line 1 is not valid Python ('return' outside function): return x"),
     ],
 )
 def test_a_cell_that_is_no_python(cells: tuple[str, ...], words: str) -> None:
@@ -193,7 +193,7 @@ def test_files_that_are_no_notebook(tmp_path: Path) -> None:
     bad = tmp_path / "bad.ipynb"
     for text in ("no json", "[]", '{"cells": 3}', '{"cells": [{"cell_type": "code"}]}', "", '{"cells": [' * 9999):
         bad.write_text(text)
-        assert "is no notebook" in refused(bad)
+        assert "is not a notebook" in refused(bad)
     assert "has no code" in refused(toys.notebook(tmp_path, "", "  \n"))
     assert "is in R," in refused(toys.notebook(tmp_path, "x <- 1", language="R"))
     for name in ("none.ipynb", "none.py"):

@@ -64,7 +64,7 @@ def shell(tool: Tool, command: str, **options: object):
     (["--margin", "nan"], "--margin"), (["--ratio", "inf"], "--ratio"), (["--max-seconds", "1e400"], "--max-seconds"),
     (["--confidence", "nan"], "--confidence"), (["--trial-timeout", "NaN"], "--trial-timeout"),
     (["--good", "learning_rate=nan"], "NaN"), (["--good", "learning_rate=1e999"], "larger than a number"),
-    (["--good", "run_name=!!binary aGk="], "bytes"), (["--good", "a=&a [*a]"], "holds itself"),
+    (["--good", "run_name=!!binary aGk="], "bytes"), (["--good", "a=&a [*a]"], "contains itself"),
     (["--good", "beta=1", "--good", "beta=0.5"], "beta twice"),
     (["--pin", "output_dir=x"], "--pin output_dir"), (["--pin", "hub_model_id=x"], "--pin hub_model_id"),
     (["--pin", "beta=1", "--pin", "args.beta=2"], "beta twice"),
@@ -73,7 +73,7 @@ def shell(tool: Tool, command: str, **options: object):
     (["--keep", "lr"], "learning_rate"),
     (["--storage", "redis://localhost"], "redis://localhost"), (["--storage", "nonsense://x"], "nonsense://x"),
     (["--storage", "sqlite:////no/such/folder/x.db"], "unable to open"), (["--storage", "x"], "The storage x"),
-    (["--failure", "a{99999999999999}"], "--failure"), (["--devices", "a,b"], "--devices: 'a' is no CUDA device"),
+    (["--failure", "a{99999999999999}"], "--failure"), (["--devices", "a,b"], "--devices: 'a' is not a CUDA device"),
     (["--devices", "0,-1"], "'-1'"), (["--devices", "GPU"], "'GPU'"),
     (["--only", "bf16", "--except", "args.bf16"], "--only and --except both name bf16"),
 ])  # fmt: skip

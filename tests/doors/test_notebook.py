@@ -55,7 +55,7 @@ def test_a_notebook_is_bisected(tool: ForkedTool) -> None:
     assert result["where"]["line"] == 'train.ipynb, cell 4, line 3 in step: raise ValueError("no such number")'
     assert result["where"]["operation"] == "step"
     assert 'cell 4, line 3 in step: raise ValueError("no such number")' in printed
-    assert "Not run, for trials install nothing: !pip install -q trl (cell 1, line 2)." in printed
+    assert "Not run, because trials install nothing: !pip install -q trl (cell 1, line 2)." in printed
     (edit,) = result["recommendation"]["edits"]
     assert (edit["file"], edit["cell"], edit["line"], edit["settings"]) == ("train.ipynb", 3, 2, ["bf16"])
     assert "train.ipynb, cell 3, line 2" in printed
@@ -107,7 +107,7 @@ def test_a_trial_of_a_notebook_by_hand_and_without_its_secrets(tool: ForkedTool)
         (("x = 1", "import nowhere_to_be_found"), ["No module named 'nowhere_to_be_found'", "cell 2, line 1"]),
         (("x = 1",), ["The notebook train.ipynb ended without ever building a training config"]),
         ((IMPORTS, CONFIG), ["The notebook train.ipynb built its configuration and ended without training"]),
-        ((IMPORTS, "x = = 1"), ["train.ipynb, cell 2, line 1 is no Python", "Mend the cell"]),
+        ((IMPORTS, "x = = 1"), ["train.ipynb, cell 2, line 1 is not valid Python", "Fix the cell"]),
     ],
 )
 def test_a_notebook_that_never_trains(tool: ForkedTool, cells: tuple[str, ...], words: list[str]) -> None:

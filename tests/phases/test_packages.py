@@ -98,7 +98,7 @@ def test_versions_that_cannot_be_had_or_do_not_fit_are_said(made):
     said = made("bisect", "train.py", *options, "--good", "packages.p5=@ file:///nowhere/p5-1.0-py3-none-any.whl")
     assert_clear(said, "good one cannot be built", "uv says", "p5")
     said = made("bisect", "train.py", *options, "--good", "packages.p5=newest")
-    assert_clear(said, "newest is no version")
+    assert_clear(said, "newest is not a version")
     said = made("bisect", "train.py", *options, "--good-packages", "missing.txt")
     assert_clear(said, "missing.txt cannot be read")
 
