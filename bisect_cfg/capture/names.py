@@ -24,6 +24,10 @@ _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.?(inf|i
 
 _EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$")
 
+SIMILAR = 0.6
+"""From so much likeness on (`difflib`) a setting may be the one that was meant: beta for betta. Names of settings are
+long, so that less is enough for them than for options."""
+
 Assignment = str | tuple[str, Value]
 """A setting as given: ``"name=value"`` from the command line, (name, value) from Python."""
 
@@ -118,7 +122,7 @@ def check_name(name: str, known: Mapping[str, object], source: str, preferred: S
             f"{source}: {name} is not among the settings that differ between your script and the good configuration.",
             f"Those are: {', '.join(preferred)}.",
         )
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=SIMILAR)
     advice = successors().get(name) or (f"Did you mean {near[0]}?" if near else "")
     raise InputError(f"{source} names {name}, which this version does not know.", advice)
 

@@ -41,6 +41,12 @@ WRAPPED = 3
 LONGEST = 2000
 """Characters of an error's first line that are looked at; longer ones are printed data."""
 
+IGNORED_LINES = 200
+"""A traceback that follows "Logging error" or "Exception ignored in", and harms nothing, ends within so many lines."""
+
+LONGEST_SAYING = 600
+"""Longer lines in which something like a failure is said are prose or data, not a complaint."""
+
 LITERALS = (
     "Error: ", "Error:\n", "Exception: ", "Interrupt", "OutOfResources", "xit code", "exitcode", "xit status",
     "xited with", "OOMKilled", "OUT_OF_MEMORY", "TERM_MEMLIMIT", " error: ", "fatal: ", "atal error", "ERROR",
@@ -208,7 +214,7 @@ class Errors:
         indented = bool(when) and said.startswith("  ")  # of a traceback that a logger prints
         said = unframed(said.strip())
         if said.startswith("--- Logging error") or said.startswith("Exception ignored in"):
-            self._ignored[who] = number + 200
+            self._ignored[who] = number + IGNORED_LINES
             self._beside[who] = number + 2  # where Python shuts down it prints the exception alone
             return
         if raised is None and number <= self._beside.get(who, 0):
@@ -298,7 +304,7 @@ def classify(shown: str, said: str, raised: str | None = None) -> tuple[int, str
         if inside and not _quoted(said, inside.start()):
             return _weight(said, RAISED), inside["type"]
         return _weight(said, LOGGED), ""
-    if _SAID.search(said) and len(said) < 600:
+    if _SAID.search(said) and len(said) < LONGEST_SAYING:
         return _weight(said, SAID), ""
     return None
 

@@ -21,6 +21,14 @@ from bisect_cfg.diagnosis._metrics import KNOWN, Row, canonical, row_of
 from bisect_cfg.diagnosis._plain_text import plain
 from bisect_cfg.diagnosis._types import Json
 
+HALF_ZERO, STRAY_ZEROS = 0.8, 4
+"""ASCII in UTF-16 has a zero in every second byte: in this share of them where some letters are others, and in fewer
+than so many of the rest."""
+
+STRANGE, UNDECODABLE = 0.1, 0.2
+"""Shares of bytes that no text has, and of characters that are not UTF-8 beside a byte of that kind, beyond which a
+file is binary: a log may hold a page of stray ones."""
+
 LARGEST_JSON = 1 << 28
 """Bytes of a JSON file that is read whole; a larger one is no trainer's."""
 
@@ -136,9 +144,9 @@ def _utf8(stream: io.BufferedReader) -> io.BufferedReader:
     encoding = ""
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         encoding = "utf-16"
-    elif len(head) > 16 and head[1::2].count(0) > 0.8 * len(head[1::2]) and head[::2].count(0) < 4:
+    elif len(head) > 16 and head[1::2].count(0) > HALF_ZERO * len(head[1::2]) and head[::2].count(0) < STRAY_ZEROS:
         encoding = "utf-16-le"
-    elif len(head) > 16 and head[::2].count(0) > 0.8 * len(head[::2]) and head[1::2].count(0) < 4:
+    elif len(head) > 16 and head[::2].count(0) > HALF_ZERO * len(head[::2]) and head[1::2].count(0) < STRAY_ZEROS:
         encoding = "utf-16-be"
     if not encoding:
         return stream
@@ -235,7 +243,7 @@ def _binary(head: bytes) -> bool:
         return False
     strange = sum(head.count(byte) for byte in (*range(7), *range(14, 27), *range(28, 32), 127))
     undecodable = head.decode("utf-8", "replace").count("\ufffd")
-    return strange > 0.1 * len(head) or (strange > 0 and undecodable > 0.2 * len(head))
+    return strange > STRANGE * len(head) or (strange > 0 and undecodable > UNDECODABLE * len(head))
 
 
 def _kind(head: bytes) -> str:

@@ -55,17 +55,29 @@ LAST_ROWS = 256
 ENOUGH = 4
 """Rows before "all rows" means anything: two or three equal groups happen on healthy runs."""
 
+TABLE_BYTES = 1 << 20
+"""Of a block, so much is read as a table: thousands of rows, and no more where a progress bar filled megabytes."""
+
+ROW_BYTES = 4000
+"""No row of metrics is longer: a hundred of them, with names and fifteen digits."""
+
 OF_SUMMARY = 400
 """Characters before and after the run time in which the Trainer's summary, in one line or in several, stands."""
 
 FIRST = 5
 """Rows that say how a run began."""
 
+MOST = 0.9
+"""Share of groups, all of whose completions get the same reward, that leaves next to nothing to learn from."""
+
 ALWAYS = 0.95
 """Share of rows that counts as all of them: a row of an evaluation, a step that was skipped."""
 
 GROWTH = 100.0
 """Growth of the median grad_norm, first to last quarter, that no healthy run shows."""
+
+TREND_ROWS = 20
+"""Rows from which on such a growth is a trend: five in each quarter, of which a single peak moves no median."""
 
 LARGE = 10.0
 """grad_norm of healthy GRPO runs lies between 0.05 and about 2 before clipping; only beside other clues does a larger
@@ -75,7 +87,10 @@ DRIFTED_KL = 1.0
 """KL to the reference above which a policy has moved far; NaN after it may be the KL term's own overflow."""
 
 DIVERGED_KL = 5.0
-"""KL above which, with the reward gone, a policy has left its reference; healthy runs stay below about 1."""
+"""KL above which, with half of the reward gone, a policy has left its reference; healthy runs stay below about 1."""
+
+QUARTERS = 4
+"""A trend is told by the quarters of a run: as many rows in each as say something, and late is the last of them."""
 
 NOTHING_LEFT = 8
 """Rows without any signal at the end of a run that had one: it has nothing to learn from any more."""
@@ -86,11 +101,14 @@ NOTHING = 0.01
 
 NARROW = 0.05
 NO_CHOICE = 0.01
-UNSOLVED = 0.9
+SOLVED = 0.9
 GIVEN_UP = 0.02
 """Where the spread of the rewards is below that share of its beginning, all completions are alike: because the task is
-solved, or, with an entropy below `NO_CHOICE` and a reward below `UNSOLVED`, or where one reward that had been above
+solved, or, with an entropy below `NO_CHOICE` and a reward below `SOLVED`, or where one reward that had been above
 `GIVEN_UP` is exactly 0, because the policy writes one answer."""
+
+ROUNDING = 1e-6
+"""A mean of rewards that grew by less has not grown: rewards are printed with six digits or so."""
 
 ABRUPT = 0.1
 """... which counts where the reward jumped by this share of itself at that row, and stayed."""
@@ -366,7 +384,7 @@ class Rows:
             self._columns = _cells(block[header.start() : end if end >= 0 else len(block)].decode("utf-8", "replace"))
             begun = end + 1 if end >= 0 else len(block)
         misses = 0
-        for offset, line in enumerate(block[begun : begun + (1 << 20)].decode("utf-8", "replace").split("\n")):
+        for offset, line in enumerate(block[begun : begun + TABLE_BYTES].decode("utf-8", "replace").split("\n")):
             cells = _cells(line)
             if len(cells) == len(self._columns) and re.fullmatch(r"\d+(?:/\d+)?", cells[0]):
                 values = {
@@ -392,7 +410,7 @@ class Rows:
             end = block.find(b"\n", found.end())
             end = len(block) if end < 0 else end
             number += block.count(b"\n", position, found.start())
-            row = parse(number, block[start : min(end, start + 4000)].decode("utf-8", "replace").strip())
+            row = parse(number, block[start : min(end, start + ROW_BYTES)].decode("utf-8", "replace").strip())
             if row.values and (KNOWN & set(row.values)) and not _a_sample(row):
                 yield row
             number += block.count(b"\n", found.start(), min(end + stride, len(block)) if stride else end)
@@ -485,9 +503,9 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
     if not facts.keys() & told_otherwise and (_gone(rewards) or _narrowed(rows, rewards, column("reward_std", rows))):
         facts["one-answer"] = [rows[0], rows[-1]]
     norms = column("grad_norm", rows)
-    late = norms[-max(len(norms) // 4, 1) :]
-    if len(norms) >= 40 // 2 and all(map(math.isfinite, late)):
-        before = median(norms[: max(len(norms) // 4, 1)])
+    late = norms[-max(len(norms) // QUARTERS, 1) :]
+    if len(norms) >= TREND_ROWS and all(map(math.isfinite, late)):
+        before = median(norms[: max(len(norms) // QUARTERS, 1)])
         if 0 < before < math.inf and median(late) > GROWTH * before:
             facts["growing-gradient"] = [rows[0], rows[-1]]
     if len(norms) >= ENOUGH and median(norms) > LARGE and all(map(math.isfinite, norms)):
@@ -544,7 +562,8 @@ def _signal(
     dead = dead or (len(apart) >= ENOUGH and _always(apart, lambda value: value == 0))
     # Rewards that differ from row to row by prompt, with equal ones in each group, and at their best: nothing to learn
     # any more, which is no failure.
-    solved = len(rewards) >= ENOUGH and fmean(rewards[:FIRST]) < fmean(rewards[-FIRST:]) - 1e-6 and rewards[-1] > 0.9
+    grown = len(rewards) >= ENOUGH and fmean(rewards[:FIRST]) < fmean(rewards[-FIRST:]) - ROUNDING
+    solved = grown and rewards[-1] > SOLVED
     if dead and not solved:
         facts["dead-reward"] = (
             rows_with("reward_std", rows)[-LAST_ROWS:]
@@ -561,8 +580,8 @@ def _signal(
         if same >= NOTHING_LEFT and before and abs(rewards[-1] - fmean(before)) > ABRUPT * abs(rewards[-1]):
             facts["nothing-left"] = silent
     kls = column("kl", rows)
-    late_kl = kls[-max(len(kls) // 4, 1) :]
-    if len(kls) >= 4 * ENOUGH and len(rewards) >= 4 * ENOUGH and all(map(math.isfinite, late_kl)):
+    late_kl = kls[-max(len(kls) // QUARTERS, 1) :]
+    if min(len(kls), len(rewards)) >= QUARTERS * ENOUGH and all(map(math.isfinite, late_kl)):
         began, ended = fmean(rewards[:FIRST]), fmean(rewards[-FIRST:])
         if median(late_kl) > DIVERGED_KL and began > 0 and ended < began / 2:
             facts["diverged"] = [rows[0], rows[-1]]
@@ -573,9 +592,9 @@ def _signal(
 
 def _gone(rewards: Sequence[float]) -> bool:
     """Whether a reward that was well above 0 for most of the run is nothing in all of the last rows."""
-    if len(rewards) < 4 * GONE_ROWS or not all(map(math.isfinite, rewards)):
+    if len(rewards) < QUARTERS * GONE_ROWS or not all(map(math.isfinite, rewards)):
         return False
-    size = len(rewards) // 4
+    size = len(rewards) // QUARTERS
     level = max(fmean(rewards[at : at + size]) for at in range(0, len(rewards) - size + 1, size))
     nothing = [abs(value) <= NOTHING * level for value in rewards]
     tail = next((at for at, value in enumerate(reversed(nothing)) if not value), len(nothing))
@@ -590,10 +609,9 @@ def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[fl
     if median(spread[-FIRST:]) > NARROW * median(spread[:FIRST]):
         return False
     first, last = rows[:FIRST], rows[-FIRST:]
-    alike = all(
-        row.values.get("entropy", 1.0) < NO_CHOICE and row.values.get("frac_reward_zero_std", 0.0) > 0.9 for row in last
-    )
-    if alike and max(rewards[-FIRST:]) < UNSOLVED:
+    sure = all(row.values.get("entropy", 1.0) < NO_CHOICE for row in last)
+    alike = sure and all(row.values.get("frac_reward_zero_std", 0.0) > MOST for row in last)
+    if alike and max(rewards[-FIRST:]) < SOLVED:
         return True
     # One of several rewards was given up for the others.
     parts = [name for name in rows[-1].values if name.startswith("rewards/") and not name.endswith("/std")]

@@ -12,7 +12,22 @@ import warnings
 from collections.abc import Sequence
 
 LINES = 400
-"""Lines of the beginning, or characters of the end, by which such a text is told."""
+"""Lines of the beginning by which such a text is told."""
+
+END = 400
+"""Characters of the end in which the summary of passed tests stands."""
+
+TITLES = 5
+"""Lines from the top in which a diff has begun: a mail or a commit message may stand before it."""
+
+SHORT, FEW, DEFINITIONS = 2, 5, 1
+"""Of so few lines, or of so few of code, nothing is told; more than one definition makes code of them."""
+
+HISTORY = 1 / 4
+"""Share of lines that begin a commit, in a log of git's; the others are its author, date and message."""
+
+KEYS = 3
+"""A text with no more keys than this, and a comment, may be a message."""
 
 MOSTLY = 0.7
 """Share of lines that have the form of code, of a list or of a search's findings, where the text is one."""
@@ -57,18 +72,18 @@ def quotes(head: bytes, whole: bool = False) -> str:
     lines = [line for line in text.split("\n")[:LINES] if line.strip()]
     if not lines or lines[0].lstrip()[:1] in "{[" or any(map(_LOGGED.match, lines)):
         return ""
-    if _PASSED.search(text[-LINES:]):
-        return "" if _NOT_PASSED.search(text[-LINES:]) else "the output of tests that passed"
+    if _PASSED.search(text[-END:]):
+        return "" if _NOT_PASSED.search(text[-END:]) else "the output of tests that passed"
     count = {kind: sum(map(bool, map(kind.match, lines))) for kind in _SHAPES}
     kinds = {
-        "a history of commits": count[_COMMIT] >= max(2, len(lines) / 4),
+        "a history of commits": count[_COMMIT] >= max(SHORT, HISTORY * len(lines)),
         "a page of text": count[_HEADING] >= 2 and (lines[0].startswith("# ") or bool(_RULED.match(text.lstrip()))),
-        "a diff": any(map(_DIFF.match, lines[:5])),
+        "a diff": any(map(_DIFF.match, lines[:TITLES])),
         "the help of a command": lines[0].startswith("usage: ") and count[_OPTION] > len(lines) / 2,
-        "the findings of a search": len(lines) > 2 and count[_FOUND] > MOSTLY * len(lines),
-        "a list": len(lines) > 2 and count[_LISTED] > MOSTLY * len(lines),
+        "the findings of a search": len(lines) > SHORT and count[_FOUND] > MOSTLY * len(lines),
+        "a list": len(lines) > SHORT and count[_LISTED] > MOSTLY * len(lines),
         "a script": lines[0].startswith("#!") and count[_CODE] > (1 - MOSTLY) * len(lines),
-        "source code": (count[_DEFINED] > 1 and len(lines) > 5 and count[_CODE] > MOSTLY * len(lines))
+        "source code": (count[_DEFINED] > DEFINITIONS and len(lines) > FEW and count[_CODE] > MOSTLY * len(lines))
         or (whole and _is_python(text, lines[0])),
         "a file of settings": whole and _is_settings(lines),
     }
@@ -89,7 +104,7 @@ def _is_settings(lines: Sequence[str]) -> bool:
     """Whether it is a file of settings in YAML: names in small letters, each once, with comments."""
     keys = [found[1] for line in lines if (found := _KEY.match(line))]
     plain = [line for line in lines if not _KEY.match(line) and not re.match(r"\s*(?:#|- |---$)", line)]
-    return len(keys) > 3 and not plain and len(set(keys)) > len(keys) / 2 and any("#" in line for line in lines)
+    return len(keys) > KEYS and not plain and len(set(keys)) > len(keys) / 2 and any("#" in line for line in lines)
 
 
 _KEY = re.compile(r"\s*(?:- )?([a-z_][\w.-]*):(?=\s|$)")

@@ -30,6 +30,7 @@ from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import REPRODUCTION_STEPS, horizon_for
 from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED, judge
 
 GOOD = "good-cold"
@@ -157,7 +158,7 @@ def _answer(context: Context, status: str, **parts: Any) -> Answer:
         status,
         context.folder,
         context.script,
-        start="cold",
+        start=COLD,
         horizon=context.runner.horizon if good_run is not None and good_run.seen.counted else None,
         notes=tuple(context.notes),
         **parts,

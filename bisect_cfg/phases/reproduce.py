@@ -17,6 +17,7 @@ from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, REPRODUCTION_STEPS, horizon_for
 from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import check_watched
 from bisect_cfg.trials.verdict import FailureTest, same_as, widened
 
@@ -122,7 +123,7 @@ def failure_test(context: Context, failure: Signature) -> FailureTest:
 
 def _run(context: Context, pins: Configuration) -> Run:
     context.listener.phase("reproduce", "running your command as it is, to see it fail")
-    if context.options.start != "cold":
+    if context.options.start != COLD:
         context.runner.starts.prepare()
     timeout = context.options.trial_timeout
     patience = REPRODUCTION_PATIENCE
@@ -132,7 +133,7 @@ def _run(context: Context, pins: Configuration) -> Run:
         FOLDER,
         {},
         context.options.steps or REPRODUCTION_STEPS,
-        start="cold",
+        start=COLD,
         patience=patience,
         until_it_dies=True,
         training=context.options.training,

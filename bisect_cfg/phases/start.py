@@ -16,7 +16,7 @@ from bisect_cfg.reports.text import duration
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run, load_run
-from bisect_cfg.trials.start_points import STARTS
+from bisect_cfg.trials.start_points import COLD, STARTS
 from bisect_cfg.trials.verdict import judge
 
 WARM_TRIES = 2
@@ -96,7 +96,7 @@ class Baselines:
                 ended.append((start, warm_runs, good_run))
                 good_run = self._keeping(bad_run, start, good_run, named=True)
                 outcome = self.outcome_of(good_run)
-            if outcome is Outcome.UNRESOLVED and start != "cold":
+            if outcome is Outcome.UNRESOLVED and start != COLD:
                 self._context.note(
                     f"With start {start!r} the good configuration ends with {good_run.seen.failure}; "
                     "trying a colder start."
@@ -227,13 +227,13 @@ class Baselines:
         if not self.come_up(start):
             return None
         runs: list[Run] = []
-        tries = COLD_TRIES if start == "cold" else WARM_TRIES
+        tries = COLD_TRIES if start == COLD else WARM_TRIES
         wanted = BLAMED_AFTER if self._passed else 1
         while len(runs) < tries or (0 < self._fails(runs) < wanted and len(runs) < wanted):
             run = self._run(self._bad_name(start, len(runs) + 1), self._runner.settings.bad)
             runs.append(run)
             outcome = self.outcome_of(run)
-            purpose = Purpose.BAD_AGAIN if start == "cold" else Purpose.WARM_START
+            purpose = Purpose.BAD_AGAIN if start == COLD else Purpose.WARM_START
             self._context.listener.run_finished(purpose, run, outcome)
             if outcome is Outcome.FAIL and self._fails(runs) >= wanted:
                 break
@@ -245,7 +245,7 @@ class Baselines:
         self._passed += [run for run in runs if self.outcome_of(run) is Outcome.PASS]
         shown = runs[-1].seen.failure
         ending = "passes" if shown is None else f"ends with {shown}"
-        if start != "cold":
+        if start != COLD:
             self._context.note(f"With start {start!r} the bad configuration {ending}; trying a colder start.")
         return None
 

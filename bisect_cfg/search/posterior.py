@@ -70,6 +70,9 @@ KEPT_GROWN = 50
 COMPONENTS = 2500
 """How many of the likeliest causes are tried as one more."""
 
+SIZES_BEYOND = 9
+"""So many sizes beyond those that are listed are weighed; causes of more settings together weigh next to nothing."""
+
 MOST_CAUSES = 5
 """Those of more causes than this are not grown: telling them apart at random failures would take hundreds of runs."""
 
@@ -239,7 +242,7 @@ class Posterior:
         size = region.bit_count()
         if size <= largest:
             return 0.0
-        weight = EXPECTED_CAUSES * sum(share_of(count) for count in range(largest + 1, largest + 10))
+        weight = EXPECTED_CAUSES * sum(share_of(count) for count in range(largest + 1, largest + 1 + SIZES_BEYOND))
         weight *= comb(size, largest + 1) / comb(self._problem.size, largest + 1)
         passed = {mask & region for mask, count in self._runs.items() if count.passes}
         for mask in passed:

@@ -24,7 +24,7 @@ MAX_COMPANIONS = 3
 """Rules that tie more than four settings together are not known in TRL; looking further costs n^4 checks."""
 
 MANY = 40
-"""With more factors than this in play, three at a time are too many to try."""
+"""With more factors than this in play, `MAX_COMPANIONS` at a time are too many to try."""
 
 MOST_VARIANTS = 6
 """So many ways to make the rest of a correction valid are looked at; each must be seen to cure."""
@@ -116,7 +116,7 @@ class Validity:
 
     def _least(self, mask: int, choices: list[int], avoid: tuple[int, ...]) -> int | None:
         for count in range(1, MAX_COMPANIONS + 1):
-            if count == 3 and len(choices) > MANY:
+            if count == MAX_COMPANIONS and len(choices) > MANY:
                 break
             extras = (sum(chosen) for chosen in combinations(choices, count))
             found = [e for e in extras if self.promising(mask | e) and not any(a & (mask | e) == a for a in avoid)]
@@ -170,7 +170,7 @@ class Validity:
         found: list[int] = []
         members = [1 << i for i in bits(mask)]
         for count in range(1, MAX_COMPANIONS + 1):
-            if count == 3 and (found or len(members) > MANY):
+            if count == MAX_COMPANIONS and (found or len(members) > MANY):
                 break
             for chosen in combinations(members, count):
                 out = sum(chosen)

@@ -28,7 +28,7 @@ from bisect_cfg.trials.ports import free_port
 from bisect_cfg.trials.process import Reaper
 from bisect_cfg.trials.ranks import FirstLaunch
 from bisect_cfg.trials.server import ForkedChild, ForkedRanks, ServerGone, TrialServer, probe_environment
-from bisect_cfg.trials.start_points import STARTS
+from bisect_cfg.trials.start_points import COLD, IMPORTS, STARTS
 
 SERVER_PATIENCE = 3.0
 """A server, or a trial, gets this many times as long to reach its fork point, or its training, as the first run took
@@ -144,7 +144,7 @@ class Starts:
 
     def __init__(self, script: Script, folder: Path, reaper: Reaper, interrupted: threading.Event) -> None:
         self.variables: Mapping[str, str] = {}
-        self.start = "cold"
+        self.start = COLD
         self.first: FirstRun | None = None
         self.folder = folder / "server"
         self._script, self._reaper, self._interrupted = script, reaper, interrupted
@@ -216,7 +216,7 @@ class Starts:
         Returns:
             None if it stands and forking it is sound, otherwise why not.
         """
-        if start != "cold" and self.capture is not None and self.capture.started:
+        if start != COLD and self.capture is not None and self.capture.started:
             if self.launched is None:
                 return "the training runs in another process, which the script starts"
         if STARTS[start].fork_point is not None and self.launched is not None and self.launched.several:
@@ -231,7 +231,7 @@ class Starts:
         """Fork a trial from the server, a process for each that the launcher would start; None if the server is gone,
         or no longer to be used."""
         with self._lock:
-            if self.start == "cold" or self.start_at(self.start) is not None:
+            if self.start == COLD or self.start_at(self.start) is not None:
                 return None
             server = self._server
         try:
@@ -277,7 +277,7 @@ class Starts:
         for _ in range(2):
             with self._lock:
                 if self._stands_at in ("", PREPARING):
-                    reason = self._stand("imports" if self.start == "cold" else self.start)
+                    reason = self._stand(IMPORTS if self.start == COLD else self.start)
                     if reason is not None:
                         raise InputError(
                             f"The process in which configurations are checked cannot be started: {reason}.",
@@ -304,9 +304,9 @@ class Starts:
         """Bring up the server of a start, whatever start trials take; as `start_at`."""
         if self._server is not None and start == self._stands_at:
             return None
-        if self._has_advanced() or (start == "cold" and self._server is not None):
+        if self._has_advanced() or (start == COLD and self._server is not None):
             self.close()  # it cannot go back
-        if start == "cold":
+        if start == COLD:
             return None
         other = self.launched is not None and list(self.launched.words) != self._script.command
         late = other or (self.capture is not None and self.capture.prepares)

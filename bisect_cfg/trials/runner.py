@@ -55,6 +55,7 @@ from bisect_cfg.trials.process import Child, Ending, Reaper, Sweep, follow, laun
 from bisect_cfg.trials.reaper import shorten
 from bisect_cfg.trials.runs import Pauses, Run, what_ended
 from bisect_cfg.trials.server import probe_environment
+from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
 from bisect_cfg.trials.verdict import FailureTest, judge, observe
 
@@ -220,19 +221,19 @@ class ScriptRunner:
     def doubts(self, signature: str | None) -> bool:
         """Whether another failure than the one under study may be owed to the warm start, and is to be seen cold: once
         for each signature."""
-        return self.starts.start != "cold" and signature not in self._also_cold
+        return self.starts.start != COLD and signature not in self._also_cold
 
     def seen_cold(self, signature: str | None, same: bool) -> None:
         """What a cold start has shown where a warm one ended with this signature: the same, or something else."""
         if same:
             self._also_cold.add(signature)
-        elif self.starts.start != "cold":
+        elif self.starts.start != COLD:
             # What the warm start shows is not what the user's command shows. From here on start cold.
-            self.starts.start_at("cold")
+            self.starts.start_at(COLD)
 
     def _checked_cold(self, request: TrialRequest, warm: TrialResult, steps: int) -> TrialResult:
         """The same trial from a cold start; the warm one's result, if that shows the same."""
-        run = self.train(Plan(f"{request.number}-cold", request.configuration, steps, start="cold"))
+        run = self.train(Plan(f"{request.number}-cold", request.configuration, steps, start=COLD))
         cold = self.judged(run, steps)
         same = cold.signature == warm.signature
         checked = replace(
@@ -306,7 +307,7 @@ class ScriptRunner:
                     # A colder start may be settled on while we wait; what takes its server down every time gets its
                     # own.
                     cold = attempt == LOST_TIMES or bool(_inside(VARIABLE, self._overrides(plan)))
-                    start = "cold" if cold else plan.start or starts.start
+                    start = COLD if cold else plan.start or starts.start
                     folder = self._new_folder(plan.name)
                     traces = Traces.of(folder)
                     request = self._request(plan, folder, device)
@@ -390,7 +391,7 @@ class ScriptRunner:
         environment, orders_path = self._write_cold_orders(starts, folder, request, port, variables)
         with self._sweep.around(self._servers.pids):
             child: Child | None
-            if start == "cold":
+            if start == COLD:
                 command, more = starts.cold(request, port)
                 child = launch(command, {**environment, **more}, folder, "log.txt", self._reaper)
             else:

@@ -1,8 +1,9 @@
 """The starts there are: how a trial's process may come to be. A row each, the warmest first.
 
-A new one is a row here, and nothing else: the command line, the phases and the reports take theirs from it. A row that
-has a fork point is a process that has run the script up to there, and waits; where it forks soundly is found out by
-trying (`phases/start.py`), so a start that does not suit a script costs it a run or two and nothing more.
+A new one is a row with a fork point here, and nothing else: the command line, the phases and the reports take theirs
+from it. Its process has run the script up to that point, and waits; where it forks soundly is found out by trying
+(`phases/start.py`), so a start that does not suit a script costs it a run or two and nothing more. The two rows
+without one are `IMPORTS`, whose process runs nothing of the script, and `COLD`, which begins from nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 MORE_THAN_ANYONE_WAITS = 1e9
 """Thirty years in seconds: longer times overflow the system's clocks, and mean no limit anyway."""
+
+
+IMPORTS, COLD = "imports", "cold"
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ def _first_that_may_change(capture: Capture) -> ForkPoint:
 
 STARTS: Mapping[str, StartPoint] = {
     "config": StartPoint("forked from your script at its configuration", _first_that_may_change),
-    "imports": StartPoint("forked after the imports"),
-    "cold": StartPoint("launched cold"),
+    IMPORTS: StartPoint("forked after the imports"),
+    COLD: StartPoint("launched cold"),
 }
 """By the name that `--start` takes; the last one runs the user's command from nothing, and is always sound."""

@@ -17,6 +17,9 @@ from bisect_cfg.diagnosis.advice.reading import (
     settings_of,
 )
 
+LONGEST_NAME = 60
+"""A key that is longer is not the name of a model, a template or a method."""
+
 
 def unknown_setting(read: RaisedError) -> Advice | None:
     """A setting that the script or its configuration does not know, or that is unset."""
@@ -133,7 +136,7 @@ def unknown_name(read: RaisedError) -> Advice | None:
         or frame is None
         or not frame.package
         or frame.package in TOOLS
-        or len(name) > 60
+        or len(name) > LONGEST_NAME
     ):
         return None
     who = called(frame.package)
