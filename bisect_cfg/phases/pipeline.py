@@ -115,7 +115,7 @@ def _compared(
     safer = without_risky_defaults(bad_run, good, pins)
     settings = find_factors(context, baselines, bad_run, {**safer, **good} if baselines.spared_risks else good, pins)
     if not settings.factors:
-        context.notes.append(
+        context.note(
             "No setting differs from the good configuration: the failure is in the script, the data or the "
             "environment, or the good configuration must be changed with --good."
         )
@@ -133,7 +133,7 @@ def _compared(
     if baselines.outcome_of(good_run) is Outcome.FAIL and safer and not baselines.spared_risks:
         named = ", ".join(f"{name}={value}" for name, value in safer.items())
         context.note(f"The library's own defaults fail as well; trying a good configuration with {named}.")
-        baselines.spared_risks = True
+        baselines.spare_risks()
         return _compared(context, baselines, bad_run, good, pins)
     if baselines.outcome_of(good_run) is not Outcome.PASS:
         return _answer(context, "baseline_fails", settings=runner.settings, bad_run=bad_run, good_run=good_run)

@@ -69,6 +69,10 @@ class Baselines:
         self._unsound: dict[str, str] = {}  # start -> why trials cannot begin there
         self._passed: list[Run] = []  # runs of the bad configuration that passed at a start that was given up
 
+    def spare_risks(self) -> None:
+        """From now on the good configuration leaves out the risky defaults: it failed with them."""
+        self.spared_risks = True
+
     def find(self, bad_run: Run) -> tuple[list[Run], Run | None]:
         """Find the fastest way to start trials at which both configurations behave as they should.
 

@@ -109,7 +109,7 @@ def look(problem: Problem, records: Iterable[Record]) -> State:
     assumed = _assume_baselines(problem, records) if problem.jobs > 1 else records
     counts = Counts(assumed)
     end = ends(problem, counts)
-    state = Search(problem, counts).state() if end is None else State(end)
+    state = Search(Case(problem, counts)).state() if end is None else State(end)
     if isinstance(state.question, Ask) and counts.of(state.question.subset).running:
         return replace(state, question=Wait(state.question.reason))
     if isinstance(state.question, Done) and assumed != records:
@@ -133,21 +133,23 @@ class Search:
     """One decision once both ends are as they should be: the case, and all that follows from it.
 
     Args:
-        problem: the problem.
-        counts: what was seen.
-        masking: the settings that hide a failure, whose spoiled runs were left out of `counts`.
+        case: the problem, and what was seen.
+        masking: the settings that hide a failure, whose spoiled runs were left out of the case.
+        causes: those that are found already.
+        guessed: whether running trials count as ended.
     """
 
-    def __init__(self, problem: Problem, counts: Counts, masking: Sequence[Masked] = ()) -> None:
-        self.case = Case(problem, counts)
-        self.problem, self.counts, self.validity = problem, counts, self.case.validity
-        self.masking = masking
-        self.causes: list[FoundCause] = []
+    def __init__(
+        self, case: Case, masking: Sequence[Masked] = (), causes: Sequence[FoundCause] = (), guessed: bool = False
+    ) -> None:
+        self.case, self.masking, self.causes = case, masking, list(causes)
+        self.problem, self.counts, self.validity = case.problem, case.counts, case.validity
         self.cures: dict[int, Ask] = {}  # the largest valid subsets without each minimal correction
-        self.complete = not problem.first
-        self.guessed = False  # whether running trials count as ended
+        self.complete = not self.problem.first
+        self.guessed = guessed
         self.notes = [
-            f"{problem.show(masked.setting)} hides the failure of {problem.show(masked.cause)}." for masked in masking
+            f"{self.problem.show(masked.setting)} hides the failure of {self.problem.show(masked.cause)}."
+            for masked in masking
         ]
 
     def state(self) -> State:
@@ -238,7 +240,7 @@ class Search:
         if not found:
             return None
         rest = [record for record in self.counts.records if not any(masked.spoils(record) for masked in found)]
-        return Search(self.problem, Counts(rest), found).state()
+        return Search(Case(self.problem, Counts(rest)), found).state()
 
     def _doubt(self) -> State | None:
         """Repeat the run that removes most doubt for its price, as long as too much is left; see `Doubt`."""
@@ -298,8 +300,8 @@ class Search:
                 hypotheses = self.case.posterior.inside(region, self._known)
             if hypotheses is not None:
                 if self._suspicious(hypotheses.steady):
-                    self.case = Case(self.problem, self.counts, unsteady=True)
-                    return self._weigh()
+                    unsteady = Case(self.problem, self.counts, unsteady=True)
+                    return Search(unsteady, self.masking, self.causes)._weigh()
                 accepted = ACCEPTED_IF_RANDOM if self.counts.contradictory else ACCEPTED
                 for number in hypotheses.best(LIKELY):
                     proof = prove(self.case, *hypotheses.causes(number), region, self.case.times, self._known)
@@ -407,10 +409,8 @@ class Search:
         fails = dict(zip(self.counts.running, (failing > 0.5).tolist(), strict=True))
         likely = {mask: Outcome.FAIL if failed else Outcome.PASS for mask, failed in fails.items()}
         ended = [replace(r, outcome=likely[r.subset]) for r in self.counts.records if r.outcome is None]
-        search = Search(self.problem, Counts([*self.counts.records, *ended]))
-        search.case = Case(self.problem, search.counts, unsteady=True)
-        search.guessed = True
-        return search
+        counts = Counts([*self.counts.records, *ended])
+        return Search(Case(self.problem, counts, unsteady=True), guessed=True)
 
     # -------------------------------------------------------------------------------------- corrections
 

@@ -134,6 +134,8 @@ class Starts:
         folder: the study folder.
         reaper: starts the server.
         interrupted: whether waiting for the server is to be given up.
+        first: what the first run has shown; None before it is over.
+        environment: with other packages, in which all that is started here runs; None for the user's own.
 
     Attributes:
         start: that trials take.
@@ -142,11 +144,19 @@ class Starts:
         variables: environment variables that all that is started here has besides.
     """
 
-    def __init__(self, script: Script, folder: Path, reaper: Reaper, interrupted: threading.Event) -> None:
-        self.variables: Mapping[str, str] = {}
+    def __init__(
+        self,
+        script: Script,
+        folder: Path,
+        reaper: Reaper,
+        interrupted: threading.Event,
+        first: FirstRun | None = None,
+        environment: Environment | None = None,
+    ) -> None:
+        self.variables: Mapping[str, str] = {} if environment is None else environment.variables
         self.start = COLD
-        self.first: FirstRun | None = None
-        self.folder = folder / "server"
+        self.first = first
+        self.folder = folder / ("server" if environment is None else f"server-{environment.folder.name}")
         self._script, self._reaper, self._interrupted = script, reaper, interrupted
         self._server: TrialServer | None = None
         self._stands_at = ""  # the start that the server is of, or PREPARING
@@ -154,13 +164,10 @@ class Starts:
 
     def under(self, environment: Environment) -> Starts:
         """The same in an environment with other packages; at a colder start where this one cannot be had there."""
-        folder = self.folder.with_name(f"server-{environment.folder.name}")
-        starts = Starts(self._script.under(environment.python), folder, self._reaper, self._interrupted)
-        starts.folder, starts.variables = folder, environment.variables
-        starts.first, launched = self.first, self.launched
+        script, first, launched = self._script.under(environment.python), self.first, self.launched
         if launched is not None:
-            launched = replace(launched, words=(environment.python, *launched.words[1:]))
-            starts.first = replace(self.first, launched=launched)
+            first = replace(first, launched=replace(launched, words=(environment.python, *launched.words[1:])))
+        starts = Starts(script, self.folder.parent, self._reaper, self._interrupted, first, environment)
         order = tuple(STARTS)
         for start in order[order.index(self.start) :]:
             if starts.start_at(start) is None:
