@@ -11,8 +11,7 @@ from bisect_cfg.capture.distributions import PACKAGE, installed_by
 from bisect_cfg.capture.launched import ACCELERATE, LAUNCHER, PROCESSES, findings, given_to_each, launcher_levels
 from bisect_cfg.capture.names import check_name
 from bisect_cfg.capture.settings import Settings, build_settings
-from bisect_cfg.configuration import Configuration, Value
-from bisect_cfg.parameters import every
+from bisect_cfg.configuration import Configuration
 from bisect_cfg.phases.building import both_environments
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
@@ -92,15 +91,3 @@ def _findings(launch: Launch, arguments: Sequence[str], bad_run: Run, capture: C
     together = capture.args.world_size
     started = together if rank is None else rank.world_size
     return findings(launch.kind, launch.processes_asked(arguments), started, together, capture.asked)
-
-
-def without_risky_defaults(bad_run: Run, good: Configuration, pins: Configuration) -> dict[str, Value]:
-    """Values in place of defaults that are known to be at fault now and then, where the run has those defaults."""
-    args = read_capture(bad_run.traces.events.rows).args
-    said = {name.removeprefix("args.") for name in (*good, *pins)}
-    known = {name: known.risky_default for name, known in every().items() if known.risky_default}
-    return {
-        name: before
-        for name, (default, before) in known.items()
-        if name not in said and args.resolved.get(name) == default
-    }

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Sequence
-from dataclasses import replace
 
 import optuna
 from sqlalchemy.exc import SQLAlchemyError
 
-from bisect_cfg.configuration import Factor, Outcome, Purpose
+from bisect_cfg.configuration import Purpose
 from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
@@ -17,7 +16,6 @@ from bisect_cfg.jsonfile import digest
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context
-from bisect_cfg.phases.start import Baselines
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.recommend.proposals import weight
 from bisect_cfg.study.basis import identity_of, save_basis
@@ -25,19 +23,10 @@ from bisect_cfg.study.causes import Report
 from bisect_cfg.study.encoding import result_of
 from bisect_cfg.study.storage import open_storage, sqlite_storage, study_name
 from bisect_cfg.study.store import StudyMismatch
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.runs import Run
 
 FRAMES_READ = 3
 """So many of the innermost frames of a traceback have their lines read for names of settings."""
-
-TRIED_SECONDS = 30.0
-TRIED_SHARE = 0.5
-"""What the one run with costly defaults may take at the end: so many seconds, or this share of what the isolation
-took."""
-
-DEFAULTS = "defaults-of-the-moved"
-"""The folder of that run among the trials."""
 
 
 def isolate(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: Run) -> tuple[Bisection, Report]:
@@ -126,53 +115,3 @@ def _study_in_storage(
         names[digest(address)] = study_name(storage, context.script.name, identity, basis.get("anew", False))
         save_basis(context.folder, basis)
     return storage, names[digest(address)], identity
-
-
-def with_defaults_of_the_moved(
-    context: Context, baselines: Baselines, everything: Sequence[Factor], report: Report
-) -> Report:
-    """Where settings were taken over from the user because their defaults are costly: does the cause need them?
-
-    One run of the cause with their defaults tells, if it fails soon enough to be affordable.
-
-    Args:
-        context: of this pass.
-        baselines: know which were taken over.
-        everything: the factors before any was.
-        report: of the isolation.
-
-    Returns:
-        The report, which is not complete where that is not settled.
-    """
-    moved = [factor for factor in everything if factor.name in baselines.moved]
-    if not moved or not report.causes:
-        return report
-    runner, settings = context.runner, context.runner.settings
-    names = ", ".join(factor.name for factor in moved)
-    cause = report.causes[0]
-    configuration = {
-        **settings.good,
-        **{name: value["bad"] for name, value in cause.values.items()},
-        **{name: settings.bad[name] for name in cause.companions},
-        **{factor.name: factor.reset for factor in moved},
-    }
-    affordable = max(TRIED_SECONDS, TRIED_SHARE * report.seconds)
-    run = load_run(context.folder, DEFAULTS)
-    if run is None:
-        context.listener.phase("defaults", f"trying the cause with the defaults of {names}")
-        plan = Plan(DEFAULTS, configuration, runner.horizon, costly=lambda traces, seconds: seconds > affordable)
-        run = runner.train(plan)
-    outcome = baselines.outcome_of(run)
-    if outcome is Outcome.FAIL:
-        context.note(f"With the library's {names} it fails too, so your values are not part of the cause.")
-        return report
-    if outcome is Outcome.PASS and not run.costly:
-        context.note(
-            f"With the library's {names} instead of yours it passes ({run.seen.steps} steps), so the failure needs "
-            "your value as well."
-        )
-    else:
-        context.note(
-            f"Whether the failure needs your {names} was not settled: with the library's values a run takes too long."
-        )
-    return replace(report, complete=False)

@@ -6,13 +6,16 @@ What is found lies in the folders of the runs, and is looked for there first.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
+from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.launched import PROCESSES, SHARDED, SHARDING
-from bisect_cfg.configuration import Outcome, Purpose, Value
-from bisect_cfg.parameters import parameter
+from bisect_cfg.configuration import Configuration, Factor, Outcome, Purpose, Value
+from bisect_cfg.parameters import every, parameter
 from bisect_cfg.parameters.odds import names_it
 from bisect_cfg.phases.context import Context
 from bisect_cfg.reports.text import duration
+from bisect_cfg.study.causes import Report
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run, load_run
@@ -45,6 +48,26 @@ one of 128, and one that the failure names is found at once."""
 
 PACE_STEPS = 3
 """After so many steps the pace of the good configuration is known. (Or before, where it has used up their time.)"""
+
+TRIED_SECONDS = 30.0
+TRIED_SHARE = 0.5
+"""What the one run with costly defaults may take at the end: so many seconds, or this share of what the isolation
+took."""
+
+DEFAULTS = "defaults-of-the-moved"
+"""The folder of that run among the trials."""
+
+
+def without_risky_defaults(bad_run: Run, good: Configuration, pins: Configuration) -> dict[str, Value]:
+    """Values in place of defaults that are known to be at fault now and then, where the run has those defaults."""
+    args = read_capture(bad_run.traces.events.rows).args
+    said = {name.removeprefix("args.") for name in (*good, *pins)}
+    known = {name: known.risky_default for name, known in every().items() if known.risky_default}
+    return {
+        name: before
+        for name, (default, before) in known.items()
+        if name not in said and args.resolved.get(name) == default
+    }
 
 
 class Baselines:
@@ -361,3 +384,53 @@ class Baselines:
         if ours is not None and ours > allowed:
             return f"its steps take {duration(ours)}, yours {duration(theirs)}"
         return ""
+
+
+def with_defaults_of_the_moved(
+    context: Context, baselines: Baselines, everything: Sequence[Factor], report: Report
+) -> Report:
+    """Where settings were taken over from the user because their defaults are costly: does the cause need them?
+
+    One run of the cause with their defaults tells, if it fails soon enough to be affordable.
+
+    Args:
+        context: of this pass.
+        baselines: know which were taken over.
+        everything: the factors before any was.
+        report: of the isolation.
+
+    Returns:
+        The report, which is not complete where that is not settled.
+    """
+    moved = [factor for factor in everything if factor.name in baselines.moved]
+    if not moved or not report.causes:
+        return report
+    runner, settings = context.runner, context.runner.settings
+    names = ", ".join(factor.name for factor in moved)
+    cause = report.causes[0]
+    configuration = {
+        **settings.good,
+        **{name: value["bad"] for name, value in cause.values.items()},
+        **{name: settings.bad[name] for name in cause.companions},
+        **{factor.name: factor.reset for factor in moved},
+    }
+    affordable = max(TRIED_SECONDS, TRIED_SHARE * report.seconds)
+    run = load_run(context.folder, DEFAULTS)
+    if run is None:
+        context.listener.phase("defaults", f"trying the cause with the defaults of {names}")
+        plan = Plan(DEFAULTS, configuration, runner.horizon, costly=lambda traces, seconds: seconds > affordable)
+        run = runner.train(plan)
+    outcome = baselines.outcome_of(run)
+    if outcome is Outcome.FAIL:
+        context.note(f"With the library's {names} it fails too, so your values are not part of the cause.")
+        return report
+    if outcome is Outcome.PASS and not run.costly:
+        context.note(
+            f"With the library's {names} instead of yours it passes ({run.seen.steps} steps), so the failure needs "
+            "your value as well."
+        )
+    else:
+        context.note(
+            f"Whether the failure needs your {names} was not settled: with the library's values a run takes too long."
+        )
+    return replace(report, complete=False)

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import toys
 
+from bisect_cfg.configuration import Factor, Outcome
+from bisect_cfg.parameters import every
 from bisect_cfg.phases import start
+from bisect_cfg.phases.context import Context
+from bisect_cfg.phases.options import Options
+from bisect_cfg.phases.start import DEFAULTS, with_defaults_of_the_moved
+from bisect_cfg.reports.listener import Listener
+from bisect_cfg.study.causes import Report
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.runs import Run
+from tests.reports.made import DIED, HEALTHY, REPORT, run
 
 
 def endings(study: Path) -> dict[str, int]:
@@ -167,3 +179,87 @@ def test_two_that_it_cannot_do_without_are_left_to_the_user(tool):
     toys.write(tool.folder, NEEDS.format(needed="(args.max_grad_norm < 1 and args.warmup_steps)", says="no length"))
     said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
     assert said.status == 1 and "no length" in said.all, said.all
+
+
+RISKY = {name: known.risky_default for name, known in every().items() if known.risky_default}
+
+
+@pytest.fixture
+def with_resolved(tmp_path, monkeypatch):
+    """The defaults that are to be replaced in a run that resolved to these values."""
+
+    def found(resolved: dict, good: dict | None = None, pins: dict | None = None) -> dict:
+        args = SimpleNamespace(resolved=resolved)
+        monkeypatch.setattr(start, "read_capture", lambda rows: SimpleNamespace(args=args))
+        return start.without_risky_defaults(run(tmp_path, DIED), good or {}, pins or {})
+
+    return found
+
+
+def test_a_risky_default_gives_way_to_the_one_before_it(with_resolved) -> None:
+    assert "bf16" in RISKY
+    defaults = {name: default for name, (default, _) in RISKY.items()}
+    before = {name: old for name, (_, old) in RISKY.items()}
+    assert with_resolved(defaults) == before
+    assert with_resolved(before) == {}  # the run has not got it
+    assert with_resolved({}) == {}
+
+
+@pytest.mark.parametrize("name", ["bf16", "args.bf16"])
+def test_what_the_user_says_stays(with_resolved, name: str) -> None:
+    defaults = {name: default for name, (default, _) in RISKY.items()}
+    for said in ({"good": {name: True}}, {"pins": {name: True}}):
+        assert "bf16" not in with_resolved(defaults, **said)
+
+
+LENGTH = SimpleNamespace(name="max_completion_length", good=256, bad=12, reset=256)
+BF16 = Factor("bf16", False, True)
+GOOD = {"bf16": False, "max_completion_length": 12}
+BAD = {"bf16": True, "max_completion_length": 12}
+
+
+class Runner:
+    """Runs nothing: the outcome is known."""
+
+    horizon = 10
+
+    def __init__(self, came: Run) -> None:
+        self.settings = SimpleNamespace(good=GOOD, bad=BAD)
+        self.planned: list[Plan] = []
+        self._came = came
+
+    def train(self, plan: Plan) -> Run:
+        self.planned.append(plan)
+        return self._came
+
+
+def settled(folder: Path, outcome: Outcome, costly: bool = False, moved=(LENGTH.name,), report: Report = REPORT):
+    """What the phase makes of such a run: the report, what was said, what was run."""
+    runner = Runner(replace(run(folder, DIED if outcome is Outcome.FAIL else HEALTHY), costly=costly))
+    context = Context(None, Options(), Listener(), folder, {}, runner)
+    baselines = SimpleNamespace(moved=list(moved), outcome_of=lambda run: outcome)
+    return with_defaults_of_the_moved(context, baselines, (BF16, LENGTH), report), context.notes, runner.planned
+
+
+@pytest.mark.parametrize(
+    ("outcome", "costly", "complete", "said"),
+    [
+        (Outcome.FAIL, False, True, "it fails too, so your values are not part of the cause"),
+        (Outcome.PASS, False, False, "it passes (10 steps), so the failure needs your value as well"),
+        (Outcome.PASS, True, False, "was not settled"),
+        (Outcome.UNRESOLVED, False, False, "was not settled"),
+    ],
+)
+def test_the_cause_is_run_with_the_defaults(tmp_path, outcome, costly, complete, said) -> None:
+    report, notes, (plan,) = settled(tmp_path, outcome, costly)
+    assert report == replace(REPORT, complete=complete)
+    assert len(notes) == 1 and said in notes[0] and LENGTH.name in notes[0]
+    assert (plan.name, plan.steps) == (DEFAULTS, Runner.horizon)
+    assert plan.configuration == {"bf16": True, "max_completion_length": 256}
+    assert not plan.costly(None, 1.0) and plan.costly(None, 1e4)
+
+
+def test_where_nothing_was_taken_over_nothing_is_run(tmp_path) -> None:
+    assert settled(tmp_path, Outcome.PASS, moved=()) == (REPORT, [], [])
+    nothing = replace(REPORT, causes=())
+    assert settled(tmp_path, Outcome.PASS, report=nothing) == (nothing, [], [])
