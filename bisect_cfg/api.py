@@ -24,7 +24,8 @@ from bisect_cfg.phases.command_pipeline import bisect_command
 from bisect_cfg.phases.options import OF_COMMANDS, Options
 from bisect_cfg.phases.pipeline import bisect_script
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
-from bisect_cfg.reports.answer import Answer, write_answer
+from bisect_cfg.reports.answer import write_answer
+from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.causes import Report
 from bisect_cfg.study.invocation import read_command, write_command, written_here
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bisect_cfg import crash, interrupts
-from bisect_cfg.entry import INTERRUPTED
 from bisect_cfg.errors import InputError
+from bisect_cfg.interrupts import INTERRUPTED
 from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
 
 if TYPE_CHECKING:

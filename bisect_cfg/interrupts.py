@@ -14,7 +14,8 @@ import sys
 import threading
 from types import FrameType
 
-from bisect_cfg import entry
+INTERRUPTED = 130
+"""Exit status, as a shell gives it for SIGINT."""
 
 AGAIN_SECONDS = 0.05
 """How long until the signal is sent again: a statement of the database, or a callback, has returned by then."""
@@ -23,9 +24,18 @@ _NOT_INSIDE = (f"{os.sep}sqlalchemy{os.sep}",)
 """Packages that are not to be interrupted: none of their calls here takes longer than the database's own time limit."""
 
 
+def end(number: int, frame: FrameType | None) -> None:
+    """Handles SIGINT while nothing has begun."""
+    try:
+        os.write(2, b"\nInterrupted before anything ran.\n")
+    except OSError:  # nobody reads it
+        pass
+    os._exit(INTERRUPTED)
+
+
 def install() -> None:
     """Handles SIGINT of this process; does nothing where it is ignored (`nohup`, a background job of a script)."""
-    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, entry.end):
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, end):
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _send_swallowed_again
 

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,32 @@ def test_imports_point_down() -> None:
     assert {pair: path for pair, path in arrows.items() if floor[pair[1]] > floor[pair[0]]} == {}
     rooms = range(1, len(FLOORS) - 1)
     assert {pair: path for pair, path in arrows.items() if floor[pair[1]] == floor[pair[0]] in rooms} == {}
+
+
+def imported_modules() -> dict[str, set[str]]:
+    """Module -> modules of the package that it imports, inside of functions and for types alone, too."""
+    paths = {}
+    for path in (ROOT / "bisect_cfg").rglob("*.py"):
+        paths[".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = path
+    found: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        names = set()
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                base = ".".join(package.split(".")[: len(package.split(".")) + 1 - node.level]) if node.level else ""
+                base = ".".join(filter(None, (base, node.module)))
+                names |= {one if (one := f"{base}.{alias.name}") in paths else base for alias in node.names}
+        found[module] = (names & paths.keys()) - {module}
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = imported_modules()
+    assert sum(map(len, graph.values())) > len(graph)
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
 @pytest.mark.skipif(not PROJECT.exists(), reason="only in a checkout")

@@ -17,15 +17,16 @@ import io
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import BinaryIO
 
 from bisect_cfg.configuration import Configuration
-from bisect_cfg.diagnosis import _faults, _logs, _silence, facts, signature
+from bisect_cfg.diagnosis import _faults, _logs, _render, _silence, facts, signature
 from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._plain_text import clean
 from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
+from bisect_cfg.diagnosis._render import NO_FAILURE, UNREADABLE, Explanation, Line, Match
 from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
 from bisect_cfg.diagnosis.advice.reading import frames_before, phase_of
@@ -73,104 +74,11 @@ _OF_A_DATA_SET = re.compile(
 )
 """A row of a data set or a completion that was kept, and not a logger's line in JSON."""
 
-DECIDED = 2
-"""Causes whose cures are given, where the log speaks for several of those that an error may have."""
-
 SHOWN_MORE = 2
 """Lines after an error's first one that are shown with it where they belong to the same sentence."""
 
 _UNFINISHED = re.compile(r"[:,(]$|\b(?:the|an?|of|to|and|or|with|is|in|by|for|from|that)$")
 """A line that cannot be the end of a message."""
-
-_FIELD = re.compile(r"\{(?P<name>[a-z]\w*)\|(?P<default>[^{}|]*)\}")
-
-KNOWN, UNKNOWN, UNREADABLE, NO_FAILURE = 0, 1, 2, 3
-"""Exit statuses."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of the log, counted from 1, and the file it stands in where there are several."""
-
-    number: int
-    text: str
-    file: str = ""
-
-
-@dataclass(frozen=True)
-class Match:
-    """A known failure that the log shows, why, and how strongly."""
-
-    entry: Entry
-    score: int
-    why: tuple[str, ...]
-    evidence: tuple[Line, ...]
-    unchecked: tuple[str, ...] = ()  # conditions that neither the log nor a fingerprint decides
-    named: Mapping[str, str] = field(default_factory=dict)  # what the clues' named groups caught
-    decided: tuple[EntryCase, ...] = ()  # of the causes that the error may have, those for which the log speaks
-    open: tuple[EntryCase, ...] = ()  # ... and those of which it says nothing
-
-    @property
-    def title(self) -> str:
-        """What happened, in one line: as special as the log allows."""
-        return self.filled(self.decided[0].title if self.decided else self.entry.title)
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """What to do, first thing first."""
-        decided = [cure for case in self.decided[:DECIDED] for cure in case.cures]
-        return tuple(dict.fromkeys(map(self.filled, decided or self.entry.cures)))
-
-    def filled(self, text: str) -> str:
-        """The text with the log's own words: `{port|29500}` is the group `port` of a clue, or 29500."""
-        return _FIELD.sub(lambda field: self.named.get(field["name"]) or field["default"], text)
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What a log means.
-
-    Attributes:
-        matches: the known failures it shows, likeliest first.
-        signature: the failure's own signature, as trials are compared by it; None where the log has none.
-        command: the next command to paste.
-        lines: how many lines were read.
-        error: the error that says most about what went wrong, None if nothing was printed as one (or all was survived).
-        last: the last error of the log, if that is another one.
-        seen: known failures that the log mentions without that they explain its error.
-        rows: how many rows of metrics were read.
-        environment: what the log says about where it ran.
-        advice: what the traceback says by itself, where no specific failure is known.
-        no_log: what the text is, if nothing failed and it is no log.
-        stands: the line of starting, retrying or step 0 with which a log without a failure ends.
-    """
-
-    matches: tuple[Match, ...]
-    signature: signature.Signature | None
-    command: str
-    lines: int = 0
-    error: Line | None = None
-    last: Line | None = None
-    seen: tuple[Match, ...] = ()
-    rows: int = 0
-    environment: Fingerprint = field(default_factory=dict)
-    advice: Advice | None = None
-    no_log: str = ""
-    stands: Line | None = None
-
-    @property
-    def status(self) -> int:
-        """The exit status: known, a failure that is not known, or no failure."""
-        if self.stands is not None:
-            return NO_FAILURE  # it may go on
-        if self.matches and not self.matches[0].entry.aftermath:
-            return KNOWN
-        return UNKNOWN if self.matches or self.error is not None or self.signature is not None else NO_FAILURE
-
-    def __str__(self) -> str:
-        from bisect_cfg.diagnosis._render import render
-
-        return render(self)
 
 
 def explain(
@@ -237,8 +145,6 @@ def explain_command(*paths: str, as_json: bool = False) -> int:
         return UNREADABLE
     for problem in problems:
         print(f"bisect-cfg explain: not read: {problem}.", file=sys.stderr)
-    from bisect_cfg.diagnosis import _render
-
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a log may hold what this terminal cannot show
     print(_render.as_json(explanation, problems) if as_json else _render.render(explanation))

@@ -21,8 +21,8 @@ from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.reproduce import FOLDER, LINES_SHOWN, failure_test, study_failure
-from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.basis import add_written, changed_files, save_basis
 from bisect_cfg.study.folder import open_study
 from bisect_cfg.trials.command_runner import CommandRunner, load_command_run

@@ -35,8 +35,8 @@ from bisect_cfg.phases.locate import locate
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.reproduce import failure_test, reproduce
 from bisect_cfg.phases.start import Baselines, with_defaults_of_the_moved, without_risky_defaults
-from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.folder import open_study
 from bisect_cfg.trials.inputs import Inputs, written_by_runs
 from bisect_cfg.trials.runner import ScriptRunner

@@ -7,26 +7,22 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
-from bisect_cfg.capture.settings import Settings
-from bisect_cfg.capture.target import CommandTarget, Sides
+from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.cells import corrected
 from bisect_cfg.configuration import Purpose, Value
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.knowledge import Entry
 from bisect_cfg.diagnosis.placement import findings
-from bisect_cfg.diagnosis.where import Place
-from bisect_cfg.errors import InputsChanged
 from bisect_cfg.jsonfile import JsonObject, write_json, write_text
 from bisect_cfg.probe.protocol import Placed, Raised, to_json
 from bisect_cfg.probe.secrets import scrub
-from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.command_answer import safe_settings
+from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.recommendation import (
     as_claim,
     configured_by,
@@ -57,49 +53,6 @@ ODDITIES = {
 
 OF_THE_ENVIRONMENT = ("packages", "gpu", "cuda", "cublas")
 """Conditions of a known issue that make it a problem of the environment, whatever setting triggers it."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came out, for the reports.
-
-    Attributes:
-        status: as in result.json.
-        folder: the study folder.
-        script: the target.
-        settings: the factors; None if it did not come to that.
-        bad_run: the first reproduction.
-        good_run: the run of the good configuration that counts; None if it did not come to that.
-        again: further runs of the bad configuration, where it failed once and never again.
-        report: of the bisection proper; None if it did not come to that.
-        start: how trials' processes came to be: "config", "imports" or "cold".
-        horizon: steps per trial.
-        notes: sentences for the user.
-        details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
-        seconds: wall-clock time of this call.
-        known: the known failure that it is, None if it is none.
-        place: where the failure happens; None if it was not looked for, or nothing came out.
-        safe: what was found to train; None if it did not come to that.
-        stopped: what ended this call before its time, though the causes are known; None if nothing did.
-    """
-
-    status: str
-    folder: Path
-    script: Script | CommandTarget
-    settings: Settings | Sides | None = None
-    bad_run: Run | None = None
-    good_run: Run | None = None
-    again: tuple[Run, ...] = ()
-    report: Report | None = None
-    start: str = "cold"
-    horizon: int | None = None
-    notes: tuple[str, ...] = ()
-    details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
-    seconds: float = 0.0
-    known: Entry | None = None
-    place: Place | None = None
-    safe: Safe | None = None
-    stopped: InputsChanged | None = None
 
 
 def write_answer(answer: Answer, environment: JsonObject) -> JsonObject:

@@ -6,7 +6,6 @@ import difflib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.settings import Settings
@@ -20,13 +19,11 @@ from bisect_cfg.recommend.published import published_for
 from bisect_cfg.recommend.remedy import Proposal, Remedy, SafeRange, Status
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.command_answer import changed_command
+from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_config import TITLE, safe_yaml
 from bisect_cfg.reports.text import show
 from bisect_cfg.reports.tradeoff import as_data
 from bisect_cfg.study.causes import Cause, Claim
-
-if TYPE_CHECKING:
-    from bisect_cfg.reports.answer import Answer
 
 Changes = Mapping[str, JsonObject]
 """Setting -> "from" and "to", as in result.json."""

@@ -21,10 +21,10 @@ from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
-from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.console import Cleaned
 from bisect_cfg.reports.events import BisectionEvent, CauseFound, Progress, TrialFinished, TrialStarted
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
 from bisect_cfg.study.causes import Cause
 from bisect_cfg.study.interface import TrialRequest

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from bisect_cfg.diagnosis import _render
+from bisect_cfg.diagnosis._render import UNKNOWN, Explanation
 from bisect_cfg.diagnosis.advice.reading import package_of, settings_in
-from bisect_cfg.diagnosis.explain import UNKNOWN, Explanation, explain_text
+from bisect_cfg.diagnosis.explain import explain_text
 from bisect_cfg.diagnosis.knowledge import check
 from tests.diagnosis.collected import BEFORE, HEALTHY
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bisect_cfg.diagnosis.explain import KNOWN, NO_FAILURE, UNKNOWN, explain_text
+from bisect_cfg.diagnosis._render import KNOWN, NO_FAILURE, UNKNOWN
+from bisect_cfg.diagnosis.explain import explain_text
 
 ROWS = "".join(
     f"{{'loss': 0.0, 'grad_norm': 0.3, 'learning_rate': 1e-06, 'reward': 0.4, 'reward_std': 0.2, 'epoch': 0.{i:02}}}\n"

@@ -12,7 +12,7 @@ from bisect_cfg.capture.settings import Setting, Settings
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Event, TrainBegin
-from bisect_cfg.reports.answer import Answer
+from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run
