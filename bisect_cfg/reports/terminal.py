@@ -250,9 +250,9 @@ def print_answer(console: Console, answer: Answer, result: JsonObject) -> None:
     console.print()
     if answer.status == "no_failure":
         _print_no_failure(console, answer)
-    elif answer.status == "baseline_fails":
-        _print_baseline_fails(console, answer)
-    elif answer.again:
+    elif answer.status == "baseline_fails" and answer.good_run is not None:
+        _print_baseline_fails(console, answer, answer.good_run)
+    elif answer.again or answer.status == "baseline_fails":
         console.print(Text("No cause could be isolated.", style="bold yellow"))  # why was said as a note
     elif answer.report is None:
         advice = "Nothing is settled yet. Run the same command again with more trials or time to continue."
@@ -299,15 +299,12 @@ def _print_no_failure(console: Console, answer: Answer) -> None:
     console.print("If it fails later, give --steps N. If it fails only on other hardware, run bisect-cfg there.")
 
 
-def _print_baseline_fails(console: Console, answer: Answer) -> None:
-    if answer.good_run is None:
-        console.print(Text(answer.notes[-1], style="bold"))
-        return
-    said = text.failure(answer.good_run.seen)
+def _print_baseline_fails(console: Console, answer: Answer, good_run: Run) -> None:
+    said = text.failure(good_run.seen)
     console.print(Text(f"The good configuration fails as well: it {said}.", style="bold red"))
     console.print(
         "So there is nothing to compare with. Use --good name=value or a good.yaml to choose values that "
-        f"work here; its log is {answers.short_path(answer.good_run.folder / 'log.txt')}.",
+        f"work here; its log is {answers.short_path(good_run.folder / 'log.txt')}.",
         highlight=False,
     )
 

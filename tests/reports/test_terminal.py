@@ -124,6 +124,12 @@ def test_the_good_configuration_fails_too(tmp_path):
     assert "The good configuration fails as well: it dies at step 3 with E: it broke." in told
 
 
+def test_what_was_said_as_a_note_is_not_said_again(tmp_path):
+    note = "No setting differs from the good configuration."
+    told = lines(made.answer(tmp_path, status="baseline_fails", report=None, good_run=None, notes=(note,)))
+    assert "No cause could be isolated." in told and note not in told
+
+
 @pytest.mark.parametrize(
     ("outcome", "step", "line"),
     [
