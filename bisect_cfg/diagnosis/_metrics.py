@@ -36,6 +36,7 @@ FACTS = {
     "nothing-left": "from some row on the rewards of every group are equal and grad_norm is 0, to the end",
     "one-answer": "the reward, one part of it or the choice between completions is gone, and does not come back",
     "diverged": "kl to the reference has exploded, and half of the reward is gone",
+    "loss-diverged": "the loss rose far above the level it had held, and stayed there to the end",
     "growing-gradient": "grad_norm grew a hundredfold",
     "stalled": "the log ends in a long silence, without an error",
     "standing": "the log ends while the run starts, retries or has no step yet",
@@ -498,7 +499,12 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
             facts[fact] = missing
     _signal(facts, rows, column, rows_with)
     _collapse(facts, rows)
-    told_otherwise = {"dead-reward", "no-gradient", "all-clipped", "nothing-left", "diverged", "collapse"}
+    if not facts.keys() & {"non-finite-gradient", "infinite-gradient", "non-finite-loss"}:
+        with_loss = _points(rows_with("loss", rows))
+        onset = health.diverged_at_end([{**row.values} for row in with_loss])
+        if onset is not None:
+            facts["loss-diverged"] = [with_loss[onset - 1], with_loss[onset], with_loss[-1]]
+    told_otherwise = {"dead-reward", "no-gradient", "all-clipped", "nothing-left", "diverged", "collapse", "loss-diverged"}
     rewards = column("reward", rows)
     if not facts.keys() & told_otherwise and (_gone(rewards) or _narrowed(rows, rewards, column("reward_std", rows))):
         facts["one-answer"] = [rows[0], rows[-1]]

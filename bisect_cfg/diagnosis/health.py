@@ -2,7 +2,8 @@
 
 Collapse is defined once, by `lost`: what a stretch of steps must look like beside what came before it. `collapse` asks
 that of every window of a running trial, so that it can be ended; `lost_at_end` asks it of the last stretch of a run
-that is over, as change points divide it (`diagnosis._metrics` looks for them in logs). A policy that has learnt its
+that is over, as change points divide it (`diagnosis._metrics` looks for them in logs). So does divergence: `diverged` and
+`diverged_at_end`. A policy that has learnt its
 task has little entropy and equal rewards as well: what tells it from a collapsed one is the reward.
 
 Every function is pure: rows of metrics in, symptoms out. A row has what the trainer logged at one optimizer
@@ -23,6 +24,8 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 _REWARDS = ("reward", "reward_std", "frac_reward_zero_std")
+_OF_A_POLICY = ("actor/", "critic/", "completions/", "completion_length", "response_length", "clipped_ratio", "policy/")
+"""Metrics that only training by rewards has, where the reward itself is not among them."""
 
 Row = dict[str, float | str | None]
 """Metrics of one optimizer step, by name, and its `step` and `time`."""
@@ -102,6 +105,16 @@ DIVERGED_TIMES = 3.0
 its own), it has diverged when it is this many times what it began with, in all but one of eight steps. Losses of single
 batches differ by tens of percent; a model that no longer knows its language goes from 1 or 2 to 7 and more."""
 
+RISEN_TIMES, RISEN_BY = 2.0, 2.0
+"""... or both this many times the best level it had held, and this much (in nats) above it: training from nothing begins
+at the logarithm of the vocabulary (11 or 12), and a model that has fallen back to the frequencies of words (7 or so) is
+still below that. The second keeps out the loss of a text that is known by heart, and other data in the middle of a run,
+which cost one nat or so."""
+
+RISEN_STEPS = 16
+"""... in so many steps of a run that goes on: spikes of a dozen steps come back (PaLM, arXiv:2204.02311, section 5.1,
+has them at irregular intervals). In a log that is over, `COLLAPSE_WINDOW` rows at its end are enough."""
+
 WATCHED = ("loss", "grad_norm", "kl", "reward", "entropy")
 """Metrics that must be finite, most telling first."""
 
@@ -160,17 +173,56 @@ def has_rewards(rows: Sequence[Row]) -> bool:
 
 
 def diverged(rows: Sequence[Row]) -> Symptom | None:
-    """A loss that has risen far above what it began with, and stays there, where the loss is what is learnt by."""
-    losses = [(row["step"], loss) for row in rows if (loss := number(row, "loss")) is not None and math.isfinite(loss)]
-    start = fmean(loss for _, loss in losses[:COLLAPSE_STREAK]) if losses else 0.0
-    if start <= 0 or has_rewards(rows):
-        return None
+    """A loss that has risen far above what it was, and stays there, where the loss is what is learnt by."""
+    losses = _supervised_losses(rows)
+    values = [loss for _, loss in losses]
+    best = math.inf
     for end in range(COLLAPSE_STREAK + COLLAPSE_WINDOW, len(losses) + 1):
-        window = [loss for _, loss in losses[end - COLLAPSE_WINDOW : end]]
-        if sum(loss > DIVERGED_TIMES * start for loss in window) >= COLLAPSE_MOST:
-            text = f"the loss rose from {start:.3g} to {fmean(window):.3g}"
+        window, longer = values[end - COLLAPSE_WINDOW : end], values[max(end - RISEN_STEPS, 0) : end]
+        if end > RISEN_STEPS + COLLAPSE_WINDOW:
+            best = min(best, median(values[end - RISEN_STEPS - COLLAPSE_WINDOW : end - RISEN_STEPS]))
+        start = fmean(values[:COLLAPSE_STREAK])
+        if _above(window, DIVERGED_TIMES * start) or _above(longer, _risen(best)):
+            text = f"the loss rose from {min(best, start):.3g} to {fmean(window):.3g}"
             return Symptom("diverged", "", losses[end - 1][0], text)
     return None
+
+
+def diverged_at_end(rows: Sequence[Row]) -> int | None:
+    """Where the loss of a run that is over rose for good, by the same definition: the index of that row; None if it did
+    not, or came back."""
+    losses = _supervised_losses([{**row, "step": index} for index, row in enumerate(rows)])
+    values = [loss for _, loss in losses]
+    if len(values) < COLLAPSE_STREAK + COLLAPSE_WINDOW:
+        return None
+    best = min(median(values[at : at + COLLAPSE_WINDOW]) for at in range(len(values) - COLLAPSE_WINDOW + 1))
+    bound = min(DIVERGED_TIMES * fmean(values[:COLLAPSE_STREAK]), _risen(best))
+    first = len(values) - COLLAPSE_WINDOW
+    if not _above(values[first:], bound):
+        return None
+    while first > 0 and _above(values[first - 1 : first - 1 + COLLAPSE_WINDOW], bound):
+        first -= 1
+    first += next(at for at, loss in enumerate(values[first:]) if loss > bound)
+    return int(losses[first][0]) if first > 0 else None
+
+
+def _risen(best: float) -> float:
+    """The loss above which a run that held a level has lost it."""
+    return max(RISEN_TIMES * best, best + RISEN_BY)
+
+
+def _above(losses: Sequence[float], bound: float) -> bool:
+    """In all but one of eight steps."""
+    return sum(loss > bound for loss in losses) * COLLAPSE_WINDOW >= COLLAPSE_MOST * len(losses)
+
+
+def _supervised_losses(rows: Sequence[Row]) -> list[tuple[float, float]]:
+    """Step and loss of the rows that have a finite one; none where the loss is not what is learnt by: a policy's is
+    around 0, and negative at times."""
+    if has_rewards(rows) or any(name.startswith(_OF_A_POLICY) for row in rows[:1] for name in row):
+        return []
+    losses = [(row["step"], loss) for row in rows if (loss := number(row, "loss")) is not None and math.isfinite(loss)]
+    return losses if losses and min(loss for _, loss in losses) >= 0 < fmean(loss for _, loss in losses[:COLLAPSE_STREAK]) else []
 
 
 def collapse(rows: Sequence[Row]) -> Symptom | None:
