@@ -504,7 +504,15 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
         onset = health.diverged_at_end([{**row.values} for row in with_loss])
         if onset is not None:
             facts["loss-diverged"] = [with_loss[onset - 1], with_loss[onset], with_loss[-1]]
-    told_otherwise = {"dead-reward", "no-gradient", "all-clipped", "nothing-left", "diverged", "collapse", "loss-diverged"}
+    told_otherwise = {
+        "dead-reward",
+        "no-gradient",
+        "all-clipped",
+        "nothing-left",
+        "diverged",
+        "collapse",
+        "loss-diverged",
+    }
     rewards = column("reward", rows)
     if not facts.keys() & told_otherwise and (_gone(rewards) or _narrowed(rows, rewards, column("reward_std", rows))):
         facts["one-answer"] = [rows[0], rows[-1]]

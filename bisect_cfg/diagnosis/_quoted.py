@@ -77,7 +77,8 @@ def quotes(head: bytes, whole: bool = False) -> str:
     count = {kind: sum(map(bool, map(kind.match, lines))) for kind in _SHAPES}
     kinds = {
         "a history of commits": count[_COMMIT] >= max(SHORT, HISTORY * len(lines)),
-        "a page of text": count[_HEADING] >= 2 and (lines[0].startswith("# ") or bool(_RULED.match(text.lstrip()))),
+        "a page of text": (count[_HEADING] >= 2 and (lines[0].startswith("# ") or bool(_RULED.match(text.lstrip()))))
+        or _is_markdown(lines),
         "a diff": any(map(_DIFF.match, lines[:TITLES])),
         "the help of a command": lines[0].startswith("usage: ") and count[_OPTION] > len(lines) / 2,
         "the findings of a search": len(lines) > SHORT and count[_FOUND] > MOSTLY * len(lines),
@@ -89,6 +90,18 @@ def quotes(head: bytes, whole: bool = False) -> str:
     }
     # Code with comments looks like a page of text, too; what is said last is the most definite.
     return next((kind for kind, holds in reversed(kinds.items()) if holds), "")
+
+
+def _is_markdown(lines: Sequence[str]) -> bool:
+    """Whether a heading is followed by sentences that are marked up: a how-to in Markdown. A root shell's prompt looks
+    like the heading, and what it prints has no marks."""
+    marked = [line for line in lines[1:] if _MARKED.search(line)]
+    written = [line for line in lines[1:] if _MARKED.search(line) or _LISTED.match(line) or _SENTENCE.search(line)]
+    return lines[0].startswith("# ") and len(marked) >= SHORT and len(written) > MOSTLY * len(lines[1:])
+
+
+_MARKED = re.compile(r"`[^`\n]+`|\*\*?\w[^*\n]*\w\*\*?|\[[^\]\n]+\]\([^)\n]+\)")
+_SENTENCE = re.compile(r"^[A-Z][a-z]*,? [a-z].*[.:,]$|^[a-z]+ .*[.]$")
 
 
 def is_settings_in_json(head: bytes) -> bool:

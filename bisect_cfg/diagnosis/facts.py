@@ -49,7 +49,10 @@ _DEVICES = (
     ("npu", re.compile(r"torch_npu|\bHCCL|\bAscend|\bNPU\b|npu:\d")),
     (
         "rocm",
-        re.compile(r"\bHIP (?:error|out of memory)|\bgfx\d{3,4}|AMD (?:Radeon|Instinct)|\+rocm\d|\brocBLAS|/opt/rocm"),
+        re.compile(
+            r"\bHIP (?:error|out of memory)|\bgfx\d{3,4}|AMD (?:Radeon|Instinct)|\+rocm\d|\brocBLAS|/opt/rocm"
+            r"|\bamdgpu\b|HW Exception by GPU|\bMI[123]\d{2}X?\b"
+        ),
     ),
     ("mps", re.compile(r"\bMPS (?:backend|framework|Tensor|device)|mps:0|\bApple M\d")),
 )

@@ -2,9 +2,9 @@
 
 Collapse is defined once, by `lost`: what a stretch of steps must look like beside what came before it. `collapse` asks
 that of every window of a running trial, so that it can be ended; `lost_at_end` asks it of the last stretch of a run
-that is over, as change points divide it (`diagnosis._metrics` looks for them in logs). So does divergence: `diverged` and
-`diverged_at_end`. A policy that has learnt its
-task has little entropy and equal rewards as well: what tells it from a collapsed one is the reward.
+that is over, as change points divide it (`diagnosis._metrics` looks for them in logs). A policy that has learnt its
+task has little entropy and equal rewards as well: what tells it from a collapsed one is the reward. Divergence of a
+supervised loss is defined beside it, in the same two forms: `diverged` and `diverged_at_end`.
 
 Every function is pure: rows of metrics in, symptoms out. A row has what the trainer logged at one optimizer
 step (`step`, `loss`, `grad_norm`, `entropy`, `reward_std`, `frac_reward_zero_std`, `kl`, `learning_rate`, ...).
@@ -106,14 +106,14 @@ its own), it has diverged when it is this many times what it began with, in all 
 batches differ by tens of percent; a model that no longer knows its language goes from 1 or 2 to 7 and more."""
 
 RISEN_TIMES, RISEN_BY = 2.0, 2.0
-"""... or both this many times the best level it had held, and this much (in nats) above it: training from nothing begins
-at the logarithm of the vocabulary (11 or 12), and a model that has fallen back to the frequencies of words (7 or so) is
-still below that. The second keeps out the loss of a text that is known by heart, and other data in the middle of a run,
-which cost one nat or so."""
+"""... or both this many times the best level it had held, and this much (in nats) above it: training from nothing
+begins at the logarithm of the vocabulary (11 or 12), and a model that has fallen back to the frequencies of words (7 or
+so) is still below that. The second keeps out the loss of a text that is known by heart, and other data in the middle of
+a run, which cost one nat or so."""
 
 RISEN_STEPS = 16
-"""... in so many steps of a run that goes on: spikes of a dozen steps come back (PaLM, arXiv:2204.02311, section 5.1,
-has them at irregular intervals). In a log that is over, `COLLAPSE_WINDOW` rows at its end are enough."""
+"""... in so many steps of a run that goes on: a spike of a dozen may come back. In a log that is over,
+`COLLAPSE_WINDOW` rows at its end are enough."""
 
 WATCHED = ("loss", "grad_norm", "kl", "reward", "entropy")
 """Metrics that must be finite, most telling first."""
@@ -222,7 +222,11 @@ def _supervised_losses(rows: Sequence[Row]) -> list[tuple[float, float]]:
     if has_rewards(rows) or any(name.startswith(_OF_A_POLICY) for row in rows[:1] for name in row):
         return []
     losses = [(row["step"], loss) for row in rows if (loss := number(row, "loss")) is not None and math.isfinite(loss)]
-    return losses if losses and min(loss for _, loss in losses) >= 0 < fmean(loss for _, loss in losses[:COLLAPSE_STREAK]) else []
+    return (
+        losses
+        if losses and min(loss for _, loss in losses) >= 0 < fmean(loss for _, loss in losses[:COLLAPSE_STREAK])
+        else []
+    )
 
 
 def collapse(rows: Sequence[Row]) -> Symptom | None:
@@ -397,9 +401,9 @@ def lost(rows: Sequence[Row], past: _Past) -> str:
     if with_entropy and _most(rows, lambda row: (number(row, "entropy") or 0.0) > NOISE_SHARE * start):
         return f"{down}, and entropy rose from {start:.3g} to {entropy:.2g}: the policy answers noise"
     cut = [number(row, "clipped_ratio") or number(row, "completions/clipped_ratio") for row in rows]
-    # Long answers alone are no collapse: as long as their rewards differ and there is a gradient, it learns.
-    silent = _most(rows, _signalless)
-    if silent and max(past.clipped, default=1.0) < CUT_OFF and _most(rows, lambda row: _cut_off(row)) and any(cut):
+    # Long answers alone are no collapse: as long as rewards are there and differ, and there is a gradient, it learns.
+    nothing = _most(rows, _signalless) or past.fallen(rewards, GONE)
+    if nothing and max(past.clipped, default=1.0) < CUT_OFF and _most(rows, lambda row: _cut_off(row)) and any(cut):
         return f"{down}, and every completion is cut off"
     if len(rows) >= GONE_STEPS and past.fallen(rewards, GONE):
         return f"{down}, and stayed there"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration
-from bisect_cfg.diagnosis.knowledge import Entry
+from bisect_cfg.diagnosis._render import Match
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.study.causes import Cause
 from bisect_cfg.trials.files import traceback_of
@@ -16,8 +16,8 @@ from bisect_cfg.trials.runs import Run
 
 def known_failure(
     run: Run, settings: Settings | None, causes: Sequence[Cause], environment: JsonObject
-) -> Entry | None:
-    """The known failure that a run shows.
+) -> Match | None:
+    """The known failure that a run shows, with what its log decides of it.
 
     Only an entry that is specific, whose every condition is met here, and that blames no setting which the trials have
     cleared, is worth saying beside a proof.
@@ -48,5 +48,5 @@ def known_failure(
         if guilty and accused and guilty.isdisjoint(accused):
             continue  # the trials say otherwise
         if not match.unchecked and not match.entry.general:
-            return match.entry
+            return match
     return None

@@ -149,7 +149,8 @@ def _compared(
         report = with_defaults_of_the_moved(context, baselines, settings.factors, report)
         place = locate(context, report, bad_run)
         if context.options.recommend and report.status == "isolated":
-            safe = find_safe_values(context, bisection, report, bad_run, good_run, details, cures_of(context, known))
+            cures = cures_of(context, known and known.entry)
+            safe = find_safe_values(context, bisection, report, bad_run, good_run, details, cures)
             details = {**details, **safe.details}
             best = {**runner.settings.bad, **safe.best.changes} if safe.best else None
             report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)

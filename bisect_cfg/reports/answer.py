@@ -15,8 +15,8 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.cells import corrected
 from bisect_cfg.configuration import Purpose, Value
+from bisect_cfg.diagnosis._render import Match
 from bisect_cfg.diagnosis.health import Symptom
-from bisect_cfg.diagnosis.knowledge import Entry
 from bisect_cfg.diagnosis.placement import findings
 from bisect_cfg.jsonfile import JsonObject, write_json, write_text
 from bisect_cfg.probe.protocol import Placed, Raised, to_json
@@ -290,16 +290,18 @@ def _rows_before(answer: Answer) -> list[JsonObject]:
     return rows
 
 
-def known_issue(entry: Entry | None) -> JsonObject | None:
-    """What the field knows about this failure: trigger against root cause."""
-    if entry is None:
+def known_issue(match: Match | None) -> JsonObject | None:
+    """What the field knows about this failure: trigger against root cause; of several causes that which the log decides
+    for."""
+    if match is None:
         return None
+    entry = match.entry
     return {
         "id": entry.id,
-        "title": entry.title,
-        "trigger": entry.trigger,
-        "root_cause": entry.root_cause,
-        "cures": list(entry.cures),
+        "title": match.title,
+        "trigger": match.filled(entry.trigger),
+        "root_cause": match.filled(entry.root_cause),
+        "cures": list(match.steps),
         "sources": list(entry.sources),
         "environment": any(name in entry.conditions for name in OF_THE_ENVIRONMENT),
     }

@@ -10,7 +10,7 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.configuration import Value
-from bisect_cfg.diagnosis.knowledge import Entry
+from bisect_cfg.diagnosis._render import Match
 from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.recommend.safe import Safe
@@ -55,7 +55,7 @@ class Answer:
     notes: tuple[str, ...] = ()
     details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
     seconds: float = 0.0
-    known: Entry | None = None
+    known: Match | None = None
     place: Place | None = None
     safe: Safe | None = None
     stopped: InputsChanged | None = None

@@ -52,6 +52,8 @@ COLLAPSED: dict[str, Make] = {
         else row(d, around(d, 0.02, 0.02), 0.03, around(d, 0.6 + 20 * (t - 0.5), 0.3), 2.0, 0.8, 1.0),
     "cut off": lambda t, d: row(d, around(d, 0.3, 0.06), 0.25, around(d, 0.6, 0.05), cut=0.2) if t < 0.4
         else row(d, 0.0, 0.0, around(d, 0.5, 0.1), 0.0, 1.0, 1.0),
+    "cut off, with some gradient": lambda t, d: row(d, around(d, 0.4, 0.04), 0.25, around(d, 0.6, 0.05)) if t < 0.75
+        else without(row(d, around(d, 0.02, 0.01), 0.02, 0.6, 90.0, 0.5, 0.98), "entropy"),
     "slowly": lambda t, d: row(d, around(d, 0.4 * (1 - t) ** 2, 0.03), 0.25 * (1 - t), 1.2 * math.exp(-8 * t),
         dead=min(1.0, 1.2 * t)),
     "without entropy": lambda t, d: without(
@@ -229,3 +231,35 @@ def test_a_run_that_trained_or_failed_did_not_end_without_a_step(log: str) -> No
 def test_the_last_values_that_wandb_sums_up(reward: str, entry: list[str]) -> None:
     last = f"wandb: train/grad_norm 0.0\nwandb: train/reward {reward}\nwandb: train/reward_std 0.0\nwandb: \n"
     assert leading("wandb: Run summary:\n" + last) == entry
+
+
+LOSSES: dict[str, tuple[bool, Callable[[float], float]]] = {
+    "a preference that is turned round": (True, lambda t: 0.69 - 0.3 * t if t < 0.5 else 5.0),
+    "pretraining": (True, lambda t: 2.6 + 9 * math.exp(-9 * t) if t < 0.6 else 7.3),
+    "little by little": (True, lambda t: 1.4 if t < 0.4 else 1.4 + 9 * (t - 0.4)),
+    "a spike": (False, lambda t: 6.0 if 0.5 < t < 0.6 else 1.4 - 0.5 * t),
+    "the last rows": (False, lambda t: 6.0 if t > 0.993 else 1.4 - 0.5 * t),
+    "other data": (False, lambda t: 1.4 - 2 * t if t < 0.5 else 1.7),
+    "learnt by heart": (False, lambda t: 1.5 * math.exp(-9 * t) + 0.4 * (0.9 < t)),
+    "training from nothing": (False, lambda t: 2.6 + 9 * math.exp(-9 * t)),
+}
+
+
+@pytest.mark.parametrize("count", [40, 1000])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_that_rises_for_good_is_divergence(name: str, count: int) -> None:
+    diverges, loss = LOSSES[name]
+    dice = random.Random(count)
+    rows = [
+        {"step": step, "loss": round(dice.gauss(1, 0.03) * loss(step / count), 4), "grad_norm": 0.5}
+        for step in range(count)
+    ]
+    found = explain_text(log(rows)).matches
+    assert [match.entry.id for match in found] == ["loss-diverged"] * diverges
+
+
+def test_the_loss_of_a_policy_says_nothing() -> None:
+    values = [0.01] * 30 + [5.0] * 30
+    for other in ({"reward": 0.5, "reward_std": 0.2}, {"actor/pg_clipfrac": 0.1}):
+        assert not explain_text(log([{"loss": value, "grad_norm": 0.5, **other} for value in values])).matches
+    assert not explain_text(log([{"loss": value} for value in [-0.1, *values]])).matches

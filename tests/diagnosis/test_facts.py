@@ -26,6 +26,14 @@ ACTOR = (
     "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\nThere are some potential "
     "root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage. (2) SIGSEGV or others\n"
 )
+REFUSED = (
+    "wandb: Currently logged in as: me to https://api.wandb.ai.\n"
+    'wandb: ERROR It appears that you do not have permission: {"message":"permission denied","path":["upsertBucket"]}\n'
+    "wandb.errors.CommError: It appears that you do not have permission to access the requested resource\n"
+)
+NO_HUB = "ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /x\n"
+REPO_ID = "HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/data/m'.\n"
+KEYWORD = "TypeError: {}.__init__() got an unexpected keyword argument '{}'\n"
 
 
 def frame(file: str, function: str) -> str:
@@ -132,6 +140,34 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
         (ACTOR, "killed from outside"),
         ("memory.max_usage_in_bytes 500\n" + ACTOR, "memory limit of the container"),
         ("*** SIGSEGV received at time=1 on cpu 3 ***\n" + ACTOR, "A library crashed"),
+        (REFUSED, "The account me may not write"),
+        ("wandb.errors.CommError: failed to upsert bucket: returned error 500\n", "does not take this run"),
+        ("wandb: ERROR api key is not valid\nwandb.errors.CommError: 401 api_key\n", "asks for a key"),
+        (
+            FRAMES + frame("megatron/core/dist_checkpointing/x.py", "load") + "megatron.core.dist_checkpointing.core."
+            "CheckpointingException: Global shape mismatch for loaded (4, 2) and expected (8, 2) tensor\n",
+            "another layout",
+        ),
+        (FRAMES + frame("huggingface_hub/hf_api.py", "create_commit") + NO_HUB, "wants a repository"),
+        (FRAMES + frame("transformers/utils/hub.py", "cached_file") + NO_HUB, "hub cannot be reached"),
+        ("Model successfully saved to ./out\n" + FRAMES + REPO_ID, "only the model card"),
+        (FRAMES + REPO_ID, "stands where a name"),
+        ("python run_dpo.py\nKeyError: 'prompt'\n", "data of DPO"),
+        ("KeyError: 'prompt'\n", "no column called prompt"),
+        (KEYWORD.format("SFTConfig", "max_seq_length"), "has another name now"),
+        (KEYWORD.format("AxolotlDPOConfig", "max_prompt_length"), "project's own configuration"),
+        (KEYWORD.format("GRPOConfig", "loss_type"), "does not have the setting loss_type"),
+        (FRAMES + frame("me/score.py", "get_reward") + "IndexError: index out of range in self\n", "second model"),
+        ("$ lfs quota -u me /home\nOSError: [Errno 28] No space left on device\n", "quota of the account"),
+        ("OSError: [Errno 28] No space left on device\n", "The disk is full"),
+        ("RuntimeError: MPS backend out of memory (MPS allocated: 5 GB)\n", "memory of this Mac"),
+        ("NotImplementedError: 'aten::x' is not currently implemented for the MPS device.\n", "operation"),
+        (
+            "amdgpu 0000:1b:00.0: ring gfx_0.0.0 timeout, signaled seq=1\nfailed (exitcode: -6) local_rank: 3 (pid: 3)"
+            "\n",
+            "AMD GPU hung",
+        ),
+        ("RuntimeError: HIP error: no kernel image is available for execution on the device\n", "ROCm build"),
     ],
 )
 def test_the_evidence_decides(log: str, leads: str) -> None:
@@ -188,3 +224,9 @@ def test_a_word_far_before_the_error_decides_nothing() -> None:
     assert "refuses a product" in explain_text(far).matches[0].title
     near = "words\n" * 200 + "LD_LIBRARY_PATH is set by the module system\n" + GEMM
     assert "cuBLAS of another CUDA" in explain_text(near).matches[0].title
+
+
+@pytest.mark.parametrize("line", ["torch 2.4.0+rocm6.1", "amdgpu 0000:bd:00.0: reset", "AMD Instinct MI300X"])
+def test_cures_for_nvidia_do_not_lead_on_an_amd_gpu(line: str) -> None:
+    found = explain_text(f"{line}\nRuntimeError: no kernel image is available for execution on the device\n").matches
+    assert "cu128" not in " ".join(step for match in found for step in match.steps)

@@ -116,12 +116,16 @@ SUPERVISED = {name: "absent" for name in ("reward", "reward_std", "frac_reward_z
         ({"loss": [1.5, 1.2, 1.4, 2.0, 7.0, 7.2, 3.0, 7.1, 7.0, 6.9, 7.1, 7.0, 7.0]}, ["diverged"]),
         ({"loss": [1.5, 1.2, 1.4, 7.0, 7.0, 7.0, 1.5, 1.4, 1.4, 1.3]}, []),  # a few bad batches
         ({"loss": [0.69, 0.69, 0.68, 0.9, 1.4, 1.5, 1.6, 1.5]}, []),
+        ({"loss": [11.0, 9.0, 6.0] + [2.5] * 12 + [7.4] * 20}, ["diverged"]),  # pretraining, and still below its start
+        ({"loss": [11.0, 9.0, 6.0] + [2.5] * 12 + [7.4] * 12 + [2.5] * 9}, []),  # a long spike
+        ({"loss": [2.0, 1.0, 0.3] + [0.02] * 12 + [1.2] * 20}, []),  # other data
         ({"loss": [2.0, 1.9, NAN]}, [("non-finite", "loss")]),
         ({"grad_norm": 0.0}, ["no-gradient"]),
     ],
 )
 def test_runs_without_rewards_are_judged_by_their_loss(columns, expected):
-    assert kinds(rows(**SUPERVISED, **columns)) == expected
+    count = max((len(values) for values in columns.values() if isinstance(values, list)), default=0)
+    assert kinds(rows(max(count, 20), **SUPERVISED, **columns)) == expected
 
 
 def test_the_loss_of_a_run_with_rewards_says_nothing():

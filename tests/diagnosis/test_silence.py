@@ -81,6 +81,7 @@ def test_texts_about_errors_are_no_logs(text: str) -> None:
         '[\n {\n  "loss": NaN\n }\n]\n',
         "import torch\nTraceback (most recent call last):\nRuntimeError: CUDA error\n",
         "- step: 1\n- step: 2\n",
+        "# python train.py --out `date`\nLoading `a`\n[1] `b` is new\nGPU 0 has no memory left in **x**\n",
         "".join(f"(PPOTrainer pid=9) Global step {i}: {{'policy_loss': nan, 'reward': 0.0}}\n" for i in range(9)),
     ],
 )
@@ -133,6 +134,11 @@ def test_a_kill_after_an_exception_is_not_the_cause() -> None:
         ("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-lr: 1\n", "a diff"),
         ("#!/bin/bash\n#SBATCH --nodes=2\nset -e\nexport A=1\nsrun python t.py\n", "a script"),
         ("# title\n\nSome words.\n\n## Install\n\n```\npip install x\n```\n", "a page of text"),
+        (
+            "# When a job dies\n\nThe words `CUDA out of memory` mean a batch that is too large.\n\n* lower the "
+            "**batch size**\n* see [hosts](hosts.md) for `oom_kill event`.\n",
+            "a page of text",
+        ),
         ('{\n "bf16": {"enabled": "auto"},\n "steps": 3\n}\n', "a file of settings in JSON"),
         ("name: x\njobs: y\nsteps: z\n# one\nrun: w\n", "a file of settings"),
     ],

@@ -8,10 +8,11 @@ import math
 
 import pytest
 
+from bisect_cfg.diagnosis.explain import explain_text
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Raised
-from bisect_cfg.reports.answer import as_result, commands, failure_of, warnings_of, write_answer
+from bisect_cfg.reports.answer import as_result, commands, failure_of, known_issue, warnings_of, write_answer
 from bisect_cfg.trials.ranks import DIFFERS
 from tests.reports import made
 
@@ -110,3 +111,11 @@ def test_commands_repeat_the_runs_that_prove_it(tmp_path, monkeypatch):
         (tmp_path / f"trials/{number}").mkdir(parents=True)
         (tmp_path / f"trials/{number}/command.sh").touch()
     assert commands(answer) == {"last good": "sh trials/1/command.sh", "first bad": "sh trials/2/command.sh"}
+
+
+def test_of_several_causes_that_which_the_log_decides_for_is_told():
+    line = "TypeError: SFTConfig.__init__() got an unexpected keyword argument 'max_seq_length'\n"
+    issue = known_issue(explain_text(line).matches[0])
+    assert issue["title"] == "The setting max_seq_length has another name now, or is gone"
+    assert "max_length" in issue["cures"][0] and not any("pip install -U" in cure for cure in issue["cures"])
+    assert known_issue(None) is None
