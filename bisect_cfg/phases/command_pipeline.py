@@ -15,11 +15,11 @@ from bisect_cfg.configuration import Configuration, Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
-from bisect_cfg.phases.cure import find_safe_values
 from bisect_cfg.phases.isolate import isolate
 from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.options import Options
+from bisect_cfg.phases.recommend import find_safe_values
 from bisect_cfg.phases.reproduce import FOLDER, LINES_SHOWN, failure_test, study_failure
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer

@@ -26,13 +26,13 @@ from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.phases.building import cures_of
 from bisect_cfg.phases.context import Context
-from bisect_cfg.phases.cure import find_safe_values
 from bisect_cfg.phases.factors import find_factors
 from bisect_cfg.phases.isolate import isolate
 from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.locate import locate
 from bisect_cfg.phases.options import Options
+from bisect_cfg.phases.recommend import find_safe_values
 from bisect_cfg.phases.reproduce import failure_test, reproduce
 from bisect_cfg.phases.start import Baselines, with_defaults_of_the_moved, without_risky_defaults
 from bisect_cfg.reports.listener import Listener

@@ -17,7 +17,7 @@ from tools import recorded
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.phases import cure
+from bisect_cfg.phases import recommend
 from bisect_cfg.recommend.attempts import Attempt, Part
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.study.store import Void
@@ -291,7 +291,7 @@ class Standing:
     def __init__(self, folders: dict[str, SimpleNamespace]) -> None:
         self.recorded: list[tuple[str, object]] = []
         self.doubted: set[str] = set()
-        safe = self.safe = object.__new__(cure.SafeValues)
+        safe = self.safe = object.__new__(recommend.SafeValues)
         store = SimpleNamespace(void=lambda number, why: self.recorded.append(("void", why)))
         safe.running, safe._finished = [], lambda *said: None
         safe._trials = SimpleNamespace(abandoned=lambda: [(7, ATTEMPT)], finish=self.finish, store=store)
@@ -323,7 +323,7 @@ def made_up(name: str, died: Signature | None = None, stopped: str | None = "hor
 
 def test_a_run_that_may_owe_its_death_to_the_warm_start_is_seen_cold_once_for_each_such_death():
     standing = Standing({"7": made_up("7", DIED), "7-cold": made_up("7-cold", DIED)})
-    begun = cure._Begun(7, ATTEMPT)
+    begun = recommend._Begun(7, ATTEMPT)
     assert standing.safe.conduct(begun).run.folder == Path("7-cold")
     assert standing.safe.conduct(begun).run.folder == Path("7")  # a cold start shows that as well
 
