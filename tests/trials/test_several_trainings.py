@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.capture.script import Script
 from bisect_cfg.probe.protocol import (
     Completed,
     ConfigBuilt,
@@ -70,5 +69,5 @@ def test_models_that_a_stage_has_saved_do_not_fill_the_disk(tmp_path, monkeypatc
     model.parent.mkdir(parents=True)
     model.write_bytes(b"xx")
     monkeypatch.setattr(clean, "KEPT_BYTES", allowed)
-    clean.Cleaner(Script(Path("train.py"))).clean(tmp_path / "0")
+    clean.Cleaner(["python", "train.py"]).clean(tmp_path / "0")
     assert model.exists() == kept
