@@ -158,9 +158,9 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
             "Start as many as there are, or see what CUDA_VISIBLE_DEVICES hides.",
         )
     lines = tail_of_log(run.folder / "log.txt", LINES_SHOWN)
-    raised = traceback_of(run.traces)
-    if raised and raised[-1] not in lines:  # what the script prints goes elsewhere
-        lines = raised[-LINES_SHOWN:]
+    raised = run.traces.event(Raised)
+    if raised is not None and not any(raised.type in line for line in lines):  # what the script prints goes elsewhere
+        lines = traceback_of(run.traces)[-LINES_SHOWN:]
     log = "\n".join("    " + line for line in lines)
     where = f"Its last lines ({run.folder / 'log.txt'}):\n{with_cells(log)}" if log else "It printed nothing."
     if run.seen.invalid is not None:
