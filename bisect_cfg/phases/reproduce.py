@@ -159,8 +159,12 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
         )
     lines = tail_of_log(run.folder / "log.txt", LINES_SHOWN)
     raised = run.traces.event(Raised)
-    if raised is not None and not any(raised.type in line for line in lines):  # what the script prints goes elsewhere
-        lines = traceback_of(run.traces)[-LINES_SHOWN:]
+    if raised is not None:
+        told = traceback_of(run.traces)
+        # A syntax error is printed without its place, which its text ends with.
+        printed = [line for line in lines if line.startswith(f"{raised.type}: ") and told[-1].startswith(line)]
+        if told[-1] not in lines and not printed:  # what the script prints goes elsewhere
+            lines = told[-LINES_SHOWN:]
     log = "\n".join("    " + line for line in lines)
     where = f"Its last lines ({run.folder / 'log.txt'}):\n{with_cells(log)}" if log else "It printed nothing."
     if run.seen.invalid is not None:
