@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from bisect_cfg.capture.distributions import PACKAGE, Installed, Mixtures, installed_by
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis.knowledge import Entry
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.reports.text import duration
 from bisect_cfg.trials.environments import CACHE, CannotBuild, Environments, Packages
+from bisect_cfg.trials.runner import inside
 
 
 def both_environments(context: Context, settings: Settings, installed: Installed) -> Packages | None:
@@ -26,7 +26,7 @@ def both_environments(context: Context, settings: Settings, installed: Installed
     Raises:
         InputError: one of them cannot be built.
     """
-    good, bad = (_packages_in(settings.overrides(levels)) for levels in (settings.good, settings.bad))
+    good, bad = (inside(PACKAGE, settings.overrides(levels)) for levels in (settings.good, settings.bad))
     if not good:
         return None
     environments = _environments(context, installed)
@@ -91,7 +91,3 @@ def _environments(context: Context, installed: Installed) -> Environments:
 def _say_what_was_built(context: Context, environments: Environments) -> None:
     for environment in environments.built:
         context.note(f"Built an environment in {duration(environment.seconds)}: {environment.folder}")
-
-
-def _packages_in(overrides: Configuration) -> dict[str, str | None]:
-    return {name.removeprefix(PACKAGE): level for name, level in overrides.items() if name.startswith(PACKAGE)}

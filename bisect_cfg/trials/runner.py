@@ -306,7 +306,7 @@ class ScriptRunner:
                 for attempt in range(LOST_TIMES + 1):
                     # A colder start may be settled on while we wait; what takes its server down every time gets its
                     # own.
-                    cold = attempt == LOST_TIMES or bool(_inside(VARIABLE, self._overrides(plan)))
+                    cold = attempt == LOST_TIMES or bool(inside(VARIABLE, self._overrides(plan)))
                     start = COLD if cold else plan.start or starts.start
                     folder = self._new_folder(plan.name)
                     traces = Traces.of(folder)
@@ -326,7 +326,7 @@ class ScriptRunner:
         packages = self.known.packages
         if packages is None:
             return None
-        levels = _inside(PACKAGE, self._overrides(plan))
+        levels = inside(PACKAGE, self._overrides(plan))
         return packages.environment_of(levels) if levels or packages.varied else None
 
     def _overrides(self, plan: Plan) -> Mapping[str, Encoded]:
@@ -371,7 +371,7 @@ class ScriptRunner:
             The environment variables that name it, where the launcher names the user's.
         """
         capture = self.starts.capture
-        changes = _inside(DEEPSPEED_FILE, overrides)
+        changes = inside(DEEPSPEED_FILE, overrides)
         if not changes or capture is None or capture.deepspeed is None:
             return {}
         path = folder / "deepspeed.json"
@@ -387,7 +387,7 @@ class ScriptRunner:
         """Start a run and stay with it to its end; None if its server went away, so that it says nothing."""
         write_json(folder / "configuration.json", dict(plan.configuration))
         port = free_port()
-        variables = _inside(VARIABLE, self._overrides(plan))
+        variables = inside(VARIABLE, self._overrides(plan))
         environment, orders_path = self._write_cold_orders(starts, folder, request, port, variables)
         with self._sweep.around(self._servers.pids):
             child: Child | None
@@ -501,7 +501,7 @@ class ScriptRunner:
         return environment, orders_path
 
 
-def _inside(namespace: str, overrides: Mapping[str, Encoded]) -> dict[str, Encoded]:
+def inside(namespace: str, overrides: Mapping[str, Encoded]) -> dict[str, Encoded]:
     """The overrides of one namespace, by the rest of their names."""
     return {name.removeprefix(namespace): v for name, v in overrides.items() if name.startswith(namespace)}
 
