@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import toys
+from hypothesis import settings
 from tools import ForkedTool, Tool
 
 from bisect_cfg.capture.captured import Capture, read_capture
@@ -28,6 +29,12 @@ from bisect_cfg.trials.verdict import observe
 # the tests of Ctrl-C would wait for nothing.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# What lands is decided by the code, not by the day's dice: `.ci/run` draws the same examples each time. Everybody else
+# draws new ones, and `--hypothesis-profile=hunt` many.
+settings.register_profile("landing", derandomize=True, deadline=None)
+settings.register_profile("hunt", max_examples=2_000, deadline=None)
 
 
 TRAINING_FIXTURES = frozenset({"library", "warm", "real_tool", "bisected", "bench"})

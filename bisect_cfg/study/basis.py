@@ -108,12 +108,13 @@ def _is_ours(basis: object) -> bool:
     if not (isinstance(basis, dict) and all(isinstance(basis.get(key), dict) for key in ("target", "options"))):
         return False
     target, texts = basis["target"], basis["target"].get("arguments")
-    tables = ("libraries", "modules", "later_modules", "read", "studies")
+    files = ("modules", "later_modules", "read")  # by path, and no path is empty
     return (
         isinstance(target.get("script"), str)
         and all(map(_are_texts, (texts, basis.get("written", []), basis.get("gpus", []))))
         and {"script_hash", "good_file_hash"} <= target.keys()
-        and all(map(_is_table, (target.get("files", {}), *(basis.get(name, {}) for name in tables))))
+        and all(map(_is_table, (basis.get(name, {}) for name in ("libraries", "studies"))))
+        and all(map(_are_files, (target.get("files", {}), *(basis.get(name, {}) for name in files))))
         and isinstance(basis.get("identity", {}), dict)
     )
 
@@ -124,6 +125,10 @@ def _are_texts(value: object) -> bool:
 
 def _is_table(table: object) -> bool:
     return isinstance(table, dict) and all(isinstance(one, (str, type(None))) for one in table.values())
+
+
+def _are_files(table: object) -> bool:
+    return _is_table(table) and "" not in table
 
 
 def hash_of(path: Path) -> str:

@@ -167,6 +167,13 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.parametrize("table", ["modules", "later_modules", "read"])
+def test_a_file_without_a_name_is_refused(tmp_path, table: str) -> None:
+    save_basis(tmp_path, basis_of(Target(tmp_path), **{table: {"": "0"}}))
+    with pytest.raises(InputError, match="does not describe a study"):
+        read_basis(tmp_path)
+
+
 @given(st.data())
 def test_what_somebody_edited_is_refused_in_words(tmp_path_factory, data) -> None:
     folder = tmp_path_factory.mktemp("basis")
