@@ -317,7 +317,7 @@ class Baselines:
         if because:
             self._context.note(
                 f"With the library's defaults the good configuration costs too much here ({because}), so it keeps your "
-                f"{', '.join(self.moved)}, and these are not varied. Name them with --only to vary them anyway."
+                f"{', '.join(self.moved)}. What it keeps is not varied, unless you name it with --only."
             )
         return run
 
@@ -422,7 +422,7 @@ def with_defaults_of_the_moved(
         run = runner.train(plan)
     outcome = baselines.outcome_of(run)
     if outcome is Outcome.FAIL:
-        context.note(f"With the library's {names} it fails too, so your values are not part of the cause.")
+        context.note(f"With the library's {names} it fails too, so what you set there is no part of the cause.")
         return report
     if outcome is Outcome.PASS and not run.costly:
         context.note(

@@ -244,7 +244,7 @@ def settled(folder: Path, outcome: Outcome, costly: bool = False, moved=(LENGTH.
 @pytest.mark.parametrize(
     ("outcome", "costly", "complete", "said"),
     [
-        (Outcome.FAIL, False, True, "it fails too, so your values are not part of the cause"),
+        (Outcome.FAIL, False, True, "it fails too, so what you set there is no part of the cause"),
         (Outcome.PASS, False, False, "it passes (10 steps), so the failure needs your value as well"),
         (Outcome.PASS, True, False, "was not settled"),
         (Outcome.UNRESOLVED, False, False, "was not settled"),
