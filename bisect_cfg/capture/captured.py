@@ -54,6 +54,7 @@ class Built:
         devices: how many GPUs one process uses, where it trains alone.
         place: file and line of the user's that builds it; None if there is none.
         passed: as `raw`, before the script set attributes of the finished object.
+        used: whether the training has anything of it.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class Built:
     devices: int = 1
     place: tuple[str, int] | None = None
     passed: Row = field(default_factory=dict)
+    used: bool = True
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def fork_point(capture: Capture) -> ForkPoint:
     """The first object that a trial may have to change: the deepest point at which a fork is of use."""
     for kind, index in capture.order:
         owner = capture.args if kind == "args" else capture.others.get(kind)
-        if owner is None or owner.index != index:
+        if owner is None or owner.index != index or not owner.used:
             continue
         if kind == "args" or (owner.raw if kind == "load" else set_by_user(owner)):
             return ForkPoint(kind, index)
@@ -195,7 +197,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
             row.kind, row.index, row.cls, row.module, row.raw, row.defaults, row.types, resolved.get(key, {}),
             tuple(dict.fromkeys(changed.get(key, ()))), tuple(row.others),
             begun.world_size if begun is not None else world_size, devices.get(key, 1),
-            row.place and (row.place[0], row.place[1]), passed[key],
+            row.place and (row.place[0], row.place[1]), passed[key], row.kind != "peft" or told.adapted,
         )  # fmt: skip
 
     others = {}

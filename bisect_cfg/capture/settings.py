@@ -45,15 +45,18 @@ from bisect_cfg.capture.names import check_name, convert
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import canonical, every, parameter
+from bisect_cfg.parameters.comparing import plain as as_written
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, Encoded, Targets
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
 
 DEFAULT = {"$default": True}
 """The override that resets a setting to the library's default (understood by the probe)."""
 
-
 MASKED = {"$secret": HIDDEN}
 """What the probe sends in place of a secret that it knows by its name."""
+
+UNUSED = "no model was given this LoraConfig, your run trains without it"
+"""Why its settings are not varied: scripts keep one whose line at the trainer is commented out."""
 
 NAMED = ("args.", "model.", "peft.", "launch.", VARIABLE, PACKAGE)
 """Names that say themselves which object they belong to."""
@@ -292,6 +295,9 @@ def build_settings(
                 continue
             low = _look_up(args.defaults, name) if reset == DEFAULT else reset
             high = _look_up(args.raw, name)
+            if equal(low, high):  # a key that is None and one that is not there
+                same.append(name)
+                continue
         factors.append(Setting(name, full, "args", low, high, reset))
     for name in args.changed:
         if not parameter(name).pinned:
@@ -395,7 +401,8 @@ def _is_handed_on(name: str, capture: Capture) -> bool:
         return False
     held = {**capture.args.raw, **{canonical(f"model.{other}"): value for other, value in config.raw.items()}}
     return any(
-        known in held and equal(held[known], made[key]) for known in (canonical(name), f"model.model_{key}", key)
+        known in held and equal(as_written(held[known]), as_written(made[key]))
+        for known in (canonical(name), f"model.model_{key}", key)
     )
 
 
@@ -450,7 +457,7 @@ def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> li
     config = capture.others.get("modelcfg")
     for kind, namespace in (("modelcfg", "model"), ("load", "model"), ("peft", "peft")):
         built = capture.others.get(kind)
-        if built is None:
+        if built is None or not built.used:
             continue
         names = [*(built.raw if kind == "load" else set_by_user(built)), *_names_in(moved, namespace)]
         for name in dict.fromkeys(names):
@@ -513,7 +520,7 @@ def _pinned_elsewhere(capture: Capture, pins: Row) -> dict[str, str]:
         namespace = "peft" if kind == "peft" else "model"
         for name in built.raw if kind == "load" else set_by_user(built):
             full = f"{namespace}.{name}"
-            if reason := "you pinned it" if full in pins else parameter(full).pinned:
+            if reason := "you pinned it" if full in pins else parameter(full).pinned or ("" if built.used else UNUSED):
                 found[full] = reason
         for name in built.others:
             found[f"model.{name}"] = "of what from_pretrained is given, dtype and attn_implementation are varied"

@@ -469,6 +469,7 @@ class TrainBegin(Event, tag="train_begin"):
         args: index of the training config that the trainer got; None if it was not seen being built.
         modelcfg: of the last one of its kind.
         peft: the same.
+        adapted: whether a model has got that LoraConfig.
         load: of the `from_pretrained` call that made the model.
         world_size: processes that train together.
         trainer: name of its class.
@@ -487,6 +488,7 @@ class TrainBegin(Event, tag="train_begin"):
     args: int | None = None
     modelcfg: int | None = None
     peft: int | None = None
+    adapted: bool = True
     load: int | None = None
     world_size: int = 1
     trainer: str = ""

@@ -257,6 +257,16 @@ def _model_index(model):
     return None
 
 
+def _adapted(model):
+    """Whether a model has got the user's last LoraConfig, be it one whose adapter is merged by now.
+
+    PEFT's `get_peft_model` and transformers' `add_adapter` both write the model's name into the configuration.
+    """
+    configs = [config for kind, _, config in objects.state.objects if kind == "peft"]
+    named = configs and getattr(configs[-1], "base_model_name_or_path", None) is not None
+    return bool(named) or getattr(model, "peft_config", None) is not None
+
+
 def environment():
     """Versions and devices as this process has them, without initialising anything."""
     versions = {}
@@ -288,6 +298,7 @@ def _record_begin(trainer):
             args=objects.object_index("args", trainer.args),
             modelcfg=last("modelcfg"),
             peft=last("peft"),
+            adapted=_adapted(trainer.model),
             load=_model_index(trainer.model),
             world_size=getattr(trainer.args, "world_size", 1),
             trainer=type(trainer).__name__,

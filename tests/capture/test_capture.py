@@ -314,6 +314,39 @@ def test_lora_config(warm, tmp_path):
     assert run.seen.failure is None and "LORA 8 64 0.0" in (run.folder / "log.txt").read_text()
 
 
+def test_a_lora_config_that_no_model_was_given(warm, tmp_path):
+    """Scripts keep one while the line that hands it to the trainer is commented out."""
+    path = toys.write(
+        tmp_path,
+        f"""
+        import toy
+        from peft import LoraConfig
+        from trl import GRPOConfig
+        lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+        toy.trainer(GRPOConfig({CALL})).train()
+        """,
+    )
+    settings = warm.settings(path)
+    assert not [name for name in factors(settings) if name.startswith("peft.")]
+    assert "trains without it" in settings.pinned["peft.r"]
+
+
+def test_a_lora_config_whose_adapter_was_merged(warm, tmp_path):
+    path = toys.write(
+        tmp_path,
+        f"""
+        import toy
+        from peft import LoraConfig, get_peft_model
+        from transformers import AutoModelForCausalLM
+        from trl import GRPOConfig
+        lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+        model = AutoModelForCausalLM.from_pretrained(toy.saved_model("saved"))
+        toy.trainer(GRPOConfig({CALL}), model=get_peft_model(model, lora).merge_and_unload()).train()
+        """,
+    )
+    assert factors(warm.settings(path))["peft.r"] == (8, 4)
+
+
 def test_model_config(warm, tmp_path):
     path = toys.write(
         tmp_path,

@@ -104,6 +104,8 @@ HANDED_ON = {"revision": "main", "trust_remote_code": False, "attn_implementatio
         (None, HANDED_ON, set()),
         (None, {**HANDED_ON, "use_cache": False}, {"model_init_kwargs.use_cache"}),
         (None, {**HANDED_ON, "dtype": "float16"}, {"model_init_kwargs.dtype"}),
+        # A script makes torch's own of the text, and gives keys that say nothing.
+        (None, {**HANDED_ON, "dtype": None, "torch_dtype": {"$dtype": "float32"}, "device_map": None}, set()),
         # What the user wrote there is theirs, though ModelConfig says the same.
         ({"dtype": "float32"}, HANDED_ON, {"model_init_kwargs.dtype"}),
         ({"dtype": "float32"}, None, {"model_init_kwargs.dtype"}),
