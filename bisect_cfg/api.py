@@ -96,7 +96,8 @@ def _run(
     console: Console,
     live: bool | None,
 ) -> tuple[Answer, JsonObject]:
-    from bisect_cfg.reports.terminal import View, print_answer
+    from bisect_cfg.reports.page import write_report
+    from bisect_cfg.reports.terminal import View, print_answer, told
 
     options = checked(options, script)
     command = {"target": target, "arguments": list(arguments), "python": python, "folder": os.getcwd()}
@@ -107,7 +108,8 @@ def _run(
     environment = {}  # of a command nobody knows where it runs
     if isinstance(script, Script):
         environment = fingerprint(None if script.python == sys.executable else script.python)
-    result = write_answer(answer, environment)
+    result = write_answer(answer, environment, lambda result: told(answer, result))
+    write_report(answer.folder)
     print_answer(console, answer, result)
     if answer.stopped is not None:  # said last, as it asks for something to be done
         raise answer.stopped

@@ -345,6 +345,42 @@ def recommend(
 
 
 @cli.command(
+    epilog="""Exit status: 0; 2 the folder holds no study, or something cannot be written.""",
+)
+@click.argument("study", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "md", "json"]),
+    default="html",
+    show_default=True,
+    help="html: STUDY/report.html, one file that needs no network. md: for an issue. json: result.json.",
+)
+@click.option("--open", "look", is_flag=True, help="Show report.html in a browser.")
+def report(study: Path, form: str, look: bool) -> int:
+    """Show a STUDY (its folder): finished, running or interrupted. Runs nothing.
+
+    \b
+    bisect-cfg report bisect-cfg-studies/train --open
+    bisect-cfg report bisect-cfg-studies/train --format md > issue.md
+
+    Home directories, user names and secrets are masked, so that it can be shown to others.
+    """
+    from bisect_cfg.reports.page import write_report
+    from bisect_cfg.reports.passed_on import as_json, as_markdown
+    from bisect_cfg.reports.recorded import read
+
+    if form != "html":
+        click.echo((as_markdown if form == "md" else as_json)(read(study)), nl=False)
+        return 0
+    path = write_report(study)
+    click.echo(path)
+    if look:
+        click.launch(path.absolute().as_uri())
+    return 0
+
+
+@cli.command(
     params=[AS_JSON],
     epilog="Exit status: 0 a known failure; 1 a failure that is not known; 3 no failure found; 2 nothing that can be "
     "read.",

@@ -114,10 +114,12 @@ def import_what_commands_import() -> None:
         "alembic.command", "alembic.script", "libcst.metadata", "optuna", "optuna.storages._rdb.storage", "rich.live",
         "sqlalchemy.dialects.sqlite", "zoneinfo",
         *(f"bisect_cfg.{room}" for room in ("api", "cli", "phases.pipeline", "diagnosis.explain", "recommend.edits")),
-        *(f"bisect_cfg.{room}" for room in ("reports.answer", "reports.terminal", "search", "study.store")),
+        *(f"bisect_cfg.{room}" for room in ("reports.answer", "reports.page", "reports.terminal")),
+        *(f"bisect_cfg.{room}" for room in ("search", "study.store")),
     ):  # fmt: skip
         importlib.import_module(name)
     sys.modules["bisect_cfg.diagnosis.knowledge"].load()
+    sys.modules["bisect_cfg.reports.page"].make_ready()
 
 
 class Forked:

@@ -237,6 +237,17 @@ class Bisection:
                 raise ValueError(f"{factor.name}={value!r} is neither the good nor the bad value")
         self._trials.add(Ask(mask, 0, Purpose(purpose)), result, run)
 
+    def details(self) -> dict[int, JsonObject]:
+        """By trial number, what the runner kept of it, and the suspicion of each factor when it was asked."""
+        kept = ((trial.number, trial.user_attrs) for trial in self.study.trials)
+        return {
+            number: {
+                **known.get("attributes", {}),
+                **({"suspicion": known["suspicion"]} if "suspicion" in known else {}),
+            }
+            for number, known in kept
+        }
+
     def progress(self) -> Progress:
         """A snapshot for a live view; cheap enough to take after every event."""
         records = self._trials.records()
@@ -321,7 +332,7 @@ class _Isolation:
         if spent or not isinstance(state.question, Ask) or len(self.running) >= self._trials.problem.jobs:
             return Turn.WAIT
         question = state.question
-        trial = self._sampler.begin(question, records)
+        trial = self._sampler.begin(question, records, state.suspicion)
         if trial is None:
             return Turn.AGAIN
         subset = self._trials.names(question.subset)

@@ -72,7 +72,7 @@ def _answered(context: Context) -> Answer:
         return _answer(context, "inconclusive", **parts)
     context.runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))
     bisection, report = isolate(context, bad_run, [], good_run)
-    details = {trial.number: trial.user_attrs.get("attributes", {}) for trial in bisection.study.trials}
+    details = bisection.details()
     safe = None
     if context.options.recommend and report.status == "isolated":
         safe = find_safe_values(context, bisection, report, bad_run, good_run, details)

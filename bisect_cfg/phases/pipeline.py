@@ -142,7 +142,7 @@ def _compared(
     runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))
 
     bisection, report = isolate(context, bad_run, warm_runs, good_run)
-    details = {trial.number: trial.user_attrs.get("attributes", {}) for trial in bisection.study.trials}
+    details = bisection.details()
     place = safe = stopped = None
     known = known_failure(bad_run, runner.settings, report.causes, context.environment)
     try:

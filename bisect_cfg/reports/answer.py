@@ -6,7 +6,7 @@ import contextlib
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from bisect_cfg.reports.recommendation import (
     wanted_changes,
 )
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
+from bisect_cfg.reports.said import Line
 from bisect_cfg.study.causes import Cause, Report, wilson
 from bisect_cfg.trials.ranks import DIFFERS, ranks_of
 from bisect_cfg.trials.runs import Run
@@ -55,13 +56,21 @@ OF_THE_ENVIRONMENT = ("packages", "gpu", "cuda", "cublas")
 """Conditions of a known issue that make it a problem of the environment, whatever setting triggers it."""
 
 
-def write_answer(answer: Answer, environment: JsonObject) -> JsonObject:
+def write_answer(
+    answer: Answer, environment: JsonObject, told: Callable[[JsonObject], list[Line]] = lambda result: []
+) -> JsonObject:
     """Write result.json (and safe_config.yaml, if there is a safe configuration) into the study folder.
+
+    Args:
+        answer: of the phases.
+        environment: its fingerprint.
+        told: what the terminal says of the content of result.json.
 
     Returns:
         The content of result.json.
     """
     result = as_result(answer, environment)
+    result["said"] = told(result)
     recommended = result["recommendation"]
     yaml, diff = answer.folder / "safe_config.yaml", answer.folder / "safe_config.diff"
     if recommended is not None:
@@ -260,8 +269,7 @@ def _rows(answer: Answer) -> list[JsonObject]:
         kept = {key: value for key, value in row.items() if key not in names}
         details = answer.details.get(row["number"], {})
         kept["values"] = {**{name: row[name] for name in names}, **details.get("extra", {})}
-        if "seed" in details:
-            kept["seed"] = details["seed"]
+        kept |= {name: details[name] for name in ("seed", "suspicion") if name in details}
         kept["folder"] = f"trials/{details.get('folder', row['number'])}"
         kept["start"] = kept["level"] = details.get("level")
         kept["remarks"] = [remark.text for remark in _remarks(answer, row["number"])]

@@ -26,6 +26,7 @@ from bisect_cfg.reports.events import BisectionEvent, CauseFound, Progress, Tria
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
+from bisect_cfg.reports.said import Line, said
 from bisect_cfg.study.causes import Cause
 from bisect_cfg.study.interface import TrialRequest
 from bisect_cfg.trials.runs import Run
@@ -161,15 +162,7 @@ class View(Listener):
 
     def _asked(self, request: TrialRequest) -> str:
         """What a trial tests, in a few words."""
-        subset, everything = request.subset, [factor.name for factor in self._settings.factors]
-        missing = [name for name in everything if name not in subset]
-        if not subset:
-            return "the good configuration"
-        if not missing:
-            return "your configuration"
-        if len(missing) <= len(subset):
-            return "yours without " + _few(missing)
-        return "only " + _few([name for name in everything if name in subset])
+        return text.subset(request.subset, [factor.name for factor in self._settings.factors])
 
     def _trial_line(self, event: TrialFinished) -> None:
         outcome, result = event.outcome, event.result
@@ -236,13 +229,12 @@ class View(Listener):
         return board
 
 
-def _few(names: list[str], limit: int = 5) -> str:
-    if len(names) <= limit:
-        return ", ".join(names)
-    return f"{len(names)} settings: {', '.join(names[: limit - 1])}, ..."
-
-
 # ------------------------------------------------------------------------------------------------------- the answer
+
+
+def told(answer: Answer, result: JsonObject) -> list[Line]:
+    """The answer as `print_answer` prints it, for reports."""
+    return said(lambda console: print_answer(console, answer, result))
 
 
 def print_answer(console: Console, answer: Answer, result: JsonObject) -> None:

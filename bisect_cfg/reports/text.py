@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bisect_cfg.cells import SUFFIX
@@ -92,6 +92,29 @@ def with_reasons(reasons: Mapping[str, str]) -> str:
 def count(number: int, noun: str) -> str:
     """``1 trial``, ``2 trials``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def subset(bad: Collection[str], everything: Sequence[str]) -> str:
+    """Which factors are bad, in the fewest words: ``yours without bf16``, ``only bf16, beta``.
+
+    Args:
+        bad: their names.
+        everything: the names of all factors.
+    """
+    missing = [name for name in everything if name not in bad]
+    if not bad:
+        return "the good configuration"
+    if not missing:
+        return "your configuration"
+    if len(missing) <= len(bad):
+        return "yours without " + _few(missing)
+    return "only " + _few([name for name in everything if name in bad])
+
+
+def _few(names: list[str], limit: int = 5) -> str:
+    if len(names) <= limit:
+        return ", ".join(names)
+    return f"{len(names)} settings: {', '.join(names[: limit - 1])}, ..."
 
 
 def duration(seconds: float) -> str:

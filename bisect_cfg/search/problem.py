@@ -165,6 +165,8 @@ class State:
         causes: proven so far.
         suspected: factors that may be in the cause looked for now.
         ruled_out: factors in no cause, as far as is known.
+        suspicion: of each factor, the probability that it is in a proven cause or in the one looked for now; empty
+            where nothing is looked for, or by a strategy that weighs nothing.
         remaining: a rough estimate of the trials still needed.
         so_far: the conclusion if nothing more could be run.
     """
@@ -173,6 +175,7 @@ class State:
     causes: tuple[FoundCause, ...] = ()
     suspected: int = 0
     ruled_out: int = 0
+    suspicion: tuple[float, ...] = ()
     remaining: int = 0
     so_far: Conclusion = Conclusion("inconclusive")
 

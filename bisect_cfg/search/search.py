@@ -309,7 +309,7 @@ class Search:
                         return proof.found
                 ask = choose(self.case, hypotheses, self._cures, self._known, repeat=self.counts.contradictory)
                 if ask is not None or self.counts.running:
-                    return self._ask(*filter(None, [ask]), suspected=hypotheses.suspected)
+                    return self._ask(*filter(None, [ask]), suspected=hypotheses.suspected, weighed=hypotheses)
         step = self._replay(region)
         assert step is not None
         return step
@@ -374,7 +374,7 @@ class Search:
         hypotheses = self.case.posterior.whole()
         if self.counts.running and not self.guessed:
             question = self._guessing(hypotheses)._weigh().question
-            return self._ask(*([question] if isinstance(question, Ask) else []))
+            return self._ask(*([question] if isinstance(question, Ask) else []), weighed=hypotheses)
         top = hypotheses.best(1)[0]
         causes = hypotheses.causes(top)
         hidden = self.case.posterior.hidden(causes, self.problem.full, float(hypotheses.rate[top]))
@@ -397,7 +397,7 @@ class Search:
         enough = sure >= 1 - self._permitted(SHARE_IF_RANDOM, SHARE_IF_RANDOM_AT_EACH_RATE)
         ask = None if enough else choose(self.case, hypotheses, self._cures, repeat=True)
         if ask is not None or missing or self.counts.running:
-            return self._ask(*([ask] if ask is not None else missing.values()))
+            return self._ask(*([ask] if ask is not None else missing.values()), weighed=hypotheses)
         self.causes, self.complete = found, complete
         if not enough:
             self.notes.append("No valid configuration tells this answer from the others with the confidence asked for.")
@@ -456,8 +456,14 @@ class Search:
         """The probability of a wrong answer that may be left."""
         return (1 - self.problem.confidence) * (at_each_rate if self.problem.confirm is None else share)
 
-    def _ask(self, *asks: Ask, suspected: int = 0) -> State:
-        """The first of these questions that is not running already; to wait, if all are."""
+    def _ask(self, *asks: Ask, suspected: int = 0, weighed: Hypotheses | None = None) -> State:
+        """The first of these questions that is not running already; to wait, if all are.
+
+        Args:
+            asks: in the order of preference.
+            suspected: the factors that may be in the cause looked for.
+            weighed: what the question was chosen by.
+        """
         question = next((ask for ask in asks if not self.counts.of(ask.subset).running), None)
         known = 0
         for cause in self.causes:
@@ -467,9 +473,16 @@ class Search:
             tuple(self.causes),
             suspected,
             self.problem.full & ~suspected & ~known if suspected else 0,
+            self._suspicion(known, suspected, weighed),
             PROOF_RUNS + RUNS_PER_HALVING * suspected.bit_count().bit_length(),
             self._conclusion(complete=False),
         )
+
+    def _suspicion(self, known: int, suspected: int, weighed: Hypotheses | None) -> tuple[float, ...]:
+        if weighed is None and (suspected or not known):
+            return ()
+        weights = [0.0] * self.problem.size if weighed is None else weighed.marginal.tolist()
+        return tuple(1.0 if known >> i & 1 else min(round(weight, 4), 1.0) for i, weight in enumerate(weights))
 
     def _incomplete(self, note: str) -> None:
         self.complete = False

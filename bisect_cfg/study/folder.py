@@ -190,6 +190,18 @@ def _take(lock: IO[str], folder: Path) -> None:
         ) from None
 
 
+def is_at_work(folder: Path) -> bool:
+    """Whether a process works in a study folder at this moment."""
+    try:
+        with open(folder / "lock", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 def _put_aside(folder: Path, target: Target) -> None:
     """Rename the old study, unless it is another script's or somebody works in it."""
     with _open_lock(folder) as lock:

@@ -106,8 +106,14 @@ class SearchTrials:
         """The parameters of a subset's trial, as Optuna stores them."""
         return self.store.params(configuration_of(self.names(mask), self.good, self.bad))
 
-    def attributes(self, ask: Ask, run: str = "") -> JsonObject:
-        """What is written with a trial before it starts."""
+    def attributes(self, ask: Ask, run: str = "", suspicion: Sequence[float] = ()) -> JsonObject:
+        """What is written with a trial before it starts.
+
+        Args:
+            ask: the question.
+            run: which run it is, where several answer the same.
+            suspicion: of each factor, at this time; see `State`.
+        """
         order = [factor.name for factor in self.store.factors]
         return {
             ASKED: [order[i] for i in bits(ask.subset)],
@@ -115,11 +121,12 @@ class SearchTrials:
             "purpose": ask.purpose.value,
             "reason": ask.reason,
             **({"run": run} if run else {}),
+            **({"suspicion": dict(zip(order, suspicion, strict=True))} if suspicion else {}),
         }
 
-    def start(self, ask: Ask) -> FrozenTrial:
-        """Write a trial as begun."""
-        return self.store.start(self.params(ask.subset), self.attributes(ask))
+    def start(self, ask: Ask, suspicion: Sequence[float] = ()) -> FrozenTrial:
+        """Write a trial as begun; see `attributes`."""
+        return self.store.start(self.params(ask.subset), self.attributes(ask, suspicion=suspicion))
 
     def finish(self, trial: FrozenTrial, result: TrialResult) -> Outcome:
         """Write what came out.
@@ -182,14 +189,15 @@ class BisectionSampler(optuna.samplers.BaseSampler):
         """
         return look(self._trials.problem, self._trials.records(before) if records is None else records)
 
-    def begin(self, question: Ask, seen: Sequence[Record]) -> FrozenTrial | None:
+    def begin(self, question: Ask, seen: Sequence[Record], suspicion: Sequence[float] = ()) -> FrozenTrial | None:
         """Write a trial as begun; None if another process was faster and this question is not the one now.
 
         Args:
             question: what is asked.
             seen: the records that it was decided from.
+            suspicion: of each factor, by them.
         """
-        trial = self._trials.start(question)
+        trial = self._trials.start(question, suspicion)
         known = {record.number for record in seen}
         if any(other.number < trial.number and other.number not in known for other in self._trials.all()):
             again = self.state(before=trial.number).question
@@ -204,11 +212,12 @@ class BisectionSampler(optuna.samplers.BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Value]:
-        question = self.state(before=trial.number).question
+        state = self.state(before=trial.number)
+        question = state.question
         if not isinstance(question, Ask):
             study.stop()
             return self._trials.params(0)
-        self._trials.store.take(trial.number, self._trials.attributes(question))
+        self._trials.store.take(trial.number, self._trials.attributes(question, suspicion=state.suspicion))
         return self._trials.params(question.subset)
 
     def sample_independent(

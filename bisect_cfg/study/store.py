@@ -69,7 +69,8 @@ class Void(enum.StrEnum):
     """Its result could not change anything any more."""
 
 
-_VOID = frozenset(why.value for why in Void)
+VOID = frozenset(why.value for why in Void)
+"""Outcomes of trials that count for nothing."""
 
 
 class Store:
@@ -135,7 +136,7 @@ class Store:
 
     def trials(self, asked: str) -> list[FrozenTrial]:
         """The trials whose question is in this attribute, running ones included, without those that are void."""
-        return [trial for trial in self._all(asked) if trial.user_attrs.get("outcome") not in _VOID]
+        return [trial for trial in self._all(asked) if trial.user_attrs.get("outcome") not in VOID]
 
     def _all(self, asked: str) -> list[FrozenTrial]:
         trials = self._kept.get_all_trials(self._id, deepcopy=False)

@@ -19,7 +19,7 @@ from tests.reports import made
 
 def test_the_whole_of_it(tmp_path):
     answer = made.answer(tmp_path)
-    assert write_answer(answer, {"python": "3.11"}) == as_result(answer, {"python": "3.11"})
+    assert write_answer(answer, {"python": "3.11"}) == {**as_result(answer, {"python": "3.11"}), "said": []}
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["status"] == "isolated" and result["complete"] is True
     assert result["causes"][0]["parameters"] == {"bf16": {"good": False, "bad": True}}

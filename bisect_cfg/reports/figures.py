@@ -1,0 +1,391 @@
+"""The plots of a study: what is drawn, as plain data in the form of Plotly's figures.
+
+Built without Plotly itself, which takes a third of a second to import and checks every point: a page with two thousand
+trials is made of these as they are, a notebook makes figures of them. Texts of others (names of metrics, values) are
+escaped, since Plotly reads tags in them.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+from bisect_cfg.configuration import Value, is_number
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.recommend.search_range import search_range_of
+from bisect_cfg.reports.recorded import NO_METRICS, Recorded, asked, finite
+from bisect_cfg.reports.shared import shared
+from bisect_cfg.reports.text import clean, count, show
+
+PASS, FAIL, UNRESOLVED, NEUTRAL, ACCENT = "#1f9e7c", "#e0523a", "#d59a1c", "#8b919c", "#5a7fd6"
+"""Colours of middle lightness, which stand out on white and on black; red and green differ in blue as well."""
+
+COLOURS = {"pass": PASS, "fail": FAIL, "unresolved": UNRESOLVED}
+LINES = ("solid", "dot", "dash", "dashdot")
+"""Styles of the lines of one colour, in turn, where each is one setting."""
+
+KNOWN = (
+    "grad_norm", "loss", "entropy", "reward", "reward_std", "kl", "learning_rate", "completions/mean_length",
+    "gpu_peak_bytes", "step_time",
+)  # fmt: skip
+"""Metrics that tell most of a GRPO run, in the order in which they are drawn."""
+
+PLOTTED = 8
+"""So many metrics are drawn; a frame of a notebook has them all."""
+
+MOST_POINTS = 100
+"""Of a trial that the answer does not rest on so many steps are drawn, evenly spaced."""
+
+LEAST_POINTS = 16
+
+POINTS_IN_ALL = 600_000
+"""So many points of such trials are drawn together: what a browser still draws, in six bytes each. With many trials
+each has fewer, down to `LEAST_POINTS`."""
+
+LOOKED_AT = 12
+"""Which metrics there are is told by so many trials, those of the evidence first."""
+
+SHOWN_AT_ONCE = 40
+"""More trials than these beside the evidence are drawn when the reader asks for them."""
+
+DECADES = 1000.0
+"""Metrics whose highest value is this many times the median are drawn on a logarithmic scale: one that explodes would
+hide all else."""
+
+SUSPECTED = 0.01
+"""From this probability on a factor counts as suspected."""
+
+LABELS = 6
+"""So many labels find room on the axis of a narrow plot."""
+
+NAMED = 8
+"""So many of the most suspected factors are named in a plot; the others are grey."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One plot.
+
+    Attributes:
+        name: short, of letters; unique in a report.
+        title: what it shows, as a reader is told.
+        data: Plotly's traces.
+        layout: Plotly's layout, without colours and fonts of the page.
+        note: a sentence on what was left out; "" if nothing was.
+        head, rows: the numbers behind it as a table; where there are none, the page makes one of `data`.
+    """
+
+    name: str
+    title: str
+    data: list[JsonObject]
+    layout: JsonObject
+    note: str = ""
+    head: tuple[str, ...] = ()
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+
+def label(words: object) -> str:
+    """A text as Plotly may show it: cleaned, and without tags."""
+    return html.escape(clean(words), quote=False)
+
+
+# ------------------------------------------------------------------------------------------------------- suspicion
+
+
+def suspicion(recorded: Recorded) -> Plot | None:
+    """How the suspicion of each factor moved from trial to trial; None if the search recorded none."""
+    rows = [row for row in recorded.trials if row.get("suspicion")]
+    if not rows:
+        return None
+    guilty = recorded.guilty
+    names = [name for name in rows[0]["suspicion"]]
+    numbers = [row["number"] for row in rows]
+    series = {name: [row["suspicion"].get(name, 0.0) for row in rows] for name in names}
+    if recorded.result["status"] == "isolated":
+        last = max(row["number"] for row in rows)
+        numbers = [*numbers, next((row["number"] for row in recorded.trials if row["number"] > last), last + 1)]
+        series = {name: [*known, float(name in guilty)] for name, known in series.items()}
+    named = sorted(names, key=lambda name: (name not in guilty, -sum(series[name])))[:NAMED]
+    data = []
+    for name in [*(name for name in names if name not in named), *reversed(named)]:
+        colour = FAIL if name in guilty else ACCENT if name in named else NEUTRAL
+        data.append(
+            {
+                "type": "scatter", "mode": "lines", "name": label(name), "x": numbers,
+                "y": [round(value, 3) for value in series[name]],
+                "line": {"shape": "hv", "color": colour, "width": 3 if name in guilty else 1.6 if name in named else 1,
+                         "dash": "solid" if name in guilty else LINES[named.index(name) % 4] if name in named else
+                         "solid"},
+                "opacity": 1 if name in named else 0.5,
+                "hovertemplate": f"{label(name)}: %{{y:.0%}} when trial %{{x}} was asked<extra></extra>",
+                "showlegend": name in named,
+            }
+        )  # fmt: skip
+    layout = {
+        "xaxis": {"title": {"text": "trial"}, "tickformat": "d", **({"dtick": 1} if len(numbers) < 20 else {})},
+        "yaxis": {"range": [-0.02, 1.04], "tickformat": ".0%"},
+        "legend": {"traceorder": "reversed"},
+        "height": 400,
+    }
+    left = len(names) - len(named)
+    note = f"{count(left, 'further setting')} in grey." if left > 0 else ""
+    return Plot("suspicion", "How suspicion moved", data, layout, note)
+
+
+# ---------------------------------------------------------------------------------------------------------- traces
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """The lines of one trial: metric -> steps and values."""
+
+    row: JsonObject
+    lines: dict[str, tuple[list[float], list[float | None]]]
+
+
+def traces(recorded: Recorded) -> list[Plot]:
+    """One plot a metric: the trials that the answer rests on in full, of the others some of their steps."""
+    evidence = set(recorded.evidence)
+    ordered = sorted(recorded.trials, key=lambda row: row["number"] not in evidence)
+    chosen = _chosen(recorded, ordered)
+    points = max(LEAST_POINTS, min(MOST_POINTS, POINTS_IN_ALL // max(1, len(ordered) * len(chosen))))
+    traced = []
+    for row in ordered:
+        metrics, lines = recorded.metrics(row, None if row["number"] in evidence else points), {}
+        for name in chosen:
+            steps = [one["step"] for one in metrics if name in one]
+            values = [_short(finite(one[name])) for one in metrics if name in one]
+            if any(value is not None for value in values):
+                lines[name] = (steps, values)
+        if lines:
+            traced.append(_Traced(row, lines))
+    return [_trace_plot(recorded, number, name, traced, evidence, points) for number, name in enumerate(chosen)]
+
+
+def _chosen(recorded: Recorded, ordered: list[JsonObject]) -> list[str]:
+    """Which metrics are drawn: those that are known, then the first of somebody's own."""
+    present: dict[str, None] = {}
+    for row in ordered[:LOOKED_AT]:
+        for one in recorded.metrics(row):
+            present |= dict.fromkeys(name for name, value in one.items() if not isinstance(value, bool))
+    known = [name for name in KNOWN if name in present]
+    return [*known, *(name for name in present if name not in KNOWN and name not in NO_METRICS)][:PLOTTED]
+
+
+def _short(value: float | None) -> float | None:
+    """Five digits: what a plot can show, in half the bytes."""
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _trace_plot(
+    recorded: Recorded, number: int, name: str, traced: list[_Traced], evidence: set[int], points: int
+) -> Plot:
+    levels, data, everything = recorded.levels, [], []
+    merged: dict[str, tuple[list[float | None], list[float | None]]] = {}
+    others = 0
+    for one in traced:
+        if name not in one.lines:
+            continue
+        steps, values = one.lines[name]
+        everything += [value for value in values if value is not None]
+        outcome = one.row["outcome"] if one.row["outcome"] in COLOURS else "unresolved"
+        if one.row["number"] not in evidence:
+            others += 1
+            xs, ys = merged.setdefault(outcome, ([], []))
+            xs += [*steps, None]
+            ys += [*values, None]
+            continue
+        said = f"trial {one.row['number']}: {asked(one.row, levels)}"
+        line = {"color": COLOURS[outcome], "width": 2 if outcome == "fail" else 1.4}
+        data.append(_line(said, steps, values, line, outcome))
+        if outcome == "fail":
+            data.append(_failing(one.row, steps, values))
+    hidden = others > SHOWN_AT_ONCE
+    for outcome, (xs, ys) in merged.items():
+        data.insert(0, {
+            "type": "scatter", "mode": "lines", "name": f"other trials: {outcome}", "x": xs, "y": ys,
+            "line": {"color": COLOURS[outcome], "width": 1}, "opacity": 0.25, "hoverinfo": "skip",
+            "showlegend": False, "connectgaps": False, "meta": "others", "visible": not hidden,
+        })  # fmt: skip
+    axis: JsonObject = {"exponentformat": "e", "nticks": 6}
+    if everything and min(everything) > 0 and max(everything) >= DECADES * median(everything):
+        axis |= {"type": "log", "dtick": 1}
+    layout = {
+        "xaxis": {"title": {"text": "optimizer step"}, "rangemode": "tozero"},
+        "yaxis": axis,
+        "height": 300,
+        "showlegend": False,
+    }
+    note = ""
+    if others:
+        most = (
+            f", each with at most {points} points"
+            if any(len(one.lines.get(name, ((), ()))[0]) for one in traced)
+            else ""
+        )
+        note = f"{count(others, 'other trial')} drawn thin{most}."
+    return Plot(f"trace-{number}", clean(shared(name)), data, layout, note)
+
+
+def _line(said: str, steps: list[float], values: list[float | None], line: JsonObject, outcome: str) -> JsonObject:
+    return {
+        "type": "scatter", "mode": "lines", "name": label(said), "x": steps, "y": values, "line": line,
+        "hovertemplate": f"{label(said)}<br>step %{{x}}: %{{y:.4g}}<extra>{outcome}</extra>", "meta": "evidence",
+    }  # fmt: skip
+
+
+def _failing(row: JsonObject, steps: list[float], values: list[float | None]) -> JsonObject:
+    """Where a trial failed: a cross on its line, at its last value before or at that step."""
+    step = row["step"] if is_number(row["step"]) else steps[-1]
+    known = [(at, value) for at, value in zip(steps, values, strict=True) if value is not None and at <= step]
+    at, value = known[-1] if known else (step, next((value for value in values if value is not None), 0.0))
+    return {
+        "type": "scatter", "mode": "markers", "x": [step], "y": [value], "name": f"trial {row['number']} fails",
+        "marker": {"symbol": "x", "size": 10, "color": FAIL, "line": {"width": 1, "color": "rgba(255,255,255,.7)"}},
+        "hovertemplate": f"trial {row['number']} fails at step {step}<extra></extra>", "meta": "failing",
+    }  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------- safe values
+
+
+def ranges(recorded: Recorded) -> list[Plot]:
+    """One plot a setting: asked for, failed, healthy, recommended and published values on its natural scale."""
+    found = recorded.result["recommendation"] or {}
+    plots: list[Plot] = []
+    seen: set[str] = set()
+    for remedy in (found, *found.get("alternatives", ())):
+        for name, known in remedy.get("ranges", {}).items():
+            if name not in seen and is_number(known["good"]) and is_number(known["bad"]):
+                seen.add(name)
+                plots.append(_range_plot(recorded, len(plots), name, known, remedy))
+    return plots
+
+
+def _range_plot(recorded: Recorded, number: int, name: str, known: JsonObject, remedy: JsonObject) -> Plot:
+    natural = search_range_of(name, known["good"], known["bad"])
+    place = natural.coordinate if natural is not None else float
+    tried = [row for row in recorded.trials if row["number"] in known["trials"]]
+    groups: list[tuple[str, list[tuple[Value, str]], JsonObject]] = [
+        ("published", [(one["value"], one["recipe"]) for one in remedy.get("published", {}).get(name, ())],
+         {"symbol": "diamond-open", "color": NEUTRAL, "size": 11}),
+        ("failed", [(row["values"].get(name), f"trial {row['number']}") for row in tried if row["outcome"] != "pass"],
+         {"symbol": "x", "color": FAIL, "size": 10}),
+        ("healthy", [(row["values"].get(name), f"trial {row['number']}") for row in tried if row["outcome"] == "pass"],
+         {"symbol": "circle", "color": PASS, "size": 10}),
+        ("recommended", [(remedy["changes"][name]["to"], "verified" if remedy["verified"] else "not verified")]
+         if name in remedy["changes"] else [], {"symbol": "star", "color": PASS, "size": 17}),
+        ("good", [(known["good"], "the good configuration")], {"symbol": "circle-open", "color": PASS, "size": 12}),
+        ("asked for", [(known["bad"], "yours")], {"symbol": "triangle-down", "color": FAIL, "size": 14}),
+    ]  # fmt: skip
+    data: list[JsonObject] = []
+    rows: list[tuple[str, ...]] = []
+    ticks: dict[float, str] = {}
+    for what, values, marker in groups:
+        drawable = [(value, words) for value, words in values if is_number(value) and _has_place(place, value)]
+        if not drawable:
+            continue
+        xs = [place(value) for value, _ in drawable]
+        ticks |= {x: show(value) for x, (value, _) in zip(xs, drawable, strict=True)} if what != "published" else {}
+        rows += [(what, show(value), clean(words)) for value, words in drawable]
+        data.append(
+            {
+                "type": "scatter", "mode": "markers", "name": what, "x": xs, "y": [what] * len(xs),
+                "marker": {"line": {"width": 2}, **marker},
+                "text": [label(f"{show(value)}: {words}") for value, words in drawable],
+                "hovertemplate": f"{what} %{{text}}<extra></extra>",
+            }
+        )  # fmt: skip
+    good, bad = place(known["good"]), place(known["bad"])
+    ends = [place(value) if is_number(value) else end for value, end in
+            ((known["healthy_up_to"], good), (known["not_from"], bad))]  # fmt: skip
+    shapes = [_band(good, ends[0], PASS), _band(ends[1], bad, FAIL)] if known["trials"] else []
+    places = [x for one in data for x in one["x"]]
+    kept = _apart(ticks, max(places) - min(places) or 1.0, {good, bad})
+    layout = {
+        "xaxis": {"title": {"text": label(name)}, "tickvals": list(kept), "tickangle": 0,
+                  "ticktext": [label(words) for words in kept.values()]},
+        "yaxis": {"type": "category", "automargin": True},
+        "shapes": shapes, "height": 300, "showlegend": False,
+    }  # fmt: skip
+    scale = {"log": "logarithmic", "complement": "logarithmic in 1 - value"}.get(
+        natural.kind if natural else "", "linear"
+    )
+    note = "Between the bands lies the threshold." if shapes else "No value between was tried."
+    head = ("", "value", "from")
+    return Plot(f"range-{number}", clean(name), data, layout, f"Scale: {scale}. {note}", head, rows)
+
+
+def _has_place(place: Callable[[float], float], value: float) -> bool:
+    try:
+        return math.isfinite(place(value))
+    except (ValueError, ZeroDivisionError):
+        return False
+
+
+def _band(start: float, end: float, colour: str) -> JsonObject:
+    return {
+        "type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1, "fillcolor": colour,
+        "opacity": 0.13, "line": {"width": 0}, "layer": "below",
+    }  # fmt: skip
+
+
+def _apart(ticks: dict[float, str], span: float, first: set[float]) -> dict[float, str]:
+    """Labels of an axis that do not lie on each other; the ends come first."""
+    kept: dict[float, str] = {}
+    for x in sorted(ticks, key=lambda x: (x not in first, x)):
+        if all(abs(x - other) > span / LABELS for other in kept):
+            kept[x] = ticks[x]
+    return kept
+
+
+def frontiers(recorded: Recorded) -> list[Plot]:
+    """How far two settings can go together, one plot a cause of two numbers."""
+    found = (recorded.result["recommendation"] or {}).get("frontiers") or ()
+    return [_frontier_plot(number, data) for number, data in enumerate(found)]
+
+
+def _frontier_plot(number: int, known: JsonObject) -> Plot:
+    first, second = known["settings"]
+    rows = known["rows"]
+    good_end = known["good"][1]
+    xs = [row["value"] for row in rows]
+    healthy = [row["healthy_up_to"] if row["healthy_up_to"] is not None else good_end for row in rows]
+    unsafe = [row["not_from"] for row in rows]
+    data: list[JsonObject] = [
+        {"type": "scatter", "mode": "lines", "name": "healthy up to", "x": xs, "y": healthy,
+         "line": {"color": PASS, "width": 2, "shape": "hvh"}},
+        {"type": "scatter", "mode": "lines", "name": "unhealthy from", "x": xs, "y": unsafe,
+         "line": {"color": FAIL, "width": 2, "shape": "hvh"}},
+        {"type": "scatter", "mode": "lines", "name": "half way", "x": xs, "y": [row["fitted"] for row in rows],
+         "line": {"color": NEUTRAL, "width": 1, "dash": "dash"}},
+    ]  # fmt: skip
+    for well, what, colour, symbol in ((True, "healthy run", PASS, "circle"), (False, "unhealthy run", FAIL, "x")):
+        points = [point["values"] for point in known["points"] if point["healthy"] is well]
+        data.append(
+            {
+                "type": "scatter", "mode": "markers", "name": what, "x": [point[first] for point in points],
+                "y": [point[second] for point in points], "marker": {"symbol": symbol, "size": 10, "color": colour},
+                "hovertemplate": f"{what}: %{{x:.4g}}, %{{y:.4g}}<extra></extra>",
+            }
+        )  # fmt: skip
+    layout = {
+        "xaxis": {"title": {"text": label(first)}, "exponentformat": "e", **_natural(first, known, 0)},
+        "yaxis": {"title": {"text": label(second)}, "exponentformat": "e", **_natural(second, known, 1)},
+        "height": 420,
+    }
+    shown = ("value", "healthy_up_to", "not_from", "fitted")
+    table = [tuple("" if row[key] is None else show(row[key]) for key in shown) for row in rows]
+    head = (first, f"{second} healthy up to", "unhealthy from", "half way")
+    runs = count(len(known["points"]), "short run")
+    left = f"{known['undecided']:.0%} of the pairs are undecided" if known["undecided"] else "every pair is decided"
+    note = f"From {runs}, not verified; {left}."
+    return Plot(f"frontier-{number}", f"{clean(first)} with {clean(second)}", data, layout, note, head, table)
+
+
+def _natural(name: str, known: JsonObject, position: int) -> JsonObject:
+    found = search_range_of(name, known["good"][position], known["bad"][position])
+    return {"type": "log", "dtick": "D2"} if found is not None and found.kind == "log" else {}

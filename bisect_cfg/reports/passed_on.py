@@ -1,0 +1,135 @@
+"""A study to be passed on: Markdown for an issue, and result.json; both without what names a person or a machine's
+owner (`shared`)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from bisect_cfg.configuration import Value
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.reports import text
+from bisect_cfg.reports.page import STATUS, answer_lines, commands, rows
+from bisect_cfg.reports.recorded import Recorded
+from bisect_cfg.reports.shared import shared
+from bisect_cfg.trials.files import tail_of_log
+
+TRIALS_SHOWN = 60
+"""An issue takes 65,536 characters; so many trials are listed, those that the answer rests on first."""
+
+LOG_LINES = 25
+"""Of the failing run's log: a traceback's innermost frames and its message."""
+
+_TICKS = re.compile(r"`+")
+
+
+def as_json(recorded: Recorded) -> str:
+    """result.json, masked for others; of a study without an answer what there is of it."""
+    return json.dumps(shared(recorded.result), indent=1) + "\n"
+
+
+def as_markdown(recorded: Recorded) -> str:
+    """What a maintainer needs: the answer, the minimal failing configuration, where it fails, versions, evidence."""
+    log = _log(recorded)
+    recorded = Recorded(recorded.folder, shared(recorded.result), recorded.said)
+    parts = [*_head(recorded), *_configuration(recorded), *_failure(recorded.result, shared(log)), *_evidence(recorded)]
+    return "\n\n".join([*parts, *_environment(recorded.result), *_again(recorded)]) + "\n"
+
+
+def _head(recorded: Recorded) -> Iterator[str]:
+    result = recorded.result
+    yield f"### bisect-cfg: {_code(result['target']['script'].rpartition('/')[2])}, {STATUS.get(result['status'], '')}"
+    lines = [(label, "".join(words for _, words in pieces).strip()) for label, pieces in answer_lines(recorded)]
+    yield _block("\n".join(f"{label:<13}{words}".rstrip() for label, words in lines))
+
+
+def _configuration(recorded: Recorded) -> Iterator[str]:
+    for cause in recorded.result["causes"]:
+        config = recorded.result["target"].get("config") or "dict"
+        own = {name: one["bad"] for name, one in cause["parameters"].items() if "." not in name}
+        other = {name: one["bad"] for name, one in cause["parameters"].items() if "." in name}
+        bad = {name: values[1] for name, values in recorded.levels.items()}
+        with_them = {name: bad[name] for name in cause["companions"] if name in bad}
+        own |= {name: value for name, value in with_them.items() if "." not in name}
+        other |= {name: value for name, value in with_them.items() if "." in name}
+        code = f"{config}(\n" + "".join(f"    {name}={_python(value)},\n" for name, value in own.items()) + ")"
+        code += "".join(f"\n# {name} = {_python(value)}" for name, value in other.items())
+        yield "**Minimal failing configuration** (all else at the good values)"
+        yield _block(code, "python")
+
+
+def _failure(result: JsonObject, log: list[str]) -> Iterator[str]:
+    failure, where = result["failure"], result["where"]
+    if failure is None:
+        return
+    lines = [f"- message: {_code(failure['message'])}", f"- signature: {_code(failure['signature'])}"]
+    if failure.get("step") is not None:
+        lines.append(f"- step: {failure['step'] or 'before the first'}")
+    if where and where["same_failure"]:
+        for name in ("line", "operation", "module", "native", "text"):
+            if where.get(name):
+                lines.append(f"- {name}: {_code(where[name])}")
+    yield "**Failure**\n\n" + "\n".join(lines)
+    if log:
+        yield _folded("Last lines of the failing run", _block("\n".join(log)))
+
+
+def _evidence(recorded: Recorded) -> Iterator[str]:
+    every = rows(recorded)
+    if not every:
+        return
+    shown = sorted(every, key=lambda row: not row.evidence)[:TRIALS_SHOWN]
+    lines = ["| trial | outcome | tested | asked |", "|--:|---|---|---|"]
+    for row in sorted(shown, key=lambda row: row.number):
+        lines.append(f"| {row.number} | {_cell(row.came)} | {_cell(row.what)} | {_cell(row.reason)} |")
+    left = len(every) - len(shown)
+    more = [f"{text.count(left, 'trial')} more in the study."] if left else []
+    yield _folded(f"{text.count(len(every), 'trial')}", "\n\n".join(["\n".join(lines), *more]))
+
+
+def _environment(result: JsonObject) -> Iterator[str]:
+    known = result["environment"]
+    words = [f"{name} {version}" for name, version in (known.get("packages") or {}).items() if version]
+    words += [f"{name} {known[name]}" for name in ("python", "cuda", "driver", "platform") if known.get(name)]
+    words += [str(gpu.get("name", gpu)) for gpu in known.get("gpus") or ()]
+    if words:
+        yield "**Environment**\n\n" + _code(", ".join(words))
+
+
+def _again(recorded: Recorded) -> Iterator[str]:
+    lines = [command for label, command in commands(recorded) if label in ("Your command", "Isolate it")]
+    yield "**To do it again**\n\n" + _block("\n".join(lines), "sh")
+
+
+def _log(recorded: Recorded) -> list[str]:
+    return tail_of_log(recorded.folder / "trials" / "0" / "log.txt", LOG_LINES)
+
+
+def _python(value: Value) -> str:
+    return repr(value) if not isinstance(value, dict) else repr(text.show(value))
+
+
+def _code(words: Value) -> str:
+    """A text as it is, in one line: in as many backticks as it needs."""
+    plain = " ".join(text.clean(words).split())
+    ticks = "`" * (1 + max(map(len, _TICKS.findall(plain)), default=0))
+    pad = " " if plain.startswith("`") or plain.endswith("`") else ""
+    return f"{ticks}{pad}{plain}{pad}{ticks}"
+
+
+def _block(words: str, language: str = "") -> str:
+    """A text as it is, fenced by more backticks than it has."""
+    plain = text.clean(words)
+    fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(plain)), default=0))
+    return f"{fence}{language}\n{plain}\n{fence}"
+
+
+def _cell(words: str) -> str:
+    """A text in a table, where nothing of it is a sign."""
+    plain = " ".join(text.clean(words).split())
+    return re.sub(r"([\\`*_{}\[\]<>|#@!&~])", r"\\\1", plain)
+
+
+def _folded(title: str, words: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{words}\n\n</details>"

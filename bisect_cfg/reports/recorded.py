@@ -1,0 +1,237 @@
+"""What a study's folder holds, as people are shown it: the answer, or how far it came, and what its trials traced.
+
+Read from the files alone, so that a report can be made of a study that is still running, was interrupted, or was made
+elsewhere. Everything has the form of result.json; what a study without an answer lacks is empty in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bisect_cfg.configuration import Outcome, Purpose, Value, equal
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.protocol import METRICS_FILE
+from bisect_cfg.reports import text
+from bisect_cfg.study.basis import read_basis
+from bisect_cfg.study.folder import check_entries, is_at_work
+from bisect_cfg.study.unfinished import recorded_trials
+
+EMPTY: JsonObject = {
+    "schema": 1, "complete": False, "failure": None, "where": None, "placement": None, "causes": [], "not_varied": {},
+    "corrections": [], "masking": [], "reproduction": {"rate": None, "interval_95": []}, "recommendation": None,
+    "known_issue": None, "environment": {}, "notes": [], "warnings": [], "seconds": None, "horizon": None,
+    "start": None, "said": [],
+}  # fmt: skip
+"""What a study has that came to nothing."""
+
+EMPTY_ROW: JsonObject = {"values": {}, "reason": "", "remarks": [], "signature": None, "step": None, "seconds": 0.0}
+"""What a row may lack: a study that ended before its search, or was made by an earlier version."""
+
+NO_METRICS = frozenset({"time", "step", "training"})
+"""Keys of a row of metrics that say which row it is."""
+
+Levels = Mapping[str, tuple[Value, Value]]
+"""Factor -> its good and its bad value."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is known of a study.
+
+    Attributes:
+        folder: of the study.
+        result: the content of result.json, or as much of it as there is without an answer.
+        said: why there is no answer, or none that is final, in a sentence; "" if there is one.
+    """
+
+    folder: Path
+    result: JsonObject
+    said: str = ""
+
+    @property
+    def trials(self) -> list[JsonObject]:
+        """The rows of result.json, in the order of the reasoning."""
+        return self.result["trials"]
+
+    @property
+    def levels(self) -> Levels:
+        """The two values of every factor, as the runs of the two ends had them; those of the causes first."""
+        known: dict[str, tuple[Value, Value]] = {}
+        for cause in self.result["causes"]:
+            known |= {name: (value["good"], value["bad"]) for name, value in cause["parameters"].items()}
+        ends = [
+            next((row["values"] for row in self.trials if row["purpose"] == purpose and row.get("values")), {})
+            for purpose in (Purpose.GOOD_BASELINE, Purpose.BAD_BASELINE)
+        ]
+        good, bad = ends
+        return known | {name: (good[name], bad[name]) for name in bad if name in good and name not in known}
+
+    @property
+    def guilty(self) -> frozenset[str]:
+        """The factors of all causes."""
+        return frozenset(name for cause in self.result["causes"] for name in cause["parameters"])
+
+    @property
+    def evidence(self) -> list[int]:
+        """The numbers of the trials that the answer rests on: of the causes, the corrections and what is recommended,
+        and the first run of either end."""
+        claims = [claim for cause in self.result["causes"] for claim in _claims(cause["evidence"])]
+        claims += [correction["passes"] for correction in self.result["corrections"]]
+        claims += [(self.result["recommendation"] or {}).get("evidence") or {}]
+        numbers = {number for claim in claims for number in claim.get("trials", ())}
+        for purpose in (Purpose.BAD_BASELINE, Purpose.GOOD_BASELINE):
+            numbers |= {row["number"] for row in self.trials if row["purpose"] == purpose}
+        return [row["number"] for row in self.trials if row["number"] in numbers]
+
+    def metrics(self, row: JsonObject, most: int | None = None) -> list[JsonObject]:
+        """The metrics of a trial, a row a step; see `read_metrics`."""
+        return read_metrics(self.folder / row["folder"], most)
+
+
+def read(folder: Path) -> Recorded:
+    """What a study's folder holds.
+
+    Raises:
+        InputError: it holds no study, or its answer cannot be read.
+    """
+    check_entries(folder)
+    basis = read_basis(folder)
+    try:
+        result = json.loads((folder / "result.json").read_text("utf-8"))
+        if not isinstance(result, dict) or not isinstance(result.get("trials"), list):
+            raise ValueError("it is no answer of a study")
+    except (FileNotFoundError, NotADirectoryError):
+        result = None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / 'result.json'} cannot be read: {error}.") from None
+    if basis is None and result is None:
+        raise InputError(f"{folder} holds no study.", "Name the folder that `bisect-cfg bisect` has written.")
+    working = is_at_work(folder)
+    if result is not None:
+        said = "bisect-cfg is at work in this study again; this is the answer that it had before." if working else ""
+        rows = [{**EMPTY_ROW, "folder": f"trials/{row.get('number')}", **row} for row in result["trials"]]
+        return Recorded(folder, {**EMPTY, **result, "trials": rows}, said)
+    target = (basis or {}).get("target", {})
+    rows = recorded_trials(folder)
+    first = _first_run(folder)
+    if not rows and first is not None:
+        rows = [_row_of_first(first)]
+    status, said = _without_answer(rows, working)
+    libraries = {name: version for name, version in (basis or {}).get("libraries", {}).items() if version}
+    found = {
+        **EMPTY,
+        "status": status,
+        "failure": _failure(first),
+        "environment": {"packages": libraries, "gpus": [{"name": name} for name in (basis or {}).get("gpus", ())]},
+        "target": {"script": target.get("script", "?"), "arguments": target.get("arguments", [])},
+        "seconds": sum(row["seconds"] or 0.0 for row in rows),
+        "trials": rows,
+    }
+    return Recorded(folder, found, said)
+
+
+def _without_answer(rows: list[JsonObject], working: bool) -> tuple[str, str]:
+    done = text.count(sum(row["outcome"] != "running" for row in rows), "trial")
+    if working:
+        return "running", f"bisect-cfg is at work in this study: {done} done. There is no answer yet."
+    if not rows:
+        return "empty", "Nothing has been run in this study yet: there is no trial and no answer."
+    again = "The same `bisect-cfg bisect` command goes on where it was."
+    return "unfinished", f"This study has no answer: it ended before its time, with {done} done. {again}"
+
+
+def _first_run(folder: Path) -> JsonObject | None:
+    """What came of the first run of the user's own command; None if it has not ended."""
+    try:
+        found = json.loads((folder / "trials" / "0" / "result.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _row_of_first(found: JsonObject) -> JsonObject:
+    return {
+        "number": 0, "outcome": found.get("outcome"), "signature": found.get("signature"), "folder": "trials/0",
+        "seconds": found.get("seconds") or 0.0, "step": found.get("step"), "purpose": Purpose.BAD_BASELINE.value,
+        "reason": "", "values": {}, "remarks": [],
+    }  # fmt: skip
+
+
+def _failure(found: JsonObject | None) -> JsonObject | None:
+    if found is None or found.get("outcome") != Outcome.FAIL.value:
+        return None
+    signature, message = found.get("signature") or "", found.get("message") or ""
+    return {"kind": "", "message": message or signature, "signature": signature, "step": found.get("step"), "where": ""}
+
+
+def _claims(evidence: JsonObject) -> list[JsonObject]:
+    return [evidence["fails"], *evidence["passes_without"].values()]
+
+
+def read_metrics(folder: Path, most: int | None = None) -> list[JsonObject]:
+    """A trial's rows of metrics, as far as they can be read, of the training that it is about.
+
+    Args:
+        folder: of the trial.
+        most: no more rows than this, evenly spaced, and the last one; None for all. The others are not even parsed.
+    """
+    try:
+        lines = (folder / METRICS_FILE).read_bytes().splitlines()
+    except OSError:
+        return []
+    if most is not None and len(lines) > most:
+        lines = [lines[number * (len(lines) - 1) // (most - 1)] for number in range(most)]
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):  # cut short by whoever killed it
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
+    last = max((row.get("training", 1) for row in rows), default=1)
+    return [row for row in rows if row.get("training", 1) == last]
+
+
+def level(values: Mapping[str, Value], name: str, levels: Levels) -> str:
+    """Which of its levels a factor has in a trial: "good", "bad", or "other" for what lies elsewhere."""
+    good, bad = levels[name]
+    value = values.get(name)
+    return "bad" if equal(value, bad) else "good" if equal(value, good) else "other"
+
+
+def asked(row: JsonObject, levels: Levels) -> str:
+    """What a trial tests, in a few words."""
+    values = row.get("values") or {}
+    if row["purpose"].startswith("recommend"):
+        yours = {name: bad for name, (_, bad) in levels.items()}
+        changed = [f"{n}: {text.show(v)}" for n, v in values.items() if n not in yours or not equal(v, yours[n])]
+        return ", ".join(changed) or "your configuration"
+    bad = [name for name in levels if level(values, name, levels) == "bad"]
+    return text.subset(bad, list(levels))
+
+
+def ruled_out(rows: Iterable[JsonObject], least: float) -> dict[int, list[str]]:
+    """Number of a trial -> the factors that were suspected when it was asked, and were not when the next one was.
+
+    Args:
+        rows: in the order of the reasoning, each with the suspicion at that time, if it is known.
+        least: the least probability that counts as suspected.
+    """
+    known = [(row["number"], row["suspicion"]) for row in rows if row.get("suspicion")]
+    found: dict[int, list[str]] = {}
+    for (number, before), (_, after) in zip(known, known[1:], strict=False):
+        found[number] = [name for name, was in before.items() if was >= least > after.get(name, 0.0)]
+    return found
+
+
+def finite(value: Value) -> float | None:
+    """A number that can be drawn, else None."""
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return float(value)
+    return None

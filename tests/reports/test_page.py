@@ -1,0 +1,74 @@
+"""report.html, Markdown and JSON of a study: what is in them, and what is not."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.reports.answer import write_answer
+from bisect_cfg.reports.page import page
+from bisect_cfg.reports.passed_on import as_json, as_markdown
+from bisect_cfg.reports.recorded import read
+from bisect_cfg.reports.terminal import told
+from bisect_cfg.study.basis import save_basis
+from tests.reports import made
+
+
+def study(folder: Path, **changes: object) -> Path:
+    """A study folder with an answer, as `made.answer` has it."""
+    folder.mkdir(exist_ok=True)
+    answer = made.answer(folder, **changes)
+    write_answer(answer, {"packages": {"trl": "1.0"}}, lambda result: told(answer, result))
+    for number, steps in enumerate((3, 10, 3, 10)):
+        trial = folder / "trials" / str(number)
+        trial.mkdir(parents=True)
+        lines = [{"step": step, "loss": step / 7, "grad_norm": 1.0, "time": 0.1} for step in range(1, steps + 1)]
+        (trial / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def plots(html: str) -> list[JsonObject]:
+    """The plots in a page, unpacked."""
+    packed = re.search(r'id="payload">([^<]*)<', html)[1]
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
+def test_a_page_answers_first_and_shows_the_trials(tmp_path: Path) -> None:
+    html = page(read(study(tmp_path / "s")))
+    answer, reasoning = html.split('id="reasoning"')
+    assert "bf16 = True" in answer and "Fails 1/1 with only it changed" in answer
+    assert reasoning.count("<td class=b>") == 4 == reasoning.count("<td class=g>")
+    assert [one["title"] for one in plots(html)] == ["grad_norm", "loss"]
+    assert [len(line["x"]) for line in plots(html)[1]["data"] if line["mode"] == "lines"] == [3, 10, 3, 10]
+
+
+def test_markdown_has_what_a_maintainer_needs(tmp_path: Path) -> None:
+    words = as_markdown(read(study(tmp_path / "s")))
+    assert "GRPOConfig(\n    bf16=True,\n)" in words or "dict(\n    bf16=True,\n)" in words
+    assert "SIGFPE" in words and "trl 1.0" in words and "bisect-cfg bisect" in words
+
+
+def test_a_study_without_an_answer_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no study"):
+        read(tmp_path)
+    target = {"script": "train.py", "arguments": [], "script_hash": "", "good_file_hash": None}
+    save_basis(tmp_path, {"target": target, "options": {}})
+    found = read(tmp_path)
+    assert "Nothing has been run" in page(found) and "Nothing has been run" in as_markdown(found)
+    assert json.loads(as_json(found))["status"] == "empty"
+
+
+def test_homes_and_names_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = study(tmp_path / "s", notes=("see /home/anneliese/x, anneliese@gpu1 and " + str(tmp_path / "y"),))
+    found = read(folder)
+    for words in (page(found), as_markdown(found), as_json(found)):
+        assert "anneliese" not in words and str(tmp_path) not in words
+    assert "see ~/x, user@gpu1 and ~/y" in as_json(found)
