@@ -460,7 +460,7 @@ class Search:
         """The first of these questions that is not running already; to wait, if all are.
 
         Args:
-            asks: in the order of preference.
+            *asks: in the order of preference.
             suspected: the factors that may be in the cause looked for.
             weighed: what the question was chosen by.
         """
