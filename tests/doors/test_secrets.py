@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import gzip
 import json
 import os
 import re
@@ -39,6 +41,7 @@ SCRIPT = """
             raise AssertionError("the environment did not arrive")
         if args.bf16 and number == 3:
             raise RuntimeError("401 for token hf_TokenOfAMessage012345 and opensesame-hub, password='sh'")
+        return {"rewards/opensesame-hub/mean": 0.5, "rewards/hf_TokenOfAMessage012345/mean": 0.5}
     GRPOTrainer(args, step).train()
 """
 
@@ -64,6 +67,8 @@ def files_with(folder: Path, *secrets: str) -> list[str]:
     for path in folder.rglob("*"):
         if path.is_file():
             content = path.read_bytes()
+            for packed in re.findall(rb'id="payload">([^<]+)<', content):
+                content += gzip.decompress(base64.b64decode(packed))
             found += [f"{path.relative_to(folder)}: {s}" for s in secrets if s.encode() in content]
     return found
 
@@ -82,6 +87,10 @@ def test_a_study_holds_no_secret(tool):
     assert result["failure"]["message"] == "RuntimeError: 401 for token *** and ***, password='***'"
     assert result["target"]["arguments"] == ["--token", HIDDEN]
     assert "token" not in " ".join(result["trials"][0]["values"])
+    for form in ("html", "md", "json"):
+        shown = tool("report", "s", "--format", form)
+        assert shown.status == 0 and not [secret for secret in secrets if secret in shown.all], shown.all
+    assert files_with(tool.folder / "s", *secrets) == [] and (tool.folder / "s/report.html").exists()
     # The dictionary's other keys are kept.
     assert "float16" in (tool.folder / "s/result.json").read_text()
     # Given again the same command goes on; recommend needs the arguments, and says so.

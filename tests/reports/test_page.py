@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,18 +19,32 @@ from bisect_cfg.reports.passed_on import as_json, as_markdown
 from bisect_cfg.reports.recorded import read
 from bisect_cfg.reports.terminal import told
 from bisect_cfg.study.basis import save_basis
+from bisect_cfg.trials.verdict import Observation
 from tests.reports import made
 
 
-def study(folder: Path, **changes: object) -> Path:
-    """A study folder with an answer, as `made.answer` has it."""
+def study(
+    folder: Path,
+    *,
+    metrics: Sequence[str] = ("loss", "grad_norm"),
+    died: Observation = made.DIED,
+    **changes: object,
+) -> Path:
+    """A study folder with an answer, as `made.answer` has it.
+
+    Args:
+        folder: made here.
+        metrics: names of what each run traced.
+        died: the failure.
+        **changes: of the answer.
+    """
     folder.mkdir(exist_ok=True)
-    answer = made.answer(folder, **changes)
+    answer = made.answer(folder, **{"bad_run": made.run(folder, died), **changes})
     write_answer(answer, {"packages": {"trl": "1.0"}}, lambda result: told(answer, result))
     for number, steps in enumerate((3, 10, 3, 10)):
         trial = folder / "trials" / str(number)
         trial.mkdir(parents=True)
-        lines = [{"step": step, "loss": step / 7, "grad_norm": 1.0, "time": 0.1} for step in range(1, steps + 1)]
+        lines = [{"step": step, "time": 0.1, **dict.fromkeys(metrics, step / 7)} for step in range(1, steps + 1)]
         (trial / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
