@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from bisect_cfg.api import bisect
     from bisect_cfg.configuration import Outcome
     from bisect_cfg.phases.bisection import Bisection
+    from bisect_cfg.reports.notebook import load
     from bisect_cfg.study.interface import TrialResult
 
-__all__ = ["Bisection", "Outcome", "TrialResult", "bisect"]
+__all__ = ["Bisection", "Outcome", "TrialResult", "bisect", "load"]
 
 
 def __getattr__(name: str) -> object:
@@ -23,6 +24,10 @@ def __getattr__(name: str) -> object:
         from bisect_cfg.api import bisect
 
         return bisect
+    if name == "load":
+        from bisect_cfg.reports.notebook import load
+
+        return load
     if name == "Outcome":
         from bisect_cfg.configuration import Outcome
 

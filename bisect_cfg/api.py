@@ -26,11 +26,12 @@ from bisect_cfg.phases.pipeline import bisect_script
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.reports.answer import write_answer
 from bisect_cfg.reports.outcome import Answer
-from bisect_cfg.study.causes import Report
 from bisect_cfg.study.invocation import read_command, write_command, written_here
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from bisect_cfg.reports.notebook import StudyReport
 
 
 def run(
@@ -251,7 +252,7 @@ def bisect(
     command: Sequence[str] | None = None,
     python: str | None = None,
     **options: Any,
-) -> Report:
+) -> StudyReport:
     """Find which settings of a training script, or of any command, make it fail, with progress printed as it goes.
 
     Example:
@@ -272,13 +273,14 @@ def bisect(
             `good`, `bad` and `pins` may be dicts.
 
     Returns:
-        The same report as `Bisection.run`, with the recommendation; the files are in the study folder.
+        The same report as `Bisection.run`, with the recommendation, plots and traces; the files are in its folder.
 
     Raises:
         InputError: something about the input stands in the way; says what to do.
         TypeError: an unknown option, or neither a target nor a command.
     """
     from bisect_cfg.reports.console import console
+    from bisect_cfg.reports.notebook import load, with_plots
 
     if (target is None) is (not command) or (command and arguments) or isinstance(command, str):
         raise TypeError("bisect() takes a target with its arguments, or command=[...], a list of texts")
@@ -286,5 +288,5 @@ def bisect(
         target, *arguments = command
     answer, result = run(str(target), tuple(map(str, arguments)), python, from_python(options), console(), live=False)
     if answer.report is not None:
-        return replace(answer.report, recommendation=result["recommendation"])
-    return Report(answer.status, notes=tuple(result["notes"]), rows=tuple(result["trials"]), seconds=answer.seconds)
+        return with_plots(replace(answer.report, recommendation=result["recommendation"]), answer.folder)
+    return load(answer.folder)

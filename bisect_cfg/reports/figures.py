@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -146,11 +146,16 @@ class _Traced:
     lines: dict[str, tuple[list[float], list[float | None]]]
 
 
-def traces(recorded: Recorded) -> list[Plot]:
-    """One plot a metric: the trials that the answer rests on in full, of the others some of their steps."""
+def traces(recorded: Recorded, names: Sequence[str] = ()) -> list[Plot]:
+    """One plot a metric: the trials that the answer rests on in full, of the others some of their steps.
+
+    Args:
+        recorded: the study.
+        names: of the metrics; none for those that tell most.
+    """
     evidence = set(recorded.evidence)
     ordered = sorted(recorded.trials, key=lambda row: row["number"] not in evidence)
-    chosen = _chosen(recorded, ordered)
+    chosen = list(names) or _chosen(recorded, ordered)
     points = max(LEAST_POINTS, min(MOST_POINTS, POINTS_IN_ALL // max(1, len(ordered) * len(chosen))))
     traced = []
     for row in ordered:

@@ -185,7 +185,8 @@ def answer_lines(recorded: Recorded) -> list[tuple[str, Line]]:
         label = ""
         if pieces and "bold" in pieces[0][0] and len(pieces) > 1 and (pieces[0][1] + pieces[1][1]).find("  ") > 0:
             label, pieces = pieces[0][1].strip(), pieces[1:]
-        pieces = [(style, words) for style, words in pieces if words]
+        while pieces and not pieces[0][1].strip():  # it is shown beside its label, not behind blanks
+            pieces = pieces[1:]
         if pieces:
             pieces[0] = (pieces[0][0], pieces[0][1].lstrip())
         if label or any(words.strip() for _, words in pieces):
