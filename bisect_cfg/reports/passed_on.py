@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from bisect_cfg.configuration import Value
 from bisect_cfg.jsonfile import JsonObject
@@ -46,17 +47,41 @@ def _head(recorded: Recorded) -> Iterator[str]:
 
 def _configuration(recorded: Recorded) -> Iterator[str]:
     for cause in recorded.result["causes"]:
-        config = recorded.result["target"].get("config") or "dict"
-        own = {name: one["bad"] for name, one in cause["parameters"].items() if "." not in name}
-        other = {name: one["bad"] for name, one in cause["parameters"].items() if "." in name}
-        bad = {name: values[1] for name, values in recorded.levels.items()}
-        with_them = {name: bad[name] for name in cause["companions"] if name in bad}
-        own |= {name: value for name, value in with_them.items() if "." not in name}
-        other |= {name: value for name, value in with_them.items() if "." in name}
-        code = f"{config}(\n" + "".join(f"    {name}={_python(value)},\n" for name, value in own.items()) + ")"
-        code += "".join(f"\n# {name} = {_python(value)}" for name, value in other.items())
-        yield "**Minimal failing configuration** (all else at the good values)"
-        yield _block(code, "python")
+        wanted = {name: one["bad"] for name, one in cause["parameters"].items()}
+        wanted |= {name: bad for name, (_, bad) in recorded.levels.items() if name in cause["companions"]}
+        yield "**Minimal failing configuration**, all else at its good value"
+        config = recorded.result["target"].get("config")
+        if config is None:
+            yield _block("\n".join(f"{name}: {text.show(value)}" for name, value in wanted.items()))
+            return
+        yield _block(_script(recorded, config, wanted), "python")
+
+
+def _script(recorded: Recorded, config: str, wanted: Mapping[str, Value]) -> str:
+    """A program that runs the user's own script with the minimal failing configuration."""
+    settings = {**{name: good for name, (good, _) in recorded.levels.items()}, **wanted}
+    placed = {name: value for name, value in settings.items() if "." not in name and _is_plain(value)}
+    target = recorded.result["target"]
+    words = [Path(target["script"]).name, *map(str, target["arguments"])]
+    lines = [
+        f"# Runs {words[0]}, beside which it lies.",
+        "import runpy, sys, trl",
+        "",
+        "settings = {",
+        *(f"    {name!r}: {value!r},{'  # yours' if name in wanted else ''}" for name, value in placed.items()),
+        "}",
+        *(f"# Set by hand: {name} = {text.show(settings[name])}" for name in settings if name not in placed),
+        f"begin = trl.{config}.__init__",
+        f"trl.{config}.__init__ = lambda self, *args, **given: begin(self, *args, **{{**given, **settings}})",
+        f"sys.argv = {words!r}",
+        "runpy.run_path(sys.argv[0], run_name='__main__')",
+    ]
+    return "\n".join(lines)
+
+
+def _is_plain(value: Value) -> bool:
+    """Whether Python can write it: not what the probe has marked as more than JSON can hold."""
+    return "'$" not in repr(value)
 
 
 def _failure(result: JsonObject, log: list[str]) -> Iterator[str]:
@@ -104,10 +129,6 @@ def _again(recorded: Recorded) -> Iterator[str]:
 
 def _log(recorded: Recorded) -> list[str]:
     return tail_of_log(recorded.folder / "trials" / "0" / "log.txt", LOG_LINES)
-
-
-def _python(value: Value) -> str:
-    return repr(value) if not isinstance(value, dict) else repr(text.show(value))
 
 
 def _code(words: Value) -> str:
