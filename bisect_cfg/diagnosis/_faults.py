@@ -55,11 +55,8 @@ LITERALS = (
     "Fatal Python", "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
     "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
 )  # fmt: skip
-ANCHORS = tuple((literal,) for literal in LITERALS)
-"""What a line has that may be an error, for the scan of a large log (tracebacks are found by `_logs`)."""
-
-FLOOD = 20_000
-"""Lines looked at until the scan for `ANCHORS` is given up: a log that prints that many says nothing new by more."""
+WORDS = frozenset(literal.encode() for literal in LITERALS)
+"""What a line has that may be an error (tracebacks are found by `_logs`)."""
 
 _WORTH = re.compile(
     rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called|panicked"
@@ -168,15 +165,10 @@ class Errors:
         self._first: list[Error] = []
         self._last: deque[Error] = deque(maxlen=LAST)
         self._unfinished: list[tuple[Error, bytes]] = []
-        self._seen = 0
         self._ignored: dict[str, int] = {}  # who -> the line up to which a traceback ends nothing
         self._beside: dict[str, int] = {}  # who -> the line up to which an exception ends nothing
         self._known: set[int] = set()  # lines that were looked at
         self._block = self._previous = b""
-
-    def anchors(self) -> tuple[tuple[str], ...]:
-        """What the scan has to stop at."""
-        return ANCHORS if self._seen < FLOOD else ()
 
     def begin(self, block: bytes) -> None:
         """Takes the rest of an error's lines from the block that follows it."""
@@ -206,9 +198,7 @@ class Errors:
         """
         if raised is None and not anyway and not _WORTH.search(raw):
             return
-        self._seen += 1
-        if self._seen < FLOOD:
-            self._known.add(number)
+        self._known.add(number)
         shown = plain(raw[:LONGEST].decode("utf-8", "replace"))
         who, when, said = split_all(shown)
         indented = bool(when) and said.startswith("  ")  # of a traceback that a logger prints

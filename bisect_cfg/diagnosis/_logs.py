@@ -17,14 +17,15 @@ Three rules decide which line counts, because a dying job prints far more than i
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
-from bisect_cfg.diagnosis._anchors import scanner
 from bisect_cfg.diagnosis._plain_text import plain, split_prefix
+from bisect_cfg.diagnosis._words import SHORTEST, Found, Words
 
 BLOCK = 1 << 18
 """Bytes read at a time. Small enough that one bad line costs little, large enough to scan at memory speed."""
@@ -33,7 +34,10 @@ LONGEST_LINE = 1 << 16
 """A longer line is cut: binary junk and whole prompts printed on one line say nothing further on."""
 
 WINDOW = 4000
-"""Bytes on each side of an anchor that are taken for its line; longer ones are printed data, not messages."""
+"""Bytes on each side of a word that are taken for its line. Longer ones are printed data, not messages."""
+
+DATA_WINDOWS = 100
+"""Windows within printed data that are looked at. In a log that has more of it only the ends of such lines are."""
 
 LONGEST_SHELL_LINE = 400
 """A shell prints the signal and the command; what is longer only happens to have such a word in it."""
@@ -141,8 +145,10 @@ _HOST_MEMORY = re.compile(
     r"|TERM_MEMLIMIT|Out Of Memory"
 )
 
+_ASSERTED = "Assertion `"
+_RAISING = frozenset((b"Error: ", b"Exception: "))
 _LITERALS = (
-    "Assertion `",
+    _ASSERTED,
     "Traceback (most recent",
     "f the above exception, another exc",
     "above exception was the direct cause",
@@ -156,8 +162,7 @@ _LITERALS = (
     "exits with return code = -",
     "signal SIG",
     "Fatal Python error",
-    "Error: ",
-    "Exception: ",
+    *(word.decode() for word in _RAISING),
     "Killed process",
     "OOM Killed",
     "oom-kill",
@@ -178,26 +183,13 @@ _LITERALS = (
     "Exception ignored in",
     *(word.partition("]")[2] or word for words in SHELL_WORDS.values() for word in words.split("|")),
 )
-ANCHORS = tuple((literal,) for literal in _LITERALS if len(literal.encode()) >= 4)
-"""What a line must contain to be looked at, for `_anchors.scanner`; lets through all that is matched here."""
-
-_TROUBLE = scanner(ANCHORS)
+TROUBLE = frozenset(literal.encode() for literal in _LITERALS if len(literal.encode()) >= SHORTEST)
+"""What a line must contain to be looked at; lets through all that is matched here."""
 
 
-EachLine = Callable[[bytes, int, bytes, int, "Traceback | None"], object]
-"""Called with a line, its number, the block it stands in, where in it the line ends, and the traceback that it ends."""
-
-
-class Span(Protocol):
-    """Where a scan stops."""
-
-    def span(self) -> tuple[int, int]: ...
-
-
-class Scan(Protocol):
-    """Finds the next place in a block that has to be looked at: a compiled expression, or a `_pairs.PairScanner`."""
-
-    def search(self, block: bytes, position: int = 0, /) -> Span | None: ...
+EachLine = Callable[[bytes, int, bytes, int, "Traceback | None", set[bytes]], object]
+"""Called with a line, its number, the block it stands in, where in it the line ends, the traceback that it ends, and
+the words that it has."""
 
 
 @dataclass
@@ -262,52 +254,64 @@ class Reader:
     def __init__(self) -> None:
         self.evidence = LogEvidence()
         self._open: dict[str, _Open] = {}  # by who prints it
+        self._data_windows = 0
         self._next_stale = 0  # the line at which one of them may be given up
         self._printed: dict[str, int] = {}  # who -> the line up to which a traceback is only printed
         self._last: dict[str, Traceback] = {}  # who -> the last one that ended, which another may follow from
 
-    def anchors(self) -> tuple[tuple[str], ...]:
-        """The `ANCHORS` that still matter: of thousands of assertions only the first counts."""
-        return ANCHORS[1:] if self.evidence.assertion else ANCHORS
+    def words(self) -> frozenset[bytes]:
+        """The words of `TROUBLE` that still matter: of thousands of assertions only the first counts."""
+        return TROUBLE - {_ASSERTED.encode()} if self.evidence.assertion else TROUBLE
 
-    def feed(self, block: bytes, number: int, scan: Scan, each: EachLine | None = None) -> int:
-        """Looks at those lines of a block that the scan stops at, and at those that may be part of a traceback.
+    def feed(
+        self, block: bytes, number: int, found: Found, each: EachLine | None = None, most: float = math.inf
+    ) -> int:
+        """Looks at those lines of a block that have one of the words, and at those that may be part of a traceback.
 
         Args:
             block: Whole lines.
             number: The number of its first line.
-            scan: Stops at all `ANCHORS` (and more, as the caller likes).
+            found: Where it has one of `TROUBLE` (and of others, as the caller likes).
             each: Called with every line looked at, and its number.
+            most: Lines that are looked at.
 
         Returns:
-            The number of the line after the block's last one.
+            How many lines were looked at.
         """
-        position = counted = checked = 0
-        trouble, trouble_end = -1, -1  # the scan's next stop
-        while True:
+        position = counted = checked = looked_at = 0
+        trouble = -1  # the place of the next word
+        while looked_at < most:
             if trouble < position:
-                found = scan.search(block, position)
-                trouble, trouble_end = found.span() if found else (len(block), len(block))
+                place = found.first(position)
+                trouble = len(block) if place is None else place
             part = _OF_TRACEBACK.search(block, position, trouble) if self._open else None
-            at, hit = part.span() if part else (trouble, trouble_end)
+            at = part.start() if part else trouble
             if at >= len(block):
                 break
             low = max(position, at - WINDOW)
-            start = max(block.rfind(b"\n", low, hit), block.rfind(b"\r", low, hit), low - 1) + 1
-            end = _line_end(block, hit)
+            start = max(block.rfind(b"\n", low, at), block.rfind(b"\r", low, at), low - 1) + 1
+            end = _line_end(block, at)
+            if end == at + WINDOW and _within_data(block, at):
+                self._data_windows += 1
+                if self._data_windows > DATA_WINDOWS:
+                    position = _after_data(block, at)
+                    continue
             number += block.count(b"\n", counted, start)
             counted = start
-            raw = block[start:end]
+            raw, here = block[start:end], found.within(start, end)
             raised = None
-            if self._open or _TROUBLE.search(raw):
+            looked_at += 1
+            if self._open or not here.isdisjoint(TROUBLE):
                 self._saw_progress(block, checked, start)
                 checked = start
-                raised = self._line(raw, number)
+                raised = self._line(raw, number, here)
             if each:
-                each(raw, number, block, end, raised)
+                each(raw, number, block, end, raised, here)
             position = end + 1
+            if end == at + WINDOW and self._data_windows > DATA_WINDOWS:
+                position = _after_data(block, end)
         self._saw_progress(block, checked, len(block))
-        return number + block.count(b"\n", counted)
+        return looked_at
 
     def _saw_progress(self, block: bytes, start: int, end: int) -> None:
         """Notes whether training went on after the errors so far."""
@@ -319,7 +323,7 @@ class Reader:
             evidence.signal_lines.clear()
             evidence.progress = bool(evidence.tracebacks)
 
-    def _line(self, raw: bytes, number: int) -> Traceback | None:
+    def _line(self, raw: bytes, number: int, words: set[bytes]) -> Traceback | None:
         """Follows one line; the traceback that it ends, if it ends one."""
         text = plain(raw.decode("utf-8", "replace"))
         who, said = split_prefix(text)
@@ -356,8 +360,8 @@ class Reader:
                     self._signals(said, number)
                 return found
             # Anything else is source text, a caret line, or another rank's unmarked line in between.
-        if _TROUBLE.search(raw):
-            self._marks(said, number)
+        if not words.isdisjoint(TROUBLE):
+            self._marks(said, number, words)
         return None
 
     def _raised(self, traceback: Traceback) -> None:
@@ -368,12 +372,14 @@ class Reader:
         if len(evidence.tracebacks) < MOST_TRACEBACKS:
             evidence.tracebacks.append(traceback)
 
-    def _marks(self, said: str, number: int) -> None:
+    def _marks(self, said: str, number: int, words: set[bytes]) -> None:
         evidence = self.evidence
         bare = _BARE.match(said) if evidence.bare is None else None
         if bare:
             evidence.bare = Traceback([], bare["type"], bare["message"], number)
-        if evidence.assertion is None and "Assertion `" in said:
+        if words & TROUBLE <= _RAISING:
+            return
+        if evidence.assertion is None and _ASSERTED in said:
             found = _ASSERTION.search(said)
             if found:
                 evidence.assertion = (found["kernel"], found["assertion"], number)
@@ -410,6 +416,18 @@ def _line_end(block: bytes, position: int) -> int:
     return carriage_return if carriage_return >= 0 else limit
 
 
+def _within_data(block: bytes, position: int) -> bool:
+    """Whether the line has begun long before."""
+    low = position - WINDOW
+    return low >= 0 and block.find(b"\n", low, position) < 0 and block.find(b"\r", low, position) < 0
+
+
+def _after_data(block: bytes, position: int) -> int:
+    """Where the end of a line of printed data begins to be looked at, which has no break near this position."""
+    breaks = [block.find(mark, position) for mark in (b"\n", b"\r")]
+    return max(min((at for at in breaks if at >= 0), default=len(block)) - WINDOW, position + 1)
+
+
 def signal_name(number: int) -> str | None:
     """``SIGFPE`` of 8; None if this system has no such signal."""
     try:
@@ -435,8 +453,9 @@ def _shell_signal(said: str) -> str | None:
 
 def read(stream: BinaryIO) -> LogEvidence:
     """Reads a log to its end and returns what it says about a failure."""
-    reader = Reader()
+    reader, words = Reader(), Words(TROUBLE)
     number = 1
     for block in blocks(stream):
-        number = reader.feed(block, number, _TROUBLE)
+        reader.feed(block, number, words.look(block))
+        number += block.count(b"\n")
     return reader.evidence

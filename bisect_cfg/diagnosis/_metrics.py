@@ -5,17 +5,18 @@ The Trainer prints one dictionary every `logging_steps`: numbers with transforme
 or columns. A run that goes wrong without an exception shows it only there. Loss says little: in GRPO it is zero on
 healthy runs. Gradient norm, entropy and the spread of rewards say much.
 
-`Rows` collects the rows of a log of any size: all of them in the first blocks, evenly spread ones after that, all of
-the last ones again, and the first rows with a non-finite gradient wherever they are. `facts` names what they show, in
+`Rows` collects the rows of a log of any size: all of them where they are not very many, otherwise evenly spread ones,
+all of the last ones, and the first rows with a non-finite gradient wherever they are. `facts` names what they show, in
 the words the knowledge files match on. Collapse is `health`'s, asked of the last stretch between change points.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -46,18 +47,19 @@ FACTS = {
 }
 """The facts and what they mean; a knowledge entry may match on any of them."""
 
-DENSE_BLOCKS = 8
-"""Blocks of which every row is read (2 MB, some five thousand rows); of later ones evenly spread rows tell as much."""
-
-SPREAD = 6
-"""Rows read of a block after those."""
+MOST_ROWS = 2048
+"""Rows that are kept of a log, besides the last ones. Where there are more, every second one is left out, and from then
+on only as many are read: still two for each point of a series (`POINTS`), and as many as a short run has."""
 
 LAST_ROWS = 256
 ENOUGH = 4
 """Rows before "all rows" means anything: two or three equal groups happen on healthy runs."""
 
-TABLE_BYTES = 1 << 20
-"""Of a block, so much is read as a table: thousands of rows, and no more where a progress bar filled megabytes."""
+LAST_BYTES = (1 << 14, 1 << 16)
+"""So much of a block's end is looked through for the last rows; all of it where that has too few."""
+
+TABLE_MISSES = 3
+"""More lines in a row than this that are no rows of a table end it."""
 
 ROW_BYTES = 4000
 """No row of metrics is longer: a hundred of them, with names and fifteen digits."""
@@ -136,18 +138,29 @@ _ROW = re.compile(
     re.MULTILINE,
 )
 # What every such row contains, as plain words, which are found at memory speed.
-_ROW_WORDS = (b"grad_norm", b"loss'", b'loss"', b"grad norm", b"pg_loss", b"'reward'", b'"reward"', b"entropy")
+_ROW_WORDS = (
+    b"grad_norm",
+    b"loss'",
+    b'loss"',
+    b"grad norm",
+    b"lm loss",
+    b"pg_loss",
+    b"reward'",
+    b'reward"',
+    b"entropy",
+)
 _RUN_SUMMARY = b"wandb: Run summary:"
 _SUMMED_UP = re.compile(r"^wandb: +(\S+) +([-+.\de]+|nan|inf)$", re.MULTILINE)
-WORDS = (*_ROW_WORDS, _RUN_SUMMARY, b"Step", b"train_runtime")
-"""Of these every block has one that `Rows` has anything to do with."""
 _NON_FINITE = re.compile(rb"grad[_ ]norm['\"]?: ?['\"]?(?:np\.float\d+\()?(?:[Nn]a[Nn]|-?[Ii]nf)")
 _VALUE = re.compile(
     r"['\"]?(?P<name>[A-Za-z_][\w/.@-]*(?: (?:loss|norm|rate|samples))?)['\"]?: ?['\"]?(?:np\.float\d+\(|tensor\()?"
     r"(?P<value>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?[Nn]a[Nn]|-?[Ii]nf(?:inity)?|None|null)\b"
 )
 _TABLE = re.compile(rb"^[| \t]*Step[ \t|]+.*(?:Loss|loss|reward|Reward|entropy)", re.MULTILINE)
+_STEP_COLUMN = b"Step"
 _FINISHED = b"train_runtime"
+WORDS = (*_ROW_WORDS, _RUN_SUMMARY, _STEP_COLUMN, _FINISHED)
+"""Of these every block has one that `Rows` has anything to do with, unless a table goes on in it."""
 _DONE = re.compile(r"\b(?:train_loss|epoch|global_step)['\"]?\s*[:= ]\s*['\"]?(?:np\.float\d+\()?(\d+(?:\.\d+)?)")
 """What the Trainer's summary says of the training that it sums up; all are 0 where there was none."""
 _ALIASES = {
@@ -210,6 +223,7 @@ class Row:
     values: dict[str, float]
 
 
+@functools.lru_cache(maxsize=1024)
 def canonical(name: str) -> str:
     """The name that a metric goes by here, whatever the trainer or its logger calls it."""
     name = name.strip()
@@ -252,6 +266,12 @@ def row_of(line: int, values: Mapping[str, object]) -> Row | None:
     return Row(line, at + ", ".join(shown), numbers)
 
 
+_OF_RL = re.compile(
+    r"^(?:reward|kl|ratio|advantages?)\b|completion|rollout|actor|response|clip_ratio|policy|reward_std"
+)
+"""Names of metrics that only a training with rewards has; DPO's `rewards/chosen` are none of them."""
+
+
 _STEP = re.compile(r"\W*(?:Global )?[Ss]tep (\d+)\b")
 _TORCHTUNE = re.compile(r"Step \d+ \| \w+:")
 
@@ -275,20 +295,112 @@ def rows_in(block: bytes) -> Iterator[Row]:
             yield row if said is None else Row(number, text, {**row.values, "step": float(said[1])})
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """Whole lines of a log that have rows.
+
+    Attributes:
+        block: the lines.
+        number: the number of the first one.
+        begun: where the first one begins that is looked at.
+        columns: the names of the table's columns that goes on there; () for rows that name their metrics.
+        words: those of `_ROW_WORDS` that it has.
+    """
+
+    block: bytes
+    number: int
+    begun: int = 0
+    columns: tuple[str, ...] = ()
+    words: tuple[bytes, ...] = _ROW_WORDS
+
+    def _line(self, begun: int, places: dict[bytes, int]) -> tuple[int, int] | None:
+        """Where the next line stands that may be a row; `places` is where each word is known to come next."""
+        block = self.block
+        if self.columns:
+            end = block.find(b"\n", begun)
+            return begun, len(block) if end < 0 else end
+        while True:
+            for word, place in [*places.items()]:
+                if place < begun:
+                    places[word] = block.find(word, begun)
+                    if places[word] < 0:
+                        del places[word]
+            if not places:
+                return None
+            at = min(places.values())
+            start = max(block.rfind(b"\n", begun, at), block.rfind(b"\r", begun, at), begun - 1) + 1
+            ends = [found for mark in (b"\n", b"\r") if (found := block.find(mark, at)) >= 0]
+            end = min(ends, default=len(block))
+            if at - start < ROW_BYTES and _ROW.search(block, start, min(end, at + ROW_BYTES)):
+                return start, end
+            begun = end + 1
+
+    def rows(self, begun: int, stride: float = 0) -> Iterator[tuple[int, Row | None]]:
+        """The rows from a place on, with the place at which the search for the next one begins.
+
+        Args:
+            begun: the place.
+            stride: bytes from one row to the next one that is wanted.
+        """
+        number, counted = self.number, 0
+        places = dict.fromkeys(self.words, -1)
+        while begun < len(self.block) and (line := self._line(begun, places)) is not None:
+            start, end = line
+            number += self.block.count(b"\n", counted, start)
+            counted = start
+            text = self.block[start : min(end, start + ROW_BYTES)].decode("utf-8", "replace").strip()
+            row = _of_table(number, text, self.columns) if self.columns else _printed(number, text)
+            begun = end + 1
+            wanted = start + int(stride)
+            if row is not None and wanted > begun:
+                begun = self.block.find(b"\n", wanted - 1) + 1 or max(len(self.block), wanted)
+            if row is not None or (self.columns and text.strip(" |-:\t")):
+                yield begun, row
+
+    def last(self) -> list[Row]:
+        """The last rows."""
+        found: list[Row] = []
+        for size in (*LAST_BYTES, len(self.block)):
+            begun = self.block.find(b"\n", max(len(self.block) - size, 0)) + 1
+            begun = self.begun if begun <= self.begun or size >= len(self.block) else begun
+            found = [row for _, row in self.rows(begun) if row is not None]
+            if len(found) >= LAST_ROWS or begun == self.begun:
+                break
+        return found[-LAST_ROWS:]
+
+
+def _printed(number: int, text: str) -> Row | None:
+    """A row that names its metrics."""
+    row = parse(number, text)
+    return row if KNOWN & set(row.values) and not _a_sample(row) else None
+
+
+def _of_table(number: int, text: str, columns: Sequence[str]) -> Row | None:
+    """A row of a table whose first column is the step, as a notebook prints it."""
+    cells = _cells(text)
+    if len(cells) != len(columns) or not re.fullmatch(r"\d+(?:/\d+)?", cells[0]):
+        return None
+    values = {name: None if cell in ("No log", "None", "") else cell for name, cell in zip(columns, cells, strict=True)}
+    return row_of(number, {**values, "step": cells[0].split("/")[0]})
+
+
 class Rows:
     """Collects the rows that matter while a log goes by in blocks."""
 
     def __init__(self) -> None:
         self.count = 0
         self._series: list[Row] = []
+        self._stride = 0.0  # bytes from one row that is read to the next one
+        self._next = 0  # where that is
+        self._passed = 0  # bytes so far
         self._broken: list[Row] = []
-        self._tail: deque[tuple[bytes, int]] = deque(maxlen=2)
+        self._tail: deque[_Piece] = deque(maxlen=2)
         self._finished: Row | None = None
         self._trained = False  # says the summary
         self._last_values: Row | None = None  # as W&B sums them up
-        self._blocks = 0
-        self._columns: list[str] | None = None  # of a table that a notebook printed
-        self._lines: list[int] | None = None
+        self._columns: tuple[str, ...] = ()  # of a table that goes on
+        self._misses = 0  # lines in it that are none of its rows
+        self._last: list[Row] | None = None
 
     def add(self, row: Row) -> None:
         """A row of a file of metrics."""
@@ -297,58 +409,94 @@ class Rows:
         if not math.isfinite(row.values.get("grad_norm", 0.0)) and len(self._broken) < ENOUGH:
             self._broken.append(row)
 
-    def feed(self, block: bytes, number: int, maybe: bool = True) -> bool:
-        """Looks at one block; whether it has rows.
+    def feed(self, block: bytes, number: int, words: Collection[bytes]) -> bool:
+        """Looks at one block; whether it has rows that name their metrics.
 
         Args:
             block: Whole lines.
             number: The number of its first line.
-            maybe: False if it is known to have none of the `WORDS`.
+            words: Which of the `WORDS` it has.
         """
-        if not maybe and not self._columns:
+        before, self._passed = self._passed, self._passed + len(block)
+        if not words and not self._columns:
             return False
-        if self._finished is None and _FINISHED in block:
+        if self._finished is None and _FINISHED in words:
             self._finish(block, number)
-        if _RUN_SUMMARY in block:
+        if _RUN_SUMMARY in words:
             self._sum_up(block, number)
-        if b"Step" in block or self._columns:
-            self._tables(block, number)
-        if not any(word in block for word in _ROW_WORDS) or not _ROW.search(block):
+        begun = 0
+        if not self._columns and _STEP_COLUMN in words and (header := _TABLE.search(block)):
+            begun = block.find(b"\n", header.end()) + 1 or len(block)
+            self._columns = tuple(_cells(block[header.start() : begun].decode("utf-8", "replace")))
+        if self._columns:
+            self._take(_Piece(block, number, begun, self._columns), before)
+        piece = _Piece(block, number, words=tuple(word for word in _ROW_WORDS if word in words))
+        if next(piece.rows(0), None) is None:
             return False
-        self._blocks += 1
-        stride = 0 if self._blocks <= DENSE_BLOCKS else max(len(block) // SPREAD, 1)
-        for row in self._rows(block, number, stride):
-            self._series.append(row)
-            self.count += 1
+        self._take(piece, before)
         # NaN stays: the block that has the first one ends with one too. Only the first blocks, which may be
         # the whole log, are searched for passing ones.
         last = max(block.rfind(b"grad_norm"), block.rfind(b"grad norm"), 0)
         suspect = len(self._tail) < 2 or _NON_FINITE.match(block, last)
         broken = _NON_FINITE.search(block) if suspect and len(self._broken) < ENOUGH else None
         if broken:
-            start = max(broken.start() - 2000, 0)
-            for row in self._rows(block[start:], number + block.count(b"\n", 0, start)):
-                if not math.isfinite(row.values.get("grad_norm", 0.0)) and len(self._broken) < ENOUGH:
+            for _, row in piece.rows(block.rfind(b"\n", 0, broken.start()) + 1):
+                if row is not None and not math.isfinite(row.values.get("grad_norm", 0.0)):
                     self._broken.append(row)
-        self._tail.append((block, number))
-        self._lines = None
+                    if len(self._broken) >= ENOUGH:
+                        break
         return True
+
+    def _take(self, piece: _Piece, before: int) -> None:
+        """Reads the rows of a piece, as many as are needed; `before` it were so many bytes."""
+        place, full = self._next - before, True
+        place = (
+            piece.begun
+            if place <= piece.begun
+            else piece.block.find(b"\n", place - 1) + 1 or max(place, len(piece.block))
+        )
+        while full:
+            full = False
+            for following, row in piece.rows(place, self._stride):
+                place = following
+                self._misses = 0 if row is not None else self._misses + 1
+                if piece.columns and self._misses > TABLE_MISSES:
+                    self._columns = ()
+                    break
+                if row is None:
+                    continue
+                self._series.append(row)
+                self.count += 1
+                if piece.columns and not math.isfinite(row.values.get("grad_norm", 0.0)) and len(self._broken) < ENOUGH:
+                    self._broken.append(row)
+                full = len(self._series) > MOST_ROWS
+                if full:  # what comes is read as thinly as what is kept
+                    del self._series[1::2]
+                    self._stride = (before + place) / len(self._series)
+                    break
+        self._next = before + place
+        self._tail.append(piece)
+        self._last = None
 
     def after(self, line: int) -> int:
         """How many rows came after a line; more than a few are not counted."""
-        if self._lines is None:
-            tail = [row.line for block, number in self._tail for row in self._rows(block, number)]
-            self._lines = sorted({*tail[-LAST_ROWS:], *(row.line for row in self._series[-LAST_ROWS:])})
-            if self._finished is not None and "train_runtime" in self._finished.text and self._lines:
-                self._lines += [max(self._lines[-1], self._finished.line)] * 2
-        return sum(1 for number in self._lines if number > line)
+        lines = {row.line for row in (*self._last_rows(), *self._series[-LAST_ROWS:])}
+        count = sum(1 for number in lines if number > line)
+        if lines and self._finished is not None and _FINISHED.decode() in self._finished.text:
+            count += 2 * (max(*lines, self._finished.line) > line)
+        return count
 
     def series(self) -> list[Row]:
         """The rows of the whole run, evenly spread where there were very many."""
-        last = [row for block, number in self._tail for row in self._rows(block, number)][-LAST_ROWS:]
-        if self._blocks <= DENSE_BLOCKS or not last:
+        last = self._last_rows()
+        if not self._stride or not last:
             return self._series
         return [row for row in self._series if row.line < last[0].line] + last
+
+    def _last_rows(self) -> list[Row]:
+        if self._last is None:
+            self._last = [row for piece in self._tail for row in piece.last()][-LAST_ROWS:]
+        return self._last
 
     def facts(self) -> dict[str, list[Row]]:
         """What the rows show: fact -> the rows that show it."""
@@ -359,6 +507,13 @@ class Rows:
         if not series and last and all(last.values.get(name) == 0 for name in ("reward", "reward_std", "grad_norm")):
             facts = {"nothing-left": [last]}
         return facts
+
+    def task(self) -> str:
+        """What sort of training has such rows (see `conditions`): "rl" or "supervised"; "" if they do not tell."""
+        names = {name for row in (*self._series[:FIRST], *self._series[-FIRST:]) for name in row.values}
+        if any(_OF_RL.search(name) for name in names):
+            return "rl"
+        return "supervised" if len(self._series) >= FIRST and {"loss", "learning_rate"} <= names else ""
 
     def _sum_up(self, block: bytes, number: int) -> None:
         """The last values of a run, which W&B prints after it."""
@@ -373,55 +528,6 @@ class Rows:
         self._trained = any(float(found[1]) > 0 for found in _DONE.finditer(summary))
         text = block[max(block.rfind(b"\n", 0, place), 0) : place + 200].decode("utf-8", "replace")
         self._finished = Row(number + block.count(b"\n", 0, place), text.strip().split("\n")[0], {})
-
-    def _tables(self, block: bytes, number: int) -> None:
-        """Rows of a table whose first column is the step, as a notebook prints it."""
-        begun = 0
-        if self._columns is None:
-            header = _TABLE.search(block)
-            if not header:
-                return
-            end = block.find(b"\n", header.end())
-            self._columns = _cells(block[header.start() : end if end >= 0 else len(block)].decode("utf-8", "replace"))
-            begun = end + 1 if end >= 0 else len(block)
-        misses = 0
-        for offset, line in enumerate(block[begun : begun + TABLE_BYTES].decode("utf-8", "replace").split("\n")):
-            cells = _cells(line)
-            if len(cells) == len(self._columns) and re.fullmatch(r"\d+(?:/\d+)?", cells[0]):
-                values = {
-                    name: None if cell in ("No log", "None", "") else cell
-                    for name, cell in zip(self._columns, cells, strict=True)
-                }
-                row = row_of(number + block.count(b"\n", 0, begun) + offset, {**values, "step": cells[0].split("/")[0]})
-                if row:
-                    self.add(row)
-                    misses = 0
-            elif line.strip(" |-:\t"):
-                misses += 1
-                if misses > 3:
-                    self._columns = None
-                    return
-
-    @staticmethod
-    def _rows(block: bytes, number: int, stride: int = 0) -> Iterator[Row]:
-        position = 0
-        while found := _ROW.search(block, position):
-            breaks = [block.rfind(mark, position, found.start()) for mark in (b"\n", b"\r")]
-            start = max(*breaks, position - 1) + 1
-            end = block.find(b"\n", found.end())
-            end = len(block) if end < 0 else end
-            number += block.count(b"\n", position, found.start())
-            row = parse(number, block[start : min(end, start + ROW_BYTES)].decode("utf-8", "replace").strip())
-            if row.values and (KNOWN & set(row.values)) and not _a_sample(row):
-                yield row
-            number += block.count(b"\n", found.start(), min(end + stride, len(block)) if stride else end)
-            position = end + stride
-            if stride:
-                following = block.find(b"\n", position)
-                if following < 0:
-                    return
-                number += block.count(b"\n", min(end + stride, len(block)), following)
-                position = following
 
 
 def _cells(line: str) -> list[str]:

@@ -93,14 +93,27 @@ def quotes(head: bytes, whole: bool = False) -> str:
 
 
 def _is_markdown(lines: Sequence[str]) -> bool:
-    """Whether a heading is followed by sentences that are marked up: a how-to in Markdown. A root shell's prompt looks
-    like the heading, and what it prints has no marks."""
-    marked = [line for line in lines[1:] if _MARKED.search(line)]
-    written = [line for line in lines[1:] if _MARKED.search(line) or _LISTED.match(line) or _SENTENCE.search(line)]
-    return lines[0].startswith("# ") and len(marked) >= SHORT and len(written) > MOSTLY * len(lines[1:])
+    """Whether a heading is followed by sentences that are marked up, or by a report in plain ones. A root shell's
+    prompt looks like the heading, and what it prints has no marks and no sentences."""
+    rest = lines[1:]
+    marked = [line for line in rest if _MARKED.search(line)]
+    titled = [line for line in rest if _TITLED.match(line)]
+    written = [
+        line
+        for line in rest
+        if _MARKED.search(line) or _LISTED.match(line) or _SENTENCE.search(line) or _TITLED.match(line)
+    ]
+    return (
+        lines[0].startswith("# ")
+        and max(len(marked), len(titled)) >= SHORT
+        and len(written) > (MOSTLY if len(titled) < SHORT else 1 / 2) * len(rest)
+    )
 
 
 _MARKED = re.compile(r"`[^`\n]+`|\*\*?\w[^*\n]*\w\*\*?|\[[^\]\n]+\]\([^)\n]+\)")
+_TITLED = re.compile(
+    r"(?:Summary|Timeline|Root cause|Impact|Cause|Actions?(?: items)?|Resolution|Fix|Background)\b.{0,20}:", re.I
+)
 _SENTENCE = re.compile(r"^[A-Z][a-z]*,? [a-z].*[.:,]$|^[a-z]+ .*[.]$")
 
 
@@ -114,10 +127,33 @@ def is_settings_in_json(head: bytes) -> bool:
 
 
 def _is_settings(lines: Sequence[str]) -> bool:
-    """Whether it is a file of settings in YAML: names in small letters, each once, with comments."""
+    """Whether it is a file of settings in YAML: names in small letters, each once, with comments; or with tables."""
+    if len(lines) > KEYS and all(map(_OF_YAML.match, lines)) and not any(map(_OF_A_STATE.search, lines)):
+        if _is_nested("\n".join(lines)):
+            return True
     keys = [found[1] for line in lines if (found := _KEY.match(line))]
     plain = [line for line in lines if not _KEY.match(line) and not re.match(r"\s*(?:#|- |---$)", line)]
     return len(keys) > KEYS and not plain and len(set(keys)) > len(keys) / 2 and any("#" in line for line in lines)
+
+
+_OF_YAML = re.compile(r"\s*(?:#|---$|(?:- )*[A-Za-z_][\w.-]*:(?:\s|$)|- \S)")
+_OF_A_STATE = re.compile(r"\b(?:exitCode|lastState|containerStatuses|terminated|phase):")
+"""What Kubernetes says of a container, in YAML as well."""
+
+
+def _is_nested(text: str) -> bool:
+    """Whether it is YAML with tables in tables."""
+    import yaml
+
+    try:
+        content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return False
+    parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    return any(
+        isinstance(part, dict) or (isinstance(part, list) and any(isinstance(one, dict) for one in part))
+        for part in parts
+    )
 
 
 _KEY = re.compile(r"\s*(?:- )?([a-z_][\w.-]*):(?=\s|$)")

@@ -98,6 +98,7 @@ class Explanation:
         advice: what the traceback says by itself, where no specific failure is known.
         no_log: what the text is, if nothing failed and it is no log.
         stands: the line of starting, retrying or step 0 with which a log without a failure ends.
+        said: what the error's own message says to do, if the first match does not say the same.
     """
 
     matches: tuple[Match, ...]
@@ -112,6 +113,23 @@ class Explanation:
     advice: Advice | None = None
     no_log: str = ""
     stands: Line | None = None
+    said: str = ""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What to do, first thing first; () where nothing is known and the traceback says nothing.
+
+        What the message itself says comes first where little is known, and last where a report is.
+        """
+        own = (f"do what the message says: “{self.said}”",) if self.said else ()
+        of_traceback = self.advice.steps if self.advice else ()
+        if not self.matches:
+            return of_traceback
+        return (
+            (*own, *of_traceback, *self.matches[0].steps)
+            if self.matches[0].entry.general
+            else (*of_traceback, *self.matches[0].steps, *own)
+        )
 
     @property
     def status(self) -> int:
@@ -149,6 +167,7 @@ def as_json(explanation: Explanation, problems: Sequence[str] = ()) -> str:
         "error": _line(explanation.error),
         "last_error": _line(explanation.last or explanation.error),
         "signature": explanation.signature.to_json() if explanation.signature else None,
+        "said": explanation.said,
         "advice": dataclasses.asdict(explanation.advice) if explanation.advice else None,
         "matches": [_match(match) for match in explanation.matches],
         "mentioned": [_match(match) for match in explanation.seen],
@@ -218,7 +237,7 @@ def _known(explanation: Explanation, width: int) -> str:
     advice = explanation.advice
     lines += ["", wrapped(f"From the traceback: {advice.says}", width, "", "")] if advice else []
     lines += ["", "What to do, in this order:"]
-    lines += _numbered((*(advice.steps if advice else ()), *match.steps), width)
+    lines += _numbered(explanation.steps, width)
     if match.decided:
         lines += ["If that is not it:"]
         lines += [wrapped(match.filled(one), width, "  - ", "    ") for one in entry.cures[:OTHERWISE]]
@@ -285,7 +304,7 @@ def _unknown(explanation: Explanation, width: int) -> str:
         "known report."
     )
     lines = [wrapped(text, width, "", ""), "", "The error in the log:", *shown, "", wrapped(advice.says, width, "", "")]
-    return "\n".join([*lines, "", "What to do, in this order:", *_numbered(advice.steps, width)])
+    return "\n".join([*lines, "", "What to do, in this order:", *_numbered(explanation.steps, width)])
 
 
 def _numbered(steps: Sequence[str], width: int) -> list[str]:

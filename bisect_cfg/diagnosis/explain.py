@@ -1,6 +1,6 @@
 """`bisect-cfg explain`: a log in, what it means out. No GPU, no script, no torch.
 
-The log is read once, in blocks. One scan finds the few lines on which some clue could match (`_anchors`),
+The log is read once, in blocks. One scan finds the few lines on which some clue could match (`_words`),
 those are matched properly; the metric rows are summed up (`_metrics`), the tracebacks and signals are
 followed (`_logs`), and every other shape of an error is collected with the lines that belong to it (`_faults`).
 Then every known failure whose clues are all there is ranked: one that needs more clues, and has more of its
@@ -14,22 +14,25 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis import _faults, _logs, _render, _silence, facts, signature
-from bisect_cfg.diagnosis._anchors import SHORTEST, literals, rarest
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._plain_text import clean
 from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
 from bisect_cfg.diagnosis._render import NO_FAILURE, UNREADABLE, Explanation, Line, Match
 from bisect_cfg.diagnosis._types import Fingerprint
+from bisect_cfg.diagnosis._words import Found, Words, literals, word_of
 from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
-from bisect_cfg.diagnosis.advice.reading import frames_before, phase_of
+from bisect_cfg.diagnosis.advice.reading import frames_before, phase_of, settings_in, told_cure
+from bisect_cfg.diagnosis.advice.signatures import taken_here
 from bisect_cfg.diagnosis.conditions import evaluate
 from bisect_cfg.diagnosis.knowledge import Clue, Entry, EntryCase, load
 from bisect_cfg.probe.secrets import mask_arguments, scrub
@@ -39,10 +42,6 @@ EVIDENCE = 3
 
 HITS = 300
 """Lines of one clue that are looked at in a block; of more only the first and the last of them would be kept."""
-
-SAMPLE_BLOCKS = 8
-SAMPLE = 1 << 15
-"""The scan is fitted to the log's first block, and anew after so many (2 MB), by so many bytes of each."""
 
 AFTERMATH, GENERAL, SPECIFIC, FOR_ALL, FOR_HINT, FOR_CONDITION = -20, 4, 10, 3, 2, 2
 """What a match is worth. A specific entry beats a general one unless four hints speak for the general one,
@@ -56,11 +55,13 @@ ended a process. A general entry about the error itself is as good as a specific
 OF_TRACEBACK, BEFORE = 80, 6
 """Lines before an error that belong to it: its traceback, or what a program says before it gives up."""
 
-SMALL = 1 << 16
-"""A log of so many bytes is read line by line: the scan that would skip lines takes longer to make."""
+FLOOD, LAST_BLOCKS, FEW_LINES, BEGINNING = 15_000, 3, 20, 1 << 13
+"""After so many lines that were looked at, every one of the last blocks is, but only so few of each block before them,
+and if they are in its first bytes, only those bytes are searched. A log that prints errors without end says nothing new
+by more, and what ended it stands at its end."""
 
-EACH_LINE = re.compile(rb"[^\r\n]")
-"""... by a scan that stops at every line."""
+FREQUENT, RARER = 100, 4
+"""A word that a log has so often is left for another one of the same pattern that it has so many times less often."""
 
 LONGEST_REASON = 100
 """Characters of a clue's words that are repeated as the reason for an answer."""
@@ -73,6 +74,21 @@ _OF_A_DATA_SET = re.compile(
     rb'(?!.*"(?:level|levelname|severity)":)'
 )
 """A row of a data set or a completion that was kept, and not a logger's line in JSON."""
+
+_SAMPLED = re.compile(
+    rb"^\W{0,3}(?i:prompt|completion|response|answer|question|user|assistant|instruction|reference|ground[ _]truth"
+    rb"|solution)s?\W{0,3}[:=]"
+)
+"""A line of a completion that was printed, with its name before it."""
+
+_ENDED_WELL = re.compile(
+    rb"(?i:\btraining (?:is |has |run )?(?:completed?|finished|done)\b|\bfinished training\b"
+    rb"|\b(?:completed|finished) successfully)"
+    rb"|All (?:checks|tests) passed|\bexit(?:ed)?(?: with)? (?:code|status)[:= ]*0\b"
+)
+"""What a run, or who started it, says at its end."""
+
+_BAR = re.compile(rb"\d%\|[^\n\r]{0,60}\| *\d+/\d+ \[")
 
 SHOWN_MORE = 2
 """Lines after an error's first one that are shown with it where they belong to the same sentence."""
@@ -226,6 +242,7 @@ def combine(
     silent = Clue("metric", "stalled") in found
     stands = readings[0].stands() if len(readings) == 1 and not errors and not silent else None
     last = max(errors, key=lambda error: error.line) if len(readings) == 1 and errors else None
+    advice = _without_secrets(_advice_beside(matches, cause, where.get("packages") or {}))
     return Explanation(
         tuple(matches),
         failure or (None if survived_all else _scrubbed(signature.from_evidence(evidence))),
@@ -240,10 +257,19 @@ def combine(
         tuple(aside),
         sum(reading.rows.count for reading in readings),
         told,
-        _without_secrets(_advice_beside(matches, cause, where.get("packages") or {})),
+        advice,
         "" if stands or len(readings) > 1 else readings[0].no_log(),
         stands,
+        _said(cause, matches[0], advice) if matches and cause is not None else "",
     )
+
+
+def _said(cause: _faults.Error, match: Match, advice: Advice | None) -> str:
+    """What the error's message says to do, if what is known says nothing of it."""
+    said = scrub(told_cure(cause.paragraphs()[0]))
+    known = " ".join((*match.steps, *match.entry.cures, *match.entry.not_helping, match.entry.meaning))
+    known += " ".join(advice.steps) if advice else ""
+    return "" if said in known or any(name.strip("-") in known for name in settings_in(said)) else said
 
 
 def _advice_beside(matches: Sequence[Match], cause: _faults.Error | None, packages: Mapping[str, str]) -> Advice | None:
@@ -255,14 +281,12 @@ def _advice_beside(matches: Sequence[Match], cause: _faults.Error | None, packag
 
 
 @functools.lru_cache(maxsize=4)
-def _prepared(entries: tuple[Entry, ...]) -> tuple[dict[str, tuple[str, ...]], dict[str, list[str]]]:
-    """The lines' patterns with their plain runs, and for four characters the patterns that cannot match without."""
+def _prepared(entries: tuple[Entry, ...]) -> tuple[dict[str, tuple[str, ...]], frozenset[bytes]]:
+    """The lines' patterns with their plain runs, and all words that have to be found."""
     clues = {clue for entry in entries for clue in entry.clues}
     patterns = {clue.value: literals(clue.value) for clue in clues if clue.kind == "line"}
-    keys: dict[str, list[str]] = {}
-    for pattern, runs in patterns.items():
-        keys.setdefault(rarest(runs), []).append(pattern)
-    return patterns, keys
+    words = {run.encode() for runs in patterns.values() for run in runs}
+    return patterns, frozenset(words | _logs.TROUBLE | _faults.WORDS)
 
 
 class Reading:
@@ -285,41 +309,51 @@ class Reading:
         self.head = self.tail = b""
         self._evidence: dict[str, list[Line]] = {}
         self._hits: dict[str, int] = {}  # in this block
-        self._sample = b""  # of a log that is large enough for a scan
-        self._scans: dict[tuple[frozenset[str], int, int, int], _logs.Scan] = {}
-        self._all, self._keys = _prepared(tuple(entries))
+        self._all, self._every = _prepared(tuple(entries))
         self._open = dict(self._all)
+        self._words, self._words_of_texts = Words(self._every, WORDS), Words(self._every, WORDS)
+        self._by_word: dict[bytes, list[str]] = {}  # the patterns that are looked for where a word stands
+        for pattern, runs in self._all.items():
+            self._by_word.setdefault(word_of(runs).encode(), []).append(pattern)
+        self._looked_at = 0  # lines
+        self._tolerated: dict[bytes, int] = {}  # how often a word may come until another is looked for
+        self._mute()
 
     def read(self, stream: BinaryIO) -> None:
         """Reads it to its end."""
-        number = 1
-        scan: _logs.Scan = EACH_LINE
-        sample: list[bytes] = []
+        number, of_rows = 1, Words((), WORDS)
+        waiting: deque[tuple[bytes, int, Found | None, bool]] = deque()
         for block in _logs.blocks(stream):
-            if scan is EACH_LINE and (number > 1 or len(block) > SMALL):
-                self._sample = block
-                scan = self._scanner()
             if not self.head:
                 self.quoting = quotes(block[: facts.LOOKED_AT], len(block) <= facts.LOOKED_AT)
             if len(self.head) < facts.LOOKED_AT:
                 self.head += block[: facts.LOOKED_AT]
             self.tail = (self.tail + block if len(block) < facts.LOOKED_AT else block)[-facts.LOOKED_AT :]
-            before = len(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample)
-            has_word = getattr(scan, "has_word", None)  # of a scan that is fitted to a large log
-            self._reopen(self.rows.feed(block, number, has_word is None or has_word(block)))
-            self.errors.begin(block)
-            number = self.logs.feed(block, number, scan, self._line)
-            for pattern, hits in self._hits.items():
-                if hits >= EVIDENCE:
-                    self._open.pop(pattern, None)
-            if len(sample) < SAMPLE_BLOCKS:
-                sample.append(block[:SAMPLE])
-                self._sample = b"".join(sample) if len(sample) == SAMPLE_BLOCKS else self._sample
-            after = len(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample)
-            if after != before and scan is not EACH_LINE:
-                scan = self._scanner()
+            found, flooded = None, self._looked_at > FLOOD
+            if not flooded or len(self._words.look(block[:BEGINNING]).places) < FEW_LINES:
+                found = self._words.look(block)
+            marks = (found or of_rows.look(block)).marks
+            waiting.append((block, number, found, self.rows.feed(block, number, marks)))
+            number += block.count(b"\n")
+            while len(waiting) > (LAST_BLOCKS if flooded else 0):
+                early, its_number, its_found, went_on = waiting.popleft()
+                self._follow(early, its_number, its_found or self._words.look(early[:BEGINNING]), went_on, flooded)
+        for last, its_number, its_found, went_on in waiting:
+            self._follow(last, its_number, its_found or self._words.look(last), went_on)
         self.lines = number - 1 + (not self.tail.endswith(b"\n") and bool(self.tail))
         self._look_at_the_end()
+
+    def _follow(self, block: bytes, number: int, found: Found, went_on: bool, flooded: bool = False) -> None:
+        """Looks at a block's lines, at a few of them where the log is a flood."""
+        before = len(self._open), len(self.logs.words())
+        self._reopen(went_on)
+        self.errors.begin(block)
+        self._looked_at += self.logs.feed(block, number, found, self._line, FEW_LINES if flooded else math.inf)
+        for pattern, hits in self._hits.items():
+            if hits >= EVIDENCE:
+                self._open.pop(pattern, None)
+        if self._choose_words() or (len(self._open), len(self.logs.words())) != before:
+            self._mute()
 
     def _look_at_the_end(self) -> None:
         """Takes every line of the end for an error's, whether the scan would stop at it or not."""
@@ -331,7 +365,8 @@ class Reading:
         while start < len(tail):
             end = tail.find(b"\n", start)
             end = len(tail) if end < 0 else end
-            if not self.errors.knows(number) and not _OF_A_DATA_SET.search(tail, start, end):
+            data = _OF_A_DATA_SET.search(tail, start, end) or _SAMPLED.match(tail[start:end])
+            if not self.errors.knows(number) and not data:
                 self.errors.line(tail[start:end], number, tail, end, None, anyway=True)
             start, number = end + 1, number + 1
         self.errors.begin(b"")
@@ -382,7 +417,16 @@ class Reading:
         """The errors that training did not survive, with the signals that shells and launchers report."""
         if self.quoting:
             return []
-        found = self.errors.after(lambda error: self.survived(error.line, error.who))
+        found = self.errors.after(
+            lambda error: (
+                self.survived(error.line, error.who)
+                or (
+                    error.line <= self._well_until
+                    and error.rank in (_faults.SAID, _faults.LOGGED, _faults.RAISED)
+                    and not error.traced
+                )
+            )
+        )
         evidence = self.logs.evidence
         known = {error.line for error in found}
         for name, number in evidence.signals.items():
@@ -394,12 +438,28 @@ class Reading:
             found.append(_faults.Error(number, f"{kernel}: Assertion `{asserted}` failed", "", _faults.NATIVE))
         return sorted(found, key=lambda error: error.line)
 
+    @functools.cached_property
+    def _well_until(self) -> int:
+        """The last line before which the end of the log says that all went well, 0 if it does not.
+
+        Who echoes "training done" after a command does so whatever became of it, so a traceback is never survived by
+        such words.
+        """
+        if self.quoting or b"Traceback (most recent call last)" in self.tail:
+            return 0
+        said = [*_ENDED_WELL.finditer(self.tail)][-1:] or [*_BAR.finditer(self.tail)][-2:-1]
+        return self.lines - self.tail.count(b"\n", said[0].start()) if said else 0
+
     def survived(self, number: int, who: str = "") -> bool:
         """Whether rows of metrics tell that training went on after this line.
 
         While one rank dies, another may still print the row of the step before.
         """
         return self.rows.after(number) > (1 if who else 0)
+
+    def went_well_after(self, number: int) -> bool:
+        """Whether a line that is no traceback's was survived."""
+        return self.survived(number) or number <= self._well_until
 
     def _in_paragraphs(self, found: dict[Clue, list[Line]]) -> None:
         """Clues in the errors' lines taken together: what is wrapped, by a box or by a terminal."""
@@ -409,7 +469,7 @@ class Reading:
             texts = [text for text in error.paragraphs() if text not in told]
             told.update(texts)
             for text in texts:
-                for pattern in self._possible(text):
+                for pattern in self._possible(set(self._words_of_texts.look(text.encode()).words)):
                     if all(run in text for run in self._all[pattern]) and re.search(pattern, text):
                         lines = found.setdefault(Clue("line", pattern), [])
                         if not any(error.line <= line.number <= error.line + len(error.more) for line in lines):
@@ -421,21 +481,31 @@ class Reading:
         if went_on and len(self._open) < len(self._all):
             self._open = dict(self._all)
 
-    def _scanner(self) -> _logs.Scan:
-        """The scan for what is open; it is made once for each set of clues, which come and go with the rows."""
-        state = (frozenset(self._open), len(self.logs.anchors()), len(self.errors.anchors()), len(self._sample))
-        if state not in self._scans:
-            self._scans[state] = self._make_scanner()
-        return self._scans[state]
+    def _choose_words(self) -> bool:
+        """Looks for patterns at another of their words, where one turns out to be frequent in this log."""
+        counts, frequent = self._words.counts, []
+        for word, count in self._words.counts.items():
+            if count > self._tolerated.get(word, FREQUENT) and word in self._by_word:
+                self._tolerated[word] = 2 * count
+                frequent.append(word)
+        changed = False
+        for word in frequent:
+            for pattern in self._by_word.pop(word):
+                best = min((run.encode() for run in self._all[pattern]), key=counts.__getitem__)
+                best = best if RARER * counts[best] < counts[word] else word
+                self._by_word.setdefault(best, []).append(pattern)
+                changed |= best != word
+        return changed
 
-    def _make_scanner(self) -> _logs.Scan:
-        patterns = [*self._open.values(), *self.logs.anchors(), *self.errors.anchors()]
-        from bisect_cfg.diagnosis._pairs import PairScanner
+    def _mute(self) -> None:
+        """Stops only where an open pattern or an error may be."""
+        wanted = {word for word, patterns in self._by_word.items() if not self._open.keys().isdisjoint(patterns)}
+        self._words.mute(self._every - wanted - self.logs.words() - _faults.WORDS)
 
-        return PairScanner(patterns, self._sample, WORDS)
-
-    def _line(self, raw: bytes, number: int, block: bytes, end: int, raised: _logs.Traceback | None) -> None:
-        if self.quoting or (raw.startswith(b'{"') and _OF_A_DATA_SET.search(raw)):
+    def _line(
+        self, raw: bytes, number: int, block: bytes, end: int, raised: _logs.Traceback | None, words: set[bytes]
+    ) -> None:
+        if self.quoting or _SAMPLED.match(raw) or (raw.startswith(b'{"') and _OF_A_DATA_SET.search(raw)):
             return  # what somebody wrote about errors
         if self.command is None and b"Command '[" in raw:
             self.command = raw.decode("utf-8", "replace")
@@ -444,17 +514,16 @@ class Reading:
         else:
             self.errors.line(raw, number, block, end, None if raised is None else raised.type_name)
         text, said = raw.decode("utf-8", "replace"), None
-        for pattern in self._possible(text):
+        for pattern in self._possible(words):
             if pattern not in self._open or self._open[pattern][0] not in text:
                 continue
             said = said or clean(text)
             if re.search(pattern, said):
                 self._note(pattern, Line(number, said, self.name))
 
-    def _possible(self, text: str) -> list[str]:
-        """The patterns that may match, as far as four characters of each tell."""
-        here = self._keys.keys() & {text[at : at + SHORTEST] for at in range(len(text) - SHORTEST + 1)}
-        return [pattern for key in here for pattern in self._keys[key]]
+    def _possible(self, words: set[bytes]) -> list[str]:
+        """The patterns that may match what has these words."""
+        return [pattern for word in words & self._by_word.keys() for pattern in self._by_word[word]]
 
     def _note(self, pattern: str, line: Line) -> None:
         """Keeps the first lines of a clue, and the last one, by which it is judged whether training went on."""
@@ -506,7 +575,9 @@ def _told(readings: Sequence[Reading]) -> Fingerprint:
     each = facts.LOOKED_AT // len(readings)
     ends = ((one.head, b"" if one.head.endswith(one.tail) else one.tail) for one in readings)
     text = b"\n".join(part for head, tail in ends for part in (head[:each], tail[-each:]) if part)
-    return facts.facts_of(text.decode("utf-8", "replace"), names)
+    told = facts.facts_of(text.decode("utf-8", "replace"), names)
+    task = next((task for reading in readings if (task := reading.rows.task())), "")
+    return {**told, "task": task} if task and "task" not in told else told
 
 
 def _all_survived(clue: Clue, lines: list[Line] | None, readings: Sequence[Reading], entry: Entry) -> bool:
@@ -514,7 +585,7 @@ def _all_survived(clue: Clue, lines: list[Line] | None, readings: Sequence[Readi
     if not lines or clue.kind != "line" or entry.lasting:
         return False
     by_name = {reading.name: reading for reading in readings}
-    return all(by_name[line.file].survived(line.number) for line in lines)
+    return all(by_name[line.file].went_well_after(line.number) for line in lines)
 
 
 def _scrubbed(failure: signature.Signature | None) -> signature.Signature | None:
@@ -588,10 +659,12 @@ def _match(
             still_open.append(case)
     score += FOR_CONDITION * bool(decided)
     unchecked = tuple(condition.asks for condition in conditions if condition.holds is None)
-    evidence = tuple(sorted(lines, key=lambda line: (line.file, line.number)))
+    evidence = tuple(sorted(lines, key=lambda line: (line.file, line.number, line.text)))
     # A clue that is needed besides counts as well: of two exceptions the entry may have the other one in mind.
     resting = [line for clue in (*present, *(group[0] for group in needed)) for line in found[clue]]
     named = {"collectives": (environment or {}).get("collectives", "")}
+    if "{here|" in "".join(entry.cures):
+        named["here"] = next(filter(None, (taken_here(line.text) for line in resting)), "")
     for clue in seen:
         for line in found[clue] if clue.kind == "line" and "(?P<" in clue.value else ():
             caught = re.search(clue.value, line.text)

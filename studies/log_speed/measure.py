@@ -1,4 +1,4 @@
-"""How fast `explain` reads a large log: ``python studies/log_speed/measure.py [--mb 200]``.
+"""How fast `explain` reads a large log: ``python studies/log_speed/measure.py [--mb 200] [--only NAME ...]``.
 
 Makes logs of several kinds, explains each in a process of its own, and prints processor time, memory, and the time as
 a multiple of what the same machine needs to look at every byte once with a regular expression that finds nothing (a
@@ -8,6 +8,8 @@ single character class): the ratio says the same on a busy machine and on a quie
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import pydoc_data.topics
 import random
 import re
@@ -23,6 +25,17 @@ END = b"\nRuntimeError: 'weight' must be 2-D\n"
 
 BLOCK = 1 << 20
 
+METRICS = (
+    "learning_rate", "num_tokens", "completions/mean_length", "completions/min_length", "completions/max_length",
+    "completions/clipped_ratio", "completions/mean_terminated_length", "rewards/accuracy_reward/mean",
+    "rewards/accuracy_reward/std", "reward", "reward_std", "frac_reward_zero_std", "kl", "entropy",
+    "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "step_time",
+)  # fmt: skip
+"""What TRL prints in each row of a GRPO run."""
+
+PACKED = {"short rows, UTF-16": "short rows", "short rows, gzip": "short rows"}
+"""Kinds that are another one, written otherwise."""
+
 
 def chunks() -> dict[str, bytes]:
     """A few megabytes of each kind of log."""
@@ -36,7 +49,26 @@ def chunks() -> dict[str, bytes]:
         "Assertion `srcIndex < srcSelectDimSize` failed.\n"
     )
     prose = "\n".join(pydoc_data.topics.topics.values())
+    rows = "".join(row % (i, i) for i in range(30000))
+    short = "".join(
+        f"{{'loss': {dice.random():.4f}, 'grad_norm': {dice.random():.3f}, 'learning_rate': 1e-06, 'epoch': {i / 1e4}}}\n"
+        for i in range(30000)
+    )
+    long = json.dumps({"prompt": prose[: 1 << 16], "completion": prose[1 << 16 : 1 << 18], "reward": 0.5}) + "\n"
     return {
+        "rows of many metrics": "".join(
+            "{"
+            + ", ".join(f"'{name}': {dice.random():.6g}" for name in ("loss", "grad_norm", *METRICS))
+            + f", 'epoch': {i / 1e4}}}\n"
+            for i in range(5000)
+        ).encode(),
+        "short rows": short.encode(),
+        "rows as JSON lines": short.replace("'", '"').encode(),
+        "a progress bar": "".join(bar % (j % 100, j) for j in range(50000)).encode(),
+        "lines of a megabyte": long.encode() * 4,
+        "eight ranks": "".join(
+            f"[rank{i % 8}]: {line}" for i, line in enumerate((rows + prose).splitlines(keepends=True))
+        ).encode(),
         "metric rows and progress bars": "".join(
             row % (i, i) + "".join(bar % (j, j) for j in range(20)) + "\n" for i in range(3000)
         ).encode(),
@@ -56,11 +88,10 @@ def chunks() -> dict[str, bytes]:
 
 def child(path: str) -> None:
     """Explain one log; prints seconds, seconds of the yardstick, memory in MB."""
-    from bisect_cfg.diagnosis.explain import explain
+    from bisect_cfg.diagnosis.explain import explain_paths
 
     started = time.process_time()
-    with open(path, "rb") as stream:
-        found = explain(stream)
+    found, _ = explain_paths([path])
     seconds = time.process_time() - started
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     assert "zero3-empty-weight" in [match.entry.id for match in found.matches], found.matches
@@ -74,14 +105,17 @@ def child(path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--mb", type=int, default=200)
-    size = parser.parse_args().mb * 1_000_000
+    parser.add_argument("--only", nargs="*", help="the kinds to measure; all if not given")
+    options = parser.parse_args()
+    size = options.mb * 1_000_000
+    kinds = chunks()
     print(f"{'log of ' + str(size // 1_000_000) + ' MB':<32} {'seconds':>8} {'ratio':>6} {'MB of memory':>13}")
-    for name, chunk in chunks().items():
+    for name in options.only or (*kinds, *PACKED):
+        chunk = kinds[PACKED.get(name, name)]
         with tempfile.NamedTemporaryFile() as file:
-            for _ in range(size // len(chunk) + 1):
-                file.write(chunk)
-            file.write(END)
-            file.flush()
+            with gzip.open(file, "wb", compresslevel=1) if name.endswith("gzip") else open(file.name, "wb") as written:
+                for part in (*[chunk] * (size // len(chunk) + 1), END):
+                    written.write(part.decode().encode("utf-16-le") if name.endswith("UTF-16") else part)
             command = [sys.executable, __file__, "--child", file.name]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             seconds, yardstick, memory = map(float, done.stdout.split())

@@ -8,7 +8,8 @@ import pytest
 
 from bisect_cfg.diagnosis import _render
 from bisect_cfg.diagnosis._render import UNKNOWN, Explanation
-from bisect_cfg.diagnosis.advice.reading import package_of, settings_in
+from bisect_cfg.diagnosis.advice.reading import package_of, settings_in, told_cure
+from bisect_cfg.diagnosis.advice.signatures import taken_here
 from bisect_cfg.diagnosis.explain import explain_text
 from bisect_cfg.diagnosis.knowledge import check
 from tests.diagnosis.collected import BEFORE, HEALTHY
@@ -358,3 +359,52 @@ def test_the_part_of_the_run_says_what_to_try_first() -> None:
 def test_the_next_command_names_the_script_of_the_log(log: str, script: str) -> None:
     command = explain_text(log + "RuntimeError: it went wrong in a way that says nothing\n").command
     assert command == f"bisect-cfg bisect {script} --study study"
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("It failed. Please set `use_orig_params=True`. More follows.", "Please set `use_orig_params=True`."),
+        ("Ports differ; you should use num_workers=0 instead.", "Ports differ; you should use num_workers=0 instead."),
+        ("CUDA error. For debugging consider passing CUDA_LAUNCH_BLOCKING=1", ""),
+        ("Please report this to the developers of `thing`.", ""),
+        ("Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.", ""),
+        ("The sizes do not match", ""),
+    ],
+)  # fmt: skip
+def test_what_a_message_tells_somebody_to_do(message: str, said: str) -> None:
+    assert told_cure(message) == said
+
+
+def test_a_known_failure_is_told_with_what_its_message_says_to_do() -> None:
+    message = "RuntimeError: {} Please set `shiny_option=2` in the launcher."
+    frames = 'Traceback (most recent call last):\n  File "/x/site-packages/torch/a.py", line 3, in f\n    g()\n'
+    specific = explain_text(frames + message.format("'weight' must be 2-D."))
+    assert specific.matches and not specific.matches[0].entry.general
+    assert "shiny_option" in specific.steps[-1] and "shiny_option" not in " ".join(specific.steps[:-1])
+    general = explain_text(frames + message.format("The size of tensor a (3) must match the size of tensor b (5)."))
+    assert general.matches[0].entry.general and "shiny_option" in general.steps[0]
+    assert f"1. {general.steps[0][:40]}" in str(general)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "parts"),
+    [
+        ("SFTConfig", "max_seq_length", ["calls it max_length"]),
+        ("TrainingArguments", "evaluation_strategy", ["transformers", "eval_strategy"]),
+        ("GRPOTrainer", "beta", ["takes beta in GRPOConfig"]),
+        ("GRPOConfig", "num_generations", ["has num_generations", "pip install -U trl"]),
+        ("GRPOConfig", "max_prompt_length", ["no max_prompt_length", "removed in TRL 0.28"]),
+        ("GRPOConfig", "learning_rates", ["no learning_rates", "learning_rate sounds alike"]),
+    ],
+)
+def test_what_a_class_takes_as_it_is_installed_here(owner: str, name: str, parts: list[str]) -> None:
+    message = f"{owner}.__init__() got an unexpected keyword argument '{name}'"
+    said = taken_here(message)
+    assert all(part in said for part in parts), said
+    assert said in explain_text(f"TypeError: {message}\n").steps
+
+
+def test_a_class_of_nobody_that_is_installed_here_is_left_alone() -> None:
+    assert taken_here("OddConfig.__init__() got an unexpected keyword argument 'beta'") == ""
+    assert taken_here("f() takes 1 positional argument but 2 were given") == ""

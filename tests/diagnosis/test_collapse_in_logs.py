@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import math
 import random
 import subprocess
@@ -11,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from bisect_cfg.diagnosis import health
-from bisect_cfg.diagnosis._metrics import Row, _collapse
+from bisect_cfg.diagnosis import _metrics, health
+from bisect_cfg.diagnosis._logs import blocks
+from bisect_cfg.diagnosis._metrics import WORDS, Row, Rows, _collapse
 from bisect_cfg.diagnosis.explain import explain_text
 
 Make = Callable[[float, random.Random], dict[str, Any]]
@@ -263,3 +266,40 @@ def test_the_loss_of_a_policy_says_nothing() -> None:
     for other in ({"reward": 0.5, "reward_std": 0.2}, {"actor/pg_clipfrac": 0.1}):
         assert not explain_text(log([{"loss": value, "grad_norm": 0.5, **other} for value in values])).matches
     assert not explain_text(log([{"loss": value} for value in [-0.1, *values]])).matches
+
+
+def in_blocks(log: bytes, size: int) -> Rows:
+    rows, number = Rows(), 1
+    for block in blocks(io.BytesIO(log), size):
+        rows.feed(block, number, {word for word in WORDS if word in block})
+        number += block.count(b"\n")
+    return rows
+
+
+@pytest.mark.parametrize("name", [*COLLAPSED, *HEALTHY])
+def test_a_log_of_more_rows_than_are_kept_says_what_all_of_them_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice, make, count = random.Random(name), {**COLLAPSED, **HEALTHY}[name], 1500
+    lines = [f"{make(at / count, dice)}\n".encode() for at in range(count)]
+
+    def facts() -> tuple[set[str], int]:
+        rows = in_blocks(b"".join(lines), 1 << 14)
+        return set(rows.facts()), rows.count
+
+    monkeypatch.setattr(_metrics, "MOST_ROWS", 10 * count)
+    of_all, read = facts()
+    assert read == count
+    monkeypatch.setattr(_metrics, "MOST_ROWS", 300)
+    monkeypatch.setattr(_metrics, "LAST_ROWS", 40)
+    of_some, read = facts()
+    assert of_some == of_all and read < 0.8 * count
+
+
+def test_rows_of_a_table_are_thinned_too_and_the_last_ones_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_metrics, "MOST_ROWS", 100)
+    table = "Step | Training Loss\n" + "".join(f"{step} | {0.5 + step % 7 / 10}\n" for step in range(1, 5001))
+    rows = in_blocks(table.encode(), 1 << 12)
+    series = rows.series()
+    steps = [int(one.values["step"]) for one in series]
+    assert steps == sorted(steps) and steps[-256:] == [*range(4745, 5001)] and rows.count < 1000
+    assert all(one.line == step + 1 for one, step in zip(series, steps, strict=True))
+    assert len(steps) - 256 > 40 and max(after - before for before, after in itertools.pairwise(steps)) < 5000 // 40

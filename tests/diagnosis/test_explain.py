@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -17,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.diagnosis._anchors import literals, scanner
-from bisect_cfg.diagnosis._pairs import PairScanner
+from bisect_cfg.diagnosis import _logs
+from bisect_cfg.diagnosis import explain as explain_module
 from bisect_cfg.diagnosis._render import as_json
-from bisect_cfg.diagnosis.explain import explain, explain_command, explain_text
-from bisect_cfg.diagnosis.knowledge import load
+from bisect_cfg.diagnosis._words import MOST_SCANS, USELESS, Words, _one_by_one, literals
+from bisect_cfg.diagnosis.explain import explain, explain_command, explain_paths, explain_text
+from bisect_cfg.diagnosis.knowledge import Entry, load
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,23 +157,33 @@ def test_a_line_without_end() -> None:
     assert explain(io.BytesIO(log)).matches[0].entry.id == "gpu-out-of-memory"
 
 
-@pytest.mark.training
 @settings(deadline=None)
-@given(st.data())
-def test_the_scan_of_large_logs_misses_nothing(data: st.DataObject) -> None:
-    words = st.text(alphabet="abcdemust be 浮点é'_", min_size=4, max_size=9).filter(lambda one: len(one.encode()) >= 4)
-    patterns = data.draw(st.lists(st.lists(words, min_size=1, max_size=3), min_size=1, max_size=6))
-    junk = data.draw(st.lists(st.binary(max_size=30), min_size=1, max_size=8))
-    scan = PairScanner(patterns, b"".join(junk))
-    chosen = data.draw(st.sampled_from(patterns))
-    block = b"\n".join(part + b"".join(run.encode() for run in chosen) for part in junk)
-    plain, found, position = scanner(patterns), 0, 0
-    while hit := scan.search(block, position):
-        assert any(hit.group() in run.encode() for runs in patterns for run in runs)
-        found, position = found + 1, hit.end()
-    assert found >= len(junk) and plain.search(block)
-    nothing = bytes(len(block))
-    assert scan.search(nothing) is None and scan.search(b"") is None and scan.search(b"x") is None
+@given(
+    st.sets(st.binary(min_size=4, max_size=9), min_size=1, max_size=6),
+    st.lists(st.binary(max_size=30), min_size=1, max_size=8),
+    st.data(),
+)
+def test_the_words_of_a_block_are_all_found(words: set[bytes], junk: list[bytes], data: st.DataObject) -> None:
+    marks, muted = (data.draw(st.sets(st.sampled_from(sorted(words)))) for _ in range(2))
+    block = b"\n".join(part + data.draw(st.sampled_from(sorted(words))) for part in junk)
+    scan = Words(words, marks)
+    scan.mute(muted)
+    found = scan.look(block)
+    places = sorted((at, word) for word in words - muted for at in range(len(block)) if block.startswith(word, at))
+    assert [*zip(found.places, found.words, strict=True)] == places
+    assert found.marks == {mark for mark in marks if mark in block}
+    ends, slowly_marked = _one_by_one(words - muted, marks, block)
+    assert sorted((end - len(word), word) for end, word in ends) == places and slowly_marked == found.marks
+
+
+def test_words_that_are_muted_stop_the_scan_no_more_and_come_back() -> None:
+    flood, other = b"Assertion failed\n" * (USELESS + 1), b"Assertion failed\nout of memory\n"
+    scan = Words([b"Assertion", b"memory"])
+    for _ in range(2 * MOST_SCANS):
+        scan.mute([b"Assertion"])
+        assert scan.look(flood).words == [] and scan.look(other).words == [b"memory"]
+        scan.mute([])
+        assert scan.look(other).words == [b"Assertion", b"memory"]
 
 
 class Endless(io.RawIOBase):
@@ -196,6 +208,38 @@ def test_large_logs_in_bounded_memory_and_time() -> None:
     # A tenth of 200 MB; the bound leaves a slow machine five times what a quiet one needs.
     assert seconds < 1.5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
+
+
+@pytest.mark.parametrize("entry", [entry for entry in load() if entry.sample][::12], ids=lambda entry: entry.id)
+def test_the_answer_is_the_same_in_whatever_blocks_a_log_is_read(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = (rows(200) + entry.sample + "\n").encode()
+    whole = explain(io.BytesIO(log))
+    monkeypatch.setattr(_logs, "blocks", functools.partial(_logs.blocks, size=1 << 15))
+    assert explain(io.BytesIO(log)) == whole
+
+
+def test_what_ends_a_run_is_found_at_the_end_of_a_flood_of_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain_module, "FLOOD", 500)
+    monkeypatch.setattr(_logs, "blocks", functools.partial(_logs.blocks, size=1 << 15))
+    looked_at: list[int] = []
+    feed = _logs.Reader.feed
+    monkeypatch.setattr(_logs.Reader, "feed", lambda *given: looked_at.append(feed(*given)) or looked_at[-1])
+    flood = "".join(
+        f"ERROR: reward of {at}: ValueError: could not convert string to float: 'x{at}'\n" for at in range(40)
+    )
+    log = (flood + rows(12)) * 200 + flood + "RuntimeError: 'weight' must be 2-D\n" + flood
+    found = explain_text(log)
+    assert found.matches[0].entry.id == "zero3-empty-weight"
+    assert sum(looked_at) < 0.4 * log.count("ERROR")
+
+
+def test_printed_data_costs_its_ends_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = json.dumps({"prompt": "TypeError: what it says " * 20_000, "reward": 0.5}) + "\n"
+    looked_at: list[int] = []
+    feed = _logs.Reader.feed
+    monkeypatch.setattr(_logs.Reader, "feed", lambda *given: looked_at.append(feed(*given)) or looked_at[-1])
+    assert explain_text(row * 8 + "RuntimeError: 'weight' must be 2-D\n").matches[0].entry.id == "zero3-empty-weight"
+    assert sum(looked_at) < 200
 
 
 def test_a_flood_of_assertions_is_quick() -> None:
@@ -237,12 +281,22 @@ def test_starts_at_once_and_without_torch() -> None:
     assert answer.returncode == 0
 
 
-def test_literals_and_scanner() -> None:
+def test_literals() -> None:
     assert literals(r"size (\d+) must (?:not )?be divisible") == ("size ", " must ", "be divisible")
     assert literals(r"(?:found it)+ here") == ("found it", " here")
-    scan = scanner([literals(r"must be divisible by \d+"), ["浮点数例外"]])
-    assert scan.search(b"4 must be divisible by 3") and scan.search("x浮点数例外".encode())
-    assert not scan.search(b"4 is divisible, but not by 3")
+
+
+def test_nan_is_told_by_the_kind_of_training_that_the_rows_are_of(tmp_path: Path) -> None:
+    nan = float("nan")
+    steps = [
+        {"step": at, "loss": nan if at > 8 else 1.0, "grad_norm": nan if at > 8 else 0.5, "learning_rate": 1e-5}
+        for at in range(16)
+    ]
+    for more, word, kind in (({}, "num_iterations", "supervised"), ({"reward": 0.4}, "labels", "with rewards")):
+        path = tmp_path / "trainer_state.json"
+        path.write_text(json.dumps({"log_history": [{**row, **more} for row in steps]}))
+        (found, _) = explain_paths([str(path)])
+        assert kind in found.matches[0].title and word not in " ".join(found.steps)
 
 
 def test_secrets_in_the_lines_that_are_quoted_are_masked() -> None:

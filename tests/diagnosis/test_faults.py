@@ -95,6 +95,7 @@ LOGGING = (
     "--- Logging error ---\n" + TRACEBACK + "TypeError: not all arguments converted during string formatting\n"
     "Call stack:\n  File \"a.py\", line 3, in <module>\nMessage: 'x'\nArguments: (1,)\n"
 )  # fmt: skip
+RETRIED = "ERROR: wandb: Network error (ConnectionError), entering retry loop.\n"
 NO_FAILURES = {
     "a logger's own error": ROWS + LOGGING,
     "survived": ROWS + TRACEBACK + "ValueError: invalid literal for int()\n" + ROWS,
@@ -108,6 +109,11 @@ NO_FAILURES = {
     "pip": "ERROR: pip's dependency resolver does not currently take into account all the packages that are "
     "installed.\n" + ROWS,
     "a row of another rank": ROWS,
+    "resolved, says the end": RETRIED + "Training completed.\n",
+    "bars went on": RETRIED
+        + "".join(f"Epoch {at}: 100%|####| 50/50 [10:00<00:00, 1.2s/it]\n" for at in (2, 3)),
+    "optional": "flash_attn ... not installed: ModuleNotFoundError: No module named 'flash_attn'\nAll checks passed.\n",
+    "completions": "prompt: Why?\ncompletion: RuntimeError: CUDA out of memory may follow.\nreward: 0.7\n",
 }  # fmt: skip
 
 
@@ -115,6 +121,17 @@ NO_FAILURES = {
 def test_what_ends_nothing_is_no_failure(log: str) -> None:
     found = explain_text(log)
     assert found.status == NO_FAILURE, (found.error, found.matches)
+
+
+@pytest.mark.parametrize("echoed", ["Training done.\n", "", "srun: job 7 completed successfully\n"])
+def test_what_a_script_echoes_after_it_survives_no_traceback(echoed: str) -> None:
+    found = explain_text(TRACEBACK + "RuntimeError: 'weight' must be 2-D\n" + echoed)
+    assert found.matches[0].entry.id == "zero3-empty-weight"
+
+
+def test_an_error_after_the_training_counts() -> None:
+    found = explain_text(ROWS + "Training completed.\nOSError: [Errno 28] No space left on device\n")
+    assert found.matches and found.error.number == ROWS.count("\n") + 2
 
 
 def test_a_message_that_a_box_wraps_is_read_as_one() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.diagnosis._anchors import literals
+from bisect_cfg.diagnosis._words import literals
 from bisect_cfg.diagnosis.conditions import evaluate
 from bisect_cfg.diagnosis.explain import explain_text
 from bisect_cfg.diagnosis.knowledge import Entry, KnowledgeError, check, load

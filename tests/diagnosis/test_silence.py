@@ -81,6 +81,7 @@ def test_texts_about_errors_are_no_logs(text: str) -> None:
         '[\n {\n  "loss": NaN\n }\n]\n',
         "import torch\nTraceback (most recent call last):\nRuntimeError: CUDA error\n",
         "- step: 1\n- step: 2\n",
+        "status:\n  lastState:\n    terminated:\n      exitCode: 137\n      reason: OOMKilled\n",
         "# python train.py --out `date`\nLoading `a`\n[1] `b` is new\nGPU 0 has no memory left in **x**\n",
         "".join(f"(PPOTrainer pid=9) Global step {i}: {{'policy_loss': nan, 'reward': 0.0}}\n" for i in range(9)),
     ],
@@ -141,6 +142,12 @@ def test_a_kill_after_an_exception_is_not_the_cause() -> None:
         ),
         ('{\n "bf16": {"enabled": "auto"},\n "steps": 3\n}\n', "a file of settings in JSON"),
         ("name: x\njobs: y\nsteps: z\n# one\nrun: w\n", "a file of settings"),
+        ("groups:\n- name: a\n  rules:\n  - alert: Memory\n    summary: OOMKilled\n", "a file of settings"),
+        (
+            "# Postmortem of Monday\n\nSummary: exit code 137 at night.\n\nTimeline:\n03:12 oom-kill: Killed process 4 "
+            "(python)\n\nRoot cause: eight workers kept a copy each.\nAction items: fewer workers.\n",
+            "a page of text",
+        ),
     ],
 )
 def test_a_text_that_is_no_log_is_told_what_it_is(text: str, kind: str) -> None:

@@ -442,6 +442,38 @@ def cure_in(message: str) -> str | None:
     return quoted if len(quoted) <= LONGEST_QUOTE else quoted[:LONGEST_QUOTE].rsplit(" ", 1)[0] + " ..."
 
 
+_VERBS = (
+    r"(?:set|use|pass|provide|specify|install|upgrade|update|downgrade|add|remove|increase|decrease|reduce|lower|raise"
+    r"|enable|disable|switch|change|rename|replace|adjust|choose|configure|pin|make sure|ensure|consider|try)"
+)
+_TELLS = re.compile(
+    rf"\b[Pp]lease (?:also |either |instead )?{_VERBS}\b"
+    rf"|\b[Yy]ou (?:should|must|need to|have to|can|could|may(?: want to)?|might) (?:also |either |instead )?{_VERBS}\b"
+    rf"|(?:^|[.;:!?,)] )(?:[Ee]ither |[Tt]o fix (?:this|it),? |[Ii]nstead,? )?(?i:{_VERBS}) (?=\S)"
+    r"|\bby (?:setting|passing|adding|using|installing)\b|\bpip install\b"
+    r"|\b(?:use|pass|set) \S+ instead\b|\b(?:renamed|moved) to\b|\breplaced (?:by|with)\b|\bin favou?r of\b"
+)
+_NO_CURE = re.compile(
+    r"CUDA_LAUNCH_BLOCKING|TORCH_USE_CUDA_DSA|HYDRA_FULL_ERROR|TORCH_DISTRIBUTED_DEBUG|NCCL_DEBUG|TORCH_SHOW_CPP"
+    r"|TORCHDYNAMO_VERBOSE|TORCH_LOGS|stack ?trace|traceback|full (?:error|log)|more (?:details|information)"
+    r"|for details|[Rr]eport|open an issue|file a bug|ignore this|safely ignore|ignore_mismatched_sizes|suppress"
+    r"|if needed|see the logs"
+)
+"""... which only show more of a failure, or hide it."""
+
+
+def told_cure(message: str) -> str:
+    """The sentences of an error's message that tell somebody what to do about it; "" if none does."""
+    text = " ".join(message.split())
+    sentences = re.split(r"(?<=[.!?;]) (?=[A-Z`'\"(])", text)
+    found = [one for one in sentences if _TELLS.search(one) and not _NO_CURE.search(one)]
+    names = [name for one in found for name in settings_in(one)]
+    if not found or not (names or re.search(r"pip install|[Uu]p(?:grade|date)|`", " ".join(found))):
+        return ""
+    said = " ".join(found[:2])
+    return said if len(said) <= LONGEST_QUOTE else said[:LONGEST_QUOTE].rsplit(" ", 1)[0] + " ..."
+
+
 NOT_SETTINGS = (".py", ".json", ".txt", ".cc", ".cpp", ".cu", ".h", ".weight", ".bias")
 """Ends of names that are files or tensors."""
 

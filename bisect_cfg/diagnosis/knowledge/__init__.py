@@ -52,9 +52,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from bisect_cfg.diagnosis import _version_pairs
-from bisect_cfg.diagnosis._anchors import literals
 from bisect_cfg.diagnosis._metrics import FACTS
 from bisect_cfg.diagnosis._types import Json
+from bisect_cfg.diagnosis._words import literals
 from bisect_cfg.diagnosis.conditions import Conditions
 from bisect_cfg.parameters import address
 
