@@ -12,12 +12,13 @@ import io
 import json
 import re
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from bisect_cfg.diagnosis._metrics import KNOWN, Row, canonical, row_of
+from bisect_cfg.diagnosis._metrics import KNOWN, LAST_ROWS, Row, canonical, row_of
 from bisect_cfg.diagnosis._plain_text import plain
 from bisect_cfg.diagnosis._types import Json
 
@@ -31,6 +32,9 @@ file is binary: a log may hold a page of stray ones."""
 
 LARGEST_JSON = 1 << 28
 """Bytes of a JSON file that is read whole; a larger one is no trainer's."""
+
+MOST_LINES = 20_000
+"""Lines of a table that are read: of more, an even share and the last ones."""
 
 MOST_FILES = 64
 """Files of a folder that are read, the newest first: a launcher writes one or two for each rank."""
@@ -341,10 +345,25 @@ def _csv(stream: io.BufferedReader) -> list[Row]:
     names = next(csv.reader([first], delimiter=delimiter), [])
     # W&B's export calls a column "run name - train/loss", with columns for its minimum and maximum beside it.
     names = ["" if re.search(r"__(?:MIN|MAX|STEP)$", name) else name.rpartition(" - ")[2] for name in names]
-    lines = csv.reader(text, delimiter=delimiter)
+    lines = csv.reader(_thinned(text), delimiter=delimiter)
     return _rows(
         {name: value or None for name, value in zip(names, line, strict=False) if name and value} for line in lines
     )
+
+
+def _thinned(lines: Iterable[str]) -> list[str]:
+    """All lines where they are not very many, otherwise evenly spread ones and all of the last."""
+    kept: list[tuple[int, str]] = []
+    last: deque[tuple[int, str]] = deque(maxlen=LAST_ROWS)
+    step = 1
+    for numbered in enumerate(lines):
+        last.append(numbered)
+        if numbered[0] % step == 0:
+            kept.append(numbered)
+            if len(kept) > MOST_LINES:
+                del kept[1::2]
+                step *= 2
+    return [line for at, line in kept if at < last[0][0]] + [line for _, line in last]
 
 
 def _events(path: str) -> list[Row]:

@@ -88,8 +88,6 @@ _ENDED_WELL = re.compile(
 )
 """What a run, or who started it, says at its end."""
 
-_BAR = re.compile(rb"\d%\|[^\n\r]{0,60}\| *\d+/\d+ \[")
-
 SHOWN_MORE = 2
 """Lines after an error's first one that are shown with it where they belong to the same sentence."""
 
@@ -447,7 +445,7 @@ class Reading:
         """
         if self.quoting or b"Traceback (most recent call last)" in self.tail:
             return 0
-        said = [*_ENDED_WELL.finditer(self.tail)][-1:] or [*_BAR.finditer(self.tail)][-2:-1]
+        said = [*_ENDED_WELL.finditer(self.tail)][-1:]
         return self.lines - self.tail.count(b"\n", said[0].start()) if said else 0
 
     def survived(self, number: int, who: str = "") -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from bisect_cfg.diagnosis import _formats
+from bisect_cfg.diagnosis._formats import open_source
 from bisect_cfg.diagnosis.explain import NO_FAILURE, UNREADABLE, explain_command, explain_paths
 
 ALIVE = {"loss": 0.0, "grad_norm": 0.3, "reward": 0.3, "reward_std": 0.2, "entropy": 1.1, "frac_reward_zero_std": 0.1}
@@ -128,3 +131,15 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     assert told["status"] == 0 and told["error"]["line"] == 3 and told["matches"][0]["id"] == "zero3-empty-weight"
     assert told["matches"][0]["sources"] and told["signature"]["kind"] == "exception"
+
+
+def test_a_table_of_very_many_rows_is_read_evenly_and_its_end_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_formats, "MOST_LINES", 400)
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss,reward\n" + "".join(f"{at},0.1,{at / 5000}\n" for at in range(5000)))
+    rows = open_source(str(path)).rows
+    steps = [int(row.values["step"]) for row in rows]
+    assert steps == sorted(set(steps)) and steps[0] == 0 and steps[-256:] == [*range(4744, 5000)]
+    assert len(steps) < 700 and max(after - before for before, after in itertools.pairwise(steps)) <= 32
