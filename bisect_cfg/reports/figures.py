@@ -226,12 +226,7 @@ def _trace_plot(
     }
     note = ""
     if others:
-        most = (
-            f", each with at most {points} points"
-            if any(len(one.lines.get(name, ((), ()))[0]) for one in traced)
-            else ""
-        )
-        note = f"{count(others, 'other trial')} drawn thin{most}."
+        note = f"{count(others, 'other trial')} drawn thin, at most {points} steps of each."
     return Plot(f"trace-{number}", clean(shared(name)), data, layout, note)
 
 

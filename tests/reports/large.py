@@ -1,4 +1,4 @@
-"""A study as large as one gets, made without a training: for what a report of it costs."""
+"""A study of any size with all that a report shows, made without a training."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ METRICS = (
 
 
 def study(folder: Path, trials: int, steps: int, factors: int = 40) -> Path:
-    """A study folder with an answer: two guilty settings, all else suspected less and less."""
+    """A study folder with an answer: two guilty settings, all else suspected less and less, a safe range, a frontier.
+
+    Args:
+        folder: an empty one.
+        trials: ten at least.
+        steps: of a passing trial; a failing one has half as many.
+        factors: that differ.
+    """
     numbers = random.Random(0)
     names = [f"setting_{number}" for number in range(factors)]
     rows = []
     for number in range(trials):
         bad = [numbers.random() < 0.5 for _ in names] if number > 1 else [number == 0] * factors
-        failed = bad[0] and bad[1]
+        failed = number == 3 if number in (2, 3) else bad[0] and bad[1]  # those tell the range
         purpose = ("bad baseline", "good baseline")[number] if number < 2 else "search"
         rows.append(
             {
@@ -43,8 +50,25 @@ def study(folder: Path, trials: int, steps: int, factors: int = 40) -> Path:
         "parameters": {name: {"good": 0.2, "bad": 0.1} for name in names[:2]}, "companions": [], "inseparable": [],
         "signature": "SIGFPE", "step": 3, "evidence": {"fails": claim, "passes_without": {names[0]: claim}},
     }  # fmt: skip
+    known = {"good": 0.2, "bad": 0.1, "healthy_up_to": 0.17, "not_from": 0.15, "probability": 0.98, "settled": True,
+             "trials": [2, 3], "shown": "SIGFPE"}  # fmt: skip
+    rows[2]["values"][names[0]], rows[3]["values"][names[0]] = 0.17, 0.15
+    published = [{"value": 0.18, "recipe": "a recipe", "source": "https://example.org", "note": ""}]
+    frontier = {
+        "settings": names[:2], "good": [0.2, 0.2], "bad": [0.1, 0.1], "undecided": 0.25,
+        "rows": [{"value": value, "healthy_up_to": up_to, "not_from": 0.1, "fitted": 0.12}
+                 for value, up_to in ((0.2, 0.1), (0.15, 0.14), (0.1, None))],
+        "points": [{"values": {names[0]: 0.2, names[1]: 0.1}, "healthy": True},
+                   {"values": {names[0]: 0.1, names[1]: 0.15}, "healthy": False}],
+    }  # fmt: skip
+    recommendation = {
+        "configuration": {names[0]: 0.18}, "changes": {names[0]: {"from": 0.1, "to": 0.18}}, "verified": True,
+        "evidence": {"seen": 3, "runs": 3, "trials": [7, 8, 9]}, "steps": 4 * steps, "diff": "-0.1\n+0.18\n",
+        "ranges": {names[0]: known}, "published": {names[0]: published}, "alternatives": [], "frontiers": [frontier],
+    }  # fmt: skip
     result = {
-        "schema": 1, "status": "isolated", "complete": True, "causes": [cause], "trials": rows, "horizon": steps,
+        "schema": 1, "recommendation": recommendation,
+        "status": "isolated", "complete": True, "causes": [cause], "trials": rows, "horizon": steps,
         "seconds": 60.0, "target": {"script": "train.py", "arguments": []},
         "failure": {"kind": "signal", "message": "SIGFPE", "signature": "SIGFPE", "step": 3, "where": ""},
     }  # fmt: skip

@@ -7,11 +7,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
+from bisect_cfg.reports.page import page as html_of
 from bisect_cfg.reports.page import write_report
-from tests.reports import made
+from bisect_cfg.reports.recorded import read
+from tests.reports import large, made
 from tests.reports.test_page import study
 
 playwright = pytest.importorskip("playwright.sync_api", exc_type=ImportError)
@@ -121,3 +124,19 @@ def test_what_names_bring_along_is_text(opened: Opened) -> None:
     words = page.locator("body").inner_text()
     assert all(name in words for name in HOSTILE) and IMAGE in words
     assert opened.said == [] and len(opened.asked) == 1
+
+
+def test_a_large_study_is_drawn_whole_and_its_other_trials_when_asked_for(opened: Opened, tmp_path: Path) -> None:
+    page = opened.page
+    (tmp_path / "report.html").write_text(html_of(read(large.study(tmp_path, 60, 10, factors=12))))
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("html[data-drawn]", state="attached", timeout=120_000)
+    names = page.locator("[data-plot]").evaluate_all("all => all.map(one => one.dataset.plot)")
+    assert names == ["suspicion", *(f"trace-{number}" for number in range(8)), "range-0", "frontier-0"]
+    assert page.get_attribute("html", "data-drawn") == str(len(names))
+    lines = page.locator("#trace-0 .scatterlayer .trace")
+    few = lines.count()
+    page.locator("#others").focus()
+    page.keyboard.press("Space")
+    lines.nth(few).wait_for(state="attached")
+    assert opened.said == [] and len(opened.asked) == 2
