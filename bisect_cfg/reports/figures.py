@@ -58,7 +58,7 @@ hide all else."""
 SUSPECTED = 0.01
 """From this probability on a factor counts as suspected."""
 
-LABELS = 6
+LABELS = 4
 """So many labels find room on the axis of a narrow plot."""
 
 NAMED = 8

@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bisect_cfg.capture.command import LAUNCHERS
 from bisect_cfg.configuration import Value
 from bisect_cfg.jsonfile import JsonObject, write_text
 from bisect_cfg.reports import figures, text
@@ -47,6 +48,9 @@ STATUS = {
 
 COMPRESSION = 6
 """Of gzip: one more makes the page 0.2 % smaller, and takes a third longer."""
+
+LAUNCHER_WITHIN = 4
+"""A launcher is among so many first words of a command: variables and an interpreter stand before it."""
 
 ENVIRONMENT = ("python", "cuda", "driver", "platform", "cpus", "memory_mb")
 """What is shown of the environment beside packages and GPUs."""
@@ -114,6 +118,7 @@ def page(recorded: Recorded) -> str:
         matrix=_matrix(recorded),
         rows=rows(recorded),
         sections=sections,
+        log=shared(recorded.log),
         commands=commands(recorded),
         packages=result["environment"].get("packages") or {},
         machine=_machine(result["environment"]),
@@ -263,9 +268,12 @@ def commands(recorded: Recorded) -> list[tuple[str, str]]:
     """What to type: label and command."""
     target = recorded.result["target"]
     script, arguments = str(target["script"]), [str(one) for one in target["arguments"]]
-    own = str(target.get("command") or shlex.join([script, *arguments]))
+    launched = any(map(_launches, arguments[:LAUNCHER_WITHIN]))  # then they are the whole command
+    own = str(target.get("command") or shlex.join(arguments if launched else [script, *arguments]))
     found = [("Your command", own)]
-    if script.endswith((".py", ".ipynb")) and not own.startswith(("accelerate", "torchrun")):
+    if launched or any(map(_launches, own.split()[:LAUNCHER_WITHIN])):
+        found.append(("Isolate it", f"bisect-cfg bisect -- {own}"))
+    elif script.endswith((".py", ".ipynb")):
         words = ["bisect-cfg", "bisect", script, *(["--", *arguments] if arguments else [])]
         found.append(("Isolate it", shlex.join(words)))
     study = shlex.quote(str(shared(str(recorded.folder))))
@@ -281,6 +289,10 @@ def commands(recorded: Recorded) -> list[tuple[str, str]]:
     if recorded.result["status"] == "isolated":
         found.append(("Safe values again, surer", f"bisect-cfg recommend {study} --verify-seeds 10"))
     return found
+
+
+def _launches(word: str) -> bool:
+    return Path(word).name in LAUNCHERS
 
 
 def _machine(environment: Mapping[str, Value]) -> list[tuple[str, str]]:

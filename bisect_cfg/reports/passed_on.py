@@ -14,13 +14,9 @@ from bisect_cfg.reports import text
 from bisect_cfg.reports.page import STATUS, answer_lines, commands, rows
 from bisect_cfg.reports.recorded import Recorded
 from bisect_cfg.reports.shared import shared
-from bisect_cfg.trials.files import tail_of_log
 
 TRIALS_SHOWN = 60
 """An issue takes 65,536 characters; so many trials are listed, those that the answer rests on first."""
-
-LOG_LINES = 25
-"""Of the failing run's log: a traceback's innermost frames and its message."""
 
 _TICKS = re.compile(r"`+")
 
@@ -32,7 +28,7 @@ def as_json(recorded: Recorded) -> str:
 
 def as_markdown(recorded: Recorded) -> str:
     """What a maintainer needs: the answer, the minimal failing configuration, where it fails, versions, evidence."""
-    log = _log(recorded)
+    log = recorded.log
     recorded = Recorded(recorded.folder, shared(recorded.result), recorded.said)
     parts = [*_head(recorded), *_configuration(recorded), *_failure(recorded.result, shared(log)), *_evidence(recorded)]
     return "\n\n".join([*parts, *_environment(recorded.result), *_again(recorded)]) + "\n"
@@ -86,6 +82,8 @@ def _is_plain(value: Value) -> bool:
 
 def _failure(result: JsonObject, log: list[str]) -> Iterator[str]:
     failure, where = result["failure"], result["where"]
+    if log and (failure is not None or not result["said"]):
+        yield _folded("Last lines of the first run", _block("\n".join(log)))
     if failure is None:
         return
     lines = [f"- message: {_code(failure['message'])}", f"- signature: {_code(failure['signature'])}"]
@@ -96,8 +94,6 @@ def _failure(result: JsonObject, log: list[str]) -> Iterator[str]:
             if where.get(name):
                 lines.append(f"- {name}: {_code(where[name])}")
     yield "**Failure**\n\n" + "\n".join(lines)
-    if log:
-        yield _folded("Last lines of the failing run", _block("\n".join(log)))
 
 
 def _evidence(recorded: Recorded) -> Iterator[str]:
@@ -125,10 +121,6 @@ def _environment(result: JsonObject) -> Iterator[str]:
 def _again(recorded: Recorded) -> Iterator[str]:
     lines = [command for label, command in commands(recorded) if label in ("Your command", "Isolate it")]
     yield "**To do it again**\n\n" + _block("\n".join(lines), "sh")
-
-
-def _log(recorded: Recorded) -> list[str]:
-    return tail_of_log(recorded.folder / "trials" / "0" / "log.txt", LOG_LINES)
 
 
 def _code(words: Value) -> str:

@@ -6,20 +6,26 @@ elsewhere. Everything has the form of result.json; what a study without an answe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bisect_cfg.configuration import Outcome, Purpose, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.protocol import METRICS_FILE
+from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE
 from bisect_cfg.reports import text
+from bisect_cfg.reports.answer import failure_of
 from bisect_cfg.study.basis import read_basis
 from bisect_cfg.study.folder import check_entries, is_at_work
 from bisect_cfg.study.unfinished import recorded_trials
+from bisect_cfg.trials.command_runner import load_command_run
+from bisect_cfg.trials.files import tail_of_log
+from bisect_cfg.trials.runs import Run, load_run
 
 EMPTY: JsonObject = {
     "schema": 1, "complete": False, "failure": None, "where": None, "placement": None, "causes": [], "not_varied": {},
@@ -31,6 +37,15 @@ EMPTY: JsonObject = {
 
 EMPTY_ROW: JsonObject = {"values": {}, "reason": "", "remarks": [], "signature": None, "step": None, "seconds": 0.0}
 """What a row may lack: a study that ended before its search, or was made by an earlier version."""
+
+FIRST = "0"
+"""The folder of the first run, of the user's own command."""
+
+BEFORE_THE_SEARCH = re.compile(r"0|(?:bad|good)-[a-z]+(?:-\d+)?")
+"""The folders of the runs of the two ends, which are recorded once the search begins."""
+
+LOG_LINES = 25
+"""Of a log: a traceback's innermost frames and its message."""
 
 NO_METRICS = frozenset({"time", "step", "training"})
 """Keys of a row of metrics that say which row it is."""
@@ -52,6 +67,11 @@ class Recorded:
     folder: Path
     result: JsonObject
     said: str = ""
+
+    @property
+    def log(self) -> list[str]:
+        """The last lines of the user's own command, as it failed."""
+        return tail_of_log(self.folder / "trials" / FIRST / "log.txt", LOG_LINES)
 
     @property
     def trials(self) -> list[JsonObject]:
@@ -117,16 +137,14 @@ def read(folder: Path) -> Recorded:
         rows = [{**EMPTY_ROW, "folder": f"trials/{row.get('number')}", **row} for row in result["trials"]]
         return Recorded(folder, {**EMPTY, **result, "trials": rows}, said)
     target = (basis or {}).get("target", {})
-    rows = recorded_trials(folder)
-    first = _first_run(folder)
-    if not rows and first is not None:
-        rows = [_row_of_first(first)]
+    runs = list(_runs_before_the_search(folder))
+    rows = recorded_trials(folder) or [_row(number, name, run) for number, (name, run) in enumerate(runs)]
     status, said = _without_answer(rows, working)
     libraries = {name: version for name, version in (basis or {}).get("libraries", {}).items() if version}
     found = {
         **EMPTY,
         "status": status,
-        "failure": _failure(first),
+        "failure": next((failure_of(run) for name, run in runs if name == FIRST), None),
         "environment": {"packages": libraries, "gpus": [{"name": name} for name in (basis or {}).get("gpus", ())]},
         "target": {"script": target.get("script", "?"), "arguments": target.get("arguments", [])},
         "seconds": sum(row["seconds"] or 0.0 for row in rows),
@@ -145,28 +163,29 @@ def _without_answer(rows: list[JsonObject], working: bool) -> tuple[str, str]:
     return "unfinished", f"This study has no answer: it ended before its time, with {done} done. {again}"
 
 
-def _first_run(folder: Path) -> JsonObject | None:
-    """What came of the first run of the user's own command; None if it has not ended."""
-    try:
-        found = json.loads((folder / "trials" / "0" / "result.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+def _runs_before_the_search(folder: Path) -> Iterator[tuple[str, Run]]:
+    """The runs of the two ends that came to an end, in their order: the name of the folder, and the run."""
+    names = [path for path in (folder / "trials").glob("*") if BEFORE_THE_SEARCH.fullmatch(path.name)]
+    for path in sorted(names, key=lambda path: path.stat().st_mtime):
+        load = load_run if (path / EVENTS_FILE).exists() else load_command_run
+        with contextlib.suppress(InputError):  # damaged: there is nothing to show
+            run = load(folder, path.name)
+            if run is not None:
+                yield path.name, run
 
 
-def _row_of_first(found: JsonObject) -> JsonObject:
+def _row(number: int, name: str, run: Run) -> JsonObject:
+    failure, purpose = run.seen.failure, Purpose.BAD_BASELINE if name == FIRST else Purpose.WARM_START
     return {
-        "number": 0, "outcome": found.get("outcome"), "signature": found.get("signature"), "folder": "trials/0",
-        "seconds": found.get("seconds") or 0.0, "step": found.get("step"), "purpose": Purpose.BAD_BASELINE.value,
-        "reason": "", "values": {}, "remarks": [],
-    }  # fmt: skip
-
-
-def _failure(found: JsonObject | None) -> JsonObject | None:
-    if found is None or found.get("outcome") != Outcome.FAIL.value:
-        return None
-    signature, message = found.get("signature") or "", found.get("message") or ""
-    return {"kind": "", "message": message or signature, "signature": signature, "step": found.get("step"), "where": ""}
+        **EMPTY_ROW,
+        "number": number,
+        "outcome": (Outcome.PASS if failure is None else Outcome.FAIL).value,
+        "signature": None if failure is None else str(failure),
+        "seconds": run.seen.seconds,
+        "step": run.seen.step,
+        "purpose": (Purpose.GOOD_BASELINE if name.startswith("good") else purpose).value,
+        "folder": f"trials/{name}",
+    }
 
 
 def _claims(evidence: JsonObject) -> list[JsonObject]:
@@ -212,6 +231,8 @@ def asked(row: JsonObject, levels: Levels) -> str:
         yours = {name: bad for name, (_, bad) in levels.items()}
         changed = [f"{n}: {text.show(v)}" for n, v in values.items() if n not in yours or not equal(v, yours[n])]
         return ", ".join(changed) or "your configuration"
+    if not values:  # it ended before its settings were known
+        return "the good configuration" if row["purpose"] == Purpose.GOOD_BASELINE else "your configuration"
     bad = [name for name in levels if level(values, name, levels) == "bad"]
     return text.subset(bad, list(levels))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import gzip
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports.answer import write_answer
-from bisect_cfg.reports.page import page
+from bisect_cfg.reports.page import commands, page
 from bisect_cfg.reports.passed_on import as_json, as_markdown
 from bisect_cfg.reports.recorded import read
 from bisect_cfg.reports.terminal import told
@@ -70,14 +72,50 @@ def test_markdown_has_what_a_maintainer_needs(tmp_path: Path) -> None:
     assert "SIGFPE" in words and "trl 1.0" in words and "bisect-cfg bisect" in words
 
 
+def begun(folder: Path) -> Path:
+    """A study that has just been begun."""
+    folder.mkdir(exist_ok=True)
+    target = {"script": "train.py", "arguments": [], "script_hash": "", "good_file_hash": None}
+    save_basis(folder, {"target": target, "options": {}})
+    return folder
+
+
 def test_a_study_without_an_answer_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no study"):
         read(tmp_path)
-    target = {"script": "train.py", "arguments": [], "script_hash": "", "good_file_hash": None}
-    save_basis(tmp_path, {"target": target, "options": {}})
-    found = read(tmp_path)
+    found = read(begun(tmp_path))
     assert "Nothing has been run" in page(found) and "Nothing has been run" in as_markdown(found)
     assert json.loads(as_json(found))["status"] == "empty"
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "is at work in this study: 0 trials done" in as_markdown(read(tmp_path))
+
+
+def test_a_first_run_that_never_came_to_train_is_shown_with_its_log(tmp_path: Path) -> None:
+    first = begun(tmp_path) / "trials" / "0"
+    first.mkdir(parents=True)
+    (first / "ending.json").write_text(json.dumps({"exit_code": 1, "hang": None, "seconds": 0.3, "steps": 0}))
+    (first / "log.txt").write_text("    def f(:\nSyntaxError: invalid syntax\n")
+    found = read(tmp_path)
+    assert found.result["status"] == "unfinished" and found.said.startswith("This study has no answer")
+    for words in (page(found), as_markdown(found)):
+        assert "def f(:" in words and "your configuration" in words
+    assert "SyntaxError" in found.result["failure"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("target", "again"),
+    [
+        ({"script": "t.py", "arguments": ["--lr", "1"]}, "bisect-cfg bisect t.py -- --lr 1"),
+        ({"script": "t.py", "arguments": [], "command": "torchrun t.py"}, "bisect-cfg bisect -- torchrun t.py"),
+        ({"script": "t.py", "arguments": ["X=1", "/bin/accelerate", "launch", "t.py"]},
+         "bisect-cfg bisect -- X=1 /bin/accelerate launch t.py"),
+        ({"script": "sort", "arguments": ["f"]}, None),
+    ],
+)  # fmt: skip
+def test_the_command_that_isolates_it_again(tmp_path: Path, target: JsonObject, again: str | None) -> None:
+    found = read(study(tmp_path / "s"))
+    assert dict(commands(replace(found, result={**found.result, "target": target}))).get("Isolate it") == again
 
 
 def test_homes_and_names_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
