@@ -28,6 +28,9 @@ SIMILAR = 0.6
 """From so much likeness on (`difflib`) a setting may be the one that was meant: beta for betta. Names of settings are
 long, so that less is enough for them than for options."""
 
+FILES = (".yaml", ".yml", ".json", ".toml", ".txt")
+"""What a file of settings ends with."""
+
 Assignment = str | tuple[str, Value]
 """A setting as given: ``"name=value"`` from the command line, (name, value) from Python."""
 
@@ -197,6 +200,10 @@ def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value
     """
     if isinstance(given, str):
         name, separator, text = given.partition("=")
+        if not separator and Path(given).suffix.lower() in FILES:
+            raise InputError(
+                f"{option} {given}: there is no such file.", "Check the path; it is relative to where you are."
+            )
         if not separator or not name.strip():
             raise InputError(
                 f"{option} {given[:80]} is not of the form name=value.", f"For example {option} bf16=false."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
@@ -19,6 +20,12 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_text
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments, scrub
 from bisect_cfg.study.basis import hash_of
+
+SHOWN = 5
+"""So many scripts are named where the one that was asked for is not there."""
+
+USUAL = ("train.py", "main.py", "run.py", "grpo.py")
+"""What scripts that train are mostly called."""
 
 
 @dataclass(frozen=True)
@@ -228,18 +235,31 @@ def _instead_of(path: Path) -> str:
             lines = path.read_text(errors="replace").replace("\\\n", " ").splitlines()
         except OSError:
             lines = []
+        exported: list[str] = []
         for line in lines:
             words = line.split()
+            if words[:1] == ["export"]:
+                exported += [word for word in words[1:] if "=" in word]
             trains = any(word.endswith((".py", ".yaml", ".yml")) or word == "-m" for word in words)
             if trains and is_launcher(words[0]):
-                return f"Give the command that it runs: bisect-cfg bisect -- {' '.join(words)}"
+                return f"Give the command that it runs: bisect-cfg bisect -- {' '.join([*exported, *words])}"
         return "Give the command that it runs: bisect-cfg bisect -- accelerate launch train.py"
     return "Name the .py file that you would start with `python`."
 
 
 def _similar(path: Path) -> str:
+    """What to do about a script that is not there: those that are, the most alike first."""
+    module = path.suffix not in (".py", SUFFIX) and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", str(path))
+    if module or str(path) == "-m":
+        return f"A module is started by python: bisect-cfg bisect -- python -m {path if module else 'pkg.train'}"
     try:
-        scripts = sorted(str(item) for item in path.parent.glob(f"*{SUFFIX if path.suffix == SUFFIX else '.py'}"))[:5]
+        scripts = sorted(str(item) for item in path.parent.glob(f"*{SUFFIX if path.suffix == SUFFIX else '.py'}"))
     except OSError:
         scripts = []
-    return f"There are: {', '.join(scripts)}" if scripts else "Check the path; it is relative to where you are."
+    if not scripts:
+        return "Check the path; it is relative to where you are."
+    alike = difflib.get_close_matches(str(path), scripts, SHOWN, cutoff=0.5)
+    likely = [item for item in scripts if Path(item).name in USUAL and item not in alike]
+    shown = list(dict.fromkeys([*alike, *likely, *scripts]))[:SHOWN]
+    more = f" and {len(scripts) - len(shown)} more" if len(scripts) > len(shown) else ""
+    return f"There are: {', '.join(shown)}{more}"

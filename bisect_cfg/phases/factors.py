@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from bisect_cfg.capture.captured import Capture, read_capture
-from bisect_cfg.capture.command import Launch
+from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.distributions import PACKAGE, installed_by
 from bisect_cfg.capture.launched import ACCELERATE, LAUNCHER, PROCESSES, findings, given_to_each, launcher_levels
 from bisect_cfg.capture.names import check_name
@@ -47,10 +45,9 @@ def find_factors(
     capture, launched = read_capture(bad_run.traces.events.rows), None
     launch = context.script.launch
     kind = "python" if launch is None else launch.kind
+    say_what_is_not_in_force(context, bad_run)
     if launch is not None:
         launched = launched_in(bad_run.traces, context.script.arguments) if capture.started else None
-        for text in _findings(launch, context.script.arguments, bad_run, capture):
-            context.note(text)
     levels = launcher_levels(kind, capture.args.world_size, capture.args.devices, capture.asked)
     free = LAUNCHER not in (*pins, *options.excluded) and (not options.only or LAUNCHER in options.only)
     by_accelerate = free and levels is not None and good.get(LAUNCHER, levels[0]) == ACCELERATE
@@ -85,9 +82,13 @@ def find_factors(
     return settings
 
 
-def _findings(launch: Launch, arguments: Sequence[str], bad_run: Run, capture: Capture) -> list[str]:
-    """What the launcher was asked for and the training does not have."""
-    rank = bad_run.traces.event(RankBegin)
-    together = capture.args.world_size
+def say_what_is_not_in_force(context: Context, run: Run) -> None:
+    """Say what the launcher was asked for and the training does not have: it may be why a run does not fail."""
+    launch, capture = context.script.launch, read_capture(run.traces.events.rows)
+    if launch is None or capture is None:
+        return
+    rank, together = run.traces.event(RankBegin), capture.args.world_size
     started = together if rank is None else rank.world_size
-    return findings(launch.kind, launch.processes_asked(arguments), started, together, capture.asked)
+    asked = launch.processes_asked(context.script.arguments)
+    for text in findings(launch.kind, asked, started, together, capture.asked):
+        context.note(text)

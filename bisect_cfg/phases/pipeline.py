@@ -26,7 +26,7 @@ from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.phases.building import cures_of
 from bisect_cfg.phases.context import Context
-from bisect_cfg.phases.factors import find_factors
+from bisect_cfg.phases.factors import find_factors, say_what_is_not_in_force
 from bisect_cfg.phases.isolate import isolate
 from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
@@ -91,6 +91,7 @@ def _answered(context: Context) -> Answer:
     try:
         bad_run = reproduce(context, pins)
         if bad_run.seen.failure is None:
+            say_what_is_not_in_force(context, bad_run)
             return _answer(context, "no_failure", bad_run=bad_run)
         return _compared(context, Baselines(context), bad_run, good, pins)
     except Spent as spent:

@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from bisect_cfg.capture.names import parse_assignment
 from bisect_cfg.capture.script import find_script
 from bisect_cfg.errors import InputError
 
@@ -25,7 +26,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text("")
 
 
-LAUNCH_SH = "CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 2 train.py --config recipe.yaml"
+LAUNCH_SH = "NCCL_DEBUG=INFO CUDA_VISIBLE_DEVICES=0 accelerate launch --num_processes 2 train.py --config recipe.yaml"
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,37 @@ def test_a_name_that_is_no_program_is_a_script_that_is_not_there():
     with pytest.raises(InputError, match="There is no script trian.py") as refused:
         find_script("trian.py")
     assert "train.py" in refused.value.advice
+
+
+def test_the_script_that_was_meant_is_named_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.py", "c.py", "d.py", "e.py", "train.py", "grpo_v2.py"):
+        (tmp_path / name).touch()
+    for typed, meant in (("grpo_v3.py", "grpo_v2.py"), ("nosuch.py", "train.py")):
+        with pytest.raises(InputError) as refused:
+            find_script(typed)
+        assert meant in refused.value.advice and refused.value.advice.endswith("and 2 more")
+
+
+def test_what_a_shell_script_exports_stands_before_its_command(tmp_path):
+    path = tmp_path / "launch.sh"
+    path.write_text("export FAST_MODE=1 B=2\nset -e\naccelerate launch --num_processes 2 train.py\n")
+    with pytest.raises(InputError) as refused:
+        find_script(str(path))
+    assert refused.value.advice.endswith("-- FAST_MODE=1 B=2 accelerate launch --num_processes 2 train.py")
+
+
+@pytest.mark.parametrize(("typed", "line"), [("pkg.train", "python -m pkg.train"), ("-m", "python -m pkg.train")])
+def test_a_module_is_started_by_python(typed, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as refused:
+        find_script(typed)
+    assert refused.value.advice.endswith(line)
+
+
+def test_a_file_of_good_values_that_is_not_there():
+    with pytest.raises(InputError, match="--good nosuch.yaml: there is no such file"):
+        parse_assignment("nosuch.yaml", "--good")
 
 
 def test_a_quote_that_is_not_closed():
