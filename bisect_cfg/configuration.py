@@ -54,6 +54,8 @@ class Purpose(enum.StrEnum):
     CORRECTION = "correction"
     MASKING = "masking"
     """Does a setting hide the failure of a cause?"""
+    RECOMMEND = "recommend"
+    """A run that looks for safe values."""
 
     @property
     def proves(self) -> bool:

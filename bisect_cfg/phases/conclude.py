@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bisect_cfg.configuration import Configuration, configuration_of
-from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.search import Conclusion, FoundCause, SubsetClaim
-from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, wilson
-from bisect_cfg.study.encoding import result_of
+from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, TrialRow, wilson
+from bisect_cfg.study.encoding import purpose_of, result_of
 from bisect_cfg.study.search_trials import ASKED, SearchTrials
 
 
@@ -55,7 +54,7 @@ def report_of(conclusion: Conclusion, trials: SearchTrials, good: Configuration,
         wilson(fails, runs) if runs else None,
         conclusion.notes,
         rows,
-        sum(row["seconds"] for row in rows),
+        sum(row.seconds for row in rows),
     )
 
 
@@ -68,23 +67,21 @@ def _claim(claim: SubsetClaim, trials: SearchTrials) -> Claim:
     return Claim(subset, claim.seen, claim.runs, claim.numbers, claim.note)
 
 
-def _rows(trials: SearchTrials) -> Iterator[JsonObject]:
+def _rows(trials: SearchTrials) -> Iterator[TrialRow]:
     outcomes = {record.number: record.outcome for record in trials.records()}
     for trial in trials.all():
         if not trial.state.is_finished():
             continue
         result, attributes = result_of(trial), trial.user_attrs
-        outcome = outcomes[trial.number] or result.outcome
         subset = set(attributes[ASKED])
-        purpose, run = trials.purpose(trial)
-        yield {
-            "number": trial.number,
-            "outcome": outcome.value,
-            "signature": result.signature,
-            "seconds": result.seconds,
-            "step": result.step,
-            "purpose": f"{purpose}: {run}" if run else purpose.value,
-            "reason": attributes["reason"],
-            "companions": ", ".join(attributes["companions"]),
-            **{f.name: f.bad if f.name in subset else f.good for f in trials.store.factors},
-        }
+        yield TrialRow(
+            trial.number,
+            outcomes[trial.number] or result.outcome,
+            result.signature,
+            result.seconds,
+            result.step,
+            *purpose_of(trial),
+            attributes["reason"],
+            tuple(attributes["companions"]),
+            {f.name: f.bad if f.name in subset else f.good for f in trials.store.factors},
+        )

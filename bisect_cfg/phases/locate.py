@@ -79,7 +79,7 @@ def locate(context: Context, report: Report, bad_run: Run) -> Place | None:
 
 def _run(runner: ScriptRunner, report: Report, bad_run: Run, kind: str) -> Run:
     proof, settings = report.causes[0].evidence.fails, runner.settings
-    steps = [row["step"] for row in report.rows if row["number"] in proof.trials and row["step"]]
+    steps = [row.step for row in report.rows if row.number in proof.trials and row.step]
     subset, whole = proof.subset, settings.bad
     silent = bad_run.seen.died is None
     plan = Plan(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bisect_cfg.capture.captured import fields_of
 from bisect_cfg.capture.settings import DEFAULT, build_item
-from bisect_cfg.configuration import Configuration, Purpose, Value, equal
+from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value, equal
 from bisect_cfg.diagnosis import health
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.parameters.comparing import plain
@@ -120,11 +120,11 @@ class IsolatedScript:
     def terms(self) -> Terms:
         """What the plan needs to know."""
         bad = self._settings.bad
-        whole = [row for row in self._report.rows if all(equal(row[name], bad[name]) for name in bad)]
-        fails = {row["number"] for row in whole if row["outcome"] == "fail"}
+        whole = [row for row in self._report.rows if all(equal(row.values[name], bad[name]) for name in bad)]
+        fails = {row.number for row in whole if row.outcome is Outcome.FAIL}
         for cause in self._report.causes:
             fails |= set(cause.evidence.fails.trials)
-        passes = sum(row["outcome"] == "pass" for row in whole)
+        passes = sum(row.outcome is Outcome.PASS for row in whole)
         return Terms(
             bad,
             lambda configuration, steps: self.prefix(configuration, steps).steps,
@@ -185,10 +185,10 @@ class IsolatedScript:
     def budget(self) -> Budget:
         """What the remedies after the first may cost: as long again as isolating the cause took. The first run of all
         is left out, which is cold and waits for imports."""
-        rows = [row for row in self._report.rows if row["purpose"] != Purpose.BAD_BASELINE]
+        rows = [row for row in self._report.rows if row.purpose is not Purpose.BAD_BASELINE]
         seen = self._good_run.seen
         return Budget(
-            sum(float(row["seconds"] or 0.0) for row in rows),
+            sum(row.seconds for row in rows),
             seen.seconds / max(1, self.length(self._good_run)),
             self._wishes.remedies,
             self._wishes.jobs,
@@ -240,17 +240,17 @@ class IsolatedScript:
         wanted = {key_of({**self._settings.bad, **proposal.changes}, 0) for proposal in proposals}
         found = []
         for row in self._report.rows:
-            configuration = {name: row[name] for name in self._settings.bad}
+            configuration = {name: row.values[name] for name in self._settings.bad}
             key = key_of(configuration, 0)
-            if key not in wanted or row["outcome"] != "pass":
+            if key not in wanted or row.outcome is not Outcome.PASS:
                 continue
-            run = self.load(self._runner.folder, self._folder_of(row["number"]))
+            run = self.load(self._runner.folder, self._folder_of(row.number))
             if run is None:
                 continue
             steps = self.length(run)
             shown = self.health_of(run, Attempt(configuration, 0, steps, Part.RESET, ""))
             if not shown.too_short:
-                found.append(Ran(key, steps, shown.healthy, row["number"], shown.failed_at, shown.why))
+                found.append(Ran(key, steps, shown.healthy, row.number, shown.failed_at, shown.why))
         return found
 
     def length(self, run: Run) -> int:

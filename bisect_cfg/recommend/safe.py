@@ -9,6 +9,7 @@ from bisect_cfg.configuration import Value
 from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.recommend.remedy import Remedy, Status
 from bisect_cfg.recommend.schedule import Prefix
+from bisect_cfg.study.causes import TrialRow
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Safe:
 
     Attributes:
         remedies: the remedies, the best verified one first.
-        rows: one row a run of this phase, as in the report of the bisection.
+        rows: the runs of this phase.
         details: by trial number, see `SafeTrials.details`.
         seeds: the seeds of a verification.
         full_rate: how the runs met the full learning rate; None if there is no remedy.
@@ -27,7 +28,7 @@ class Safe:
     """
 
     remedies: tuple[Remedy, ...] = ()
-    rows: tuple[Mapping[str, Value], ...] = ()
+    rows: tuple[TrialRow, ...] = ()
     details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
     full_rate: Prefix | None = None

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 
 from optuna.trial import FrozenTrial
 
-from bisect_cfg.configuration import Outcome
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt, Part, Ran, key_of
+from bisect_cfg.study.causes import TrialRow
+from bisect_cfg.study.encoding import purpose_of
 from bisect_cfg.study.store import Store
 
 ASKED = "recommend"
@@ -60,7 +62,8 @@ class SafeTrials:
             "part": attempt.part,
             "mode": mode,
         }
-        attributes = {ASKED: _plain(asked), "purpose": f"recommend: {attempt.part}", "reason": attempt.reason}
+        purpose = {"purpose": Purpose.RECOMMEND.value, "run": attempt.part.value}
+        attributes = {ASKED: _plain(asked), **purpose, "reason": attempt.reason}
         return self.store.start(self.store.params(attempt.configuration), attributes).number
 
     def finish(self, number: int, values: JsonObject, outcome: Outcome) -> None:
@@ -77,24 +80,23 @@ class SafeTrials:
         """Runs that a process which lives no longer left unfinished."""
         return [(trial.number, _question(trial)) for trial in self.store.abandoned(ASKED)]
 
-    def rows(self) -> Iterator[JsonObject]:
+    def rows(self) -> Iterator[TrialRow]:
         """One row a run, as in the report of the bisection."""
         for trial in self.all():
             if not trial.state.is_finished():
                 continue
             attributes = trial.user_attrs
             configuration = attributes[ASKED]["configuration"]
-            yield {
-                "number": trial.number,
-                "outcome": attributes["outcome"],
-                "signature": attributes.get("signature"),
-                "seconds": float(attributes.get("seconds") or 0.0),
-                "step": attributes.get("step"),
-                "purpose": attributes["purpose"],
-                "reason": attributes["reason"],
-                "companions": "",
-                **{f.name: configuration.get(f.name, f.bad) for f in self.store.factors},
-            }
+            yield TrialRow(
+                trial.number,
+                Outcome(attributes["outcome"]),
+                attributes.get("signature"),
+                float(attributes.get("seconds") or 0.0),
+                attributes.get("step"),
+                *purpose_of(trial),
+                attributes["reason"],
+                values={f.name: configuration.get(f.name, f.bad) for f in self.store.factors},
+            )
 
     def details(self) -> dict[int, JsonObject]:
         """By number, what else is worth keeping of a run: what it set beside the factors, its seed, why it was not

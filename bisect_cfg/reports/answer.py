@@ -14,7 +14,7 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.cells import corrected
-from bisect_cfg.configuration import Purpose, Value
+from bisect_cfg.configuration import Outcome, Purpose, Value
 from bisect_cfg.diagnosis._render import Match
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.placement import findings
@@ -33,7 +33,7 @@ from bisect_cfg.reports.recommendation import (
 )
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
 from bisect_cfg.reports.said import Line
-from bisect_cfg.study.causes import Cause, Report, wilson
+from bisect_cfg.study.causes import Cause, Report, TrialRow, wilson
 from bisect_cfg.trials.ranks import DIFFERS, ranks_of
 from bisect_cfg.trials.runs import Run
 
@@ -126,7 +126,7 @@ def _strict(value: Value) -> Value:
 def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
     """The answer in the form of result.json (see the contract in the documentation)."""
     report = answer.report or Report(answer.status)
-    rows = _rows(answer) if answer.report is not None else _rows_before(answer)
+    trials = report.rows if answer.report is not None else _rows_before(answer)
     issue = known_issue(answer.known)
     result = {
         "schema": SCHEMA,
@@ -135,7 +135,7 @@ def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
         "failure": failure_of(answer.bad_run),
         "where": answer.place.to_json() if answer.place is not None else None,
         "placement": placement_of(answer.bad_run),
-        "causes": [_cause(cause, rows) for cause in report.causes],
+        "causes": [_cause(cause, trials) for cause in report.causes],
         "not_varied": answer.settings.not_varied if answer.settings is not None else {},
         "corrections": [
             {"parameters": list(correction.parameters), "passes": as_claim(correction.passes)}
@@ -158,7 +158,7 @@ def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
         "notes": [*answer.notes, *report.notes],
         "warnings": warnings_of(answer),
         "seconds": round(answer.seconds, 2),
-        "trials": rows,
+        "trials": [_trial(answer, row) for row in trials],
     }
     text = simulated(answer.bad_run) or simulated(answer.good_run)  # one that dies before it trains does not say it
     if text:
@@ -242,13 +242,13 @@ def _reproduction(answer: Answer) -> JsonObject:
     return {"rate": None, "interval_95": []}
 
 
-def _step(cause: Cause, rows: Sequence[JsonObject]) -> int | None:
+def _step(cause: Cause, rows: Sequence[TrialRow]) -> int | None:
     """The step at which a cause fails by itself: that of the first run that shows it."""
-    shown = (row for row in rows if row["number"] in cause.evidence.fails.trials and row["outcome"] == "fail")
-    return next((row["step"] for row in shown), None)
+    proof = cause.evidence.fails.trials
+    return next((row.step for row in rows if row.number in proof and row.outcome is Outcome.FAIL), None)
 
 
-def _cause(cause: Cause, rows: Sequence[JsonObject]) -> JsonObject:
+def _cause(cause: Cause, rows: Sequence[TrialRow]) -> JsonObject:
     return {
         "step": _step(cause, rows),
         "parameters": {name: dict(cause.values[name]) for name in cause.parameters},
@@ -262,40 +262,32 @@ def _cause(cause: Cause, rows: Sequence[JsonObject]) -> JsonObject:
     }
 
 
-def _rows(answer: Answer) -> list[JsonObject]:
-    names = [factor.name for factor in answer.settings.factors]
-    rows = []
-    for row in answer.report.rows:
-        kept = {key: value for key, value in row.items() if key not in names}
-        details = answer.details.get(row["number"], {})
-        kept["values"] = {**{name: row[name] for name in names}, **details.get("extra", {})}
-        kept |= {name: details[name] for name in ("seed", "suspicion") if name in details}
-        kept["folder"] = f"trials/{details.get('folder', row['number'])}"
-        kept["start"] = kept["level"] = details.get("level")
-        kept["remarks"] = [remark.text for remark in _remarks(answer, row["number"])]
-        rows.append(kept)
-    return rows
+def _trial(answer: Answer, row: TrialRow) -> JsonObject:
+    if answer.report is None:
+        return row.record()
+    details = answer.details.get(row.number, {})
+    return {
+        **row.record(),
+        "values": {**row.values, **details.get("extra", {})},
+        **{name: details[name] for name in ("seed", "suspicion") if name in details},
+        "folder": f"trials/{details.get('folder', row.number)}",
+        "start": details.get("level"),
+        "level": details.get("level"),
+        "remarks": [remark.text for remark in _remarks(answer, row.number)],
+    }
 
 
-def _rows_before(answer: Answer) -> list[JsonObject]:
+def _rows_before(answer: Answer) -> tuple[TrialRow, ...]:
     """The trials of a study that never came to its search: the baselines."""
+    bad = [(Purpose.BAD_BASELINE, run) for run in (answer.bad_run, *answer.again)]
     rows = []
-    again = [(Purpose.BAD_BASELINE, run) for run in answer.again]
-    for number, (purpose, run) in enumerate(
-        ((Purpose.BAD_BASELINE, answer.bad_run), *again, (Purpose.GOOD_BASELINE, answer.good_run))
-    ):
+    for number, (purpose, run) in enumerate((*bad, (Purpose.GOOD_BASELINE, answer.good_run))):
         if run is not None:
-            rows.append(
-                {
-                    "number": number,
-                    "outcome": "fail" if run.seen.failure is not None else "pass",
-                    "signature": None if run.seen.failure is None else str(run.seen.failure),
-                    "seconds": run.seen.seconds,
-                    "step": run.seen.step,
-                    "purpose": purpose,
-                }
-            )
-    return rows
+            failure, seen = run.seen.failure, run.seen
+            outcome = Outcome.PASS if failure is None else Outcome.FAIL
+            signature = None if failure is None else str(failure)
+            rows.append(TrialRow(number, outcome, signature, seen.seconds, seen.step, purpose))
+    return tuple(rows)
 
 
 def known_issue(match: Match | None) -> JsonObject | None:
@@ -319,9 +311,9 @@ def warnings_of(answer: Answer) -> list[JsonObject]:
     """Oddities of trials that passed: worth knowing, not the failure under study. One entry a metric."""
     found: dict[tuple[str, str], list[int]] = {}
     for row in answer.report.rows if answer.report is not None else ():
-        if row["outcome"] == "pass":
-            for remark in filter(attrgetter("kind"), _remarks(answer, row["number"])):
-                found.setdefault((remark.kind, remark.name), []).append(row["number"])
+        if row.outcome is Outcome.PASS:
+            for remark in filter(attrgetter("kind"), _remarks(answer, row.number)):
+                found.setdefault((remark.kind, remark.name), []).append(row.number)
     return [
         {
             "text": f"{ODDITIES[kind].format(name)} in trials that passed nevertheless",
@@ -346,11 +338,11 @@ def commands(answer: Answer) -> dict[str, str]:
         return {}
     evidence = answer.report.causes[0].evidence
     found = {}
-    outcomes = {row["number"]: row["outcome"] for row in answer.report.rows}
+    outcomes = {row.number: row.outcome for row in answer.report.rows}
     good = [number for claim in evidence.without.values() for number in claim.trials]
-    wanted = (("last good", good, "pass"), ("first bad", list(evidence.fails.trials), "fail"))
+    wanted = (("last good", good, Outcome.PASS), ("first bad", list(evidence.fails.trials), Outcome.FAIL))
     for label, numbers, outcome in wanted:
-        for number in reversed([number for number in numbers if outcomes.get(number) == outcome]):
+        for number in reversed([number for number in numbers if outcomes.get(number) is outcome]):
             path = trial_folder(answer, number) / "command.sh"
             if path.exists():
                 found[label] = f"sh {shlex.quote(short_path(path))}"

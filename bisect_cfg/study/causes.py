@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bisect_cfg.configuration import Value
+from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value
 from bisect_cfg.jsonfile import JsonObject
 
 if TYPE_CHECKING:
@@ -79,6 +79,48 @@ class Correction:
 
 
 @dataclass(frozen=True)
+class TrialRow:
+    """A real run.
+
+    Attributes:
+        number: of the trial.
+        outcome: the verdict on it.
+        signature: of its failure; None if it did not fail.
+        seconds: it took.
+        step: the optimizer step at which it failed, or ended; None if that is not known.
+        purpose: what it was for.
+        run: which run it was where several have the same purpose; of one for safe values, for which part of that.
+        reason: why it was asked.
+        companions: what was bad only so that it was valid.
+        values: of the factors, by name.
+    """
+
+    number: int
+    outcome: Outcome
+    signature: str | None
+    seconds: float
+    step: int | None
+    purpose: Purpose
+    run: str = ""
+    reason: str = ""
+    companions: tuple[str, ...] = ()
+    values: Configuration = field(default_factory=dict)
+
+    def record(self) -> dict[str, Value]:
+        """All but the values, as tables and files show it: the names are those of `RECORDED`."""
+        return {
+            "number": self.number,
+            "outcome": self.outcome.value,
+            "signature": self.signature,
+            "seconds": self.seconds,
+            "step": self.step,
+            "purpose": f"{self.purpose}: {self.run}" if self.run else self.purpose.value,
+            "reason": self.reason,
+            "companions": ", ".join(self.companions),
+        }
+
+
+@dataclass(frozen=True)
 class Report:
     """What `Bisection.run` returns.
 
@@ -95,7 +137,7 @@ class Report:
         reproduction_rate: how often the failure shows where it can.
         reproduction_interval: its 95 % interval.
         notes: honest sentences.
-        rows: one dict a trial, see `trials`.
+        rows: the trials; `trials` has them as a frame.
         seconds: time spent in trials.
         recommendation: of a training script: what to use instead and what that rests on, as in result.json.
     """
@@ -110,7 +152,7 @@ class Report:
     reproduction_rate: float | None = None
     reproduction_interval: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
-    rows: tuple[Mapping[str, Value], ...] = field(default=(), repr=False)
+    rows: tuple[TrialRow, ...] = field(default=(), repr=False)
     seconds: float = 0.0
     recommendation: JsonObject | None = field(default=None, repr=False)
 
@@ -120,7 +162,7 @@ class Report:
         companions, then one column a factor with the value it had."""
         import pandas
 
-        return pandas.DataFrame(list(self.rows))
+        return pandas.DataFrame([{**row.record(), **row.values} for row in self.rows])
 
     def __str__(self) -> str:
         lines = [f"{self.status}: {len(self.causes)} cause(s) in {len(self.rows)} trials"]
@@ -170,7 +212,7 @@ class Report:
         parts += [f"<p>{e(note)}</p>" for note in self.notes]
         shown = ("number", "outcome", "purpose", "seconds", "signature", "reason")
         if self.rows:
-            rows = [tuple(_cell(row.get(name)) for name in shown) for row in self.rows]
+            rows = [tuple(_cell(record[name]) for name in shown) for record in map(TrialRow.record, self.rows)]
             parts.append(f"<details><summary>every trial</summary>{_table(shown, rows)}</details>")
         return "\n".join(parts)
 

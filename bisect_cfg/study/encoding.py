@@ -11,7 +11,7 @@ import json
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from bisect_cfg.configuration import UNSET, Factor, Outcome, Value, is_number
+from bisect_cfg.configuration import UNSET, Factor, Outcome, Purpose, Value, is_number
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask, scrub
 from bisect_cfg.study.interface import TrialResult
@@ -77,6 +77,13 @@ def result_of(trial: FrozenTrial) -> TrialResult:
         rest.get("step"),
         a.get("attributes") or {},
     )
+
+
+def purpose_of(trial: FrozenTrial) -> tuple[Purpose, str]:
+    """What a trial is for, and which run it was where several have the same purpose, otherwise ""."""
+    # Studies of earlier versions have both in one attribute: "warm start: bad-1".
+    purpose, _, run = trial.user_attrs.get("purpose", Purpose.SEARCH.value).partition(": ")
+    return Purpose(purpose), trial.user_attrs.get("run", run)
 
 
 def result_attributes(result: TrialResult, outcome: Outcome | None) -> JsonObject:

@@ -13,11 +13,11 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial
 
-from bisect_cfg.configuration import Outcome, Purpose, Subset, Value, configuration_of
+from bisect_cfg.configuration import Outcome, Subset, Value, configuration_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.search import Ask, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
-from bisect_cfg.study.encoding import result_attributes, result_of
+from bisect_cfg.study.encoding import purpose_of, result_attributes, result_of
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.study.store import Store, Void
 
@@ -76,18 +76,12 @@ class SearchTrials:
         return Record(
             mask,
             outcome,
-            self.purpose(trial)[0],
+            purpose_of(trial)[0],
             trial.number,
             float(attributes.get("seconds") or 0.0),
             self._mask_of_names(attributes.get("companions", ())),
             (attributes.get("signature") or "") if outcome is Outcome.UNRESOLVED else "",
         )
-
-    def purpose(self, trial: FrozenTrial) -> tuple[Purpose, str]:
-        """What a trial is for, and which run it was where several have the same purpose, otherwise ""."""
-        # Studies of earlier versions have both in one attribute: "warm start: bad-1".
-        purpose, _, run = trial.user_attrs.get("purpose", Purpose.SEARCH.value).partition(": ")
-        return Purpose(purpose), trial.user_attrs.get("run", run)
 
     def mask(self, trial: FrozenTrial) -> int:
         """The subset that a trial ran, as the search's integer."""
@@ -150,7 +144,7 @@ class SearchTrials:
         """
         attributes = self.attributes(ask, run)
         for known in self.all():
-            same = self.mask(known) == ask.subset and self.purpose(known) == (ask.purpose, run)
+            same = self.mask(known) == ask.subset and purpose_of(known) == (ask.purpose, run)
             if same and known.user_attrs.get("added"):
                 return
         reference = result if ask.subset == self.problem.full else self.reference()

@@ -415,7 +415,7 @@ def test_values_from_python_are_taken_as_they_are(tool):
             "train.py", study="s", good={"bf16": None, "lr_scheduler_type": "1e-3", "temperature": 1.5},
             pins={"model_init_kwargs": {"a": None, "b": "None"}}, confirm=1, recommend=False, where=False,
         )
-        print(json.dumps(dict(report.rows[-1]), default=repr))
+        print(json.dumps(report.rows[-1].values, default=repr))
     """)
     )
     said = shell(tool, f"{sys.executable} notebook.py")

@@ -13,7 +13,7 @@ from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Event, TrainBegin
 from bisect_cfg.reports.outcome import Answer
-from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report
+from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
@@ -28,13 +28,10 @@ DIED = dataclasses.replace(
 )
 
 
-def row(number: int, outcome: Outcome, purpose: Purpose, bf16: bool = True, rate: float = 1e-3) -> dict[str, Any]:
+def row(number: int, outcome: Outcome, purpose: Purpose, bf16: bool = True, rate: float = 1e-3) -> TrialRow:
     failed = outcome is Outcome.FAIL
-    return {
-        "number": number, "outcome": outcome.value, "signature": "SIGFPE" if failed else None, "seconds": 1.0,
-        "step": 3 if failed else 10, "purpose": purpose, "reason": "", "companions": "",
-        "bf16": bf16, "learning_rate": rate,
-    }  # fmt: skip
+    values = {"bf16": bf16, "learning_rate": rate}
+    return TrialRow(number, outcome, "SIGFPE" if failed else None, 1.0, 3 if failed else 10, purpose, values=values)
 
 
 ROWS = (

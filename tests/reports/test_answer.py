@@ -39,7 +39,7 @@ def test_what_an_earlier_pass_recommended_goes_when_nothing_is_recommended_any_m
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_json_without_numbers_that_json_has_not(tmp_path, value):
-    rows = tuple({**row, "learning_rate": value} for row in made.ROWS)
+    rows = tuple(dataclasses.replace(row, values={**row.values, "learning_rate": value}) for row in made.ROWS)
     write_answer(made.answer(tmp_path, report=dataclasses.replace(made.REPORT, rows=rows)), {})
 
     def refuse(constant):

@@ -53,7 +53,7 @@ def test_a_cause_that_was_proven_in_one_process_names_no_rank(tmp_path):
     processes = Setting("launch.num_processes", "launch.num_processes", "launch", 1, 2, 1)
     settings = dataclasses.replace(answer.settings, factors=(*answer.settings.factors, processes))
     several = made.run(tmp_path, dataclasses.replace(made.DIED, rank=1))
-    rows = tuple({**row, "launch.num_processes": 1} for row in made.ROWS)
+    rows = tuple(dataclasses.replace(row, values={**row.values, "launch.num_processes": 1}) for row in made.ROWS)
 
     def sentence(subset: tuple[str, ...]) -> str:
         fails = dataclasses.replace(made.CAUSE.evidence.fails, subset=subset)

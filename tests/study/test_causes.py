@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from bisect_cfg.configuration import RECORDED
 from bisect_cfg.study.causes import wilson
 from tests.reports import made
 
@@ -36,6 +37,11 @@ def test_printed_it_is_the_answer_and_its_evidence() -> None:
 def test_its_trials_are_a_frame() -> None:
     frame = made.REPORT.trials
     assert list(frame["number"]) == [0, 1, 2, 3] and list(frame["bf16"]) == [True, False, True, False]
+    assert list(frame["outcome"]) == ["fail", "pass", "fail", "pass"] and list(frame["purpose"])[0] == "bad baseline"
+
+
+def test_no_column_of_a_trial_may_be_the_name_of_a_setting() -> None:
+    assert made.ROWS[0].record().keys() == RECORDED == set(made.REPORT.trials) - {"bf16", "learning_rate"}
 
 
 @pytest.mark.parametrize(

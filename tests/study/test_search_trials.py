@@ -7,6 +7,7 @@ import pytest
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.configuration import Purpose
 from bisect_cfg.search import Ask, Problem
+from bisect_cfg.study.encoding import purpose_of
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.study.search_trials import ASKED, SearchTrials
 
@@ -30,7 +31,7 @@ def trials(bisection: Bisection) -> SearchTrials:
 def test_a_run_is_added_once_and_named(trials) -> None:
     for run in ("bad-1", "bad-2", "bad-1", ""):
         trials.add(FULL, FAILED, run)
-    assert [trials.purpose(trial) for trial in trials.all()] == [
+    assert [purpose_of(trial) for trial in trials.all()] == [
         (Purpose.WARM_START, "bad-1"),
         (Purpose.WARM_START, "bad-2"),
         (Purpose.WARM_START, ""),
@@ -42,7 +43,7 @@ def test_an_earlier_version_wrote_the_run_behind_the_purpose(trials) -> None:
     attributes = {**trials.attributes(FULL), "purpose": "warm start: bad-1", "outcome": "fail", "added": True}
     trials.store.add(trials.params(FULL.subset), attributes, Outcome.FAIL)
     (trial,) = trials.all()
-    assert trials.purpose(trial) == (Purpose.WARM_START, "bad-1")
+    assert purpose_of(trial) == (Purpose.WARM_START, "bad-1")
     trials.add(FULL, FAILED, "bad-1")  # it is there already
     assert len(trials.all()) == 1
 
