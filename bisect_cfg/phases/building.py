@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bisect_cfg.capture.distributions import PACKAGE, Installed, Mixtures, installed_by
+from bisect_cfg.capture.distributions import PACKAGE, Mixtures, installed_by
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.diagnosis.knowledge import Entry
 from bisect_cfg.errors import InputError
@@ -15,13 +15,12 @@ from bisect_cfg.trials.environments import CACHE, CannotBuild, Environments, Pac
 from bisect_cfg.trials.runner import inside
 
 
-def both_environments(context: Context, settings: Settings, installed: Installed) -> Packages | None:
+def both_environments(context: Context, settings: Settings) -> Packages | None:
     """Build the two environments between which packages vary; None if none does.
 
     Args:
         context: of this pass.
         settings: with packages among its factors or pins.
-        installed: what the user has.
 
     Raises:
         InputError: one of them cannot be built.
@@ -29,7 +28,7 @@ def both_environments(context: Context, settings: Settings, installed: Installed
     good, bad = (inside(PACKAGE, settings.overrides(levels)) for levels in (settings.good, settings.bad))
     if not good:
         return None
-    environments = _environments(context, installed)
+    installed, environments = context.installed, _environments(context)
     packages = Packages(installed.levels, Mixtures({}, {}, installed.markers), environments)
     found = []
     for side, levels in (("yours", bad), ("the good one", good)):
@@ -58,13 +57,13 @@ def cures_of(context: Context, entry: Entry | None) -> tuple[Alternative, ...]:
     if entry is None or not entry.cured_by or not context.options.environments:
         return ()
     runner = context.runner
-    installed = installed_by(context.script.python)
+    installed = context.installed
     wanted = {name: level for name, level in entry.cured_by.items() if installed.levels.get(name) not in (None, level)}
     if not wanted:
         return ()
     packages = runner.known.packages
     if packages is None:
-        environments = _environments(context, installed)
+        environments = _environments(context)
         mixtures = Mixtures(installed.distributions, installed.distributions, installed.markers)
         packages = Packages(installed.levels, mixtures, environments, varied=False)
     named = ", ".join(f"{name} {level}" for name, level in wanted.items())
@@ -80,12 +79,12 @@ def cures_of(context: Context, entry: Entry | None) -> tuple[Alternative, ...]:
     return (Alternative(settings, why, ", ".join(entry.sources[:3]), cures=True),)
 
 
-def _environments(context: Context, installed: Installed) -> Environments:
+def _environments(context: Context) -> Environments:
     def building(lines: Sequence[str]) -> None:
         context.listener.phase("environment", f"building an environment of {len(lines)} packages")
 
     cache = context.options.env_cache or context.folder.parent / CACHE
-    return Environments(cache, installed.base, building, context.runner.program)
+    return Environments(cache, context.installed.base, building, context.runner.program)
 
 
 def _say_what_was_built(context: Context, environments: Environments) -> None:

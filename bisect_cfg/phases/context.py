@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from bisect_cfg.capture.distributions import Installed, installed_by
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.jsonfile import JsonObject
@@ -50,6 +52,11 @@ class Context:
         if text not in self.notes:
             self.notes.append(text)
             self.listener.note(text)
+
+    @cached_property
+    def installed(self) -> Installed:
+        """What the interpreter that trains has installed."""
+        return installed_by(self.script.python)
 
     @property
     def limits(self) -> Limits:

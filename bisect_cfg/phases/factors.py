@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bisect_cfg.capture.captured import read_capture
-from bisect_cfg.capture.distributions import PACKAGE, installed_by
+from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.launched import ACCELERATE, LAUNCHER, PROCESSES, findings, given_to_each, launcher_levels
 from bisect_cfg.capture.names import check_name
 from bisect_cfg.capture.settings import Settings, build_settings
@@ -59,7 +59,7 @@ def find_factors(
     begun = bad_run.traces.begun
     runner.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
     named = any(name.startswith(PACKAGE) for name in (*good, *pins))
-    installed = installed_by(context.script.python) if named else None
+    installed = context.installed if named else None
     settings = build_settings(
         capture,
         lambda item: runner.checks.resolve(item, build),
@@ -74,7 +74,7 @@ def find_factors(
     for note in settings.notes:
         context.note(note)
     if installed is not None:
-        runner.learn(packages=both_environments(context, settings, installed))
+        runner.learn(packages=both_environments(context, settings))
     context.listener.factors(settings)
     known = dict.fromkeys([*(factor.name for factor in settings.factors), *capture.args.types], "")
     for name in options.keep:

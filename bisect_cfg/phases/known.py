@@ -10,7 +10,7 @@ from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis._render import Match
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.study.causes import Cause
-from bisect_cfg.trials.files import traceback_of
+from bisect_cfg.trials.files import unprinted
 from bisect_cfg.trials.runs import Run
 
 
@@ -37,10 +37,9 @@ def known_failure(
         configuration = {**settings.resolved, **settings.bad}
     # Some clues are settings that a log may have printed; here they are known.
     printed = "".join(f"{name}={value}\n" for name, value in configuration.items())
-    log, raised = (run.folder / "log.txt").read_bytes(), "\n".join(traceback_of(run.failing[1])).encode()
-    if raised.rpartition(b"\n")[2] not in log:  # what the script prints goes elsewhere
-        log += b"\n" + raised
-    log = io.BytesIO(printed.encode("utf-8", "replace") + log)
+    own = (run.folder / "log.txt").read_bytes().decode(errors="replace")
+    text = "\n".join([printed + own, *unprinted(run.failing[1], own)])
+    log = io.BytesIO(text.encode("utf-8", "replace"))
     found = explain(log, environment=environment, configuration=configuration, failure=run.seen.failure).matches
     guilty = {name for cause in causes for name in cause.parameters}
     for match in found:

@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from bisect_cfg.capture.distributions import PACKAGE, installed_by, read_packages
+from bisect_cfg.capture.distributions import PACKAGE, read_packages
 from bisect_cfg.capture.names import parse_pins, read_good
 from bisect_cfg.capture.script import Script
 from bisect_cfg.configuration import Outcome, Value
@@ -99,12 +99,10 @@ def _answered(context: Context) -> Answer:
         return _answer(context, "inconclusive", bad_run=bad_run)
 
 
-def _good_packages(context: Context) -> dict[str, Any]:
+def _good_packages(context: Context) -> dict[str, str]:
     """What --good-packages says, as settings."""
     path = context.options.good_packages
-    if path is None:
-        return {}
-    levels = read_packages(path, installed_by(context.script.python))
+    levels = {} if path is None else read_packages(path, context.installed)
     return {f"{PACKAGE}{name}": level for name, level in levels.items()}
 
 

@@ -12,7 +12,7 @@ from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
 from bisect_cfg.probe.protocol import Completed, Raised, TrainEnd
-from bisect_cfg.trials.files import tail_of_log, traceback_of
+from bisect_cfg.trials.files import tail_of_log, unprinted
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, REPRODUCTION_STEPS, horizon_for
@@ -158,13 +158,7 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
             "Start as many as there are, or see what CUDA_VISIBLE_DEVICES hides.",
         )
     lines = tail_of_log(run.folder / "log.txt", LINES_SHOWN)
-    raised = run.traces.event(Raised)
-    if raised is not None:
-        told = traceback_of(run.traces)
-        # A syntax error is printed without its place, which its text ends with.
-        printed = [line for line in lines if line.startswith(f"{raised.type}: ") and told[-1].startswith(line)]
-        if told[-1] not in lines and not printed:  # what the script prints goes elsewhere
-            lines = told[-LINES_SHOWN:]
+    lines = unprinted(run.traces, "\n".join(lines))[-LINES_SHOWN:] or lines
     log = "\n".join("    " + line for line in lines)
     where = f"Its last lines ({run.folder / 'log.txt'}):\n{with_cells(log)}" if log else "It printed nothing."
     if run.seen.invalid is not None:

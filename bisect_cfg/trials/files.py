@@ -189,6 +189,16 @@ def traceback_of(traces: Traces) -> list[str]:
     return [scrub(line) for line in "".join(printed).split("\n")]
 
 
+def unprinted(traces: Traces, log: str) -> list[str]:
+    """`traceback_of` a run whose log does not show it, since what the script prints goes elsewhere; else empty."""
+    told, raised = traceback_of(traces), traces.event(Raised)
+    if raised is None or told[-1] in log:
+        return []
+    # A syntax error is printed without its place, which its text ends with.
+    begun = (line for line in log.splitlines() if line.startswith(f"{raised.type}: "))
+    return [] if any(told[-1].startswith(line) for line in begun) else told
+
+
 def innermost_frame(folder: Path) -> str:
     """Where the thread that crashed (or the main thread of a hang) was: ``function (file.py:27)``, "" if unknown."""
     try:

@@ -9,7 +9,8 @@ import pytest
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.trials.files import Tail, Traces, tail_of_log
+from bisect_cfg.probe.protocol import Raised
+from bisect_cfg.trials.files import Tail, Traces, tail_of_log, unprinted
 from bisect_cfg.trials.verdict import judge, observe, same_as, widened
 
 BEGUN = {"event": "train_begin", "time": 1.0}
@@ -194,6 +195,24 @@ def test_tail_passes_over_a_broken_line(tmp_path):
     tail = Tail(path, lambda row: row)
     tail.read()
     assert tail.rows == [{"a": 1}, {"a": 3}]
+
+
+@pytest.mark.parametrize(
+    ("message", "log", "shown"),
+    [
+        ("boom", "Traceback (most recent call last):\n  ...\nValueError: boom\n", True),
+        ("boom", "[rank0]: ValueError: boom\n", True),
+        ("invalid syntax (train.py, line 3)", "    x =\n      ^\nValueError: invalid syntax\n", True),
+        ("boom", "training begins\nValueError: something else, which was caught\n", False),
+        ("boom", "", False),
+    ],
+)
+def test_an_exception_that_the_log_does_not_show_is_told_from_what_the_probe_saw(tmp_path, message, log, shown):
+    traces = Traces.of(tmp_path)
+    traces.events.rows.append(Raised("ValueError", message, [["train.py", 9, "main"]]))
+    told = unprinted(traces, log)
+    assert told == [] if shown else told[-1] == f"ValueError: {message}"
+    assert unprinted(Traces.of(tmp_path), log) == []
 
 
 def test_tail_of_log(tmp_path):
