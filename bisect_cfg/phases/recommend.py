@@ -36,6 +36,7 @@ from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, what_ended
+from bisect_cfg.trials.start_points import COLD
 
 
 @dataclass(eq=False)
@@ -184,7 +185,7 @@ class SafeValues:
         if self._is_doubtful(run):
             warm = run.seen.died
             run = self._runner.train(
-                Plan(_cold(number), configuration, steps, start="cold", enough=self._isolated.certain)
+                Plan(_cold(number), configuration, steps, start=COLD, enough=self._isolated.certain)
             )
             self._runner.seen_cold(str(warm), run.seen.died is not None and str(run.seen.died) == str(warm))
         return _Came(run, self._isolated.health_of(run, attempt))

@@ -16,6 +16,7 @@ from bisect_cfg.errors import InputsChanged
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.study.causes import Report
 from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.start_points import COLD
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Answer:
     good_run: Run | None = None
     again: tuple[Run, ...] = ()
     report: Report | None = None
-    start: str = "cold"
+    start: str = COLD
     horizon: int | None = None
     notes: tuple[str, ...] = ()
     details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)

@@ -40,8 +40,9 @@ from bisect_cfg.trials.plan import Known, Plan
 from bisect_cfg.trials.process import Ending, LaunchedChild, Reaper, Sweep, attend, kill_group, launch
 from bisect_cfg.trials.reaper import shorten
 from bisect_cfg.trials.runner import AFTER_SYMPTOM_STEPS, STRETCH, horizon_for
-from bisect_cfg.trials.runs import Run, read_ending
-from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED, Observation, judge
+from bisect_cfg.trials.runs import Run, read_ending, result_of
+from bisect_cfg.trials.start_points import COLD
+from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED, Observation
 
 SKIP = 125
 NOT_RUN = (126, 127)
@@ -102,7 +103,7 @@ class LogRows(Tail[Row]):
 class _Starts:
     """How trials start: always from nothing."""
 
-    start: str = "cold"
+    start: str = COLD
 
 
 class _Command:
@@ -182,7 +183,7 @@ def load_command_run(study: Path, number: int | str) -> Run | None:
     ending, kept = found
     traces = Traces.of(folder)
     traces.read()
-    return Run(observe_command(traces.metrics.rows, folder, ending), traces, folder, kept.get("horizon"), "cold")
+    return Run(observe_command(traces.metrics.rows, folder, ending), traces, folder, kept.get("horizon"), COLD)
 
 
 class CommandRunner:
@@ -277,30 +278,9 @@ class CommandRunner:
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
-        seen = run.seen
-        outcome, signature = judge(seen, self.known.is_failure, self.known.usual)
-        if outcome is Outcome.FAIL:
-            self._see_failure(seen.step)
-        message = seen.message
-        if not message and signature is not None:
-            message = next((symptom.text for symptom in seen.symptoms), str(signature))
-        result = TrialResult(
-            outcome,
-            None if signature is None else str(signature),
-            message,
-            seen.seconds,
-            (seen.step if signature is not None else seen.steps) if seen.counted else None,
-            {
-                "folder": run.folder.name,
-                "level": "cold",
-                "horizon": steps,
-                "steps": seen.steps,
-                "failure": None if signature is None else signature.to_json(),
-                "remarks": [asdict(remark) for remark in seen.remarks],
-                "symptoms": [asdict(symptom) for symptom in seen.symptoms],
-            },
-        )
-        write_json(run.folder / "result.json", {**asdict(result), "outcome": outcome.value})
+        result = result_of(run, self.known, steps)
+        if result.outcome is Outcome.FAIL:
+            self._see_failure(run.seen.step)
         return result
 
     def _see_failure(self, step: int | None) -> None:
@@ -430,9 +410,7 @@ class CommandRunner:
         traces = Traces.of(folder)
         traces.read()
         rows = traces.metrics.rows
-        write_json(
-            folder / "ending.json", {**asdict(ending), "horizon": plan.steps, "steps": len(rows), "level": "cold"}
-        )
+        write_json(folder / "ending.json", {**asdict(ending), "horizon": plan.steps, "steps": len(rows), "level": COLD})
         self._note(ending)
         seen = observe_command(rows, folder, ending)
-        return Run(replace(seen, message=scrub(seen.message)), traces, folder, plan.steps, "cold")
+        return Run(replace(seen, message=scrub(seen.message)), traces, folder, plan.steps, COLD)

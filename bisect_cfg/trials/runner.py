@@ -53,11 +53,11 @@ from bisect_cfg.trials.plan import Known, Plan
 from bisect_cfg.trials.ports import free_port, own_port
 from bisect_cfg.trials.process import Child, Ending, Reaper, Sweep, follow, launch
 from bisect_cfg.trials.reaper import shorten
-from bisect_cfg.trials.runs import Pauses, Run, what_ended
+from bisect_cfg.trials.runs import Pauses, Run, result_of, what_ended
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
-from bisect_cfg.trials.verdict import FailureTest, judge, observe
+from bisect_cfg.trials.verdict import FailureTest, observe
 
 HORIZON_FACTOR = 2
 HORIZON_MARGIN = 4
@@ -261,35 +261,10 @@ class ScriptRunner:
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
-        seen = run.seen
-        if seen.invalid is not None:
-            outcome, signature = Outcome.UNRESOLVED, Signature("invalid", "", seen.invalid)
-        else:
-            outcome, signature = judge(seen, self.known.is_failure, self.known.usual)
-        if outcome is Outcome.FAIL:
-            self._see_failure(seen.step)
-        message = seen.message
-        if not message and signature is not None:
-            message = next((s.text for s in seen.symptoms), str(signature))
-        result = TrialResult(
-            outcome,
-            None if signature is None else str(signature),
-            message,
-            seen.seconds,
-            seen.step if signature is not None else seen.steps,
-            {
-                "folder": run.folder.name,
-                "level": run.start or self.starts.start,
-                "horizon": run.horizon if steps is None else steps,
-                "steps": seen.steps,
-                "ended": what_ended(run),
-                "failure": None if signature is None else signature.to_json(),
-                "remarks": [asdict(remark) for remark in seen.remarks],
-                "symptoms": [asdict(symptom) for symptom in seen.symptoms],
-            },
-        )
-        saved = {**asdict(result), "outcome": result.outcome.value}
-        write_json(run.folder / "result.json", saved)
+        run = run if run.start else replace(run, start=self.starts.start)  # of an earlier version's study
+        result = result_of(run, self.known, run.horizon if steps is None else steps, ended=what_ended(run))
+        if result.outcome is Outcome.FAIL:
+            self._see_failure(run.seen.step)
         return result
 
     def train(self, plan: Plan) -> Run:

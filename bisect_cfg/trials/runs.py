@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from bisect_cfg.configuration import Outcome, Value
+from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.protocol import TrainEnd
+from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.plan import Known
 from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.ranks import ranks_of
-from bisect_cfg.trials.verdict import Observation, observe
+from bisect_cfg.trials.verdict import Observation, judge, observe
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,40 @@ class Pauses:
             self.silence = max(self.silence or 0.0, ending.longest_silence)
         for name, seconds in ending.phases.items():
             self.phases[name] = max(self.phases.get(name, 0.0), seconds)
+
+
+def result_of(run: Run, known: Known, horizon: int | None, **more: Value) -> TrialResult:
+    """The result of a run: its outcome under the failure under study, and what is worth keeping; its folder keeps it.
+
+    Args:
+        run: that is over.
+        known: of the failure.
+        horizon: steps that it was to make.
+        more: attributes beside those that every result has.
+    """
+    seen, outcome = run.seen, Outcome.UNRESOLVED
+    if seen.invalid is not None:
+        signature = Signature("invalid", "", seen.invalid)
+    else:
+        outcome, signature = judge(seen, known.is_failure, known.usual)
+    message, step = seen.message, seen.steps
+    if signature is not None:
+        message = message or next((symptom.text for symptom in seen.symptoms), str(signature))
+        step = seen.step
+    attributes = {
+        "folder": run.folder.name,
+        "level": run.start,
+        "horizon": horizon,
+        "steps": seen.steps,
+        **more,
+        "failure": None if signature is None else signature.to_json(),
+        "remarks": [asdict(remark) for remark in seen.remarks],
+        "symptoms": [asdict(symptom) for symptom in seen.symptoms],
+    }
+    told = None if signature is None else str(signature)
+    result = TrialResult(outcome, told, message, seen.seconds, step if seen.counted else None, attributes)
+    write_json(run.folder / "result.json", {**asdict(result), "outcome": outcome.value})
+    return result
 
 
 def what_ended(run: Run) -> str:
