@@ -15,7 +15,6 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import FORMATS, CommandTarget
 from bisect_cfg.capture.template import presets, styles
 from bisect_cfg.configuration import Value
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.options import Options
 from bisect_cfg.probe.secrets import scrub
@@ -191,7 +190,7 @@ def _number(name: str, value: Value, least: float, most: float, above: bool) -> 
 
 def _check_failure(text: str) -> None:
     try:
-        widened(text, Signature("exit"))
+        widened(text)
     except ValueError as error:
         raise InputError(f"{error}.", "It takes any, signal, non-finite or a regular expression.") from None
 

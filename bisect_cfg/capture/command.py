@@ -186,7 +186,7 @@ def _name(word: str) -> str:
 
 
 @dataclass(frozen=True)
-class Parts:
+class ParsedCommand:
     """A command line taken apart, before anything was looked at.
 
     Attributes:
@@ -211,7 +211,7 @@ def take_apart(
     words: Sequence[str],
     is_file: Callable[[str], bool] = os.path.isfile,
     takes_value: Callable[[str], bool] = lambda flag: False,
-) -> Parts:
+) -> ParsedCommand:
     """Say what starts what.
 
     Args:
@@ -233,18 +233,18 @@ def take_apart(
     return replace(parts, launch=replace(parts.launch, variables=tuple(variables)))
 
 
-def _launched(words: list[str], is_file: Callable[[str], bool], takes_value: Callable[[str], bool]) -> Parts:
+def _launched(words: list[str], is_file: Callable[[str], bool], takes_value: Callable[[str], bool]) -> ParsedCommand:
     first, name = words[0], os.path.basename(words[0])
     if name == "uv":
         return _under_uv(words, is_file, takes_value)
     if _PYTHON.fullmatch(name):
-        return _under_python(words, is_file, takes_value)
+        return _under_python(words, is_file)
     if name.endswith(".py"):  # of `uv run train.py`
-        return Parts(Launch("python", (), first), tuple(words[1:]))
+        return ParsedCommand(Launch("python", (), first), tuple(words[1:]))
     if name == "trl":
         if len(words) < 2 or words[1].startswith("-"):
             raise InputError("`trl` needs a command.", "For example: trl grpo --config recipe.yaml")
-        return Parts(Launch("trl", (first,), words[1]), tuple(words[2:]))
+        return ParsedCommand(Launch("trl", (first,), words[1]), tuple(words[2:]))
     if name == "accelerate":
         if words[1:2] != ["launch"]:
             raise InputError(
@@ -260,19 +260,19 @@ def _launched(words: list[str], is_file: Callable[[str], bool], takes_value: Cal
     return _program(kind, words, 1, is_file)
 
 
-def _program(kind: str, words: list[str], start: int, is_file: Callable[[str], bool]) -> Parts:
+def _program(kind: str, words: list[str], start: int, is_file: Callable[[str], bool]) -> ParsedCommand:
     """Where the program stands behind a launcher's flags."""
     for position in range(start, len(words)):
         word = words[position]
         if word in _MODULE[kind]:
             following = words[position + 1 : position + 2]
             if not following or following[0].startswith("-"):
-                return Parts(Launch(kind, tuple(words), "", True), (), tuple(words[start:]))
+                return ParsedCommand(Launch(kind, tuple(words), "", True), (), tuple(words[start:]))
             launch = Launch(kind, tuple(words[: position + 1]), following[0], True)
-            return Parts(_on_one_machine(launch), tuple(words[position + 2 :]))
+            return ParsedCommand(_on_one_machine(launch), tuple(words[position + 2 :]))
         if word.endswith(".py") and is_file(word):
             launch = Launch(kind, tuple(words[:position]), word)
-            return Parts(_on_one_machine(launch), tuple(words[position + 1 :]))
+            return ParsedCommand(_on_one_machine(launch), tuple(words[position + 1 :]))
     missing = next((word for word in words[start:] if word.endswith(".py")), None)
     if missing is not None:
         raise InputError(f"There is no script {missing}.", "Check the path; it is relative to where you are.")
@@ -282,7 +282,7 @@ def _program(kind: str, words: list[str], start: int, is_file: Callable[[str], b
     )
 
 
-def _under_python(words: list[str], is_file: Callable[[str], bool], takes_value: Callable[[str], bool]) -> Parts:
+def _under_python(words: list[str], is_file: Callable[[str], bool]) -> ParsedCommand:
     position = 1
     while position < len(words) and words[position].startswith("-"):
         word = words[position]
@@ -300,10 +300,10 @@ def _under_python(words: list[str], is_file: Callable[[str], bool], takes_value:
         position += 2 if word in _PYTHON_VALUES else 1
     if position >= len(words):
         raise InputError(f"`{' '.join(words)}` runs no script.", "Name the script that you would start with it.")
-    return Parts(Launch("python", tuple(words[:position]), words[position]), tuple(words[position + 1 :]))
+    return ParsedCommand(Launch("python", tuple(words[:position]), words[position]), tuple(words[position + 1 :]))
 
 
-def _module_of_python(words: list[str], position: int, is_file: Callable[[str], bool]) -> Parts:
+def _module_of_python(words: list[str], position: int, is_file: Callable[[str], bool]) -> ParsedCommand:
     """``python -m pkg.train``; launchers can be started this way, too."""
     if position + 1 >= len(words):
         raise InputError("`python -m` needs a module.", "For example: python -m pkg.train")
@@ -317,10 +317,10 @@ def _module_of_python(words: list[str], position: int, is_file: Callable[[str], 
         return _program(kind, words, upto, is_file)
     if module in ("accelerate", "accelerate.commands.accelerate_cli") and words[upto : upto + 1] == ["launch"]:
         return _program("accelerate", words, upto + 1, is_file)
-    return Parts(Launch("python", tuple(words[:upto][:-1]), module, True), tuple(words[upto:]))
+    return ParsedCommand(Launch("python", tuple(words[:upto][:-1]), module, True), tuple(words[upto:]))
 
 
-def _under_uv(words: list[str], is_file: Callable[[str], bool], takes_value: Callable[[str], bool]) -> Parts:
+def _under_uv(words: list[str], is_file: Callable[[str], bool], takes_value: Callable[[str], bool]) -> ParsedCommand:
     if words[1:2] != ["run"]:
         raise InputError(f"`{' '.join(words[:2])}` starts no training.", "For example: uv run train.py")
     position = 2
@@ -480,7 +480,7 @@ def _takes_value(flag: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(flag)}(?:, --[\w-]+)? <", said) is not None
 
 
-def _as_its_parser_says(launch: Launch, parts: Parts, python: str) -> tuple[Launch, tuple[str, ...]]:
+def _as_its_parser_says(launch: Launch, parts: ParsedCommand, python: str) -> tuple[Launch, tuple[str, ...]]:
     parser = _PARSERS.get(launch.kind)
     found = _said([python, "-c", _ASK_PARSER % parser, *parts.asked]) if parser else None
     if not found:

@@ -118,7 +118,7 @@ def open_source(path: str) -> Source:
     if name.endswith(".wandb"):
         raise Unreadable("W&B's own binary file; give files/output.log of the same run, or its history as JSON or CSV")
     stream = Path(path).open("rb")  # noqa: SIM115  closed with the process, which reads it to its end
-    unpacked = _unpacked(name, stream)
+    unpacked = _unpacked(stream)
     if unpacked is not stream and not unpacked.peek(1):
         raise Unreadable("it is compressed, and nothing can be unpacked from it")
     return _text(name, unpacked)
@@ -180,7 +180,7 @@ class _Recoded(io.RawIOBase):
         return len(taken)
 
 
-def _unpacked(name: str, stream: BinaryIO) -> io.BufferedReader:
+def _unpacked(stream: BinaryIO) -> io.BufferedReader:
     head = stream.peek(8)[:8]  # type: ignore[attr-defined]
     if head.startswith(b"\x1f\x8b"):
         import gzip

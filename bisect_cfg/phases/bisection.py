@@ -168,7 +168,7 @@ class Bisection:
         if taken:
             raise ValueError(f"{taken[0]} is a column of the table of trials: call the setting something else")
         runner: Runner = trial if runs else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
-        self._validity = _Validity(self.factors, self.good, self.bad, runner)
+        self._validity = _Buildable(self.factors, self.good, self.bad, runner)
         names = tuple(factor.name for factor in self.factors)
         problem = Problem(
             names, self._validity, odds_of(names, prior), strategy=strategy, first=first, confidence=confidence,
@@ -370,7 +370,7 @@ class _Isolation:
                 self._emit(CauseFound(cause_of(found, self._trials)))
 
 
-class _Validity:
+class _Buildable:
     """Which subsets can be built, each asked once."""
 
     def __init__(self, factors: Sequence[Factor], good: Configuration, bad: Configuration, runner: Runner) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.isolate import isolate
@@ -20,7 +19,7 @@ from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.recommend import find_safe_values
-from bisect_cfg.phases.reproduce import FOLDER, LINES_SHOWN, failure_test, study_failure
+from bisect_cfg.phases.reproduce import FOLDER, LINES_SHOWN, study_failure
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.basis import add_written, changed_files, save_basis
@@ -57,7 +56,6 @@ def bisect_command(target: CommandTarget, options: Options, listener: Listener) 
 
 
 def _answered(context: Context) -> Answer:
-    failure_test(context, Signature("exit"))  # a mistake in --failure is said before the first run
     parts: dict[str, Any] = {"settings": context.runner.settings}
     try:
         context.listener.factors(context.runner.settings)

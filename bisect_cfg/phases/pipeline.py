@@ -22,7 +22,6 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.configuration import Outcome, Value
 from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.fingerprint import fingerprint
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.phases.building import cures_of
 from bisect_cfg.phases.context import Context
@@ -33,7 +32,7 @@ from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.locate import locate
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.recommend import find_safe_values
-from bisect_cfg.phases.reproduce import failure_test, reproduce
+from bisect_cfg.phases.reproduce import reproduce
 from bisect_cfg.phases.start import Baselines, with_defaults_of_the_moved, without_risky_defaults
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
@@ -86,7 +85,6 @@ def _answered(context: Context) -> Answer:
         context.note(note)
     pins = parse_pins(context.options.pins)
     good = {**_good_packages(context), **read_good(context.options.good, context.script.good_file)}
-    failure_test(context, Signature("exit"))  # a mistake in --failure is said before the first run
     bad_run = None
     try:
         bad_run = reproduce(context, pins)

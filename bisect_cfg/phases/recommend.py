@@ -18,13 +18,13 @@ from bisect_cfg.phases.limits import Limits
 from bisect_cfg.phases.loop import Turn, work_off
 from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.alternatives import Alternative
-from bisect_cfg.recommend.attempts import Attempt, Part, Ran
+from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.recommend.isolated import Health, IsolatedScript, Wishes
 from bisect_cfg.recommend.isolated_command import IsolatedCommand
 from bisect_cfg.recommend.order import look
 from bisect_cfg.recommend.proposals import ranked
-from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, Status
+from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, RemedyStatus
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.reports.text import unhealthy
@@ -131,19 +131,19 @@ class SafeValues:
     def _look(self) -> tuple[list[Remedy], list[Attempt]]:
         """Every remedy as far as it is known, and what is asked next, most wanted first."""
         runs = [*self._known, *self._trials.ran()]
-        running = [begun.attempt for begun in self.running if begun.attempt.part is not Part.FRONTIER]
+        running = [begun.attempt for begun in self.running if begun.attempt.aim is not Aim.FRONTIER]
         remedies, attempts, open_ones = look(
             self._terms, self._proposals, runs, self._budget, self._wishes.keep, running
         )
         still = {attempt.key for attempt in open_ones}
         for begun in self.running:
-            if begun.attempt.part is Part.VERIFY and begun.attempt.key not in still:
+            if begun.attempt.aim is Aim.VERIFY and begun.attempt.key not in still:
                 begun.needed = False
         return remedies, attempts or self._joint_questions(runs)
 
     def _joint_questions(self, runs: Sequence[Ran]) -> list[Attempt]:
         """Once every remedy is settled: the frontiers that were asked for, one after the other."""
-        if self._trials.asked(Part.FRONTIER) >= (self._wishes.frontier or 0):
+        if self._trials.asked(Aim.FRONTIER) >= (self._wishes.frontier or 0):
             return []
         open_ones = (joint.next_attempt(self._terms, pair, runs) for pair in self._pairs)
         return [attempt for attempt in open_ones if attempt is not None][:1]
@@ -153,7 +153,7 @@ class SafeValues:
         first = self._isolated.seed(0)
         # A million may be wanted; those that ran, or could have been next, are named.
         seeds = min(self._wishes.verify_seeds, max([MOST_ASKED, *(len(remedy.passed) for remedy in rank)]))
-        best = next((remedy for remedy in rank if remedy.status is not Status.REJECTED), None)
+        best = next((remedy for remedy in rank if remedy.status is not RemedyStatus.REJECTED), None)
         prefix = None if best is None else self._isolated.prefix({**self._bad, **best.changes}, best.steps)
         details = self._trials.details()
         return Safe(

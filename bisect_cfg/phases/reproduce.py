@@ -8,7 +8,6 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.cells import with_cells
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
 from bisect_cfg.probe.protocol import Completed, Raised, TrainEnd
@@ -19,7 +18,7 @@ from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, REPRODUCTION_STEPS, 
 from bisect_cfg.trials.runs import Run, load_run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import check_watched
-from bisect_cfg.trials.verdict import FailureTest, same_as, widened
+from bisect_cfg.trials.verdict import same_as, widened
 
 FOLDER = 0
 """Of this run among the trials."""
@@ -97,28 +96,14 @@ def study_failure(context: Context, run: Run) -> None:
     Raises:
         InputError: it does not fail as `--failure` asks.
     """
-    failure = run.seen.failure
-    is_failure = failure_test(context, failure)
+    failure, asked = run.seen.failure, context.options.failure
+    is_failure = widened(asked) if asked else same_as(failure)
     if not is_failure(failure):
         raise InputError(
-            f"The run fails, but not in the way --failure {context.options.failure} asks for: {failure}.",
+            f"The run fails, but not in the way --failure {asked} asks for: {failure}.",
             "Leave out --failure to study the failure it shows.",
         )
     context.runner.learn(is_failure=is_failure, silent=run.seen.died is None)
-
-
-def failure_test(context: Context, failure: Signature) -> FailureTest:
-    """Tells the failure under study: the same one, or whatever `--failure` says.
-
-    Raises:
-        InputError: what `--failure` says makes no sense.
-    """
-    if not context.options.failure:
-        return same_as(failure)
-    try:
-        return widened(context.options.failure, failure)
-    except ValueError as error:
-        raise InputError(f"{error}.", "It takes any, signal, non-finite or a regular expression.") from None
 
 
 def _run(context: Context, pins: Configuration) -> Run:

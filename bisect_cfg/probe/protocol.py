@@ -534,7 +534,7 @@ class Placed(Event, tag="placed"):
 
 
 @dataclass(frozen=True)
-class Schedule(Event, tag="schedule"):
+class PlannedSteps(Event, tag="schedule"):
     """How many optimizer steps the user's own run would have."""
 
     max_steps: int | None = None

@@ -365,7 +365,7 @@ def _callback_class(module):
             self.bad_since = None  # the step at which the weights were first seen non-finite
 
         def on_train_begin(self, args, state, control, **kwargs):
-            record.event(protocol.Schedule(getattr(state, "max_steps", None)))
+            record.event(protocol.PlannedSteps(getattr(state, "max_steps", None)))
             try:
                 record.event(protocol.Placed(placed.models(self.trainer)))
             except Exception:  # models of a kind that nobody has seen: the run is not about them

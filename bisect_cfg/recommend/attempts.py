@@ -9,7 +9,7 @@ from enum import StrEnum
 from bisect_cfg.configuration import Configuration
 
 
-class Part(StrEnum):
+class Aim(StrEnum):
     """What a run is asked for. The values are what studies record."""
 
     RESET = "reset"
@@ -30,14 +30,14 @@ class Attempt:
         configuration: the settings, complete: factors, and whatever else an alternative sets.
         seed: 0 for the user's own, k for the k-th other one.
         steps: how many optimizer steps it has to say something about.
-        part: what it is asked for.
+        aim: what it is asked for.
         reason: one sentence for people.
     """
 
     configuration: Configuration
     seed: int
     steps: int
-    part: Part
+    aim: Aim
     reason: str
 
     @property

@@ -20,7 +20,7 @@ from bisect_cfg.parameters.comparing import plain
 from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.recommend import drift, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
-from bisect_cfg.recommend.attempts import Attempt, Part, Ran, key_of
+from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
 from bisect_cfg.recommend.order import Budget
 from bisect_cfg.recommend.proposals import proposals_for
 from bisect_cfg.recommend.remedy import MARGIN, Proposal, Terms
@@ -248,7 +248,7 @@ class IsolatedScript:
             if run is None:
                 continue
             steps = self.length(run)
-            shown = self.health_of(run, Attempt(configuration, 0, steps, Part.RESET, ""))
+            shown = self.health_of(run, Attempt(configuration, 0, steps, Aim.RESET, ""))
             if not shown.too_short:
                 found.append(Ran(key, steps, shown.healthy, row.number, shown.failed_at, shown.why))
         return found

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bisect_cfg.configuration import Configuration, Value, is_number
-from bisect_cfg.recommend.attempts import Attempt, Part, Ran
+from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.recommend.frontier import Frontier, Point, frontier_of, next_pair
 from bisect_cfg.recommend.proposals import Mover, rest_of, weight
 from bisect_cfg.recommend.remedy import Terms
@@ -74,7 +74,7 @@ def next_attempt(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Attempt | Non
     configuration = {**terms.bad, **pair.changes, **values}
     first, second = (each.name for each in pair.ranges)
     steps = terms.steps_for(configuration, terms.horizon)
-    return Attempt(configuration, 0, steps, Part.FRONTIER, f"how far can {first} and {second} go together?")
+    return Attempt(configuration, 0, steps, Aim.FRONTIER, f"how far can {first} and {second} go together?")
 
 
 def mapped(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Frontier:

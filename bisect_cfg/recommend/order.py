@@ -14,9 +14,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bisect_cfg.configuration import equal
-from bisect_cfg.recommend.attempts import Attempt, Part, Ran
+from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.recommend.proposals import loss
-from bisect_cfg.recommend.remedy import Proposal, Remedy, Status, Terms, follow
+from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, Terms, follow
 
 MOST_REMEDIES = 4
 """So many verified remedies are enough to choose from, unless more are asked for: each is a few long runs. Fewer were
@@ -69,7 +69,7 @@ def look(
             kept.append(i)
     remedies = [followed[i][0] for i in sorted(kept)]
     unsettled = [followed[i] for i in kept if followed[i][1]]
-    verified = sum(remedy.status is Status.VERIFIED for remedy in remedies)
+    verified = sum(remedy.status is RemedyStatus.VERIFIED for remedy in remedies)
 
     pace = _pace(runs, budget)
     planned = sum(ran.seconds for ran in runs) + pace * sum(attempt.steps for attempt in running)
@@ -97,7 +97,11 @@ def _price(remedy: Remedy, keep: Collection[str]) -> float:
         for moving in remedy.proposal.ranges
         if moving.name in remedy.open_ranges
     }
-    return math.inf if remedy.status is Status.REJECTED else loss(remedy.proposal, {**remedy.changes, **guessed}, keep)
+    return (
+        math.inf
+        if remedy.status is RemedyStatus.REJECTED
+        else loss(remedy.proposal, {**remedy.changes, **guessed}, keep)
+    )
 
 
 def _same(left: Remedy, right: Remedy) -> bool:
@@ -117,7 +121,7 @@ def _steps_left(terms: Terms, remedy: Remedy, missing: Sequence[Attempt]) -> int
     """About how many optimizer steps it takes to settle a remedy: its next runs, the bisection of each open range, and
     the verification."""
     steps = sum(attempt.steps for attempt in missing)
-    if any(attempt.part is Part.VERIFY for attempt in missing):
+    if any(attempt.aim is Aim.VERIFY for attempt in missing):
         return steps
     configuration = {**terms.bad, **remedy.changes}
     short = terms.steps_for(configuration, terms.horizon)

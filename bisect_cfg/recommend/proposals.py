@@ -11,7 +11,7 @@ from dataclasses import replace
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.parameters import parameter
 from bisect_cfg.recommend.alternatives import Alternative
-from bisect_cfg.recommend.remedy import Proposal, Remedy, Status
+from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus
 from bisect_cfg.recommend.search_range import SearchRange
 
 KEEP = 10.0
@@ -143,6 +143,6 @@ def loss(proposal: Proposal, changes: Configuration, keep: Collection[str] = ())
 
 def ranked(remedies: Sequence[Remedy], keep: Collection[str] = ()) -> list[Remedy]:
     """The remedies with their losses: verified ones first, then by what is given up."""
-    order = list(Status)
+    order = list(RemedyStatus)
     priced = [replace(remedy, loss=round(loss(remedy.proposal, remedy.changes, keep), 4)) for remedy in remedies]
     return sorted(priced, key=lambda remedy: (order.index(remedy.status), remedy.loss))

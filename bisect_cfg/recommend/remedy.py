@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from bisect_cfg.configuration import Configuration, Value
-from bisect_cfg.recommend.attempts import Attempt, Part, Ran
+from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.recommend.search_range import SearchRange
 from bisect_cfg.recommend.threshold import Bracket, Seen, bracket, next_value
 
@@ -43,7 +43,7 @@ STEP_BACK = 0.5
 """How far: half of what is left to good."""
 
 
-class Status(StrEnum):
+class RemedyStatus(StrEnum):
     """How far a remedy has come, the best first. The values are those of result.json."""
 
     VERIFIED = "verified"
@@ -125,7 +125,7 @@ class Remedy:
 
     proposal: Proposal
     changes: Configuration
-    status: Status
+    status: RemedyStatus
     ranges: tuple[SafeRange, ...] = ()
     passed: tuple[int, ...] = ()
     steps: int = 0
@@ -139,7 +139,7 @@ class Remedy:
     @property
     def bound(self) -> float | None:
         """The failure rate that cannot be excluded at 95 %, when no run failed: 1 - 0.05^(1/n)."""
-        return failure_bound(len(self.passed)) if self.status is Status.VERIFIED else None
+        return failure_bound(len(self.passed)) if self.status is RemedyStatus.VERIFIED else None
 
 
 def failure_bound(runs: int) -> float:
@@ -225,16 +225,16 @@ class _Walk:
             raise _Missing(*missing)
         return answers
 
-    def attempt(self, configuration: Configuration, seed: int, part: Part, reason: str) -> Attempt:
-        wanted = self.terms.verify_steps if part is Part.VERIFY else self.terms.horizon
-        return Attempt(configuration, seed, self.terms.steps_for(configuration, wanted), part, reason)
+    def attempt(self, configuration: Configuration, seed: int, aim: Aim, reason: str) -> Attempt:
+        wanted = self.terms.verify_steps if aim is Aim.VERIFY else self.terms.horizon
+        return Attempt(configuration, seed, self.terms.steps_for(configuration, wanted), aim, reason)
 
     # ------------------------------------------------------------------------------------------- the three parts
 
     def reset(self) -> str:
         """Why the reset is not healthy, "" if it is."""
         words = ", ".join(self.proposal.changes)
-        ran = self.ask(self.attempt(self.configuration(), 0, Part.RESET, f"is it healthy with {words} reset?"))[0]
+        ran = self.ask(self.attempt(self.configuration(), 0, Aim.RESET, f"is it healthy with {words} reset?"))[0]
         self.healthy = ran.healthy
         return "" if ran.healthy else ran.text
 
@@ -254,7 +254,7 @@ class _Walk:
                 value, index = moving.values[found.index], found.index
                 seed = len(seen.get(index, ()))
                 reason = f"how far can {moving.name} go?"
-                attempt = self.attempt(self.configuration(**{moving.name: value}), seed, Part.RANGE, reason)
+                attempt = self.attempt(self.configuration(**{moving.name: value}), seed, Aim.RANGE, reason)
                 seen.setdefault(index, []).append(self.ask(attempt)[0])
         except _Missing:
             found = bracket(moving, [Seen(last, *self.terms.known), *counts])
@@ -298,7 +298,7 @@ class _Walk:
         """The runs that verified it, or why it had to be given up."""
         while True:
             configuration = self.configuration()
-            first = self.attempt(configuration, 0, Part.VERIFY, "does the whole configuration keep training?")
+            first = self.attempt(configuration, 0, Aim.VERIFY, "does the whole configuration keep training?")
             runs = self.ask_all(replace(first, seed=seed) for seed in range(self.terms.verify_seeds))
             failed = next((ran for ran in runs if not ran.healthy), None)
             if failed is None:
@@ -325,29 +325,29 @@ def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remed
         by_key.setdefault(ran.key, []).append(ran)
     walk = _Walk(terms, proposal, by_key, dict(proposal.changes))
     passed: tuple[int, ...] = ()
-    rejected, missing, part = "", (), Part.RESET
+    rejected, missing, aim = "", (), Aim.RESET
     try:
         if proposal.ranges:
             rejected = walk.reset()
-            part = Part.RANGE
+            aim = Aim.RANGE
             for moving in proposal.ranges if not rejected else ():
                 walk.range(moving)
-        part = Part.VERIFY
+        aim = Aim.VERIFY
         if not rejected:
             passed, rejected = walk.verify()
     except _Missing as stop:
         missing = stop.attempts
-    found = Status.VERIFIED if passed else Status.HEALTHY if walk.healthy else Status.OPEN
+    found = RemedyStatus.VERIFIED if passed else RemedyStatus.HEALTHY if walk.healthy else RemedyStatus.OPEN
     remedy = Remedy(
         proposal,
         dict(walk.changes),
-        Status.REJECTED if rejected else found,
+        RemedyStatus.REJECTED if rejected else found,
         tuple(walk.ranges),
         passed,
         terms.steps_for(walk.configuration(), terms.verify_steps),
         rejected,
         walk.stepped_back,
-        unsettled=_unsettled(part, walk) if missing else (),
+        unsettled=_unsettled(aim, walk) if missing else (),
         open_ranges=tuple(moving.name for moving in proposal.ranges if moving.name not in walk.bracketed)
         if missing
         else (),
@@ -356,10 +356,10 @@ def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remed
     return remedy, missing
 
 
-def _unsettled(part: Part, walk: _Walk) -> tuple[str, ...]:
-    if part is Part.RESET:
+def _unsettled(aim: Aim, walk: _Walk) -> tuple[str, ...]:
+    if aim is Aim.RESET:
         return (f"whether it stays healthy with {', '.join(walk.proposal.changes)} reset",)
-    if part is Part.RANGE:
+    if aim is Aim.RANGE:
         done = {found.name for found in walk.ranges if found.settled}
         return tuple(f"how far {moving.name} can go" for moving in walk.proposal.ranges if moving.name not in done) + (
             "whether it trains over a longer horizon",

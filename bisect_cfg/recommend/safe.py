@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bisect_cfg.configuration import Value
 from bisect_cfg.recommend.frontier import Frontier
-from bisect_cfg.recommend.remedy import Remedy, Status
+from bisect_cfg.recommend.remedy import Remedy, RemedyStatus
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.study.causes import TrialRow
 
@@ -48,11 +48,11 @@ class Safe:
         kept = [
             remedy
             for remedy in self.remedies
-            if remedy.status in (Status.VERIFIED, Status.HEALTHY) or _is_reset(remedy)
+            if remedy.status in (RemedyStatus.VERIFIED, RemedyStatus.HEALTHY) or _is_reset(remedy)
         ]
         return kept[0] if kept else None
 
 
 def _is_reset(remedy: Remedy) -> bool:
     """Whether it is not rejected and a correction, which has passed at least."""
-    return remedy.status is not Status.REJECTED and set(remedy.proposal.changes) == set(remedy.proposal.resets)
+    return remedy.status is not RemedyStatus.REJECTED and set(remedy.proposal.changes) == set(remedy.proposal.resets)

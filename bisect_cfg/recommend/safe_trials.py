@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.recommend.attempts import Attempt, Part, Ran, key_of
+from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
 from bisect_cfg.study.causes import TrialRow
 from bisect_cfg.study.encoding import purpose_of
 from bisect_cfg.study.store import Store
@@ -41,9 +41,9 @@ class SafeTrials:
         """What the plan is made from."""
         return [_ran(trial) for trial in self.all() if trial.state.is_finished()]
 
-    def asked(self, part: Part) -> int:
-        """How many runs this part of the phase has asked for."""
-        return sum(trial.user_attrs[ASKED]["part"] == part for trial in self.all())
+    def asked(self, aim: Aim) -> int:
+        """How many runs with this aim were asked for."""
+        return sum(trial.user_attrs[ASKED]["part"] == aim for trial in self.all())
 
     def start(self, attempt: Attempt, mode: str) -> int:
         """Write a run before it starts.
@@ -59,10 +59,10 @@ class SafeTrials:
             "configuration": attempt.configuration,
             "seed": attempt.seed,
             "steps": attempt.steps,
-            "part": attempt.part,
+            "part": attempt.aim,
             "mode": mode,
         }
-        purpose = {"purpose": Purpose.RECOMMEND.value, "run": attempt.part.value}
+        purpose = {"purpose": Purpose.RECOMMEND.value, "run": attempt.aim.value}
         attributes = {ASKED: _plain(asked), **purpose, "reason": attempt.reason}
         return self.store.start(self.store.params(attempt.configuration), attributes).number
 
@@ -122,7 +122,7 @@ def _plain(values: JsonObject) -> JsonObject:
 def _question(trial: FrozenTrial) -> Attempt:
     asked = trial.user_attrs[ASKED]
     return Attempt(
-        asked["configuration"], asked["seed"], asked["steps"], Part(asked["part"]), trial.user_attrs["reason"]
+        asked["configuration"], asked["seed"], asked["steps"], Aim(asked["part"]), trial.user_attrs["reason"]
     )
 
 

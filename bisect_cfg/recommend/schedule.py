@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.parameters import parameter
-from bisect_cfg.probe.protocol import Schedule
+from bisect_cfg.probe.protocol import PlannedSteps
 from bisect_cfg.trials.files import Traces
 
 LONGEST_WARMUP = 5
@@ -45,7 +45,7 @@ class Prefix:
 
 def total_steps(traces: Traces) -> int | None:
     """How many steps the user's own run would have, as the trainer said when it began; None if it did not."""
-    told = traces.event(Schedule)
+    told = traces.event(PlannedSteps)
     return None if told is None else told.max_steps
 
 

@@ -16,7 +16,7 @@ from bisect_cfg.probe.protocol import Assigned, Opened
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.edits import Change, Edit, Edits, find_edits
 from bisect_cfg.recommend.published import published_for
-from bisect_cfg.recommend.remedy import Proposal, Remedy, SafeRange, Status
+from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, SafeRange
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.command_answer import changed_command
 from bisect_cfg.reports.outcome import Answer
@@ -57,7 +57,7 @@ def recommendation(answer: Answer, issue: JsonObject | None = None) -> JsonObjec
     if best is None:
         return None
     found = {"configuration": {**answer.settings.bad, **best.changes}, **_as_data(answer, best)}
-    if best.status is Status.OPEN:
+    if best.status is RemedyStatus.OPEN:
         found["evidence"] = _seen_in_search(answer, best)
     if safe is None:
         del found["status"]  # of a phase that was left out
@@ -92,7 +92,7 @@ def title_of(found: JsonObject) -> str:
     """The first line of safe_config.yaml."""
     if found["verified"]:
         return TITLE
-    return UNVERIFIED if found.get("status") == Status.HEALTHY else PASSED
+    return UNVERIFIED if found.get("status") == RemedyStatus.HEALTHY else PASSED
 
 
 def _unverified(answer: Answer) -> Remedy | None:
@@ -108,7 +108,9 @@ def _unverified(answer: Answer) -> Remedy | None:
         safe = configuration_of(most.passes.subset, settings.good, settings.bad)
     levels = {name: safe.get(name, UNSET) for name in settings.bad}
     changes = {name: value for name, value in levels.items() if not equal(value, settings.bad[name])}
-    return Remedy(Proposal(changes, resets=tuple(changes)), changes, Status.OPEN, steps=answer.horizon, tried=True)
+    return Remedy(
+        Proposal(changes, resets=tuple(changes)), changes, RemedyStatus.OPEN, steps=answer.horizon, tried=True
+    )
 
 
 def _as_data(answer: Answer, remedy: Remedy) -> JsonObject:
@@ -116,10 +118,12 @@ def _as_data(answer: Answer, remedy: Remedy) -> JsonObject:
     settings = answer.settings
     changes = _changes(settings, {**settings.bad, **remedy.changes})
     known = {**settings.resolved, **settings.bad}
-    untried = remedy.status is Status.OPEN and not remedy.tried and not (answer.safe and remedy is answer.safe.best)
+    untried = (
+        remedy.status is RemedyStatus.OPEN and not remedy.tried and not (answer.safe and remedy is answer.safe.best)
+    )
     return {
         "changes": changes,
-        "verified": remedy.status is Status.VERIFIED,
+        "verified": remedy.status is RemedyStatus.VERIFIED,
         "status": UNTRIED if untried else remedy.status,
         "evidence": {"seen": len(remedy.passed), "runs": len(remedy.passed), "trials": list(remedy.passed)},
         "steps": remedy.steps,

@@ -18,7 +18,7 @@ from bisect_cfg.diagnosis.signature import SILENT_KINDS
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
-from bisect_cfg.recommend.remedy import Status, failure_bound
+from bisect_cfg.recommend.remedy import RemedyStatus, failure_bound
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
@@ -103,7 +103,7 @@ def print_recommendation(console: Console, answer: answers.Answer, result: JsonO
         console.print(Text.assemble(("Or  ", "bold"), (in_words(remedy["changes"]), "green"), f"   {runs}"))
         _print_lines(console, _ranges(remedy) or ([" ".join(remedy["why"].split())] if remedy["why"] else []))
     for remedy in found.get("alternatives", ()):
-        if remedy["status"] == Status.REJECTED:
+        if remedy["status"] == RemedyStatus.REJECTED:
             console.print(Text(f"Not recommended  {in_words(remedy['changes'])}   {remedy['rejected']}", style="dim"))
             if _only_delays(result, remedy):
                 advice = (
@@ -112,7 +112,9 @@ def print_recommendation(console: Console, answer: answers.Answer, result: JsonO
                 )
                 console.print(Text(f"{INDENT}{advice}", style="yellow"))
     left = [
-        remedy for remedy in found.get("alternatives", ()) if remedy["status"] in (UNTRIED, Status.OPEN, Status.HEALTHY)
+        remedy
+        for remedy in found.get("alternatives", ())
+        if remedy["status"] in (UNTRIED, RemedyStatus.OPEN, RemedyStatus.HEALTHY)
     ]
     if left:
         names = "; ".join(_known(remedy) for remedy in left)
@@ -188,7 +190,7 @@ def _published(name: str, values: Sequence[JsonObject], own: Value) -> list[str]
 
 
 def _passes(found: JsonObject) -> str:
-    if found.get("status") == Status.HEALTHY:
+    if found.get("status") == RemedyStatus.HEALTHY:
         return "healthy in short runs only"
     evidence = found["evidence"]
     seen = f"{evidence['seen']}/{evidence['runs']}" if evidence and evidence["runs"] else "once"
@@ -224,7 +226,7 @@ def _difference(old: str, new: str, settings: Sequence[str]) -> tuple[str, str]:
 def _known(remedy: JsonObject) -> str:
     """A remedy that nobody has verified: what it changes, or may still come to."""
     changes = in_words(remedy["changes"])
-    return f"{changes} (healthy in short runs)" if remedy["status"] == Status.HEALTHY else changes
+    return f"{changes} (healthy in short runs)" if remedy["status"] == RemedyStatus.HEALTHY else changes
 
 
 def _only_delays(result: JsonObject, remedy: JsonObject) -> bool:

@@ -243,7 +243,7 @@ def print_answer(console: Console, answer: Answer, result: JsonObject) -> None:
     if answer.status == "no_failure":
         _print_no_failure(console, answer)
     elif answer.status == "baseline_fails" and answer.good_run is not None:
-        _print_baseline_fails(console, answer, answer.good_run)
+        _print_baseline_fails(console, answer.good_run)
     elif answer.again or answer.status == "baseline_fails":
         console.print(Text("No cause could be isolated.", style="bold yellow"))  # why was said as a note
     elif answer.report is None:
@@ -291,7 +291,7 @@ def _print_no_failure(console: Console, answer: Answer) -> None:
     console.print("If it fails later, give --steps N. If it fails only on other hardware, run bisect-cfg there.")
 
 
-def _print_baseline_fails(console: Console, answer: Answer, good_run: Run) -> None:
+def _print_baseline_fails(console: Console, good_run: Run) -> None:
     said = text.failure(good_run.seen)
     console.print(Text(f"The good configuration fails as well: it {said}.", style="bold red"))
     console.print(

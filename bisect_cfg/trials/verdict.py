@@ -279,7 +279,7 @@ def same_as(studied: Signature) -> FailureTest:
     return studied.same
 
 
-def widened(kind: str, studied: Signature) -> FailureTest:
+def widened(kind: str) -> FailureTest:
     """The test for ``--failure``: "any", "signal", "non-finite", or a regular expression over the signature's text.
 
     Raises:

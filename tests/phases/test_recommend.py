@@ -18,7 +18,7 @@ from tools import recorded
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.phases import recommend
-from bisect_cfg.recommend.attempts import Attempt, Part
+from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.study.store import Void
 
@@ -311,7 +311,7 @@ class Standing:
         self.recorded.append((values["attributes"]["folder"], outcome))
 
 
-ATTEMPT = Attempt({"lr": 1}, 0, 30, Part.RESET, "")
+ATTEMPT = Attempt({"lr": 1}, 0, 30, Aim.RESET, "")
 DIED = Signature("exception", "OSError", "disk of the fork")
 
 

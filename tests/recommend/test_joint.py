@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.recommend.attempts import Part, Ran, key_of
+from bisect_cfg.recommend.attempts import Aim, Ran, key_of
 from bisect_cfg.recommend.joint import Pair, known_points, mapped, next_attempt, pairs
 from bisect_cfg.recommend.remedy import Terms
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
@@ -66,7 +66,7 @@ def test_the_questions_lead_to_the_frontier_and_end(power: float, reach: float) 
     assume(not healthy(BAD))
     runs: list[Ran] = []
     while (attempt := next_attempt(TERMS, PAIR, runs)) is not None:
-        assert attempt.part == Part.FRONTIER and attempt.steps == 12
+        assert attempt.aim == Aim.FRONTIER and attempt.steps == 12
         assert {n: v for n, v in attempt.configuration.items() if v != BAD[n]}.keys() <= {
             "learning_rate",
             "temperature",

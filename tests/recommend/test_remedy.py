@@ -119,7 +119,7 @@ def test_more_seeds_and_other_margins_reuse_what_was_run():
     finish(world, terms(verify_seeds=5))
     assert len(world.asked) == before + 2
     finish(world, terms(margin=0.1))
-    assert {attempt.part for attempt in world.asked[before + 2 :]} == {"verify"}
+    assert {attempt.aim for attempt in world.asked[before + 2 :]} == {"verify"}
 
 
 def test_longer_runs_speak_for_shorter_ones_and_not_the_other_way():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.recommend.remedy import Proposal, Remedy, SafeRange, Status
+from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, SafeRange
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.reports.recommendation import first_of_all, recommendation, title_of
@@ -16,10 +16,10 @@ from tests.reports import made
 ISSUE = {"environment": True, "cures": ["Install nvidia-cublas-cu12 12.4.5.8 or later."]}
 RATE = SafeRange("learning_rate", 1e-6, 1e-3, 1e-4, 2e-4, 0.97, True, (7, 8), "entropy fell")
 RESET = Remedy(
-    Proposal({"bf16": False}, resets=("bf16",)), {"bf16": False}, Status.VERIFIED, (), (5, 6), 30, tried=True
+    Proposal({"bf16": False}, resets=("bf16",)), {"bf16": False}, RemedyStatus.VERIFIED, (), (5, 6), 30, tried=True
 )
 FP16 = Proposal({"bf16": False, "beta": 0.1}, (), "as fast", "measured", merit=0)
-OTHER = Remedy(FP16, FP16.changes, Status.OPEN)
+OTHER = Remedy(FP16, FP16.changes, RemedyStatus.OPEN)
 
 
 def found(folder: Path, *remedies: Remedy, **changes: object) -> dict:
@@ -54,7 +54,7 @@ def test_a_verified_remedy_and_one_that_nobody_has_tried(tmp_path):
 
 def test_every_remedy_has_the_same_form(tmp_path):
     without = recommendation(made.answer(tmp_path))
-    healthy = found(tmp_path, dataclasses.replace(RESET, status=Status.HEALTHY, passed=(), ranges=(RATE,)), OTHER)
+    healthy = found(tmp_path, dataclasses.replace(RESET, status=RemedyStatus.HEALTHY, passed=(), ranges=(RATE,)), OTHER)
     assert without.keys() - healthy.keys() == set()
     assert healthy["alternatives"][0].keys() <= without.keys() | {"status"}
     assert "status" not in without, "of a phase that was left out"
@@ -79,13 +79,13 @@ def test_a_correction_that_did_not_always_pass_is_no_evidence(tmp_path):
 
 
 def test_a_reset_that_was_not_run_in_this_phase_rests_on_the_search(tmp_path):
-    told = found(tmp_path, dataclasses.replace(RESET, status=Status.OPEN, passed=(), tried=False))
+    told = found(tmp_path, dataclasses.replace(RESET, status=RemedyStatus.OPEN, passed=(), tried=False))
     assert told["status"] == "open" and told["evidence"]["trials"] == [3]
     assert title_of(told).endswith("(short runs, not verified).")
 
 
 def test_only_short_runs_say_so_in_the_file(tmp_path):
-    healthy = dataclasses.replace(RESET, status=Status.HEALTHY, passed=())
+    healthy = dataclasses.replace(RESET, status=RemedyStatus.HEALTHY, passed=())
     assert "NOT VERIFIED" in title_of(found(tmp_path, healthy)) and "NOT" not in title_of(found(tmp_path, RESET))
 
 
@@ -95,7 +95,7 @@ def test_an_alternative_that_nobody_ran_is_no_recommendation(tmp_path):
 
 
 def test_what_is_not_settled_is_said_of_what_was_begun(tmp_path):
-    begun = dataclasses.replace(RESET, status=Status.HEALTHY, passed=(), unsettled=("whether it trains on",))
+    begun = dataclasses.replace(RESET, status=RemedyStatus.HEALTHY, passed=(), unsettled=("whether it trains on",))
     never = dataclasses.replace(OTHER, unsettled=("whether it trains on",))
     assert found(tmp_path, begun, never, spent="Stopped.")["unsettled"] == ["Stopped.", "bf16: whether it trains on"]
     assert found(tmp_path, begun, never)["unsettled"] == []

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 import bisect_cfg
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.configuration import difference
-from bisect_cfg.recommend.attempts import Attempt, Part
+from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.search import Ask
 from bisect_cfg.study import store as stores
@@ -64,9 +64,9 @@ def test_each_phase_sees_its_own_trials(storage) -> None:
     store = opened(storage)
     safe = SafeTrials(store)
     searched = store.start(store.params(GOOD), {ASKED: []}).number
-    number = safe.start(Attempt({**BAD, "lr": 1e-5}, 1, 30, Part.VERIFY, "does it train?"), "from the start")
+    number = safe.start(Attempt({**BAD, "lr": 1e-5}, 1, 30, Aim.VERIFY, "does it train?"), "from the start")
     assert [trial.number for trial in store.trials(ASKED)] == [searched]
-    assert [trial.number for trial in safe.all()] == [number] and safe.asked(Part.VERIFY) == 1
+    assert [trial.number for trial in safe.all()] == [number] and safe.asked(Aim.VERIFY) == 1
     safe.finish(number, {"seconds": 2.0}, Outcome.PASS)
     (ran,) = safe.ran()
     assert (ran.number, ran.healthy, ran.steps, ran.seconds) == (number, True, 30, 2.0)

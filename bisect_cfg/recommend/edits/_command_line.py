@@ -36,7 +36,7 @@ def change_in(
         if name not in names and not (change.field and name == change.field):
             continue
         words = [match["value"][1:]] if match["value"] else _values(arguments[position + 1 :], name in switches)
-        new = _new(change, name in names, words, name in switches)
+        new = _new(change, name in names, words)
         if new is not None:
             value, count = new
             between = "=" if match["value"] else " "
@@ -64,7 +64,7 @@ def _values(rest: Sequence[str], switch: bool) -> list[str]:
     return [] if switch else list(rest[:end])
 
 
-def _new(change: Change, named: bool, words: list[str], switch: bool) -> tuple[str, int] | None:
+def _new(change: Change, named: bool, words: list[str]) -> tuple[str, int] | None:
     """(the new value, how many words the old one has); None if the value there is not the user's."""
     gone = change.new is None
     if not named:  # a dictionary as JSON

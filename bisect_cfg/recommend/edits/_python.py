@@ -302,12 +302,12 @@ def _as_places(sources: list[_Source], gifts: Iterable[tuple[_Source, _Gift]], c
     """Gifts as places, each value once."""
     found: dict[int, Occurrence] = {}
     for source, gift in gifts:
-        place, value = _place(sources, source, gift, change)
+        place, value = _occurrence(sources, source, gift, change)
         found.setdefault(id(value), place)
     return list(found.values())
 
 
-def _place(sources: list[_Source], source: _Source, gift: _Gift, change: Change) -> tuple[Occurrence, cst.CSTNode]:
+def _occurrence(sources: list[_Source], source: _Source, gift: _Gift, change: Change) -> tuple[Occurrence, cst.CSTNode]:
     """A gift as a place, and the value that stands there."""
     target, node, read_from = _follow(sources, source, gift.value)
     code = target.code(node)
