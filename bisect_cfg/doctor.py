@@ -21,6 +21,7 @@ from bisect_cfg.capture.script import find_script
 from bisect_cfg.cells import SUFFIX
 from bisect_cfg.diagnosis import gpu, mismatches
 from bisect_cfg.diagnosis._logs import signal_name
+from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.findings import Finding, check, worst_first
 from bisect_cfg.diagnosis.fingerprint import fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.errors import InputError
@@ -51,10 +52,10 @@ class Diagnosis:
     """
 
     findings: tuple[Finding, ...]
-    environment: JsonObject
+    environment: Fingerprint
     configuration: JsonObject | None = None
     target: str = ""
-    environments: tuple[JsonObject, ...] = ()
+    environments: tuple[Fingerprint, ...] = ()
     probes: tuple[JsonObject, ...] | None = None
     skipped: str = ""
     log: tuple[str, ...] = ()
@@ -183,7 +184,7 @@ def _misshapen(environment: JsonObject) -> str:
     return "" if named else "gpus"
 
 
-def _here(python: str | None) -> JsonObject:
+def _here(python: str | None) -> Fingerprint:
     python = None if python == sys.executable else python
     environment = fingerprint(python)
     if "error" in environment:
@@ -193,7 +194,7 @@ def _here(python: str | None) -> JsonObject:
     return with_loaded_cublas(environment, loaded_cublas(python) if asked else None)
 
 
-def _probes(python: str | None, environment: JsonObject) -> tuple[tuple[JsonObject, ...] | None, str]:
+def _probes(python: str | None, environment: Fingerprint) -> tuple[tuple[JsonObject, ...] | None, str]:
     if not environment.get("gpus"):
         return None, "there is no GPU here"
     if not environment.get("cuda"):

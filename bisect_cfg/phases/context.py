@@ -10,7 +10,7 @@ from pathlib import Path
 from bisect_cfg.capture.distributions import Installed, installed_by
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.phases.limits import Limits, Spent
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.listener import Listener
@@ -43,7 +43,7 @@ class Context:
     folder: Path
     basis: Basis
     runner: ScriptRunner | CommandRunner
-    environment: JsonObject = field(default_factory=dict)
+    environment: Fingerprint = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis._render import Match
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.study.causes import Cause
 from bisect_cfg.trials.files import unprinted
 from bisect_cfg.trials.runs import Run
 
 
 def known_failure(
-    run: Run, settings: Settings | None, causes: Sequence[Cause], environment: JsonObject
+    run: Run, settings: Settings | None, causes: Sequence[Cause], environment: Fingerprint
 ) -> Match | None:
     """The known failure that a run shows, with what its log decides of it.
 

@@ -16,6 +16,7 @@ from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.cells import corrected
 from bisect_cfg.configuration import Outcome, Purpose, Value
 from bisect_cfg.diagnosis._render import Match
+from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.placement import findings
 from bisect_cfg.jsonfile import JsonObject, write_json, write_text
@@ -57,7 +58,7 @@ OF_THE_ENVIRONMENT = ("packages", "gpu", "cuda", "cublas")
 
 
 def write_answer(
-    answer: Answer, environment: JsonObject, told: Callable[[JsonObject], list[Line]] = lambda result: []
+    answer: Answer, environment: Fingerprint, told: Callable[[JsonObject], list[Line]] = lambda result: []
 ) -> JsonObject:
     """Write result.json (and safe_config.yaml, if there is a safe configuration) into the study folder.
 
@@ -123,7 +124,7 @@ def _strict(value: Value) -> Value:
 # ------------------------------------------------------------------------------------------------------ result.json
 
 
-def as_result(answer: Answer, environment: JsonObject) -> JsonObject:
+def as_result(answer: Answer, environment: Fingerprint) -> JsonObject:
     """The answer in the form of result.json (see the contract in the documentation)."""
     report = answer.report or Report(answer.status)
     trials = report.rows if answer.report is not None else _rows_before(answer)

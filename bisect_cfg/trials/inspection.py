@@ -16,8 +16,9 @@ from pathlib import Path
 
 from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.diagnosis import _machine, _packages
+from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.fingerprint import with_loaded_cublas
-from bisect_cfg.jsonfile import JsonObject, write_json
+from bisect_cfg.jsonfile import write_json
 from bisect_cfg.probe.protocol import (
     ORDERS_FILE,
     Arrived,
@@ -56,7 +57,7 @@ class InspectedRank:
         stopped: whether it came to where it was to be ended.
     """
 
-    environment: JsonObject
+    environment: Fingerprint
     capture: Capture | None
     dtype: str | None
     refused: str | None
