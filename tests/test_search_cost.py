@@ -105,3 +105,15 @@ def test_a_missing_tool_is_left_out_with_a_line(study, capsys) -> None:
 
     assert peers.load("nothing_of_that_name") is None
     assert "nothing_of_that_name is left out" in capsys.readouterr().out
+
+
+def test_two_checkouts_meet_the_same_luck(study) -> None:
+    from compare import ratio
+
+    assert ratio([10, 20, 30], [11, 22, 33]) == (pytest.approx(1.1), pytest.approx(0.0))
+    found, error = ratio([10, 20], [12, 20])
+    assert found == pytest.approx(32 / 30) and error > 0.04
+    command = [sys.executable, str(STUDY / "compare.py"), str(STUDY.parents[1]), "--instances", "3"]
+    only = ("--only", r"^p=0\.9, n=19, k=1 confirm=1")
+    (line,) = subprocess.run([*command, *only], capture_output=True, text=True, check=True).stdout.splitlines()[2:]
+    assert line.startswith("| p=0.9, n=19, k=1 | confirm=1, 99% |") and "| +0.0% ± 0.0% | 100.0% | 100.0% | 3 |" in line

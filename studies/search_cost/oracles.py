@@ -108,7 +108,11 @@ class Oracle:
             return False
         if truth.rate == 1 or (mask == truth.full and not repeat):
             return True
-        return random.Random(f"{truth.key} {mask} {repeat}").random() < truth.rate
+        return self.coin(mask, repeat) < truth.rate
+
+    def coin(self, mask: int, repeat: int) -> float:
+        """The coin of a run that holds a cause, between 0 and 1; it shows the failure below its rate."""
+        return random.Random(f"{self.instance.key} {mask} {repeat}").random()
 
     @property
     def size(self) -> int:
