@@ -7,11 +7,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tools import assert_clear, wheel
 from toys import script
 
+from bisect_cfg.phases import context as contexts
+from bisect_cfg.phases.options import Options
 from bisect_cfg.trials.environments import Environments
 
 NAMES = [f"p{number}" for number in range(8)]
@@ -134,3 +137,11 @@ def test_a_known_cure_that_is_a_version_is_tried(tool):
         assert result["known_issue"]["id"] == "h20-cublas-sigfpe"
         assert list(result["recommendation"]["changes"]) == [recommended] and result["recommendation"]["verified"]
         assert ("First  " in said.out) is (recommended == "bf16")
+
+
+def test_what_is_installed_is_asked_once_in_a_pass(monkeypatch, tmp_path) -> None:
+    asked = []
+    monkeypatch.setattr(contexts, "installed_by", lambda python: asked.append(python) or {"p0": "1.0"})
+    context = contexts.Context(SimpleNamespace(python="python3"), Options(), None, tmp_path, None, None)
+    assert asked == []
+    assert context.installed == context.installed == {"p0": "1.0"} and asked == ["python3"]
