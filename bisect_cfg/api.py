@@ -110,8 +110,8 @@ def _run(
     if isinstance(script, Script):
         environment = fingerprint(None if script.python == sys.executable else script.python)
     result = write_answer(answer, environment, lambda result: told(answer, result))
-    write_report(answer.folder)
     print_answer(console, answer, result)
+    write_report(answer.folder)
     if answer.stopped is not None:  # said last, as it asks for something to be done
         raise answer.stopped
     return answer, result

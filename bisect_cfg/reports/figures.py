@@ -191,7 +191,7 @@ def _trace_plot(
     levels, data, everything = recorded.levels, [], []
     merged: dict[str, tuple[list[float | None], list[float | None]]] = {}
     others = 0
-    for one in traced:
+    for one in sorted(traced, key=lambda one: one.row["outcome"] == "fail"):  # failures lie on top
         if name not in one.lines:
             continue
         steps, values = one.lines[name]
@@ -308,7 +308,7 @@ def _range_plot(recorded: Recorded, number: int, name: str, known: JsonObject, r
     layout = {
         "xaxis": {"title": {"text": label(name)}, "tickvals": list(kept), "tickangle": 0,
                   "ticktext": [label(words) for words in kept.values()]},
-        "yaxis": {"type": "category", "automargin": True},
+        "yaxis": {"type": "category"},
         "shapes": shapes, "height": 300, "showlegend": False,
     }  # fmt: skip
     scale = {"log": "logarithmic", "complement": "logarithmic in 1 - value"}.get(

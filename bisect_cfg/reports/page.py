@@ -113,6 +113,7 @@ def page(recorded: Recorded) -> str:
         result=result,
         status=STATUS.get(result["status"], result["status"]),
         title=_title(result),
+        guilty=", ".join(sorted(recorded.guilty)),
         facts=list(_facts(result)),
         answer=answer_lines(recorded),
         matrix=_matrix(recorded),

@@ -276,7 +276,8 @@ def print_answer(console: Console, answer: Answer, result: JsonObject) -> None:
     each = "" if isinstance(answer.script, CommandTarget) else f", each {STARTS[answer.start].said}"
     console.print(
         Text(
-            f"{trials}{each}; {text.duration(answer.seconds)}. Everything is in {answers.short_path(answer.folder)}/",
+            f"{trials}{each}; {text.duration(answer.seconds)}. Everything is in "
+            f"{answers.short_path(answer.folder)}/: look at report.html",
             style="dim",
         )
     )

@@ -17,11 +17,14 @@ from bisect_cfg.reports.recorded import read
 from tests.reports import large, made
 from tests.reports.test_page import study
 
-playwright = pytest.importorskip("playwright.sync_api", exc_type=ImportError)
-
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 REQUIRED = os.environ.get("BISECT_CFG_BROWSER") == "required"
 """Where a change lands these tests do not skip themselves."""
+
+if REQUIRED:
+    import playwright.sync_api as playwright
+else:
+    playwright = pytest.importorskip("playwright.sync_api", exc_type=ImportError)
 
 pytestmark = [
     pytest.mark.training,  # a browser takes seconds to start

@@ -63,12 +63,13 @@
     const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
     const axis = (own = {}) => ({
       gridcolor: colour("line"), linecolor: colour("line"), zerolinecolor: colour("line"), zeroline: false,
-      automargin: true, ...own, title: { ...(own.title || {}), standoff: 8, font: { size: 12, color: colour("soft") } },
+      ...own, title: { ...(own.title || {}), standoff: 8, font: { size: 12, color: colour("soft") } },
     });
     const layout = (plot) => ({
       ...plot.layout, autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("ink") },
-      margin: { l: 48, r: 12, t: 10, b: 40 }, xaxis: axis(plot.layout.xaxis), yaxis: axis(plot.layout.yaxis),
+      margin: { l: 48, r: 12, t: 10, b: 44 }, xaxis: axis(plot.layout.xaxis),
+      yaxis: { ...axis(plot.layout.yaxis), automargin: "width" },
       hoverlabel: { font: { size: 12 }, align: "left", namelength: 0 },
       legend: { orientation: "h", y: 1.03, yanchor: "bottom", x: 0, font: { size: 12 }, ...(plot.layout.legend || {}) }, dragmode: false,
     });
