@@ -58,9 +58,6 @@ hide all else."""
 SUSPECTED = 0.01
 """From this probability on a factor counts as suspected."""
 
-LABELS = 4
-"""So many labels find room on the axis of a narrow plot."""
-
 NAMED = 8
 """So many of the most suspected factors are named in a plot; the others are grey."""
 
@@ -283,31 +280,31 @@ def _range_plot(recorded: Recorded, number: int, name: str, known: JsonObject, r
     ]  # fmt: skip
     data: list[JsonObject] = []
     rows: list[tuple[str, ...]] = []
-    ticks: dict[float, str] = {}
+    good, bad = place(known["good"]), place(known["bad"])
     for what, values, marker in groups:
         drawable = [(value, words) for value, words in values if is_number(value) and _has_place(place, value)]
         if not drawable:
             continue
         xs = [place(value) for value, _ in drawable]
-        ticks |= {x: show(value) for x, (value, _) in zip(xs, drawable, strict=True)} if what != "published" else {}
+        told = max(range(len(xs)), key=lambda i: abs(xs[i] - good) * (-1 if what == "failed" else 1))
+        side = "top left" if abs(xs[told] - good) > abs(bad - good) / 2 and bad > good else "top right"
         rows += [(what, show(value), clean(words)) for value, words in drawable]
         data.append(
             {
-                "type": "scatter", "mode": "markers", "name": what, "x": xs, "y": [what] * len(xs),
-                "marker": {"line": {"width": 2}, **marker},
-                "text": [label(f"{show(value)}: {words}") for value, words in drawable],
-                "hovertemplate": f"{what} %{{text}}<extra></extra>",
+                "type": "scatter", "mode": "markers+text", "name": what, "x": xs, "y": [what] * len(xs),
+                "marker": {"line": {"width": 2}, **marker}, "cliponaxis": False,
+                "text": [label(show(value)) if i == told and what != "published" else ""
+                         for i, (value, _) in enumerate(drawable)],
+                "textposition": side,
+                "customdata": [label(f"{show(value)}: {words}") for value, words in drawable],
+                "hovertemplate": f"{what} %{{customdata}}<extra></extra>",
             }
         )  # fmt: skip
-    good, bad = place(known["good"]), place(known["bad"])
     ends = [place(value) if is_number(value) else end for value, end in
             ((known["healthy_up_to"], good), (known["not_from"], bad))]  # fmt: skip
     shapes = [_band(good, ends[0], PASS), _band(ends[1], bad, FAIL)] if known["trials"] else []
-    places = [x for one in data for x in one["x"]]
-    kept = _apart(ticks, max(places) - min(places) or 1.0, {good, bad})
     layout = {
-        "xaxis": {"title": {"text": label(name)}, "tickvals": list(kept), "tickangle": 0,
-                  "ticktext": [label(words) for words in kept.values()]},
+        "xaxis": {"title": {"text": label(name)}, "tickvals": [good, bad], "showticklabels": False},
         "yaxis": {"type": "category"},
         "shapes": shapes, "height": 300, "showlegend": False,
     }  # fmt: skip
@@ -331,15 +328,6 @@ def _band(start: float, end: float, colour: str) -> JsonObject:
         "type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1, "fillcolor": colour,
         "opacity": 0.13, "line": {"width": 0}, "layer": "below",
     }  # fmt: skip
-
-
-def _apart(ticks: dict[float, str], span: float, first: set[float]) -> dict[float, str]:
-    """Labels of an axis that do not lie on each other; the ends come first."""
-    kept: dict[float, str] = {}
-    for x in sorted(ticks, key=lambda x: (x not in first, x)):
-        if all(abs(x - other) > span / LABELS for other in kept):
-            kept[x] = ticks[x]
-    return kept
 
 
 def frontiers(recorded: Recorded) -> list[Plot]:
