@@ -100,13 +100,13 @@ class StudyReport(Report):
             z.append([shades[one] + (0.5 if guilty and one != "good" else 0.0) for one in of])
             words.append([figures.label(f"{name} = {show(row['values'].get(name))}") for row in trials])
         heat = {
-            "type": "heatmap", "x": places, "y": [figures.label(name) for name in levels], "z": z, "text": words,
+            "type": "heatmap", "x": places, "y": list(range(1, len(levels) + 1)), "z": z, "text": words,
             "zmin": 0, "zmax": 1, "colorscale": SHADES, "showscale": False, "xgap": 2, "ygap": 2,
             "hovertemplate": "trial %{customdata}<br>%{text}<extra></extra>",
             "customdata": [[row["number"] for row in trials] for _ in levels],
         }  # fmt: skip
         outcomes = {
-            "type": "scatter", "mode": "markers", "x": places, "y": [OUTCOME_ROW] * len(trials), "showlegend": False,
+            "type": "scatter", "mode": "markers", "x": places, "y": [0] * len(trials), "showlegend": False,
             "marker": {"size": 11, "color": [COLOURS.get(row["outcome"], figures.UNRESOLVED) for row in trials],
                        "symbol": ["x" if row["outcome"] == "fail" else "circle" for row in trials]},
             "text": [
@@ -115,12 +115,12 @@ class StudyReport(Report):
             ],
             "hovertemplate": "%{text}<extra></extra>",
         }  # fmt: skip
-        order = [OUTCOME_ROW, *(figures.label(name) for name in levels)]
+        names = ["outcome", *(figures.label(name) for name in levels)]  # by number: a heatmap has every category
         return go.Figure([heat, outcomes]).update_layout(
             template="plotly_white",
-            height=AROUND + ROW_HEIGHT * len(order),
+            height=AROUND + ROW_HEIGHT * len(names),
             xaxis={"tickvals": places, "ticktext": [row["number"] for row in trials], "side": "top", "title": "trial"},
-            yaxis={"categoryorder": "array", "categoryarray": order[::-1], "automargin": True},
+            yaxis={"tickvals": list(range(len(names))), "ticktext": names, "autorange": "reversed", "automargin": True},
         )
 
     def plot_suspicion(self) -> Figure:
@@ -170,10 +170,6 @@ class StudyReport(Report):
             f"<table>{lines}</table><details><summary>every trial</summary>"
             f"<table><tr>{head}</tr>{every}</table></details>"
         )
-
-
-OUTCOME_ROW = "outcome"
-"""The top row of the matrix."""
 
 
 def load(folder: str | Path) -> StudyReport:
@@ -263,4 +259,5 @@ def _figure(plots: Sequence[Plot], otherwise: str, columns: int = 1) -> Figure:
         made.update_yaxes({name: v for name, v in one.layout["yaxis"].items() if name != "title"}, row=row, col=column)
         for shape in one.layout.get("shapes", ()):
             made.add_shape({**shape, "yref": "y domain"}, row=row, col=column)
-    return made.update_layout(template="plotly_white", height=max(one.layout["height"] for one in plots) * down)
+    height = max(one.layout["height"] for one in plots) * down
+    return made.update_layout(template="plotly_white", showlegend=False, height=height)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import bisect_cfg
 from bisect_cfg.reports.page import page as html_of
 from bisect_cfg.reports.page import write_report
 from bisect_cfg.reports.recorded import read
@@ -143,3 +144,18 @@ def test_a_large_study_is_drawn_whole_and_its_other_trials_when_asked_for(opened
     page.keyboard.press("Space")
     lines.nth(few).wait_for(state="attached")
     assert opened.said == [] and len(opened.asked) == 2
+
+
+def test_the_figures_of_a_notebook_are_drawn(opened: Opened, tmp_path: Path) -> None:
+    report = bisect_cfg.load(large.study(tmp_path, 30, 6, factors=5))
+    plots = (report.plot_matrix, report.plot_suspicion, report.plot_traces, report.plot_ranges, report.plot_frontier)
+    parts = [plot().to_html(full_html=False, include_plotlyjs=plot is plots[0]) for plot in plots]
+    (tmp_path / "cells.html").write_text("<meta charset=utf-8>" + "".join(parts))
+    page = opened.page
+    page.goto((tmp_path / "cells.html").as_uri())
+    page.locator(".js-plotly-plot").nth(len(plots) - 1).locator(".trace").first.wait_for(state="attached")
+    of = page.locator(".js-plotly-plot").evaluate_all(
+        "all => all.map(one => one.querySelectorAll('.trace, .hm').length)"
+    )
+    assert len(of) == len(plots) and all(of)
+    assert opened.said == []
