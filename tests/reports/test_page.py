@@ -63,7 +63,12 @@ def test_a_page_answers_first_and_shows_the_trials(tmp_path: Path) -> None:
     assert "bf16 = True" in answer and "Fails 1/1 with only it changed" in answer
     assert reasoning.count("<td class=b>") == 4 == reasoning.count("<td class=g>")
     assert [one["title"] for one in plots(html)] == ["grad_norm", "loss"]
-    assert [len(line["x"]) for line in plots(html)[1]["data"] if line["mode"] == "lines"] == [3, 10, 3, 10]
+    assert [len(line["x"]) for line in plots(html)[1]["data"] if line["mode"] == "lines"] == [
+        10,
+        10,
+        3,
+        3,
+    ]  # on top: those that fail
 
 
 def test_markdown_has_what_a_maintainer_needs(tmp_path: Path) -> None:
