@@ -53,13 +53,12 @@ def _found(target: str, arguments: Sequence[str], python: str | None, options: O
     """What the target is: a training script that is watched, or any command whose places are filled in."""
     words = [target, *arguments]
     told = any(getattr(options, name) for name in OF_COMMANDS)
-    other = bool(options.good) and not is_launcher(target) and Path(target).suffix not in (".py", ".ipynb")
+    says = bool(options.good or options.good_packages)
+    other = says and not is_launcher(target) and Path(target).suffix not in (".py", ".ipynb")
     other = other and shutil.which(target) is not None
     if not is_any_command(words, options.good, told, not other):
         return find_script(target, arguments, python=python)
     check_choices(options)
-    if python is not None:
-        raise InputError("--python is for training scripts.", "Name the interpreter in the command.")
     return find_target(
         words,
         good=options.good,
@@ -70,6 +69,8 @@ def _found(target: str, arguments: Sequence[str], python: str | None, options: O
         preset=options.preset,
         flag_style=options.flag_style,
         config_format=options.config_format,
+        good_packages=options.good_packages,
+        python=python,
     )
 
 
@@ -106,8 +107,8 @@ def _run(
         bisects = bisect_command if isinstance(script, CommandTarget) else bisect_script
         answer = bisects(script, options, view)
     write_command(answer.folder, {**command, "options": asdict(options)})
-    environment = {}  # of a command nobody knows where it runs
-    if isinstance(script, Script):
+    environment = {}  # of a command nobody knows where it runs, if it is not a Python that it names
+    if script.python:
         environment = fingerprint(None if script.python == sys.executable else script.python)
     result = write_answer(answer, environment, lambda result: told(answer, result))
     print_answer(console, answer, result)

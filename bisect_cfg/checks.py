@@ -146,8 +146,6 @@ def check_choices(options: Options) -> None:
 
 def _check_for_command(options: Options, target: CommandTarget) -> None:
     """What only a training has is no option of any command."""
-    if options.good_packages is not None:
-        raise InputError("--good-packages is for training scripts.", "Leave it out.")
     for name in options.keep:
         check_name(name, target.sides.bad, "--keep")
 

@@ -27,6 +27,10 @@ class InputError(Exception):
         return f"{self.message}\n{self.advice}" if self.advice else self.message
 
 
+class NeverConfigured(InputError):
+    """A script that ends before it builds a training config: as a training there is nothing about it to vary."""
+
+
 class InputsChanged(InputError):
     """What the trials read changed while they ran. What was recorded before stands; nothing more can be added."""
 

@@ -268,6 +268,8 @@ def checked_level(name: str, level: Value) -> str | None:
     if level is not None and not isinstance(level, str):
         raise InputError(f"{name}: {level!r} is a number, and a version is a string.", f'Write {name}: "{level}"')
     level = (level or "").strip() or None
+    if level and level.lower() == "none":
+        return None
     if level and not level.startswith(("@", EDITABLE)):
         try:
             Version(level)

@@ -7,17 +7,27 @@ single values, these are changes to the bad one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from bisect_cfg.capture.command import is_launcher
-from bisect_cfg.capture.distributions import PACKAGE
+from bisect_cfg.capture.distributions import (
+    PACKAGE,
+    checked_level,
+    installed_by,
+    named,
+    read_packages,
+    shown_levels,
+)
 from bisect_cfg.capture.launched import VARIABLE
 from bisect_cfg.capture.names import Assignment, parse_assignment, read_config_file
+from bisect_cfg.capture.programs import moved, python_of
 from bisect_cfg.capture.template import (
     CONFIG,
     FLAGS,
@@ -34,6 +44,7 @@ from bisect_cfg.capture.template import (
 )
 from bisect_cfg.configuration import RECORDED, UNSET, Configuration, Factor, Value, difference, equal
 from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import hides, mask_arguments
 from bisect_cfg.study.basis import hash_of
 
@@ -53,11 +64,13 @@ class Sides:
         factors: in the order of the bad side.
         fixed: what is the same in all trials.
         not_varied: settings that differ and are left as the bad side has them, with the reason.
+        packages: name of a package that varies -> its good level, as uv takes it.
     """
 
     factors: tuple[Factor, ...]
     fixed: Configuration
     not_varied: Mapping[str, str]
+    packages: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def good(self) -> dict[str, Value]:
@@ -74,6 +87,15 @@ class Sides:
         """What is set besides the factors."""
         return self.fixed
 
+    def overrides(self, configuration: Configuration) -> dict[str, Value]:
+        """The packages of a configuration that are not as the user has them, by name, as uv takes them."""
+        values = {**self.fixed, **configuration}
+        return {
+            name: self.packages[name] if name in self.packages and equal(value, self.good[name]) else value
+            for name, value in values.items()
+            if name.startswith(PACKAGE) and not (name in self.packages and equal(value, self.bad[name]))
+        }
+
     def work_of_each(self) -> dict[str, float]:
         """What a setting does to the duration of a trial: of a command nobody knows."""
         return {}
@@ -88,12 +110,24 @@ class CommandTarget:
         program: the file that is run.
         template: what it becomes for a trial.
         sides: what varies.
+        python: the interpreter whose packages it uses; "" if that is not known.
+        own: what is installed there, where packages vary.
+        first: whether its programs are first on PATH in all runs: of a command that does not name it.
     """
 
     typed: tuple[str, ...]
     program: Path
     template: Template
     sides: Sides
+    python: str = ""
+    own: Mapping[str, str] = field(default_factory=dict)
+    first: bool = False
+
+    @property
+    def own_programs(self) -> dict[str, str]:
+        """Environment variables of a run that has the user's own packages."""
+        path = f"{os.path.dirname(self.python)}:{os.environ.get('PATH', os.defpath)}"
+        return {"PATH": path} if self.first else {}
 
     @property
     def path(self) -> Path:
@@ -128,11 +162,12 @@ class CommandTarget:
         return {
             "script": str(self.program),
             "arguments": self.shown_arguments,
-            "python": "",
+            "python": self.python if self.own else "",
             "folder": os.getcwd(),
             "script_hash": hash_of(self.program),
             "good_file_hash": None,
             "files": {name: hash_of(Path(name)) for name in self.argument_files()},
+            **({"packages": digest(self.own)} if self.own else {}),
         }
 
     def argument_files(self) -> list[str]:
@@ -145,15 +180,27 @@ class CommandTarget:
         values = {**self.sides.fixed, **configuration}
         return {name: value for name, value in values.items() if value is not UNSET}
 
-    def words(self, configuration: Configuration, config: str, folder: str) -> list[str]:
-        """The command of a trial; see `Template.words`."""
-        return self.template.words(_placed(self.complete(configuration)), config, folder)
+    def words(self, configuration: Configuration, config: str, folder: str, python: str | None = None) -> list[str]:
+        """The command of a trial; see `Template.words`.
+
+        Args:
+            configuration: name -> value; what is missing is not set.
+            config: path of its configuration file.
+            folder: of the trial.
+            python: interpreter of the environment that it runs in; None for the user's own.
+        """
+        words = self.template.words(self.settings(configuration), config, folder)
+        return words if python is None else moved(words, self.python, python)
+
+    def settings(self, configuration: Configuration) -> dict[str, Value]:
+        """What a configuration gives to the program itself: no variables of its environment, and no packages."""
+        return _placed(self.complete(configuration))
 
     def config(self, configuration: Configuration) -> str | None:
         """The content of the configuration file of a trial; None if it has none."""
         if CONFIG not in self.template.placeholders:
             return None
-        return self.template.config(_placed(self.complete(configuration)))
+        return self.template.config(self.settings(configuration))
 
     def variables(self, configuration: Configuration) -> dict[str, str | None]:
         """Environment variables of a trial; None unsets one."""
@@ -167,7 +214,7 @@ class CommandTarget:
 
 
 def _placed(values: Configuration) -> dict[str, Value]:
-    return {name: value for name, value in values.items() if not name.startswith(VARIABLE)}
+    return {name: value for name, value in values.items() if not name.startswith((VARIABLE, PACKAGE))}
 
 
 def _is_file(value: str) -> bool:
@@ -205,6 +252,8 @@ def find_target(
     preset: str | None = None,
     flag_style: str | None = None,
     config_format: str | None = None,
+    good_packages: Path | None = None,
+    python: str | None = None,
 ) -> CommandTarget:
     """What a command of any kind means as a target.
 
@@ -218,9 +267,12 @@ def find_target(
         preset: name of the trainer whose command it is; None: none that is known.
         flag_style: name of a style; None: the preset's, or argparse.
         config_format: "yaml", "json" or "toml"; None: the preset's, or that of the file given.
+        good_packages: a file that says what was installed where it worked.
+        python: the interpreter whose packages vary; None: the one that the command names.
 
     Raises:
-        InputError: there is no such program, the sides do not differ, or a setting has no place.
+        InputError: there is no such program, the sides do not differ, a setting has no place, or packages are to vary
+            and it is not known whose.
     """
     program = shutil.which(words[0])
     if program is None:
@@ -233,7 +285,7 @@ def find_target(
         )
     known = presets().get(preset) if preset else None
     style = flag_style or (known.flag_style if known else "argparse")
-    if not good:
+    if not good and good_packages is None:
         raise InputError("Nothing says with which values the command works.", _TOLD)
     spelled: dict[str, list[tuple[Value, str]]] = {}
     sides = _Files(good, "--good", spelled), _Files(bad, "--bad", spelled)
@@ -250,13 +302,14 @@ def find_target(
             levels[name] = value
     pinned = _Files(pins, "--pin", spelled).single
     wanted = {name: value for name, value in good_side.items() if name not in bad_side}
-    parts = typed_in(words, {name: value for name, value in {**wanted, **pinned}.items() if not _of_variable(name)})
+    parts = typed_in(words, _placed({**wanted, **pinned}), styles()[style])
     for part in parts:
         if not isinstance(part, str):
             bad_side[part.name] = part.value
             text = part.words[-1] if not part.before else part.words[0].removeprefix(part.before)
             if not part.switch:
                 spelled.setdefault(part.name, []).append((part.value, text))
+    installed = _packages_of(words, good_side, bad_side, pinned, good_packages, python)
     good_side |= pinned
     bad_side |= pinned
     for name in (name for name in good_side if _of_variable(name)):
@@ -270,8 +323,73 @@ def find_target(
     spelling = Spelling({name: tuple(values) for name, values in spelled.items()})
     template = Template(parts, styles()[style], fmt, spelling, paths)
     compared = _compared(good_side, bad_side, only, excluded)
+    varied = {name: level for name, level in installed.levels.items() if name in compared.good}
+    as_installed = installed.levels.keys() - varied.keys()
+    fixed = {name: value for name, value in compared.fixed.items() if name not in as_installed}
+    compared = replace(compared, fixed=fixed, packages=varied)
     _check(template, [*(factor.name for factor in compared.factors), *pinned], good_side, bad_side)
-    return CommandTarget(tuple(words), Path(program).resolve(), template, compared)
+    return CommandTarget(
+        tuple(words), Path(program).resolve(), template, compared, installed.python, installed.own, python is not None
+    )
+
+
+class _Installed(NamedTuple):
+    """What a command has to do with packages.
+
+    Attributes:
+        python: the interpreter that it runs; "" if that is not known.
+        own: canonical name -> level, of all that is installed there, where packages vary.
+        levels: ``packages.NAME`` -> the good level, as uv takes it.
+    """
+
+    python: str
+    own: Mapping[str, str]
+    levels: Mapping[str, str | None]
+
+
+def _packages_of(
+    words: Sequence[str],
+    good: dict[str, Value],
+    bad: dict[str, Value],
+    pinned: dict[str, Value],
+    path: Path | None,
+    python: str | None,
+) -> _Installed:
+    """Find out which packages differ, and put them into both sides.
+
+    Raises:
+        InputError: the bad side names some; or they are to vary, and it is not known whose.
+    """
+    given = next((name for name in bad if name.startswith(PACKAGE)), None)
+    if given is not None:
+        raise InputError(
+            f"--bad {given}: what fails is what is installed where the command runs.",
+            "Name the version that works, with --good.",
+        )
+    levels = {named(name): checked_level(name, good.pop(name)) for name in list(good) if name.startswith(PACKAGE)}
+    pins = {named(name): checked_level(name, pinned.pop(name)) for name in list(pinned) if name.startswith(PACKAGE)}
+    if not (levels or pins or path):
+        if python is not None:
+            raise InputError(
+                "With a command of any kind --python says whose packages are varied, and none are.",
+                "Name the interpreter in the command, or say what varies: --good-packages FILE.",
+            )
+        with contextlib.suppress(InputError):
+            return _Installed(python_of(words), {}, {})
+        return _Installed("", {}, {})
+    python = python_of(words, python)
+    installed = installed_by(python)
+    if path is not None:
+        levels = {f"{PACKAGE}{name}": level for name, level in read_packages(path, installed).items()} | levels
+    own = installed.levels
+    differ: dict[str, str | None] = {}
+    for name, level in levels.items():
+        here = own.get(name.removeprefix(PACKAGE))
+        if level != here and name not in pins:
+            differ[name] = level
+            good[name], bad[name] = shown_levels(level, here)
+    pinned |= {name: level for name, level in pins.items() if level != own.get(name.removeprefix(PACKAGE))}
+    return _Installed(python, own, differ)
 
 
 def _compared(good: Configuration, bad: Configuration, only: Sequence[str], excluded: Sequence[str]) -> Sides:
@@ -292,12 +410,6 @@ def _compared(good: Configuration, bad: Configuration, only: Sequence[str], excl
                 )
     left = {name: "it is not among those that --only names" for name in known if only and name not in only}
     left |= dict.fromkeys(excluded, "--except names it")
-    packages = sorted(name for name in known if name.startswith(PACKAGE))
-    if packages:
-        raise InputError(
-            f"Packages vary for training scripts only, not for any command: {', '.join(packages)}.",
-            "Leave them out, or name the script: bisect-cfg bisect train.py --good packages.NAME=VERSION",
-        )
     secret = next((name for side in (good, bad) for name, value in side.items() if hides(name, value)), None)
     if secret is not None:
         raise InputError(
@@ -317,7 +429,7 @@ def _compared(good: Configuration, bad: Configuration, only: Sequence[str], excl
 
 
 def _check(template: Template, names: Sequence[str], good: Configuration, bad: Configuration) -> None:
-    check_places(template, names, [*good, *bad], [name for name in names if _of_variable(name)])
+    check_places(template, names, [*good, *bad], [name for name in names if name.startswith((VARIABLE, PACKAGE))])
     for name in sorted(template.placeholders - {CONFIG, FLAGS, FOLDER}):
         for side, levels in (("good", good), ("bad", bad)):
             if levels.get(name, UNSET) is UNSET:

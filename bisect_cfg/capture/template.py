@@ -51,6 +51,7 @@ class Style:
         dashes: whether names have dashes in place of underscores.
         quoted: whether values are quoted as Hydra's grammar wants it.
         nothing: the text for None; "" if the flag is left out then.
+        negated: what the name of a switch that is false begins with; "" if it is left out then.
     """
 
     prefix: str = ""
@@ -59,6 +60,7 @@ class Style:
     dashes: bool = False
     quoted: bool = False
     nothing: str = ""
+    negated: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,10 @@ class Typed:
             return list(self.words)
         if value is None and self.before and not self.before.startswith("-") and style.nothing:
             return [self.before + style.nothing]
-        if value is UNSET or value is None or (self.switch and value is False):
+        if value is UNSET or value is None or (self.switch and value is False and not style.negated):
             return []
+        if self.switch and isinstance(value, bool) and style.negated:
+            return [_switch(self.name, value, style)]
         text = spelling.text(self.name, value)
         if self.switch:
             return list(self.words) if value is True else [*self.words, text]
@@ -241,7 +245,7 @@ class Template:
         style = self.style
         flag = style.prefix + (name.replace("_", "-") if style.dashes else name)
         if style.switches and isinstance(value, bool):
-            return [flag] if value else []
+            return [_switch(name, value, style)] if value or style.negated else []
         if value is None:
             return [flag + style.joint + style.nothing] if style.nothing else []
         if isinstance(value, list) and not style.joint:
@@ -261,6 +265,10 @@ class Template:
                 inner = inner[key]
             inner[last] = value
         return _written(nested, self.config_format)
+
+
+def _switch(name: str, value: bool, style: Style) -> str:
+    return style.prefix + ("" if value else style.negated) + (name.replace("_", "-") if style.dashes else name)
 
 
 def placeholders_in(text: str) -> list[str]:
@@ -300,7 +308,7 @@ def _without_none(value: Value) -> Value:
 # ------------------------------------------------------------------------------------- settings as they were typed
 
 
-def typed_in(words: Sequence[str], good: Configuration) -> tuple[str | Typed, ...]:
+def typed_in(words: Sequence[str], good: Configuration, style: Style | None = None) -> tuple[str | Typed, ...]:
     """Find the settings of the good side among the arguments of a command.
 
     Without guessing: the flag has the setting's name, it is there once, and what follows it is its value. Where the
@@ -309,6 +317,7 @@ def typed_in(words: Sequence[str], good: Configuration) -> tuple[str | Typed, ..
     Args:
         words: of the command.
         good: name -> good value.
+        style: of flags; None: argparse's.
 
     Raises:
         InputError: a setting is given twice, its flag lacks a value, or may have several.
@@ -318,7 +327,7 @@ def typed_in(words: Sequence[str], good: Configuration) -> tuple[str | Typed, ..
     seen: set[str] = set()
     position = 0
     while position < len(words):
-        found = _typed_at(words, position, names, good) if position else None
+        found = _typed_at(words, position, names, good, style or Style()) if position else None
         if found is None:
             parts.append(words[position])
             position += 1
@@ -338,8 +347,13 @@ def _plain(name: str) -> str:
     return name.replace("-", "_")
 
 
-def _typed_at(words: Sequence[str], position: int, names: Mapping[str, str], good: Configuration) -> Typed | None:
+def _typed_at(
+    words: Sequence[str], position: int, names: Mapping[str, str], good: Configuration, style: Style
+) -> Typed | None:
     word = words[position]
+    off = style.negated and names.get(_plain(word.removeprefix(style.prefix + style.negated)))
+    if off and word.startswith(style.prefix + style.negated):
+        return Typed(off, (word,), False, switch=True)
     before, equals, text = word.partition("=")
     name = names.get(_plain(before.lstrip("-" if before.startswith("-") else "+")))
     if name is None or _placeheld(word):

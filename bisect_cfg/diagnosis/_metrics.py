@@ -199,6 +199,8 @@ _ALIASES = {
     "current_steps": "step",
     "_step": "step",
     "trainer/global_step": "step",
+    "global_step/max_steps": "step",
+    "rewards": "reward",
     "training loss": "loss",
     "train_loss": "loss",
 }
@@ -272,8 +274,10 @@ _OF_RL = re.compile(
 """Names of metrics that only a training with rewards has; DPO's `rewards/chosen` are none of them."""
 
 
-_STEP = re.compile(r"\W*(?:Global )?[Ss]tep (\d+)\b")
+_STEP = re.compile(r"\W*[Ss]tep (\d+)\b|.*\bGlobal step (\d+): \{")
 _TORCHTUNE = re.compile(r"Step \d+ \| \w+:")
+_TORCHTUNE_BAR = re.compile(r"\d+\|(\d+)\|(Loss: \S+?):")
+"""Epoch, step and loss in front of a progress bar, which is all that most recipes print."""
 
 
 def rows_in(block: bytes) -> Iterator[Row]:
@@ -287,12 +291,15 @@ def rows_in(block: bytes) -> Iterator[Row]:
     """
     for number, line in enumerate(re.split(rb"[\n\r]", block), 1):
         text = line.decode("utf-8", "replace").strip()
+        bar = _TORCHTUNE_BAR.match(text)
+        if bar is not None:
+            text = f"Step {bar[1]} | {bar[2].lower()}"
         if not (_ROW.search(line) or _TORCHTUNE.match(text)) or _FINISHED in line or b"'eval_" in line:
             continue
         row = parse(number, text)
         if KNOWN & set(row.values) and not _a_sample(row):
             said = None if "step" in row.values else _STEP.match(text)
-            yield row if said is None else Row(number, text, {**row.values, "step": float(said[1])})
+            yield row if said is None else Row(number, text, {**row.values, "step": float(said[1] or said[2])})
 
 
 @dataclass(frozen=True)

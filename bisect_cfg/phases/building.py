@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from bisect_cfg.capture.distributions import PACKAGE, Mixtures, installed_by
+from bisect_cfg.capture.distributions import EDITABLE, PACKAGE, Installed, Mixtures, installed_by
 from bisect_cfg.capture.settings import Settings
+from bisect_cfg.capture.target import Sides
 from bisect_cfg.diagnosis.knowledge import Entry
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
@@ -13,9 +15,16 @@ from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.reports.text import duration
 from bisect_cfg.trials.environments import CACHE, CannotBuild, Environments, Packages
 from bisect_cfg.trials.runner import inside
+from bisect_cfg.trials.runs import Run
+
+INSTALLERS = ("uv", "pip", "poetry", "pdm")
+"""Those that get packages from an index; conda and Debian write another name, or none."""
+
+NAMED = 12
+"""So many packages are listed by name: of a whole system they would be hundreds."""
 
 
-def both_environments(context: Context, settings: Settings) -> Packages | None:
+def both_environments(context: Context, settings: Settings | Sides) -> Packages | None:
     """Build the two environments between which packages vary; None if none does.
 
     Args:
@@ -29,22 +38,71 @@ def both_environments(context: Context, settings: Settings) -> Packages | None:
     if not good:
         return None
     installed, environments = context.installed, _environments(context)
+    for text in _odd_ones(installed):
+        context.note(text)
     packages = Packages(installed.levels, Mixtures({}, {}, installed.markers), environments)
     found = []
-    for side, levels in (("yours", bad), ("the good one", good)):
+    for side, levels in (
+        ("Your environment cannot be built again", bad),
+        ("The good environment cannot be built", good),
+    ):
         try:
             found.append(installed_by(packages.environment_of(levels).python))
         except CannotBuild as error:
-            foreign = sorted(one.name for one in installed.distributions.values() if one.installer not in ("uv", "pip"))
-            hint = f" These were not put there by pip or uv: {', '.join(foreign)}." if foreign else ""
             raise InputError(
-                f"The environment of {side} cannot be built again. uv says:\n{error}",
-                f"Trials with other packages run in environments that uv builds from an index.{hint}",
+                f"{side}. uv says:\n{error}",
+                "Trials with other packages run in environments that uv builds: from an index (UV_INDEX_URL, "
+                "UV_FIND_LINKS), wheels and folders.",
             ) from None
     _say_what_was_built(context, environments)
     mine, theirs = found
     mixtures = Mixtures(theirs.distributions, mine.distributions, installed.markers)
     return Packages(installed.levels, mixtures, environments)
+
+
+def _odd_ones(installed: Installed) -> list[str]:
+    """What is to be known of packages that cannot be had from an index as they are, before anything is built."""
+    all_of_them = sorted(installed.distributions.values(), key=lambda one: one.name)
+    editable = [
+        f"{one.name} ({one.level.removeprefix(EDITABLE)})" for one in all_of_them if one.level.startswith(EDITABLE)
+    ]
+    foreign = [
+        f"{one.name} {one.version}" + (f" ({one.installer})" if one.installer else "")
+        for one in all_of_them
+        if one.installer.lower().split(" ")[0] not in INSTALLERS and not one.level.startswith(EDITABLE)
+    ]
+    notes = []
+    if foreign:
+        notes.append(
+            "Not put there by pip or uv, but by conda or the system, so that trials get that version from the index, "
+            f"which may be another build: {_listed(foreign)}."
+        )
+    if editable:
+        notes.append(f"Installed as editable; trials use the sources where they lie: {_listed(editable)}.")
+    return notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def not_rebuilt(run: Run, tries: int, settings: Settings | Sides) -> str:
+    """That the failure is not seen in the user's environment as it was built anew, and what that means.
+
+    Args:
+        run: the last one there.
+        tries: how many were made.
+        settings: what varies, and is pinned.
+    """
+    ending = "passes" if run.seen.failure is None else f"ends with {run.seen.failure}"
+    often = "" if tries == 1 else f" in {tries} of {tries} runs"
+    if inside(PACKAGE, settings.overrides(settings.bad)):
+        return f"With the packages that --pin names your configuration {ending}{often}, so there is nothing to isolate."
+    return (
+        f"In an environment that was built anew with the same versions your configuration {ending}{often}. So versions "
+        "do not explain the failure: look for a package that was changed by hand or built here, for what is not "
+        "Python's (a driver, a system library), and for PYTHONPATH."
+    )
 
 
 def cures_of(context: Context, entry: Entry | None) -> tuple[Alternative, ...]:
@@ -54,7 +112,7 @@ def cures_of(context: Context, entry: Entry | None) -> tuple[Alternative, ...]:
         context: of this pass; its runner learns where such trials run.
         entry: the known failure; None if it is not known.
     """
-    if entry is None or not entry.cured_by or not context.options.environments:
+    if entry is None or not entry.cured_by or not context.options.environments or not context.script.python:
         return ()
     runner = context.runner
     installed = context.installed
@@ -84,7 +142,8 @@ def _environments(context: Context) -> Environments:
         context.listener.phase("environment", f"building an environment of {len(lines)} packages")
 
     cache = context.options.env_cache or context.folder.parent / CACHE
-    return Environments(cache, context.installed.base, building, context.runner.program)
+    like = Path(context.script.python).absolute().parents[1]
+    return Environments(cache, context.installed.base, building, context.runner.program, like)
 
 
 def _say_what_was_built(context: Context, environments: Environments) -> None:

@@ -6,13 +6,19 @@ trial starts the command from nothing, and a failure has no place in a stack.
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from bisect_cfg.capture.target import CommandTarget
+from bisect_cfg.capture.distributions import PACKAGE
+from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.target import CommandTarget, find_target
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
+from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputError
+from bisect_cfg.phases.building import both_environments, cures_of, not_rebuilt
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.isolate import isolate
 from bisect_cfg.phases.known import known_failure
@@ -32,6 +38,11 @@ from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED, judge
 
+REBUILT = "bad-rebuilt"
+REBUILT_TRIES = 3
+"""The folders of the runs in the user's environment as it was built anew, and how often the command may pass there: a
+failure can be random."""
+
 GOOD = "good-cold"
 """The folder of the run of the good side among the trials."""
 
@@ -45,23 +56,73 @@ def bisect_command(target: CommandTarget, options: Options, listener: Listener) 
     """
     started = time.monotonic()
     with open_study(target, options.study, options.identity(), options.restart) as (folder, basis):
-        runner = CommandRunner(
-            target, folder, timeout=options.trial_timeout, devices=options.devices, on_progress=listener.step
-        )
+        runner = _runner(target, options, listener, folder)
+        environment = fingerprint(target.python) if target.python else {}
         try:
-            answer = _answered(Context(target, options, listener, folder, basis, runner))
+            answer = _answered(Context(target, options, listener, folder, basis, runner, environment))
         finally:
             runner.close()
     return replace(answer, seconds=time.monotonic() - started)
 
 
-def _answered(context: Context) -> Answer:
+def command_answer(context: Context) -> Answer:
+    """Find which settings of a command make it fail, in a study that is open.
+
+    Args:
+        context: of this pass, whose script is the command; its runner is another one's and is not used.
+    """
+    runner = _runner(context.script, context.options, context.listener, context.folder)
+    try:
+        return _answered(replace(context, runner=runner), seen=True)
+    finally:
+        runner.close()
+
+
+def as_command(script: Script, options: Options) -> CommandTarget | None:
+    """A script as a command of any kind, where its packages are to vary; None where none are, or it is a notebook.
+
+    Args:
+        script: as the user starts it.
+        options: as given; what the good side says of a training config has no meaning for a command and is left out.
+
+    Raises:
+        InputError: what is installed does not differ, or cannot be varied.
+    """
+    packages = [one for one in options.good if (one if isinstance(one, str) else one[0]).startswith(PACKAGE)]
+    if script.notebook is not None or not (packages or options.good_packages):
+        return None
+    find = functools.partial(
+        find_target,
+        script.command,
+        pins=options.pins,
+        only=options.only,
+        excluded=options.excluded,
+        good_packages=options.good_packages,
+        python=script.python,
+    )
+    try:
+        return find(good=options.good)
+    except InputError:
+        return find(good=packages)
+
+
+def _runner(target: CommandTarget, options: Options, listener: Listener, folder: Path) -> CommandRunner:
+    return CommandRunner(
+        target, folder, timeout=options.trial_timeout, devices=options.devices, on_progress=listener.step
+    )
+
+
+def _answered(context: Context, seen: bool = False) -> Answer:
+    """From the first run on, which was `seen` if it was made before this."""
     parts: dict[str, Any] = {"settings": context.runner.settings}
     try:
         context.listener.factors(context.runner.settings)
-        bad_run = parts["bad_run"] = _reproduced(context)
+        bad_run = parts["bad_run"] = _reproduced(context, seen)
         if bad_run.seen.failure is None:
             return _answer(context, "no_failure", **parts)
+        rebuilt = _rebuilt(context)
+        if rebuilt is not None and _outcome(context, rebuilt[-1]) is not Outcome.FAIL:
+            return _answer(context, "inconclusive", **parts, again=tuple(rebuilt))
         good_run = parts["good_run"] = _good(context)
         if _outcome(context, good_run) is not Outcome.PASS:
             return _answer(context, "baseline_fails", **parts)
@@ -69,24 +130,27 @@ def _answered(context: Context) -> Answer:
         context.note(str(spent))
         return _answer(context, "inconclusive", **parts)
     context.runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))
-    bisection, report = isolate(context, bad_run, [], good_run)
+    bisection, report = isolate(context, bad_run, rebuilt or [], good_run)
     details = bisection.details()
     safe = None
+    parts["known"] = known = known_failure(bad_run, context.runner.settings, report.causes, context.environment)
     if context.options.recommend and report.status == "isolated":
-        safe = find_safe_values(context, bisection, report, bad_run, good_run, details)
+        cures = cures_of(context, known and known.entry)
+        safe = find_safe_values(context, bisection, report, bad_run, good_run, details, cures)
         details = {**details, **safe.details}
         best = {**context.runner.settings.bad, **safe.best.changes} if safe.best else None
         report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
     return _answer(context, report.status, **parts, report=report, details=details, safe=safe)
 
 
-def _reproduced(context: Context) -> Run:
+def _reproduced(context: Context, seen: bool) -> Run:
     """See the command fail with its bad side."""
     options, runner = context.options, context.runner
     new = load_command_run(context.folder, FOLDER) is None
-    context.listener.phase(
-        *(("reproduce", "running your command as it is, to see it fail") if new else _resumed(context))
-    )
+    if not seen:
+        context.listener.phase(
+            *(("reproduce", "running your command as it is, to see it fail") if new else _resumed(context))
+        )
     run = _run(context, FOLDER, runner.settings.bad, options.steps or REPRODUCTION_STEPS, until_it_dies=True)
     failure = run.seen.failure
     context.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
@@ -98,6 +162,27 @@ def _reproduced(context: Context) -> Run:
         # One that printed no metrics before it failed may print some where it does not.
         runner.learn(horizon=options.steps or horizon_for(run.seen.step or 1))
     return run
+
+
+def _rebuilt(context: Context) -> list[Run] | None:
+    """Build the environments between which packages vary, and see the command fail in the bad one as in the user's own.
+
+    Returns:
+        The runs there, the last of which fails if any does; None if no package is another one in any trial.
+    """
+    runner = context.runner
+    if not runner.settings.overrides(runner.settings.good):
+        return None
+    packages = both_environments(context, runner.settings)
+    runner.learn(packages=packages)
+    context.listener.phase("rebuilt", "making sure that it fails in an environment built anew as well")
+    runs: list[Run] = []
+    while len(runs) < REBUILT_TRIES and (not runs or _outcome(context, runs[-1]) is Outcome.PASS):
+        runs.append(_run(context, f"{REBUILT}-{len(runs) + 1}", runner.settings.bad, runner.horizon))
+        context.listener.run_finished(Purpose.BAD_AGAIN, runs[-1], _outcome(context, runs[-1]))
+    if _outcome(context, runs[-1]) is not Outcome.FAIL:
+        context.note(not_rebuilt(runs[-1], len(runs), runner.settings))
+    return runs
 
 
 def _resumed(context: Context) -> tuple[str, str]:
@@ -148,10 +233,10 @@ def _says_nothing(run: Run) -> bool:
 
 
 def _answer(context: Context, status: str, **parts: Any) -> Answer:
-    good_run, bad_run, report = (parts.get(name) for name in ("good_run", "bad_run", "report"))
-    if bad_run is not None:
-        causes = report.causes if report is not None else ()
-        parts["known"] = known_failure(bad_run, parts.get("settings"), causes, context.environment)
+    good_run, bad_run = parts.get("good_run"), parts.get("bad_run")
+    if "known" not in parts and bad_run is not None:
+        parts["known"] = known_failure(bad_run, parts.get("settings"), (), context.environment)
+    packages = context.runner.known.packages
     return Answer(
         status,
         context.folder,
@@ -159,5 +244,6 @@ def _answer(context: Context, status: str, **parts: Any) -> Answer:
         start=COLD,
         horizon=context.runner.horizon if good_run is not None and good_run.seen.counted else None,
         notes=tuple(context.notes),
+        environments=packages and packages.environments,
         **parts,
     )

@@ -19,11 +19,13 @@ from typing import Any
 from bisect_cfg.capture.distributions import PACKAGE, read_packages
 from bisect_cfg.capture.names import parse_pins, read_good
 from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.configuration import Outcome, Value
 from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.fingerprint import fingerprint
-from bisect_cfg.errors import InputsChanged
-from bisect_cfg.phases.building import cures_of
+from bisect_cfg.errors import InputsChanged, NeverConfigured
+from bisect_cfg.phases.building import cures_of, not_rebuilt
+from bisect_cfg.phases.command_pipeline import as_command, command_answer
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.factors import find_factors, say_what_is_not_in_force
 from bisect_cfg.phases.isolate import isolate
@@ -70,13 +72,30 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
             inputs=Inputs(script, folder, basis),
             on_progress=listener.step,
         )
+        context = Context(script, options, listener, folder, basis, runner, environment)
         try:
-            answer = _answered(Context(script, options, listener, folder, basis, runner, environment))
+            answer = _answered(context)
+        except NeverConfigured:
+            target = as_command(script, options)
+            if target is None:
+                raise
+            runner.close()
+            context.note(
+                f"The script ends before it builds a training config, so what varies is {_named(target)}. Each trial "
+                "runs it from its beginning as it stands, and it writes where it always does."
+            )
+            answer = command_answer(replace(context, script=target))
         finally:
             runner.close()
             with contextlib.suppress(OSError):  # a full disk is told by what it stopped
                 script.written_in(folder, masked=True)
     return replace(answer, seconds=time.monotonic() - started)
+
+
+def _named(target: CommandTarget) -> str:
+    """What varies of a command that is a script."""
+    settings = [factor.name for factor in target.sides.factors if not factor.name.startswith(PACKAGE)]
+    return ", ".join([*settings, "what is installed"])
 
 
 def _answered(context: Context) -> Answer:
@@ -121,11 +140,15 @@ def _compared(
     warm_runs, good_run = baselines.find(bad_run)
     if good_run is None:
         runs = [bad_run, *warm_runs]
-        context.note(
+        packages = runner.known.packages
+        why = (
             f"Your configuration failed in 1 of {len(runs)} runs, and never again: too rarely to tell which setting "
             "makes it fail, if a setting does. If it fails more often elsewhere, run bisect-cfg there; if later, give "
             "--steps N."
         )
+        if packages is not None and packages.varied and warm_runs:
+            why = not_rebuilt(warm_runs[-1], len(warm_runs), runner.settings)
+        context.note(why)
         return _answer(context, "inconclusive", settings=runner.settings, bad_run=bad_run, again=tuple(warm_runs))
     if baselines.outcome_of(good_run) is Outcome.FAIL and safer and not baselines.spared_risks:
         named = ", ".join(f"{name}={value}" for name, value in safer.items())
@@ -172,6 +195,7 @@ def _compared(
 def _answer(context: Context, status: str, *, bad_run: Run | None, **parts: Any) -> Answer:
     if "known" not in parts and bad_run is not None:
         parts["known"] = known_failure(bad_run, parts.get("settings"), (), context.environment)
+    packages = context.runner.known.packages
     return Answer(
         status,
         context.folder,
@@ -180,5 +204,6 @@ def _answer(context: Context, status: str, *, bad_run: Run | None, **parts: Any)
         horizon=context.runner.horizon,
         notes=tuple(context.notes),
         bad_run=bad_run,
+        environments=packages and packages.environments,
         **parts,
     )

@@ -8,7 +8,7 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.cells import with_cells
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
-from bisect_cfg.errors import InputError
+from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.phases.context import Context
 from bisect_cfg.probe.protocol import Completed, Raised, TrainEnd
 from bisect_cfg.trials.files import tail_of_log, unprinted
@@ -56,6 +56,7 @@ def reproduce(context: Context, pins: Configuration) -> Run:
 
     Raises:
         InputError: it never came to train, or does not fail as `--failure` asks.
+        NeverConfigured: it ended before it built a training config.
     """
     run = load_run(context.folder, FOLDER)
     if run is None:
@@ -170,7 +171,7 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
         what = f"died before it built a training config: {run.seen.message or run.seen.died}"
         if never_trained:
             what = "ended without ever building a training config (GRPOConfig or another TrainingArguments)"
-        raise InputError(
+        raise NeverConfigured(
             f"The {script.what} {script.path} {what}.{hint}", f"It must do so when started as: {script.shown}\n{where}"
         )
     if never_trained:

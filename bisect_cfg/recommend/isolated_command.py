@@ -52,8 +52,8 @@ class IsolatedCommand(IsolatedScript):
         return search_range_of(name, levels.good[name], levels.bad[name], ratio=self._wishes.ratio)
 
     def alternatives(self, cause: Cause) -> list[Alternative]:
-        """None: those that are known are of training configs."""
-        return []
+        """The versions that are known to cure the failure: all others that are known are of training configs."""
+        return list(self._wishes.cures)
 
     def length(self, run: Run) -> int:
         """Steps of a run."""

@@ -35,6 +35,7 @@ from bisect_cfg.reports.recommendation import (
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
 from bisect_cfg.reports.said import Line
 from bisect_cfg.study.causes import Cause, Report, TrialRow, wilson
+from bisect_cfg.trials.environments import Environments, size_of
 from bisect_cfg.trials.ranks import DIFFERS, ranks_of
 from bisect_cfg.trials.runs import Run
 
@@ -153,6 +154,7 @@ def as_result(answer: Answer, environment: Fingerprint) -> JsonObject:
             "command": answer.script.shown,
             **_training(answer.bad_run),
         },
+        **({} if answer.environments is None else {"environments": _environments(answer.environments)}),
         "start": answer.start,
         "start_level": answer.start,  # the same, as it was called before
         "horizon": answer.horizon,
@@ -165,6 +167,17 @@ def as_result(answer: Answer, environment: Fingerprint) -> JsonObject:
     if text:
         result["simulated"] = text
     return result
+
+
+def _environments(environments: Environments) -> JsonObject:
+    """The environments of trials with other packages: how many, what this call has built of them, what they take."""
+    return {
+        "folder": str(environments.folder),
+        "used": len(environments.used),
+        "built": len(environments.built),
+        "seconds": round(sum(one.seconds or 0.0 for one in environments.built), 2),
+        "bytes": sum(map(size_of, environments.used)),
+    }
 
 
 def _training(run: Run | None) -> JsonObject:

@@ -12,6 +12,8 @@ from bisect_cfg.capture.template import CONFIG, FOLDER, Typed
 from bisect_cfg.configuration import UNSET, Configuration
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.recommend.edits._launch import OUTSIDE, advice, place
+from bisect_cfg.recommend.edits._place import Change
 from bisect_cfg.reports.text import show
 
 
@@ -31,23 +33,26 @@ def changed_command(target: CommandTarget, safe: Configuration) -> JsonObject:
             if old != new:
                 words = {"old": scrub(shlex.join(old)), "new": scrub(shlex.join(new))}
                 edits.append({"file": None, "line": None, **words, "settings": [part.name]})
-    changed = [name for name in bad if name not in located and safe.get(name, UNSET) != bad[name]]
+    other = [name for name in {**bad, **safe} if safe.get(name, UNSET) != bad.get(name, UNSET)]
+    changed = [name for name in other if name not in located]
     before, after = (_texts(target, levels) for levels in (bad, safe))
     config = "CONFIG" if target.config(safe) is None else "safe_config.yaml"
     return {
         "edits": edits,
         "diff": "".join(map(scrub, difflib.unified_diff(before, after, "your configuration", "safe"))),
         "not_located": changed,
-        "unplaced": [
-            {
-                "setting": name,
-                "why": "the bad side gives it",
-                "add": f"write {name}: {show(safe.get(name, UNSET))} there",
-            }
-            for name in changed
-        ],
+        "unplaced": [_unplaced(target, name, safe) for name in changed],
         "command": by_hand(target.words(safe, config, "FOLDER")),
     }
+
+
+def _unplaced(target: CommandTarget, name: str, safe: Configuration) -> JsonObject:
+    """What to do about a setting that does not stand in the command."""
+    if name.startswith(OUTSIDE):
+        change = Change(name, target.sides.bad.get(name), target.sides.overrides(safe).get(name, safe.get(name)))
+        return {"setting": name, "why": place(change), "add": advice(change)}
+    add = f"write {name}: {show(safe.get(name, UNSET))} there"
+    return {"setting": name, "why": "the bad side gives it", "add": add}
 
 
 def _texts(target: CommandTarget, configuration: Configuration) -> list[str]:
@@ -67,4 +72,4 @@ def safe_settings(target: CommandTarget, safe: Configuration, title: str) -> str
         title: the first line, a comment.
     """
     everything = replace(target.template, parts=(), config_format="yaml")
-    return f"# {title}\n{everything.config(target.complete(safe))}"
+    return f"# {title}\n{everything.config(target.settings(safe))}"

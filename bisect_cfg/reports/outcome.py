@@ -15,6 +15,7 @@ from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.study.causes import Report
+from bisect_cfg.trials.environments import Environments
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.start_points import COLD
 
@@ -41,6 +42,7 @@ class Answer:
         place: where the failure happens; None if it was not looked for, or nothing came out.
         safe: what was found to train; None if it did not come to that.
         stopped: what ended this call before its time, though the causes are known; None if nothing did.
+        environments: in which trials ran with other packages; None if none did.
     """
 
     status: str
@@ -60,3 +62,4 @@ class Answer:
     place: Place | None = None
     safe: Safe | None = None
     stopped: InputsChanged | None = None
+    environments: Environments | None = None

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import Sides
 from bisect_cfg.configuration import Value, equal
@@ -79,13 +80,10 @@ def print_recommendation(console: Console, answer: answers.Answer, result: JsonO
         _line(console, "First  ", found["first"], "bold yellow")
     changes = in_words(found["changes"]) or "your configuration"
     if found["verified"]:
-        console.print(
-            Text.assemble(
-                ("Use instead  ", "bold"),
-                (changes, "bold green"),
-                "   everything else as you have it  (safe_config.yaml)",
-            )
-        )
+        packages = all(name.startswith(PACKAGE) for name in found["changes"])
+        kept = "all your settings as they are" if packages else "everything else as you have it"
+        said = (("Use instead  ", "bold"), (changes, "bold green"), f"   {kept}  (safe_config.yaml)")
+        console.print(Text.assemble(*said))
         _print_lines(console, _evidence(found, answer.safe.full_rate))
     else:
         console.print(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -28,7 +29,9 @@ from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, print_recommendation, run_line
 from bisect_cfg.reports.said import Line, said
 from bisect_cfg.study.causes import Cause
+from bisect_cfg.study.folder import STUDIES
 from bisect_cfg.study.interface import TrialRequest
+from bisect_cfg.trials.environments import CACHE
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.start_points import STARTS
 
@@ -107,6 +110,8 @@ class View(Listener):
             self._line(Text.assemble("Your configuration ", (text.failure(run.seen), "red"), f"  ({seconds})"))
         elif purpose == Purpose.WARM_START and outcome is Outcome.FAIL:
             self._line(f"It fails the same way from a warm start ({text.duration(run.seen.seconds)} a trial).")
+        elif purpose == Purpose.BAD_AGAIN and outcome is Outcome.FAIL:
+            self._line(f"It fails the same way when it is run again ({text.duration(run.seen.seconds)}).")
         elif purpose == Purpose.GOOD_BASELINE and outcome is Outcome.PASS:
             steps, took = text.count(run.seen.steps, "step"), text.duration(run.seen.seconds)
             does, how = ("trains", f": {steps} in {took}.") if run.seen.counted else ("passes", f" ({took}).")
@@ -274,6 +279,8 @@ def print_answer(console: Console, answer: Answer, result: JsonObject) -> None:
             console.print(Text(note, style="yellow"))
     trials = text.count(len(result["trials"]), "trial")
     each = "" if isinstance(answer.script, CommandTarget) else f", each {STARTS[answer.start].said}"
+    if "environments" in result:
+        console.print(Text(_environments(result["environments"]), style="dim"))
     console.print(
         Text(
             f"{trials}{each}; {text.duration(answer.seconds)}. Everything is in "
@@ -281,6 +288,15 @@ def print_answer(console: Console, answer: Answer, result: JsonObject) -> None:
             style="dim",
         )
     )
+
+
+def _environments(found: JsonObject) -> str:
+    """The environments of trials with other packages, and how to be rid of them."""
+    cache = answers.short_path(Path(found["folder"]))
+    built = f"{found['built']} built in {text.duration(found['seconds'])}" if found["built"] else "all there already"
+    prune = "bisect-cfg envs prune" + ("" if Path(cache) == Path(STUDIES) / CACHE else f" --env-cache {cache}")
+    size = f"{max(1, round(found['bytes'] / 2**20))} MiB"
+    return f"Ran in {text.count(found['used'], 'environment')} of other packages: {built}, {size}. To remove: {prune}"
 
 
 def _print_no_failure(console: Console, answer: Answer) -> None:

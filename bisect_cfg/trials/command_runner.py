@@ -12,19 +12,21 @@ configuration file that the command was given.
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.script import by_hand, is_masked
 from bisect_cfg.capture.target import CommandTarget, Sides
-from bisect_cfg.configuration import Configuration, Outcome
+from bisect_cfg.configuration import Configuration, Outcome, equal
 from bisect_cfg.diagnosis import _metrics, health
 from bisect_cfg.diagnosis import signature as signatures
 from bisect_cfg.diagnosis._plain_text import clean, normalise, plain
@@ -34,12 +36,13 @@ from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, read_event
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.clean import Cleaner
+from bisect_cfg.trials.environments import CannotBuild, Environment
 from bisect_cfg.trials.files import Row, Tail, Traces, read_metrics, tail_of_log
 from bisect_cfg.trials.patience import HANG_TIMES
 from bisect_cfg.trials.plan import Known, Plan
 from bisect_cfg.trials.process import Ending, LaunchedChild, Reaper, Sweep, attend, kill_group, launch
 from bisect_cfg.trials.reaper import shorten
-from bisect_cfg.trials.runner import AFTER_SYMPTOM_STEPS, STRETCH, horizon_for
+from bisect_cfg.trials.runner import AFTER_SYMPTOM_STEPS, STRETCH, horizon_for, inside
 from bisect_cfg.trials.runs import Run, read_ending, result_of
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED, Observation
@@ -52,6 +55,9 @@ what cannot be executed and 127 for what is not there."""
 SILENCE_SECONDS = 600.0
 """Where no --trial-timeout is given, a trial may be silent for this long, or `HANG_TIMES` times as long as any run that
 passed before; as long as none did, for as long as it likes, as nothing is known of it."""
+
+ROUNDED = {"epoch": 0.005, "loss": 1e-4}
+"""How far two lines about one step may differ: LLaMA-Factory prints the epoch with two digits, the loss with four."""
 
 LINES_READ = 40
 """Of the end of an output, in which a line is looked for that says what went wrong."""
@@ -93,10 +99,27 @@ class LogRows(Tail[Row]):
         for row in _metrics.rows_in(data[:end]):
             last = self.rows[-1]["step"] if self.rows else 0
             said = row.values.get("step")
+            if said is None and self.rows and _said_again(row.values, self.rows[-1]):
+                self.rows[-1] = {**row.values, **self.rows[-1]}
+                continue
             step = int(said) if said is not None and said == said else last + 1
             if step > last:  # several ranks may print a step
                 self.rows.append({**row.values, "step": step})
         return True
+
+
+def _said_again(values: Mapping[str, float], before: Row) -> bool:
+    """Whether two rows without steps are about one: LLaMA-Factory prints a line of its own beside the Trainer's, with
+    fewer metrics and fewer digits
+    (https://github.com/hiyouga/LLaMA-Factory/blob/main/src/llamafactory/train/callbacks.py)."""
+    told, known = _metrics.KNOWN & values.keys(), _metrics.KNOWN & before.keys()
+    if not (told < known or known < told):
+        return False
+    return all(
+        name in values and name in before
+        and (math.isclose(values[name], before[name], abs_tol=tolerance) or math.isnan(values[name] + before[name]))
+        for name, tolerance in ROUNDED.items()
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -163,6 +186,8 @@ def _death(log: Path, ending: Ending) -> tuple[Signature | None, str]:
         return replace(found, message=normalise(line)), line
     if found.kind == "signal":
         return found, found.name
+    if found.kind == "exception" and found.message:
+        found = replace(found, where="")  # ranks print their tracebacks into each other: whose frame is last is chance
     own = (clean(line) for line in reversed(lines) if found.name and found.name in line)
     return found, next(own, str(found))
 
@@ -215,7 +240,7 @@ class CommandRunner:
         self._on_progress = on_progress
         self.starts = _Starts()
         self._cleaner = Cleaner(["", *target.typed])
-        self._reaper = Reaper()
+        self._reaper = Reaper(watched=False)
         self._sweep = Sweep(self._reaper)
         self._interrupted = threading.Event()
         self._silence: float | None = None  # the longest of the passing runs so far
@@ -266,15 +291,31 @@ class CommandRunner:
                 self._see_failure(result.step)
 
     def is_valid(self, configuration: Configuration) -> str | None:
-        """None: what a command takes, only a run of it tells."""
-        return None
+        """Why its packages cannot be together; None otherwise: what a command takes, only a run of it tells."""
+        packages = self.known.packages
+        if packages is None or not packages.varied:
+            return None
+        good = {
+            name.removeprefix(PACKAGE)
+            for name in self.settings.packages
+            if equal(configuration.get(name), self.settings.good[name])
+        }
+        return packages.mixtures.error(lambda name: name not in good)
+
+    def program(self, command: Sequence[str], log: Path) -> int:
+        """Run something that is no trial, its output in a file; how it ended. It ends with the tool."""
+        with self._sweep.around(list):
+            return launch(command, os.environ, log.parent, log.name, self._reaper).wait()
 
     # ------------------------------------------------------------------------------------------------ running
 
     def run(self, request: TrialRequest) -> TrialResult:
         """Run one trial and judge it by the failure under study."""
         steps = self.horizon and self.horizon * (STRETCH if request.purpose.proves else 1)
-        return self.judged(self.train(Plan(request.number, request.configuration, steps)), steps)
+        try:
+            return self.judged(self.train(Plan(request.number, request.configuration, steps)), steps)
+        except CannotBuild as error:
+            return TrialResult(Outcome.UNRESOLVED, str(Signature("invalid", "", str(error))), str(error))
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
@@ -293,20 +334,36 @@ class CommandRunner:
         Raises:
             KeyboardInterrupt: it was interrupted.
             OSError: it cannot be started.
+            CannotBuild: its packages cannot be had together, or the program is not among them.
         """
+        environment = self._environment(plan)
         device = self._slots.get() if self._has_devices else None
         try:
             folder = self._new_folder(plan.name)
-            command, variables = self._write(plan.configuration, folder, device)
-            environment = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
+            command, variables = self._write(plan.configuration, folder, device, environment)
+            given = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
             with self._sweep.around(list):
-                child = _Command(launch(command, environment, folder, "log.txt", self._reaper))
+                child = _Command(launch(command, given, folder, "log.txt", self._reaper))
                 ending = self._follow(child, plan, LogRows(folder / "log.txt"))
             self._reaper.remove(child.pid)
         finally:
             if device is not None:
                 self._slots.put(device)
         return self._kept(plan, folder, ending)
+
+    def _environment(self, plan: Plan) -> Environment | None:
+        """Where a run finds its packages; None: where the user's own does."""
+        packages = self.known.packages
+        if packages is None:
+            return None
+        levels = inside(PACKAGE, self.settings.overrides(plan.configuration))
+        if not (levels or packages.varied):
+            return None
+        environment = packages.environment_of(levels)
+        program = self.target.words(plan.configuration, "", "", environment.python)[0]
+        if os.path.isabs(program) and not os.path.exists(program):
+            raise CannotBuild(f"none of these packages has a program {os.path.basename(program)}")
+        return environment
 
     def _follow(self, child: _Command, plan: Plan, rows: LogRows) -> Ending:
         """Stay with a run to its end, or end it: when it hangs, when enough is known, when we are interrupted."""
@@ -376,7 +433,7 @@ class CommandRunner:
         return folder.absolute()
 
     def _write(
-        self, configuration: Configuration, folder: Path, device: str | None
+        self, configuration: Configuration, folder: Path, device: str | None, environment: Environment | None
     ) -> tuple[list[str], dict[str, str | None]]:
         """Write what a run is given, and how it is repeated by hand; its command, and the variables that it has."""
         target = self.target
@@ -384,7 +441,9 @@ class CommandRunner:
         config, text = folder / f"config.{target.template.config_format}", target.config(configuration)
         if text is not None:
             write_text(config, text)
-        variables = target.variables(configuration)
+        python = None if environment is None else environment.python
+        programs = target.own_programs if environment is None else environment.variables
+        variables = {**programs, **target.variables(configuration)}
         if device is not None:
             variables["CUDA_VISIBLE_DEVICES"] = device
         gone = "".join(f"-u {name} " for name, value in variables.items() if value is None)
@@ -397,11 +456,12 @@ class CommandRunner:
             "#!/bin/sh",
             "# Repeats this trial by hand, with everything printed here.",
             f"cd {shlex.quote(os.getcwd())} || exit",
-            f"exec env {gone}{told} " + by_hand(target.words(configuration, str(config), str(folder / "by-hand"))),
+            f"exec env {gone}{told} "
+            + by_hand(target.words(configuration, str(config), str(folder / "by-hand"), python)),
             "",
         ]
         write_text(folder / "command.sh", "\n".join(lines))
-        return target.words(configuration, str(config), str(folder / "output")), variables
+        return target.words(configuration, str(config), str(folder / "output"), python), variables
 
     def _kept(self, plan: Plan, folder: Path, ending: Ending) -> Run:
         """Write down how a run ended, and read what it left."""

@@ -17,10 +17,12 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sysconfig
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,12 @@ CACHE = "environments"
 
 COMPLETE = "complete"
 """File in the folder of an environment that is whole; its time tells when the environment was last used."""
+
+LINKED = "linked"
+"""File beside it, once the compiled modules of another environment were linked."""
+
+LOOKS = 3
+"""How often another one with compiled modules is looked for: there is none before the first trial in one has ended."""
 
 LOCKED_SECONDS = 0.2
 """How often it is looked whether somebody else has built the environment that is wanted."""
@@ -126,6 +134,7 @@ class Environments:
     Args:
         folder: of the cache.
         base: the interpreter to make them with.
+        like: the user's own environment, whose compiled modules are of use where its files are the same.
         building: called with the lines that an environment is about to be built of.
         run: runs a command with its output in a file, and says how it ended; `subprocess` if not given.
     """
@@ -136,11 +145,15 @@ class Environments:
         base: str,
         building: Callable[[Sequence[str]], None] = lambda lines: None,
         run: Callable[[Sequence[str], Path], int] | None = None,
+        like: Path | None = None,
     ) -> None:
-        self.folder, self._base, self._building = folder.absolute(), base, building
+        self.folder, self._base, self._building, self._like = folder.absolute(), base, building, like
         self._run = run or _run
+        self._looked: Counter[Path] = Counter()
         self.built: list[Environment] = []
         """Those that were built here, in order."""
+        self.used: dict[Path, None] = {}
+        """Folders of all that were asked for here, in order."""
 
     def of(self, lines: Collection[str]) -> Environment:
         """The environment with these packages, built if it is not there.
@@ -155,8 +168,10 @@ class Environments:
         make_folder(self.folder)
         folder = self.folder / self._key(lines)
         python = str(folder / "bin" / "python")
+        self.used[folder] = None
         if (folder / COMPLETE).exists():
             _touch(folder / COMPLETE)
+            self._link_compiled(folder)
             return Environment(folder, python)
         with self._locked(folder):
             if (folder / COMPLETE).exists():  # somebody else was faster
@@ -168,6 +183,17 @@ class Environments:
         self.built.append(environment)
         prune(self.folder, ROOM)
         return environment
+
+    def _link_compiled(self, folder: Path) -> None:
+        """Take over the compiled modules of another environment that has some, once: to compile anew what training
+        imports takes nine seconds of a processor."""
+        self._looked[folder] += 1
+        never = os.environ.get("PYTHONDONTWRITEBYTECODE")
+        if never or self._looked[folder] > LOOKS or (folder / LINKED).exists():
+            return
+        others = [*reversed(complete_in(self.folder)), *([] if self._like is None else [self._like])]
+        if any(link_compiled(other, folder) for other in others if other != folder):
+            _touch(folder / LINKED)
 
     def _key(self, lines: Collection[str]) -> str:
         """Content, Python and platform as a name; local wheels and folders count with the time of their last change."""
@@ -196,7 +222,7 @@ class Environments:
             install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", str(folder / "bin" / "python")]
             self._uv([*install, "--requirement", str(requirements)])
             (folder / COMPLETE).touch()
-        except (CannotBuild, OSError):
+        except BaseException:  # on a full disk half of one would keep it full
             shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
@@ -222,7 +248,8 @@ class Environments:
         if code and ("No space left" in said or shutil.disk_usage(self.folder).free < 2**20):
             raise InputError(
                 f"The disk is full, so that no environment can be built in {self.folder}.",
-                "bisect-cfg envs prune removes those that were not used for longest; --env-cache names another place.",
+                f"bisect-cfg envs prune --env-cache {shlex.quote(str(self.folder))} empties it; --env-cache names "
+                "another place.",
             )
         if code:
             raise CannotBuild(said.strip()[-TAIL:])
@@ -253,6 +280,29 @@ def prune(cache: Path, room: int = 0) -> list[Path]:
     return gone
 
 
+def link_compiled(other: Path, folder: Path) -> int:
+    """Link the compiled modules of another environment whose sources are the very files of this one.
+
+    Returns:
+        How many there are now.
+    """
+    count = 0
+    for place, folders, _ in os.walk(other / "lib"):
+        if "__pycache__" not in folders:
+            continue
+        here = folder / os.path.relpath(place, other)
+        sources = {path.stem: path for path in here.glob("*.py")}
+        for compiled in os.scandir(os.path.join(place, "__pycache__")):
+            name = compiled.name.partition(".")[0]
+            with contextlib.suppress(OSError):  # one that is not there, or on another disk
+                if name in sources and os.path.samefile(sources[name], os.path.join(place, f"{name}.py")):
+                    (here / "__pycache__").mkdir(exist_ok=True)
+                    with contextlib.suppress(FileExistsError):
+                        os.link(compiled.path, here / "__pycache__" / compiled.name)
+                    count += 1
+    return count
+
+
 def size_of(folder: Path) -> int:
     """Bytes that a folder takes on the disk; what is linked into several counts in each of them for its share."""
     total = 0.0
@@ -271,7 +321,7 @@ def _run(command: Sequence[str], log: Path) -> int:
 
 def _touch(path: Path) -> None:
     with contextlib.suppress(OSError):  # a cache of somebody else's may be read only
-        os.utime(path)
+        path.touch()
 
 
 def _local(line: str) -> Path | None:

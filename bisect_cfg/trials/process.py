@@ -47,9 +47,13 @@ traceback printed and a status of its own; one whose other threads or exit handl
 
 
 class Reaper:
-    """Our end of the reaper process (see `bisect_cfg.trials.reaper`). Thread-safe; close it when done."""
+    """Our end of the reaper process (see `bisect_cfg.trials.reaper`). Thread-safe; close it when done.
 
-    def __init__(self) -> None:
+    Args:
+        watched: whether a probe watches what it starts; then a run in which another process has loaded torch is ended.
+    """
+
+    def __init__(self, watched: bool = True) -> None:
         self.mark = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -58,7 +62,15 @@ class Reaper:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-E", reaper_module.__file__, str(theirs.fileno()), f"{MARK}={self.mark}"],
+                [
+                    sys.executable,
+                    "-S",
+                    "-E",
+                    reaper_module.__file__,
+                    str(theirs.fileno()),
+                    f"{MARK}={self.mark}",
+                    *([] if watched else [reaper_module.UNWATCHED]),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -5,7 +5,7 @@ to it, whatever session or environment it has given itself. (The tool itself is 
 notebook's kernel, whose other children are none of our business.) While runs go on, it
 
 - waits for its children and tells the tool how they ended;
-- ends a run in which a process has loaded torch that no probe watches (`Guard`);
+- ends a run in which a process has loaded torch that no probe watches (`Guard`), unless it is told that none does;
 - keeps the logs from growing (`Log`).
 
 End of file on its socket means that the tool is gone, by Ctrl-C, by SIGKILL or because its work is done: then it ends
@@ -60,6 +60,9 @@ _TRACKER = b"multiprocessing.resource_tracker"
 # What the kernel says of a file that we map into every watched process.
 _ANSWER = b"/probe/site/sitecustomize.py"
 _TORCH = b"/libtorch"
+
+UNWATCHED = "unwatched"
+"""Third argument of the program: no probe is in what it starts."""
 
 # Signals that we ignore, and those that Python ignores: for what we start all is as it was for the tool.
 _OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -338,14 +341,14 @@ def _punch(handle: int, start: int, length: int) -> bool:
 class _Process:
     """What runs when this file is started as a program."""
 
-    def __init__(self, descriptor: int, mark: str) -> None:
+    def __init__(self, descriptor: int, mark: str, unwatched: str = "") -> None:
         import socket
 
         os.set_inheritable(descriptor, False)
         self._socket, self._mark = socket.socket(fileno=descriptor), mark
         self._started: dict[int, int] = {}  # process id -> number of the request
         self._runs: dict[int, tuple[str, Log]] = {}  # process id of a run's first process -> its folder and log
-        self._guard = Guard()
+        self._guard = None if unwatched else Guard()
         self._child_ended, ended = os.pipe()
         for end in (self._child_ended, ended):
             os.set_blocking(end, False)
@@ -370,7 +373,7 @@ class _Process:
                 break
             grown = [log.bound() for _, log in self._runs.values()]
             wait = TICK_SECONDS / 10 if any(grown) else TICK_SECONDS
-            if self._runs and time.monotonic() >= next_guard:
+            if self._guard is not None and self._runs and time.monotonic() >= next_guard:
                 for pid in self._guard.look(os.getpid()):
                     self._end_run_of(pid)
                 next_guard = time.monotonic() + GUARD_SECONDS
@@ -520,4 +523,4 @@ def become_subreaper() -> None:
 
 
 if __name__ == "__main__":
-    _Process(int(sys.argv[1]), sys.argv[2]).run()
+    _Process(int(sys.argv[1]), *sys.argv[2:]).run()

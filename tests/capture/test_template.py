@@ -64,6 +64,7 @@ def test_other_braces_are_text():
         ("argparse", ["--lr", "1e-3", "--bf16", "--out_dir", "a b", "--betas", "0.9", "0.95"]),
         ("hf", ["--lr", "1e-3", "--bf16", "true", "--fp16", "false", "--out_dir", "a b", "--betas", "0.9", "0.95"]),
         ("gnu", ["--lr=1e-3", "--bf16", "--out-dir=a b", "--betas=[0.9, 0.95]"]),
+        ("click", ["--lr=1e-3", "--bf16", "--no-fp16", "--out-dir=a b", "--betas=[0.9, 0.95]"]),
         ("hydra", ["lr=1e-3", "bf16=true", "fp16=false", "out_dir='a b'", "betas=[0.9, 0.95]", "top=null"]),
     ],
 )
@@ -72,6 +73,15 @@ def test_flags_as_the_program_takes_them(style, expected):
     found = target("{flags}", good=["lr=1"], bad=bad, flag_style=style)
     assert command(found, "bad") == expected
     assert not any("bf16" in word for word in command(found, "good")), "the good side does not give it"
+
+
+def test_switches_that_can_be_put_off_as_axolotl_has_them():
+    """Left out, its YAML file would decide."""
+    words = ["train", "c.yaml", "--bf16", "--no-sample-packing", "--lr=1e-3"]
+    good = ["bf16=false", "sample_packing=true", "lr=1e-4"]
+    found = target(*words, good=good, preset="axolotl")
+    assert command(found, "bad") == words
+    assert command(found, "good") == ["train", "c.yaml", "--no-bf16", "--sample-packing", "--lr=1e-4"]
 
 
 def test_hydra_reads_a_quoted_text_as_it_was():
@@ -195,7 +205,7 @@ def test_environment_variables_need_no_place(monkeypatch):
         (["--a", "1", "2"], {"good": ["a=[3, 4]"]}, "cannot be told"),
         (["{a}"], {"good": ["a=1"], "bad": ["a=2"], "only": ["c"]}, "c does not differ"),
         (["{a}"], {"good": ["a=1"], "bad": ["a=2"], "excluded": ["a"]}, "leave nothing to vary"),
-        (["{flags}"], {"good": ["packages.x=1"], "bad": ["a=1"]}, "Packages vary for training scripts only"),
+        (["{flags}"], {"good": ["packages.x=1"], "bad": ["a=1"]}, "Which Python `sh` runs is not known"),
         (["{flags}"], {"good": ["a=1"], "bad": ["nowhere.yaml"]}, "There is no file nowhere.yaml"),
         (["{flags}"], {"good": ["a=1"], "bad": [("hub_token", "hf_" + "a" * 34)]}, "secret"),
         (["{a}"], {"good": ["a=1"], "bad": [("a", "x\0y")]}, "NUL"),

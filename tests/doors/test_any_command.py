@@ -14,8 +14,8 @@ import pytest
 from tools import ForkedTool, assert_clear
 
 import bisect_cfg
-from bisect_cfg.diagnosis._metrics import rows_in
-from bisect_cfg.trials.command_runner import observe_command
+from bisect_cfg.diagnosis import health
+from bisect_cfg.trials.command_runner import LogRows, observe_command
 from bisect_cfg.trials.process import Ending
 
 STUDY = Path(__file__).parents[2] / "studies" / "openrlhf_illegal_memory"
@@ -167,6 +167,17 @@ def test_what_an_end_says(tmp_path, code, printed, kind, name, message):
     assert (None if died is None else (died.kind, died.name, died.message)) == (kind and (kind, name, message))
 
 
+def test_ranks_that_print_their_tracebacks_into_each_other_fail_alike(tmp_path):
+    head, error = "Traceback (most recent call last):", "RuntimeError: no GPU for this rank"
+    frames = [f'  File "/site-packages/torch/{name}.py", line 9, in {name}' for name in ("wrapper", "device")]
+    said = ([head, head, *frames, error, error], [head, *reversed(frames), error, head, *frames[:1], error])
+    found = []
+    for lines in said:
+        (tmp_path / "log.txt").write_text("\n".join(lines))
+        found.append(observe_command([], tmp_path, Ending(1, None, 1.0)).died)
+    assert found[0] == found[1] and found[0].name == "RuntimeError" and found[0].message
+
+
 @pytest.mark.parametrize(("b", "kind"), [("signal", "signal"), ("hang", "hang")])
 def test_ways_to_fail(tool, b, kind):
     said = run_status(tool, b, *(["--trial-timeout", "1"] if b == "hang" else []))
@@ -234,20 +245,58 @@ def test_a_collapse_fails_though_the_command_ends_well(tool):
     assert all(row["step"] < 399 for row in result["trials"]), "no trial went on to its end"
 
 
+RAY = "\x1b[36m(TaskRunner pid=81123)\x1b[0m "
+
+
 @pytest.mark.parametrize(
     ("line", "values"),
     [
-        ("step:3 - actor/grad_norm:0.5 - actor/entropy:1.2", {"step": 3, "grad_norm": 0.5, "entropy": 1.2}),
-        ("✨ Global step 7: {'policy_loss': 0.1, 'reward': 0.5}", {"step": 7, "loss": 0.1, "reward": 0.5}),
-        ("{'loss': 0.5, 'grad_norm': nan, 'learning_rate': 1e-06}", {"loss": 0.5}),
-        ("{'loss': '0.5', 'reward_std': '0', 'epoch': '0.1'}", {"loss": 0.5, "reward_std": 0.0}),
-        ("Step 12 | loss:1.25 lr:2e-05 tokens_per_second_per_gpu:900.5", {"step": 12, "loss": 1.25}),
-        ('{"step": 4, "loss": 0.25, "reward": 1.0}', {"step": 4, "loss": 0.25, "reward": 1.0}),
+        (
+            RAY + "step:{step} - global_seqlen/min:12 - actor/entropy:1.9 - actor/pg_loss:np.float64({loss}) - "
+            "actor/grad_norm:np.float64({norm}) - critic/score/mean:0.5 - timing_s/step:31.2",
+            {"entropy": 1.9, "reward": 0.5, "grad_norm": 0.3},
+        ),
+        (
+            RAY + "2025-06-01 10:00:03 INFO     openrlhf.trainer.ppo_trainer:fit:412 - ✨ Global step {step}: "
+            "{{'policy_loss': {loss}, 'actor_lr': 5e-07, 'kl': 0.01, 'reward': 0.5, 'generate_time': '00:00:31'}}",
+            {"kl": 0.01, "reward": 0.5},
+        ),
+        (
+            "{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 1e-06, 'epoch': 0.004}}\n"
+            "[INFO|2025-06-01 10:00:00] llamafactory.train.callbacks:143 >> "
+            "{{'loss': {loss}, 'learning_rate': 1.0000e-06, 'epoch': 0.00, 'throughput': 1234.5}}",
+            {"grad_norm": 0.3, "learning_rate": 1e-6},
+        ),
+        (
+            "{{'loss': {loss}, 'grad_norm': {norm}, 'memory(GiB)': 33.1, 'reward': 0.5, 'reward_std': 0.2, "
+            "'epoch': 0.0, 'global_step/max_steps': '{step}/400', 'percentage': '1.00%'}}",
+            {"grad_norm": 0.3, "reward_std": 0.2},
+        ),
+        ("Step {step} | loss:{loss} lr:2e-05 grad_norm:{norm} rewards:0.5 ", {"reward": 0.5, "grad_norm": 0.3}),
+        ("\r1|{step}|Loss: {loss}:   3%|▎         | {step}/400 [00:10<10:00,  1.5s/it]", {}),
+        ('{{"step": {step}, "loss": {loss}, "grad_norm": {norm}, "reward": 0.5}}', {"grad_norm": 0.3, "reward": 0.5}),
+        ("{{'loss': '{loss}', 'grad_norm': '{norm}', 'reward_std': '0.2', 'epoch': '0.1'}}", {"reward_std": 0.2}),
     ],
+    ids=["verl", "openrlhf", "llama-factory", "ms-swift", "torchtune", "torchtune-bar", "jsonl", "transformers-5"],
 )
-def test_console_lines_of_trainers(line, values):
-    (row,) = rows_in(f"loading\n{line}\nsaving loss to disk\n".encode())
-    assert {name: row.values[name] for name in values} == values
+def test_what_trainers_print(tmp_path, line, values):
+    """Whole runs of each: every step is a row, and one whose loss and gradient turn into NaN fails silently."""
+    path, every = tmp_path / "log.txt", 1 if "{step}" not in line else 2
+    for breaks in (None, 7):
+        rows = LogRows(path)
+        with path.open("w") as stream:
+            stream.write("loading loss: and step 3\n")
+            for number in range(1, 31):
+                bad = breaks is not None and number > breaks
+                told = {"loss": "nan" if bad else 0.25, "norm": "nan" if bad else 0.3}
+                stream.write(line.format(step=every * number, **told) + "\n")
+                stream.flush()
+                rows.read()
+        assert [row["step"] for row in rows.rows] == [every * number for number in range(1, 31)]
+        assert {name: rows.rows[2].get(name) for name in (*values, "loss")} == {**values, "loss": 0.25}
+        assert {symptom.kind for symptom in health.symptoms(rows.rows, ended=False)} == (
+            set() if breaks is None else {"non-finite"}
+        )
 
 
 # ----------------------------------------------------------------------------------------------- killed, and again

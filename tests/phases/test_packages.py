@@ -99,7 +99,7 @@ def test_a_single_one(made):
 def test_versions_that_cannot_be_had_or_do_not_fit_are_said(made):
     options = ("--python", made.python, "--study", "studies/s")
     said = made("bisect", "train.py", *options, "--good", "packages.p5=@ file:///nowhere/p5-1.0-py3-none-any.whl")
-    assert_clear(said, "good one cannot be built", "uv says", "p5")
+    assert_clear(said, "The good environment cannot be built", "uv says", "p5")
     said = made("bisect", "train.py", *options, "--good", "packages.p5=newest")
     assert_clear(said, "newest is not a version")
     said = made("bisect", "train.py", *options, "--good-packages", "missing.txt")
@@ -145,3 +145,70 @@ def test_what_is_installed_is_asked_once_in_a_pass(monkeypatch, tmp_path) -> Non
     context = contexts.Context(SimpleNamespace(python="python3"), Options(), None, tmp_path, None, None)
     assert asked == []
     assert context.installed == context.installed == {"p0": "1.0"} and asked == ["python3"]
+
+
+PROGRAM = """
+import sys
+import p3, p4, p5
+assert p3.version == p4.version, "these two need each other"
+print("ran with", sys.argv[1:])
+if p5.version == "2.0" and "--fast" in sys.argv: sys.exit("error: fast is broken")
+"""
+
+
+def test_packages_of_any_command(made):
+    """A program that trains nothing; named with its interpreter, and through a shell."""
+    (made.folder / "prog.py").write_text(PROGRAM)
+    (made.folder / "run.sh").write_text('exec python prog.py "$@"\n')
+    sides = ("--good-packages", "good.txt", "--good", "fast=false", "--no-recommend")
+    value = "two words; $HOME 'é'"
+    for number, (options, words) in enumerate([
+        ((), (made.python, "prog.py")),  # watched as a training at first, and then not
+        (("--python", made.python), ("sh", "run.sh")),
+        (("--flag-style", "argparse"), (made.python, "-u", "prog.py")),
+    ]):  # fmt: skip
+        said = made("bisect", *sides, *options, "--study", f"studies/{number}", "--", *words, "--fast", "--text", value)
+        assert said.status == 0, said.all
+        made.assert_nothing_left()
+        result = json.loads((made.folder / f"studies/{number}/result.json").read_text())
+        assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["fast", "packages.p5"]]
+        assert result["complete"] and 2 < result["environments"]["used"] <= len(environments(made))
+        assert value in (made.folder / f"studies/{number}/trials/0/log.txt").read_text()
+        assert "pip install" in said.out and "Ran in" in said.out
+    assert result["environments"]["built"] == 0, "the studies share them"
+    again = made("bisect", *sides, *options, "--study", "studies/2", "--", *words, "--fast", "--text", value)
+    assert again.status == 0 and len(json.loads((made.folder / "studies/2/result.json").read_text())["trials"]) == len(
+        result["trials"]
+    )
+    assert_clear(made("bisect", *sides, "--", "sh", "run.sh", "--fast"), "Which Python `sh` runs", "--python")
+    wheel_of = (made.folder / "wheels/p5-1.0-py3-none-any.whl").as_uri()
+    for options, cause in (
+        (("--good-packages", "good.txt", "--only", "packages.p5", "--jobs", 2), ["packages.p5"]),  # others as they are
+        (("--good", "packages.p7=none", "--good", f"packages.p5=@ {wheel_of}"), ["packages.p5"]),
+        (("--good", "fast=false", "--pin", f"packages.p5=@ {wheel_of}"), None),  # cured by the pin
+    ):
+        options = ("--no-recommend", "--flag-style", "argparse", "--restart", "--study", "studies/3", *options)
+        said = made("bisect", *options, "--", made.python, "prog.py", "--fast")
+        result = json.loads((made.folder / "studies/3/result.json").read_text())
+        assert [sorted(one["parameters"]) for one in result["causes"]] == ([cause] if cause else []), said.all
+
+
+def test_a_script_that_dies_of_its_imports(made):
+    """The commonest failure after an update comes before anything is configured."""
+    script(made.folder, "import p5\nif p5.version == '2.0': raise ImportError('no such name')\n" + "print('ok')\n")
+    result = bisected(made, "--good-packages", "good.txt", "--good", "learning_rate=1e-6")
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["packages.p5"]]
+    assert any("ends before it builds a training config" in note for note in result["notes"])
+    resumed = bisected(made, "--good-packages", "good.txt", "--good", "learning_rate=1e-6")
+    assert len(resumed["trials"]) == len(result["trials"])
+
+
+def test_an_environment_that_cannot_be_built_anew_the_same(made):
+    """What was changed by hand is in no wheel."""
+    (found,) = Path(made.python).parents[1].glob("lib/*/site-packages/p5.py")
+    found.unlink()  # a hard link into uv's cache
+    found.write_text("version = '2.0'\nbroken = True\n")
+    (made.folder / "prog.py").write_text("import p5\nif hasattr(p5, 'broken'): raise SystemExit('error: broken')\n")
+    options = ("--good-packages", "good.txt", "--study", "studies/s", "--flag-style", "argparse")
+    said = made("bisect", *options, "--", made.python, "prog.py")
+    assert said.status == 3 and "built anew with the same versions your configuration passes in 3 of 3 runs" in said.all

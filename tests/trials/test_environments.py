@@ -55,6 +55,20 @@ def test_several_that_want_the_same_one_build_it_once(tmp_path):
     assert sum(len(cache.built) for cache in caches) == 1
 
 
+def test_what_one_has_compiled_another_need_not(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    environments = Environments(tmp_path / "cache", sys.executable)
+    both = [[wheel(tmp_path, "one", "1.0"), wheel(tmp_path, "two", version)] for version in ("1.0", "2.0")]
+    first, second = map(environments.of, both)
+    says(first.python, "import one, two")
+    environments.of(both[1])
+    compiled = {path.name.partition(".")[0]: path for path in second.folder.rglob("__pycache__/*.pyc")}
+    assert "one" in compiled and "two" not in compiled
+    assert compiled["one"].samefile(next(first.folder.rglob("one.*.pyc")))
+    assert says(second.python, "import one, two; print(one.version, two.version)") == "1.0 2.0"
+    assert says(first.python, "import one, two; print(one.version, two.version)") == "1.0 1.0"
+
+
 def test_one_that_was_interrupted_is_built_anew(tmp_path):
     environments = Environments(tmp_path / "cache", sys.executable)
     lines = [wheel(tmp_path, "one", "1.0")]
@@ -96,11 +110,16 @@ def test_without_a_network_what_uv_has_is_used(tmp_path):
 
 def test_a_full_disk_is_said(tmp_path):
     def run(command, log):
+        if "venv" in command:
+            Path(command[-1]).mkdir()
+            log.write_text("")
+            return 0
         log.write_text("error: failed to write: No space left on device (os error 28)\n")
         return 2
 
     with pytest.raises(InputError, match="disk is full"):
         Environments(tmp_path / "cache", sys.executable, run=run).of(["one==1"])
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()], "half of one would keep it full"
 
 
 def test_pruning_removes_what_was_not_used_for_longest(tmp_path):

@@ -208,6 +208,17 @@ def test_training_that_nothing_watches_is_ended_and_said(fresh_tool, torch_libra
     fresh_tool.assert_nothing_left()
 
 
+def test_a_command_that_no_probe_is_in_may_load_torch(fresh_tool, torch_library):
+    (fresh_tool.folder / "t.py").write_text(
+        "import ctypes, sys, time\nctypes.CDLL(sys.argv[1])\n"
+        f"time.sleep({reaper_module.ANSWER_SECONDS + 2 * reaper_module.GUARD_SECONDS})\nsys.exit(sys.argv[2])\n"
+    )
+    words = (sys.executable, "-S", "t.py", torch_library, "{code}")
+    said = fresh_tool("bisect", "--no-recommend", "--good", "code=0", "--bad", "code=error: 7", "--", *words)
+    assert said.status == 1 and "error: 7" in said.out and "SIGKILL" not in said.all, said.all
+    fresh_tool.assert_nothing_left()
+
+
 def test_doctor_ends_and_says_it_too(fresh_tool, torch_library, library):
     (fresh_tool.folder / "train.py").write_text("import os, sys\n" + textwrap.dedent(UNWATCHED))
     said = fresh_tool("doctor", "train.py", "env -i", torch_library, library, seconds=50)

@@ -3,8 +3,10 @@ DeepSpeed file (JSON). And of where it runs: environment variables and packages,
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from bisect_cfg.capture.launched import DEEPSPEED_FILE, LAUNCHER, PROCESSES, SHARDING, VARIABLE
 from bisect_cfg.configuration import Value
@@ -97,6 +99,8 @@ def advice(change: Change) -> str:
         return f"unset {name}" if new is None else f"put {name}={new} in front of the command"
     if change.name.startswith(PACKAGE):
         name, there = change.name.removeprefix(PACKAGE), str(new).removeprefix("@ ")
+        if there.startswith("file://"):
+            there = shlex.quote(unquote(urlsplit(there).path))
         wanted = there if str(new).startswith(("@", "-e")) else f"{name}=={there}"
         return f"pip uninstall {name}" if new is None else f"pip install {wanted}"
     if change.name == PROCESSES:

@@ -1,0 +1,116 @@
+"""Which Python a command of any kind runs, and the same command with the programs of another environment.
+
+The first word tells: an interpreter, a program that names one in its first line (``#!``), as pip and uv write them, or
+one that lies beside the interpreter of an environment.
+Of any other (a shell, ``env``) only the user knows, who says it with ``--python``. Wherever a command's words name
+programs beside that interpreter, a trial has those of its own environment; what the command starts by name finds them
+first, as in an environment that is activated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from bisect_cfg.errors import InputError
+
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
+
+_OWN_CHOICE = ("uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "pixi", "rye", "conda", "mamba", "micromamba", "tox",
+               "docker", "podman", "apptainer", "singularity", "ssh", "ray")  # fmt: skip
+"""Programs that choose the environment of what they start by themselves, whatever is first on PATH."""
+
+_READ = 512
+"""Characters of a program's beginning that are read: its first lines, with a path each."""
+
+
+def python_of(words: Sequence[str], told: str | None = None) -> str:
+    """The interpreter whose packages a command uses.
+
+    Args:
+        words: of the command.
+        told: after ``--python``.
+
+    Raises:
+        InputError: it cannot be told, or there is none.
+    """
+    name = os.path.basename(words[0])
+    if name in _OWN_CHOICE:
+        raise InputError(
+            f"`{name}` chooses itself in which environment its command runs, so no trial can be given another one.",
+            "Name the program itself, as in: -- .venv/bin/python train.py {flags}",
+        )
+    found = told or _named_by(words[0]) or _beside(words[0])
+    if found is None:
+        raise InputError(
+            f"Which Python `{name}` runs is not known, so its packages cannot be varied.",
+            "Name it, as in --python .venv/bin/python. Trials then find the programs of another environment first on "
+            "PATH.",
+        )
+    path = shutil.which(found)
+    if path is None:
+        raise InputError(f"There is no Python interpreter {found}.", "--python takes its path, or its name on PATH.")
+    return os.path.abspath(path)
+
+
+def _named_by(word: str) -> str | None:
+    """The interpreter that a program is, or that its first line names."""
+    path = shutil.which(word)
+    if path is None:
+        return None
+    if _PYTHON.fullmatch(os.path.basename(path)):
+        return path
+    try:
+        with open(path, "rb") as stream:
+            lines = stream.read(_READ).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    if not lines or not lines[0].startswith("#!"):
+        return None
+    told = lines[0][2:].split()
+    if told[:1] == ["/bin/sh"] and len(lines) > 1 and lines[1].startswith("'''exec'"):
+        told = shlex.split(lines[1].removeprefix("'''exec'"))  # a path too long for a first line, as pip writes it
+    if told and os.path.basename(told[0]) == "env":
+        told = [one for one in told[1:] if not one.startswith("-")]
+    return told[0] if told and _PYTHON.fullmatch(os.path.basename(told[0])) else None
+
+
+def _beside(word: str) -> str | None:
+    """The interpreter of the environment that a program lies in."""
+    folder = os.path.dirname(os.path.abspath(shutil.which(word) or word))
+    return os.path.join(folder, "python") if _of_environment(folder) else None
+
+
+def moved(words: Sequence[str], own: str, python: str) -> list[str]:
+    """A command with the programs of another environment.
+
+    Args:
+        words: of the command.
+        own: interpreter whose programs they are.
+        python: that of the other environment.
+    """
+    here, there = os.path.dirname(own), Path(python).parent
+    first = os.path.abspath(shutil.which(words[0]) or words[0])
+    if os.path.dirname(first) == here or _PYTHON.fullmatch(os.path.basename(first)):
+        beginning = [str(there / os.path.basename(first))]
+    else:
+        named = _named_by(words[0])
+        beginning = [python, first] if named is not None else [words[0]]
+    if os.path.dirname(first) == here and not _of_environment(here) and not os.path.exists(beginning[0]):
+        beginning = [words[0]]  # a program of the system's, beside its Python
+    return [*beginning, *(_moved(word, here, there) for word in words[1:])]
+
+
+def _moved(word: str, here: str, there: Path) -> str:
+    path = os.path.abspath(word) if os.sep in word else ""
+    other = there / os.path.basename(path)
+    return str(other) if path and os.path.dirname(path) == here and other.exists() else word
+
+
+def _of_environment(folder: str) -> bool:
+    """Whether a folder of programs is that of an environment."""
+    return os.path.exists(os.path.join(os.path.dirname(folder), "pyvenv.cfg"))
