@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -142,7 +143,8 @@ def _environments(context: Context) -> Environments:
         context.listener.phase("environment", f"building an environment of {len(lines)} packages")
 
     cache = context.options.env_cache or context.folder.parent / CACHE
-    like = Path(context.script.python).absolute().parents[1]
+    own = shutil.which(context.script.python)
+    like = None if own is None else Path(own).absolute().parents[1]
     return Environments(cache, context.installed.base, building, context.runner.program, like)
 
 
