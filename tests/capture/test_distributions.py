@@ -133,6 +133,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path):
 def test_levels(level):
     assert checked_level("packages.x", level) == level
     assert checked_level("packages.x", "") is None
+    assert checked_level("packages.x", "None") is None
 
 
 @pytest.mark.parametrize(
