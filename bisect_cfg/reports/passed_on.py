@@ -22,8 +22,9 @@ _TICKS = re.compile(r"`+")
 
 
 def as_json(recorded: Recorded) -> str:
-    """result.json, masked for others; of a study without an answer what there is of it."""
-    return json.dumps(shared(recorded.result), indent=1) + "\n"
+    """result.json, masked for others; of a study without an answer what there is of it, and why among the notes."""
+    notes = [*filter(None, [recorded.said]), *recorded.result["notes"]]
+    return json.dumps(shared({**recorded.result, "notes": notes}), indent=1) + "\n"
 
 
 def as_markdown(recorded: Recorded) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from functools import cache
 
 from bisect_cfg.configuration import Value
@@ -33,24 +33,33 @@ def shared(value: Value) -> Value:
     Args:
         value: a text, or lists and dicts of texts, numbers and None.
     """
-    names = {name for words in _texts(value) for name in _HOMES.findall(words)}
     home = os.path.expanduser("~")
+    others = {name for words in _texts(value) for name in _HOMES.findall(words)}
     try:
-        names.add(getpass.getuser())
+        own = {getpass.getuser()}
     except (KeyError, OSError):  # a user without an entry, in a container
-        pass
-    names = {name for name in names if name.lower() not in EVERYBODY and len(name) > 1}
-    people = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})(?![\w-])")
-    own = re.compile(rf"(?<![\w.-]){re.escape(home)}(?=[/\s'\":,;)\]]|$)") if len(home) > 1 else None
+        own = set()
+    here = re.compile(rf"(?<![\w.-]){re.escape(home)}(?=[/\s'\":,;)\]]|$)") if len(home) > 1 else None
+    # Somebody whose directory is named may be called as a thing is (/home/data): only where it must be a name.
+    placed = _any_of(others | own, r"(?<=/){}(?=[/@])|(?<![\w.-]){}(?=@)")
+    alone = _any_of(own, r"(?<![\w.-]){}(?![\w-]|\.\w)")
 
     @cache
     def without(words: str) -> str:
-        if own is not None and home in words:
-            words = own.sub("~", words)
+        if here is not None and home in words:
+            words = here.sub("~", words)
         words = _HOMES.sub("~", words)
-        return scrub(people.sub(NAME, words) if names else words)
+        for names in (placed, alone):
+            words = names.sub(NAME, words) if names is not None else words
+        return scrub(words)
 
     return _mapped(value, without)
+
+
+def _any_of(names: Set[str], pattern: str) -> re.Pattern[str] | None:
+    """A pattern with any of these names where it has braces; None if none of them names a person."""
+    found = sorted((name for name in names if name.lower() not in EVERYBODY and len(name) > 1), key=len, reverse=True)
+    return re.compile(pattern.replace("{}", f"(?:{'|'.join(map(re.escape, found))})")) if found else None
 
 
 def _mapped(value: Value, change: Callable[[str], str]) -> Value:

@@ -19,6 +19,7 @@ from bisect_cfg.reports.answer import write_answer
 from bisect_cfg.reports.page import commands, page
 from bisect_cfg.reports.passed_on import as_json, as_markdown
 from bisect_cfg.reports.recorded import read
+from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.terminal import told
 from bisect_cfg.study.basis import save_basis
 from bisect_cfg.trials.verdict import Observation
@@ -90,7 +91,8 @@ def test_a_study_without_an_answer_says_so(tmp_path: Path) -> None:
         read(tmp_path)
     found = read(begun(tmp_path))
     assert "Nothing has been run" in page(found) and "Nothing has been run" in as_markdown(found)
-    assert json.loads(as_json(found))["status"] == "empty"
+    known = json.loads(as_json(found))
+    assert known["status"] == "empty" and known["notes"] == [found.said]
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "is at work in this study: 0 trials done" in as_markdown(read(tmp_path))
@@ -130,3 +132,26 @@ def test_homes_and_names_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for words in (page(found), as_markdown(found), as_json(found)):
         assert "anneliese" not in words and str(tmp_path) not in words
     assert "see ~/x, user@gpu1 and ~/y" in as_json(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/home/anneliese/x.py and anneliese@gpu1", "~/x.py and user@gpu1"),
+        ("/Users/bo/run: /scratch/bo/cache", "~/run: /scratch/user/cache"),
+        ("/home/data/set of data, data.py", "~/set of data, data.py"),
+        ("https://host/home/page and a/home/b", "https://host/home/page and a/home/b"),
+        ("train owns train.py, retrain and train_it", "user owns train.py, retrain and train_it"),
+        ("/work/x.py", "/work/x.py"),
+    ],
+)
+def test_what_names_a_person_and_what_does_not(monkeypatch: pytest.MonkeyPatch, text: str, shown: str) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "train")
+    monkeypatch.setenv("HOME", "/home/train")
+    assert shared({"key": [text, 1, None]}) == {"key": [shown, 1, None]}
+
+
+def test_everybodys_account_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "root")
+    monkeypatch.setenv("HOME", "/root")
+    assert shared("the root cause in /root/x, /rooted, root@gpu") == "the root cause in ~/x, /rooted, root@gpu"
