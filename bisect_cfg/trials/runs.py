@@ -124,7 +124,7 @@ def result_of(run: Run, known: Known, horizon: int | None, **more: Value) -> Tri
         run: that is over.
         known: of the failure.
         horizon: steps that it was to make.
-        more: attributes beside those that every result has.
+        **more: attributes beside those that every result has.
     """
     seen, outcome = run.seen, Outcome.UNRESOLVED
     if seen.invalid is not None:

@@ -51,7 +51,8 @@ def chunks() -> dict[str, bytes]:
     prose = "\n".join(pydoc_data.topics.topics.values())
     rows = "".join(row % (i, i) for i in range(30000))
     short = "".join(
-        f"{{'loss': {dice.random():.4f}, 'grad_norm': {dice.random():.3f}, 'learning_rate': 1e-06, 'epoch': {i / 1e4}}}\n"
+        f"{{'loss': {dice.random():.4f}, 'grad_norm': {dice.random():.3f}, "
+        f"'learning_rate': 1e-06, 'epoch': {i / 1e4}}}\n"
         for i in range(30000)
     )
     long = json.dumps({"prompt": prose[: 1 << 16], "completion": prose[1 << 16 : 1 << 18], "reward": 0.5}) + "\n"
