@@ -125,7 +125,7 @@ class Baselines:
                 outcome = self.outcome_of(good_run)
             if outcome is Outcome.UNRESOLVED and start != COLD:
                 self._context.note(
-                    f"With start {start!r} the good configuration ends with {good_run.seen.failure}; "
+                    f"When {STARTS[start].said}, the good configuration ends with {good_run.seen.failure}; "
                     "trying a colder start."
                 )
                 continue
@@ -235,7 +235,7 @@ class Baselines:
         reason = self._unsound.get(start) or self._runner.starts.start_at(start)
         if reason is not None and start not in self._unsound:
             self._unsound[start] = reason
-            self._context.note(f"Trials cannot use start {start!r}: {reason}.")
+            self._context.note(f"Trials are not {STARTS[start].said}: {reason}.")
         return reason is None
 
     def come_up(self, start: str) -> bool:
@@ -273,7 +273,7 @@ class Baselines:
         shown = runs[-1].seen.failure
         ending = "passes" if shown is None else f"ends with {shown}"
         if start != COLD:
-            self._context.note(f"With start {start!r} the bad configuration {ending}; trying a colder start.")
+            self._context.note(f"When {STARTS[start].said}, the bad configuration {ending}; trying a colder start.")
         return None
 
     def _was_used(self, start: str) -> bool:

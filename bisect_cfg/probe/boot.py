@@ -42,6 +42,7 @@ def start(path):
     heartbeat.install(watch.HEAVY)
     watch.install()
     quiet.install()
+    os.register_at_fork(after_in_child=_forked)
     if isinstance(orders, protocol.Cold):
         serve.begin(orders.request)
         _hand_down(orders.request)
@@ -118,10 +119,20 @@ def join():
     def engage():
         if watch.engage is not None:
             watch.engage = None
-            world.note(words=world.words(), given=world.given())
+            if not _take_number():
+                world.note(words=world.words(), given=world.given())
             heartbeat.install(watch.HEAVY)  # not before: other processes are left as they are
             instruments.begin(orders.request.instruments, record.folder())
             _attach(record.folder())
+
+    _engage_at_config(engage)
+    if world.several():  # a launcher has started it to train
+        record.claim()
+        engage()
+
+
+def _engage_at_config(engage):
+    """Call `engage` when this process builds a training config, at the latest when it trains."""
 
     def before(kind, index):
         if kind == "args":
@@ -130,9 +141,30 @@ def join():
 
     watch.engage = engage
     objects.state.before = before
-    if world.several():  # a launcher has started it to train
-        record.claim()
-        engage()
+
+
+def _forked():
+    """In a process that a run has forked: be ready for its getting a number."""
+    if record.folder() is None or world.several():
+        return
+
+    def engage():
+        watch.engage = None
+        if _take_number():
+            _attach(record.folder())
+
+    _engage_at_config(engage)
+
+
+def _take_number():
+    """Be one of several if this process was numbered after its start, by a launcher within the script (accelerate's
+    `notebook_launcher`, `torch.multiprocessing`); whether it is."""
+    if not world.numbered():
+        return False
+    record.move(world.begin(record.trial()))
+    record.claim()
+    world.note()  # nothing to launch it with: such a script starts its processes itself in every trial
+    return True
 
 
 def _hand_down(request):

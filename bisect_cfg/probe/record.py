@@ -29,6 +29,12 @@ def private(path, flags):
     return os.open(path, flags, 0o600)
 
 
+def move(place):
+    """Direct all further lines to `place` of the same trial. Its time goes on: how long a run took to begin its
+    training says how long others may take."""
+    _state.update(folder=place, process=None, first=None)
+
+
 def folder():
     """The folder of the running trial, or None while there is none (a waiting server)."""
     return _state["folder"]

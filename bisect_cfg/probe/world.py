@@ -43,9 +43,18 @@ def number(names, default):
     return default
 
 
+# What the environment said at the start: a cluster says it to scripts that train alone, too.
+_AT_START = number(RANK, None), number(WORLD, 1)
+
+
 def several():
     """Whether this process is one of several that train together."""
     return _state["rank"] is not None
+
+
+def numbered():
+    """Whether this process has become one of several since it began."""
+    return not several() and number(WORLD, 1) > 1 and (number(RANK, None), number(WORLD, 1)) != _AT_START
 
 
 def begin(folder):

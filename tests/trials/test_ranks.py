@@ -20,6 +20,7 @@ from bisect_cfg.capture.launched import given_to_each
 from bisect_cfg.probe.protocol import NON_FINITE, NonFiniteParameters, Over, RankBegin, TrainBegin, TrainEnd, event_row
 from bisect_cfg.trials import ranks as ranks_module
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.ports import free_port
 from bisect_cfg.trials.ranks import FirstLaunch, Ranks
 from bisect_cfg.trials.verdict import observe
 
@@ -86,6 +87,25 @@ def step(number):
 
 """
 
+STARTS_ITS_OWN = """
+import multiprocessing, os, signal, sys, time
+
+def train(number):
+    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2")  # as torch's and accelerate's do
+    exec(compile(open("inner.py").read(), "inner.py", "exec"), globals())
+
+if __name__ == "__main__":
+    os.environ["MASTER_PORT"] = sys.argv[2]
+    time.sleep(1)
+    context = multiprocessing.get_context(sys.argv[1])
+    processes = [context.Process(target=train, args=(number,)) for number in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    sys.exit(max(abs(process.exitcode) for process in processes))
+"""
+
 FAILURES = {
     "exception": "def fail(): raise ValueError('planted')",
     "signal": "def fail(): os.kill(os.getpid(), signal.SIGFPE)",
@@ -135,9 +155,30 @@ def test_the_failure_is_that_of_the_process_that_failed_first(tool, name, kind, 
     assert says in result["failure"]["message"]
 
 
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_a_script_that_starts_its_processes_itself(tool, way):
+    """As accelerate's `notebook_launcher` and `torch.multiprocessing` do: they are numbered once they run."""
+    failing = "def fail(): raise ValueError('planted')"
+    (tool.folder / "inner.py").write_text(f"{SCRIPT}\n{failing}\nGRPOTrainer(args, step).train()\n")
+    (tool.folder / "train.py").write_text(STARTS_ITS_OWN)
+    words = ("--no-recommend", "--no-where", "python", "train.py", way, free_port())
+    said = tool("bisect", "--study", "s", *words)
+    assert said.status == 0, said.all
+    tool.assert_nothing_left()
+    result = json.loads((tool.folder / "s" / "result.json").read_text())
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16"]]
+    assert "rank 1: ValueError: planted" in result["failure"]["message"]
+    for trial in result["trials"]:
+        events = {row["event"]: row for row in rows(tool.folder / "s" / trial["folder"] / "ranks/1/events.jsonl")}
+        assert "config" in events
+        # Since the run began: it says how long others may take to begin their training.
+        assert events["train_begin"]["time"] > (1 if way == "fork" else 0)
+
+
 def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
     result = bisected(tool, FAILURES["signal"])
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16", "launch.num_processes"]]
+    assert any(note.startswith("Trials are not forked from your script at") for note in result["notes"])
     assert result["causes"][0]["parameters"]["launch.num_processes"] == {"good": 1, "bad": 2}
     assert result["status"] == "isolated" and result["complete"]
     starts = [one["start"] for one in result["trials"]]
