@@ -95,7 +95,7 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
 def _named(target: CommandTarget) -> str:
     """What varies of a command that is a script."""
     settings = [factor.name for factor in target.sides.factors if not factor.name.startswith(PACKAGE)]
-    return ", ".join([*settings, "what is installed"])
+    return " and ".join([*([", ".join(settings)] if settings else []), "what is installed"])
 
 
 def _answered(context: Context) -> Answer:
