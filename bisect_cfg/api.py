@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bisect_cfg.capture.command import is_launcher
+from bisect_cfg.capture.programs import runs_code
 from bisect_cfg.capture.script import Script, find_script, interpreter
 from bisect_cfg.capture.target import CommandTarget, find_target, is_any_command
 from bisect_cfg.checks import check_choices, checked, from_python
@@ -55,7 +56,7 @@ def _found(target: str, arguments: Sequence[str], python: str | None, options: O
     told = any(getattr(options, name) for name in OF_COMMANDS)
     says = bool(options.good or options.good_packages)
     other = says and not is_launcher(target) and Path(target).suffix not in (".py", ".ipynb")
-    other = other and shutil.which(target) is not None
+    other = (other or (says and runs_code(words))) and shutil.which(target) is not None
     if not is_any_command(words, options.good, told, not other):
         return find_script(target, arguments, python=python)
     check_choices(options)

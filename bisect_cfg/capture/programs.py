@@ -9,6 +9,7 @@ first, as in an environment that is activated.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -55,6 +56,14 @@ def python_of(words: Sequence[str], told: str | None = None) -> str:
     if path is None:
         raise InputError(f"There is no Python interpreter {found}.", "--python takes its path, or its name on PATH.")
     return os.path.abspath(path)
+
+
+def runs_code(words: Sequence[str]) -> bool:
+    """Whether a command is an interpreter with its code in an argument (``python -u -c``): no file that can be watched."""
+    if not _PYTHON.fullmatch(os.path.basename(words[0])):
+        return False
+    flags = itertools.takewhile(lambda word: word.startswith("-") and word != "--", words[1:])
+    return any(re.fullmatch(r"-[A-Za-z]*c", flag) for flag in flags)
 
 
 def _named_by(word: str) -> str | None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from bisect_cfg.capture.programs import moved, python_of
+from bisect_cfg.capture.programs import moved, python_of, runs_code
 from bisect_cfg.errors import InputError
 
 
@@ -65,6 +65,19 @@ def test_what_cannot_be_told_is_said(own):
         python_of(["uv", "run", "train.py"], "own/bin/python3")
     with pytest.raises(InputError, match="no Python interpreter nowhere"):
         python_of(["bash"], "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("command", "is_code"),
+    [
+        ("python -c x", True),
+        ("own/bin/python3.11 -u -Ic x -m y", True),
+        ("python -u t.py -c x", False),
+        ("sh -c x", False),
+    ],
+)
+def test_code_in_an_argument(command, is_code):
+    assert runs_code(command.split()) is is_code
 
 
 @pytest.mark.parametrize(
