@@ -59,7 +59,7 @@ def python_of(words: Sequence[str], told: str | None = None) -> str:
 
 
 def runs_code(words: Sequence[str]) -> bool:
-    """Whether a command is an interpreter with its code in an argument (``python -u -c``): no file that can be watched."""
+    """Whether a command is an interpreter with its code in an argument (``python -u -c``): no file to watch."""
     if not _PYTHON.fullmatch(os.path.basename(words[0])):
         return False
     flags = itertools.takewhile(lambda word: word.startswith("-") and word != "--", words[1:])
