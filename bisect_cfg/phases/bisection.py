@@ -264,6 +264,7 @@ class Bisection:
             tuple(cause_of(found, self._trials) for found in state.causes),
             _remaining(state, len(self.factors), len(finished)),
             seconds,
+            dict(zip(names, state.suspicion, strict=False)),  # () where nothing is weighed
         )
 
     def _from_now(self) -> Limits:

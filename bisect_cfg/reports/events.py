@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.study.causes import Cause, Report
@@ -60,6 +61,8 @@ class Progress:
         causes: proven ones.
         remaining: a rough estimate of the trials still needed.
         seconds: mean duration of a trial so far.
+        suspicion: factor -> the probability that it is in a proven cause or in the one looked for now; empty where
+            nothing is weighed.
     """
 
     trials: int
@@ -70,6 +73,7 @@ class Progress:
     causes: tuple[Cause, ...]
     remaining: int
     seconds: float
+    suspicion: Mapping[str, float] = field(default_factory=dict)
 
 
 BisectionEvent = Resumed | TrialStarted | TrialFinished | CauseFound | Concluded

@@ -140,6 +140,8 @@ def read(folder: Path) -> Recorded:
     runs = list(_runs_before_the_search(folder))
     rows = recorded_trials(folder) or [_row(number, name, run) for number, (name, run) in enumerate(runs)]
     status, said = _without_answer(rows, working)
+    if (basis or {}).get("studies") and not (folder / "study.db").exists():
+        said += " Its trials are recorded in the storage that --storage named, and not in this folder."
     libraries = {name: version for name, version in (basis or {}).get("libraries", {}).items() if version}
     found = {
         **EMPTY,

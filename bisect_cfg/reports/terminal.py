@@ -42,6 +42,9 @@ OUTCOMES = {
 }
 """The word and the colour of an outcome."""
 
+SUSPICION_SHOWN = 0.05
+"""From this probability on a factor has it beside its name in the live view."""
+
 REFRESH_PER_SECOND = 8
 """Smooth enough for a clock that counts seconds, and nothing beside a training."""
 
@@ -219,7 +222,7 @@ class View(Listener):
         return Group(*parts)
 
     def _board(self, progress: Progress) -> Text:
-        """Every factor: cause, suspected or ruled out."""
+        """Every factor: cause, suspected (how much), or ruled out."""
         causes = {name for cause in progress.causes for name in cause.parameters}
         ruled_out = set(progress.ruled_out)
         board = Text()
@@ -230,6 +233,8 @@ class View(Listener):
                 board.append(factor.name, style="dim strike")
             else:
                 board.append(factor.name)
+                guilt = progress.suspicion.get(factor.name, 0.0)
+                board.append(f" {guilt:.0%}" if guilt >= SUSPICION_SHOWN else "", style="cyan")
             board.append("  ")
         return board
 

@@ -21,7 +21,7 @@ from bisect_cfg.reports.passed_on import as_json, as_markdown
 from bisect_cfg.reports.recorded import read
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.terminal import told
-from bisect_cfg.study.basis import save_basis
+from bisect_cfg.study.basis import read_basis, save_basis
 from bisect_cfg.trials.verdict import Observation
 from tests.reports import made
 
@@ -93,6 +93,8 @@ def test_a_study_without_an_answer_says_so(tmp_path: Path) -> None:
     assert "Nothing has been run" in page(found) and "Nothing has been run" in as_markdown(found)
     known = json.loads(as_json(found))
     assert known["status"] == "empty" and known["notes"] == [found.said]
+    save_basis(tmp_path, {**read_basis(tmp_path), "studies": {"digest": "name"}})
+    assert read(tmp_path).said.endswith("named, and not in this folder.")
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "is at work in this study: 0 trials done" in as_markdown(read(tmp_path))

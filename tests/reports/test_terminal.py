@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Placed, PlacedModel, TrainBegin, Weights
 from bisect_cfg.reports.answer import as_result
-from bisect_cfg.reports.events import CauseFound, TrialFinished
+from bisect_cfg.reports.events import CauseFound, Progress, TrialFinished
 from bisect_cfg.reports.terminal import View, print_answer
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from tests.reports import made
@@ -156,3 +157,13 @@ def test_the_first_run(view, tmp_path):
     before = dataclasses.replace(made.DIED, died=Signature("exception", "E"), trained=False, message="E: no.", place="")
     view.run_finished(Purpose.BAD_BASELINE, made.run(tmp_path, before), Outcome.FAIL)
     assert said(view) == "Your configuration dies before the first step of training with E: no  (2.0 s)"
+
+
+def test_the_live_view_says_how_much_each_setting_is_suspected(tmp_path: Path) -> None:
+    out = io.StringIO()
+    seen = View(Console(file=out, width=120), live=False)
+    known = {"bf16": 0.48, "learning_rate": 0.001}
+    seen.isolating(made.answer(tmp_path).settings, lambda: Progress(3, (), 2, (), tuple(known), (), 2, 1.0, known))
+    seen.console.print(seen._render())
+    assert "3 trials done, about 2 to go" in out.getvalue()
+    assert "bf16 48%  learning_rate  " in out.getvalue()
