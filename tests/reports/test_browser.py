@@ -59,7 +59,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     """A study with hostile names and a failure of that kind, looked at once for all tests."""
     folder = tmp_path_factory.mktemp('it is "quoted" & <b>bold') / "study"
     died = replace(made.DIED, message=f"SIGFPE {IMAGE} {HOSTILE[0]}", place=IMAGE)
-    rows = tuple({**row, "suspicion": {}, "reason": f"Is it {IMAGE}?"} for row in made.ROWS)
+    rows = tuple(replace(row, reason=f"Is it {IMAGE}?") for row in made.ROWS)
     study(folder, metrics=("loss", "grad_norm", *HOSTILE), report=replace(made.REPORT, rows=rows), died=died)
     report = write_report(folder)
     with playwright.sync_playwright() as driver:
@@ -114,6 +114,7 @@ def test_the_keyboard_reaches_everything(opened: Opened) -> None:
     for number in (1, 2):
         page.keyboard.press("ArrowRight")
         assert page.locator("#told").inner_text().startswith(f"Trial {number}")
+        assert page.get_attribute("[data-plot=trace-0]", "data-lit") == str(number)  # it stands out among the traces
     page.locator("details.numbers summary").first.focus()
     page.keyboard.press("Enter")
     numbers = page.locator("details.numbers").first.locator("tbody tr")

@@ -8,7 +8,7 @@
   // ---- the matrix: a column at a time, by pointer or by arrow keys
 
   const buttons = all("#matrix button"), cells = all("#matrix tbody tr").map((row) => row.cells);
-  let chosen = -1;
+  let chosen = -1, highlight = () => {};
   const mark = (column, on) => {
     if (column < 0) return;
     for (const row of cells) row[column + 1].classList.toggle("at", on);
@@ -32,6 +32,7 @@
     say("Tested", tested);
     say("Asked", asked);
     say("Ruled out", ruledOut);
+    highlight(number);
   };
   buttons.forEach((button, column) => {
     button.addEventListener("click", () => choose(column));
@@ -79,6 +80,17 @@
       const plot = byName.get(place.dataset.plot);
       await Plotly.newPlot(place, plot.data, layout(plot), options);
     }
+    // A chosen trial stands out among the others.
+    const ofTrial = (name, number) => name !== undefined && name.startsWith("trial " + number + ":");
+    highlight = (number) => {
+      for (const place of all("#traces [data-plot]")) {
+        const lines = place.data.map((trace, at) => (trace.meta === "evidence" ? at : -1)).filter((at) => at >= 0);
+        const one = lines.some((at) => ofTrial(place.data[at].name, number));
+        if (one || place.dataset.lit) Plotly.restyle(place, { opacity: lines.map((at) => (!one || ofTrial(place.data[at].name, number) ? 1 : 0.2)) }, lines);
+        if (one) place.dataset.lit = number; else delete place.dataset.lit;
+      }
+    };
+    if (chosen >= 0) highlight(buttons[chosen].dataset.t);
     const again = () => { for (const place of all("[data-plot]")) Plotly.relayout(place, layout(byName.get(place.dataset.plot))); };
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
     addEventListener("beforeprint", again);
