@@ -66,12 +66,13 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=options)
         seen = Opened(browser.new_page(viewport={"width": WIDE, "height": 900}))
+        seen.page.set_default_timeout(120_000)  # of a machine that has much else to do
         seen.page.on("console", lambda message: seen.said.append(message.text))
         seen.page.on("pageerror", lambda error: seen.said.append(str(error)))
         seen.page.on("dialog", lambda dialog: (seen.said.append(f"dialog {dialog.message}"), dialog.dismiss()))
         seen.page.on("request", lambda request: seen.asked.append(request.url))
         seen.page.goto(report.as_uri())
-        seen.page.wait_for_selector("html[data-drawn]", state="attached", timeout=120_000)
+        seen.page.wait_for_selector("html[data-drawn]", state="attached")
         yield seen
         browser.close()
 
@@ -135,7 +136,7 @@ def test_a_large_study_is_drawn_whole_and_its_other_trials_when_asked_for(opened
     page = opened.page
     (tmp_path / "report.html").write_text(html_of(read(large.study(tmp_path, 60, 10, factors=12))))
     page.goto((tmp_path / "report.html").as_uri())
-    page.wait_for_selector("html[data-drawn]", state="attached", timeout=120_000)
+    page.wait_for_selector("html[data-drawn]", state="attached")
     names = page.locator("[data-plot]").evaluate_all("all => all.map(one => one.dataset.plot)")
     assert names == ["suspicion", *(f"trace-{number}" for number in range(8)), "range-0", "frontier-0"]
     assert page.get_attribute("html", "data-drawn") == str(len(names))
