@@ -18,7 +18,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 from bisect_cfg.diagnosis import health
 
@@ -33,6 +33,12 @@ FACTS = {
     "dead-reward": "all rewards of a group are equal, from the first rows to the last",
     "no-gradient": "grad_norm is exactly 0, from the first rows to the last",
     "all-clipped": "every completion was cut off at max_completion_length",
+    "no-loss": "loss is exactly 0, from the first row to the last",
+    "entropy-rose": "entropy rose",
+    "entropy-fell": "entropy fell to almost nothing",
+    "length-fell": "the answers became a few tokens long",
+    "unrewarded": "the reward is small and did not rise from the first rows to the last",
+    "displaced": "the log-probabilities of the chosen answers have fallen with those of the rejected ones",
     "collapse": "the policy collapsed, and did not come back",
     "nothing-left": "from some row on the rewards of every group are equal and grad_norm is 0, to the end",
     "one-answer": "the reward, one part of it or the choice between completions is gone, and does not come back",
@@ -109,6 +115,24 @@ GIVEN_UP = 0.02
 """Where the spread of the rewards is below that share of its beginning, all completions are alike: because the task is
 solved, or, with an entropy below `NO_CHOICE` and a reward below `SOLVED`, or where one reward that had been above
 `GIVEN_UP` is exactly 0, because the policy writes one answer."""
+
+CERTAIN, CERTAIN_SHARE = 0.06, 0.1
+"""Entropy below both, this and this share of its beginning, where the reward rises no more: the policy has nothing left
+to choose from, whatever the reward. Healthy runs of that entropy begin with little, or still learn."""
+
+RISEN = 2.0
+"""Entropy that has risen by this factor, in a policy that has collapsed, tells that it prints noise."""
+
+STUMPS = 0.1
+"""Length of the answers, as a share of that of the beginning, below which they are no answers any more, if the task is
+not solved and all of a group get the same."""
+
+LITTLE = 0.1
+"""A reward below it, where the best is 1 or so, is small."""
+
+DISPLACED_NATS, DISPLACED_TIMES = 200.0, 2.5
+"""A chosen answer is an answer of some hundred tokens. That its log-probability falls by so much, to so many times what
+it was, means that the model would not write it any more."""
 
 ROUNDING = 1e-6
 """A mean of rewards that grew by less has not grown: rewards are printed with six digits or so."""
@@ -190,6 +214,12 @@ _ALIASES = {
     "return": "reward",
     "rewards/std": "reward_std",
     "critic/score/std": "reward_std",
+    "group_reward_std": "reward_std",
+    "truncated_rate": "clipped_ratio",
+    "response_length": "length",
+    "response_length/mean": "length",
+    "completions/mean_length": "length",
+    "completion_length": "length",
     "completions/clipped_ratio": "clipped_ratio",
     "completions/clip_ratio": "clipped_ratio",
     "response_length/clip_ratio": "clipped_ratio",
@@ -627,8 +657,30 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
         "loss-diverged",
     }
     rewards = column("reward", rows)
-    if not facts.keys() & told_otherwise and (_gone(rewards) or _narrowed(rows, rewards, column("reward_std", rows))):
-        facts["one-answer"] = [rows[0], rows[-1]]
+    if not facts.keys() & told_otherwise:
+        entropy = column("entropy", rows)
+        if _gone(rewards) or _narrowed(rows, rewards, column("reward_std", rows)):
+            facts["one-answer"] = [rows[0], rows[-1]]
+        elif _certain(entropy, rewards):
+            level = CERTAIN_SHARE * median(entropy[:FIRST])
+            until = [row for row in rows_with("entropy", rows) if row.values["entropy"] > level]
+            facts["one-answer"] = [until[-1], rows[-1]]
+    if facts.keys() & {"collapse", "one-answer"}:
+        for name, fell, rose in (("entropy", "entropy-fell", "entropy-rose"), ("length", "length-fell", "")):
+            values = [value for value in column(name, rows) if math.isfinite(value)]
+            began, ended = (median(part) for part in (values[:FIRST], values[-FIRST:])) if values else (0.0, 0.0)
+            if ended < CERTAIN_SHARE * began:
+                facts[fell] = [rows[-1]]
+            elif rose and ended > RISEN * began > 0:
+                facts[rose] = [rows[-1]]
+    losses = column("loss", rows)
+    if len(losses) >= ENOUGH and _always(losses, lambda value: value == 0):
+        facts["no-loss"] = rows_with("loss", rows)[-LAST_ROWS:]
+    chosen = column("logps/chosen", rows)
+    if len(chosen) >= TREND_ROWS and all(map(math.isfinite, chosen)):
+        first, last = median(chosen[:FIRST]), median(chosen[-FIRST:])
+        if last < first - DISPLACED_NATS and last < DISPLACED_TIMES * first < 0:
+            facts["displaced"] = rows_with("logps/chosen", rows)[:1] + rows_with("logps/chosen", rows)[-1:]
     norms = column("grad_norm", rows)
     late = norms[-max(len(norms) // QUARTERS, 1) :]
     if len(norms) >= TREND_ROWS and all(map(math.isfinite, late)):
@@ -707,14 +759,20 @@ def _signal(
         if same >= NOTHING_LEFT and before and abs(rewards[-1] - fmean(before)) > ABRUPT * abs(rewards[-1]):
             facts["nothing-left"] = silent
     kls = column("kl", rows)
-    late_kl = kls[-max(len(kls) // QUARTERS, 1) :]
+    late_kl = kls[-max(len(kls) // (QUARTERS * QUARTERS), ENOUGH) :]
     if min(len(kls), len(rewards)) >= QUARTERS * ENOUGH and all(map(math.isfinite, late_kl)):
-        began, ended = fmean(rewards[:FIRST]), fmean(rewards[-FIRST:])
-        if median(late_kl) > DIVERGED_KL and began > 0 and ended < began / 2:
-            facts["diverged"] = [rows[0], rows[-1]]
+        size = len(rewards) // QUARTERS
+        best = max(fmean(rewards[:FIRST]), *(fmean(rewards[at * size : (at + 1) * size]) for at in range(QUARTERS)))
+        if min(late_kl) > DIVERGED_KL and best > 0 and fmean(rewards[-FIRST:]) < best / 2:
+            far = [row for row in rows if row.values.get("kl", math.inf) <= DRIFTED_KL]
+            facts["diverged"] = [far[-1] if far else rows[0], rows[-1]]
     clipped = column("clipped_ratio", rows)
     if len(clipped) >= ENOUGH and _always(clipped, lambda value: value >= 1):
         facts["all-clipped"] = rows_with("clipped_ratio", rows)[-LAST_ROWS:]
+    if len(rewards) >= TREND_ROWS and all(map(math.isfinite, rewards)):
+        began, ended = (fmean(part) for part in (rewards[: len(rewards) // 2], rewards[len(rewards) // 2 :]))
+        if abs(ended) < LITTLE and ended < 2 * abs(began):
+            facts["unrewarded"] = [rows[0], rows[-1]]
 
 
 def _gone(rewards: Sequence[float]) -> bool:
@@ -736,6 +794,9 @@ def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[fl
     if median(spread[-FIRST:]) > NARROW * median(spread[:FIRST]):
         return False
     first, last = rows[:FIRST], rows[-FIRST:]
+    lengths = [[row.values["length"] for row in part if "length" in row.values] for part in (first, last)]
+    if all(lengths) and median(lengths[1]) < STUMPS * median(lengths[0]) and max(rewards[-FIRST:]) < SOLVED:
+        return True
     sure = all(row.values.get("entropy", 1.0) < NO_CHOICE for row in last)
     alike = sure and all(row.values.get("frac_reward_zero_std", 0.0) > MOST for row in last)
     if alike and max(rewards[-FIRST:]) < SOLVED:
@@ -746,6 +807,20 @@ def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[fl
         all(row.values.get(name) == 0 for row in last) and fmean(row.values.get(name, 0.0) for row in first) > GIVEN_UP
         for name in parts
     )
+
+
+def _certain(entropy: Sequence[float], rewards: Sequence[float]) -> bool:
+    """Whether hardly any entropy is left of what there was, and the reward, which is not at its best, rises no more."""
+    if min(len(entropy), len(rewards)) < TREND_ROWS or not all(map(math.isfinite, (*entropy, *rewards))):
+        return False
+    late = median(entropy[-(len(entropy) // QUARTERS) :])
+    if late >= CERTAIN or late >= CERTAIN_SHARE * median(entropy[:FIRST]):
+        return False
+    size = len(rewards) // QUARTERS
+    before, ended = rewards[-2 * size : -size], rewards[-size:]
+    # a mean of so many rows that differ by chance moves by that much
+    noise = 2 * stdev(ended) / math.sqrt(size)
+    return fmean(ended) < SOLVED and fmean(ended) <= fmean(before) + noise
 
 
 def _always(values: Sequence[float], holds: Callable[[float], bool]) -> bool:

@@ -303,3 +303,78 @@ def test_rows_of_a_table_are_thinned_too_and_the_last_ones_are_all_there(monkeyp
     assert steps == sorted(steps) and steps[-256:] == [*range(4745, 5001)] and rows.count < 1000
     assert all(one.line == step + 1 for one, step in zip(series, steps, strict=True))
     assert len(steps) - 256 > 40 and max(after - before for before, after in itertools.pairwise(steps)) < 5000 // 40
+
+
+def entry_of(make: Callable[[float, random.Random], dict[str, Any]], count: int = 120) -> tuple[str, str]:
+    """The entry and the headline for rows that a function of the share of the run gives."""
+    dice = random.Random(3)
+    found = explain_text("".join(f"{make(at / count, dice)}\n" for at in range(count)))
+    return (found.matches[0].entry.id, found.matches[0].title) if found.matches else ("", "")
+
+
+def test_a_policy_without_entropy_that_learns_no_more_has_collapsed_whatever_its_reward() -> None:
+    def certain(until: float) -> tuple[str, str]:
+        return entry_of(
+            lambda t, dice: {
+                "loss": 0.01,
+                "grad_norm": 0.3,
+                "entropy": 0.9 * 0.02 ** min(2 * t, 1.0),
+                "reward": around(dice, 0.3 + (until - 0.3) * t if until > 0.5 else min(0.3 + t, 0.5), 0.02),
+            }
+        )
+
+    assert certain(0.5)[0] == "policy-collapse" and "entropy fell" in certain(0.5)[1]
+    assert certain(0.95)[0] == ""  # it still learns
+
+
+def test_answers_of_a_few_tokens_are_a_collapse_unless_they_solve_the_task() -> None:
+    def short(best: float) -> tuple[str, str]:
+        return entry_of(
+            lambda t, dice: {
+                "policy_loss": 0.0,
+                "reward": 0.2 + (best - 0.2) * t,
+                "group_reward_std": 0.3 * (1 - t) ** 4,
+                "response_length": 300 * 0.02**t,
+            }
+        )
+
+    assert short(0.5)[0] == "policy-collapse" and "few tokens" in short(0.5)[1]
+    assert short(1.0)[0] == ""
+
+
+def test_kl_that_explodes_late_is_told_with_the_row_where_it_left() -> None:
+    kl = lambda t: 0.02 if t < 0.8 else 0.02 * 10 ** (20 * (t - 0.8))  # noqa: E731
+    make = lambda t, dice: {"loss": 0.01, "grad_norm": 0.3, "kl": kl(t), "reward": 0.7 if t < 0.85 else 0.2}  # noqa: E731
+    assert entry_of(make)[0] == "kl-diverged"
+    found = explain_text("".join(f"{make(at / 120, None)}\n" for at in range(120)))
+    assert 100 < found.matches[0].evidence[0].number < 110
+    assert entry_of(lambda t, dice: {**make(t, dice), "reward": 0.7}) == ("", "")
+
+
+def test_completions_that_are_all_cut_off_and_hardly_rewarded() -> None:
+    make = lambda t, dice: {"loss": 0.0, "grad_norm": 0.3, "completions/clipped_ratio": 1.0, "reward_std": 0.04}  # noqa: E731
+    little, growing = ({"reward": 0.02}, lambda t: {"reward": 0.2 + 0.5 * t})
+    assert entry_of(lambda t, dice: {**make(t, dice), **little})[0] == "completions-cut-off"
+    assert entry_of(lambda t, dice: {**make(t, dice), **growing(t)}) == ("", "")
+
+
+def test_chosen_answers_that_fall_with_the_rejected_ones() -> None:
+    def preferences(fall: float) -> str:
+        return entry_of(
+            lambda t, dice: {
+                "loss": 0.69 - 0.6 * t,
+                "grad_norm": 3.0,
+                "learning_rate": 1e-6,
+                "rewards/accuracies": 0.5 + t / 2,
+                "logps/chosen": -160 - fall * t,
+                "logps/rejected": -160 - 1.5 * fall * t,
+            }
+        )[0]
+
+    assert preferences(900.0) == "preferences-displaced" and preferences(60.0) == ""
+
+
+@pytest.mark.parametrize(("loss", "title"), [(0.0, "no token has a label"), (0.6931, "so no weight moves")])
+def test_a_supervised_run_without_a_gradient_is_told_by_its_loss(loss: float, title: str) -> None:
+    make = lambda t, dice: {"loss": loss, "grad_norm": 0.0, "learning_rate": 1e-5, "epoch": t}  # noqa: E731
+    assert title in entry_of(make, 20)[1]
