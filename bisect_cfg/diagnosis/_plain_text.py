@@ -22,6 +22,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
 # this part also tells the tracebacks of one rank from those of another.
 _WHO = re.compile(
     r"\[(?:rank|default|local_rank)? ?\d{1,5}\]:? ?"
+    r"|\[[A-Za-z]\w*[ _-](?:rank|worker|actor|node|replica)[ =:_-]?\d{1,5}\]:? ?"  # [Generator rank 1]
     r"|\((?:\w[\w.:-]* )?(?:\w+=[\w.:-]+,? )*pid=\d+(?:,? \w+=[\w.:-]+)*\) ?"
     r"|\[\d+,(?:mpirank:)?\d+(?:,[\w-]+)?\]<std(?:out|err)>: ?"  # Open MPI, SageMaker
     r"|\d{1,4}: (?=\S| {2})"

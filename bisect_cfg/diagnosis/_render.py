@@ -324,7 +324,8 @@ def _next(explanation: Explanation, width: int) -> str:
         return ""  # a missing package, a full disk, a dead network: no setting of the run is at fault
     if not explanation.matches and explanation.advice is not None and explanation.advice.kind in NOT_OF_SETTINGS:
         return ""
-    if not explanation.matches and explanation.error is not None and explanation.error.text.startswith(OF_THE_SCRIPT):
+    own = explanation.advice is None or explanation.advice.kind == "own-code"
+    if not explanation.matches and own and explanation.error and explanation.error.text.startswith(OF_THE_SCRIPT):
         return wrapped(
             "That is a slip in the script or its data, so its line number is the place to look.", width, "", ""
         )

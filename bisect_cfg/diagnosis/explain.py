@@ -663,7 +663,7 @@ def _match(
     named = {"collectives": (environment or {}).get("collectives", "")}
     if "{here|" in "".join(entry.cures):
         named["here"] = next(filter(None, (taken_here(line.text) for line in resting)), "")
-    for clue in seen:
+    for clue in (*seen, *(clue for case in decided for clue in case.any if clue in beside)):
         for line in found[clue] if clue.kind == "line" and "(?P<" in clue.value else ():
             caught = re.search(clue.value, line.text)
             for name, value in (caught.groupdict() if caught else {}).items():

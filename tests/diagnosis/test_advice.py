@@ -45,6 +45,24 @@ def raised(error: str, *frames: tuple[str, int, str, str]) -> Explanation:
 
 TRL = f"{SITE}/trl/trainer/grpo_trainer.py"
 CASES = {
+    "a package that is imported where it is there": (
+        "NameError: name 'memory_saver' is not defined",
+        [(f"{SITE}/sglang/srt/adapter.py", 48, "configure", "return memory_saver.configure()")],
+        "versions", ["SGLang uses the package memory_saver", "pip install memory_saver"],
+    ),
+    "a method that overrides a trainer's, for another version": (
+        "KeyError: 'chosen_labels'",
+        [
+            (f"{SITE}/trl/trainer/dpo_trainer.py", 1371, "compute_loss", "self.get_batch_loss_metrics(model, inputs)"),
+            ("/home/me/dpo.py", 118, "concatenated_forward", 'size = batch["chosen_labels"].shape[0]'),
+            (f"{SITE}/transformers/feature_extraction_utils.py", 88, "__getitem__", "return self.data[item]"),
+        ],
+        "own-code", ["concatenated_forward, which TRL calls", "install the TRL that the project was written for"],
+    ),
+    "numbers that stand after the divisor": (
+        "RuntimeError: MXFP8 requires tensor dims that are divisible by 32 (got shape=(7984, 3072))", [],
+        "setting", ["7984 is not a multiple of 32"],
+    ),
     "message": (
         "ValueError: length=1081 is larger than cut_off=1024. Please set `truncate_side` to 'left'.",
         [("/root/verl/verl/utils/torch_functional.py", 295, "tokenize", "raise ValueError(text)")],

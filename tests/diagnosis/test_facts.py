@@ -36,6 +36,18 @@ REPO_ID = "HFValidationError: Repo id must be in the form 'repo_name' or 'namesp
 KEYWORD = "TypeError: {}.__init__() got an unexpected keyword argument '{}'\n"
 
 
+UNTRAINABLE = (
+    "ValueError: The model you are trying to fine-tune is quantized with {} but that quantization method do not "
+    "support training.\n"
+)
+NO_LOSS = (
+    "ValueError: The model did not return a loss from the inputs, only the following keys: logits. For reference, the "
+    "inputs it received are {}.\n"
+)
+BUILD = "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/a/main.c']' returned non-zero exit status 1.\n"
+NO_GPUS = "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!\n"
+
+
 def frame(file: str, function: str) -> str:
     return f'  File "{SITE}/{file}", line 7, in {function}\n    x()\n'
 
@@ -127,6 +139,36 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
         (
             "pyarrow.lib.ArrowInvalid: JSON parse error: Missing a closing quotation mark in string. in row 3\n",
             "JSON file is broken",
+        ),
+        (
+            "pyarrow.lib.ArrowTypeError: (\"Expected bytes, got a 'int' object\", 'Conversion failed for column score "
+            "with type object')\n",
+            "column score holds values of several types",
+        ),
+        (UNTRAINABLE.format("QuantizationMethod.MXFP4"), "quantized as MXFP4"),
+        (UNTRAINABLE.format("QuantizationMethod.AWQ"), "cannot be trained like this"),
+        (NO_LOSS.format("input_ids,labels"), "no usable labels"),
+        (NO_LOSS.format("input_ids"), "returned no loss"),
+        (
+            "EZ9999: 2024-05-17 Op Gelu does not has any binary.\nERR01005 OPS internal error\n",
+            "compiled operator Gelu",
+        ),
+        ("torch._dynamo.exc.FailOnRecompileLimitHit: Hard failure due to fullgraph=True\n", "for every length"),
+        ("torch._dynamo.exc.Unsupported: call_method x\n", "failed to compile"),
+        ("/usr/bin/ld: cannot find -lcuda: No such file or directory\n" + BUILD, "linker does not find libcuda"),
+        (BUILD, "A compiler or"),
+        (
+            "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet "
+            "initialized (Triggered internally)\n" + NO_GPUS,
+            "fabric manager",
+        ),
+        (NO_GPUS, "torch has no NCCL here"),
+        ("NameError: name 'is_torch_npu_available' is not defined\nUnsloth: patched\n", "name is_torch_npu_available"),
+        (
+            'data.max_prompt_length=512\n  File "/w/verl/protocol.py", line 712, in concat\n    torch.cat(a)\n'
+            "RuntimeError: Sizes of tensors must match except in dimension 0. Expected size 512 but got size 600 for "
+            "tensor number 2\n",
+            "longer than max_prompt_length",
         ),
         (
             "INFO - Server is not up yet: HTTPConnectionPool(host='10.1.4.7', port=8000): No route to host\n",

@@ -96,6 +96,7 @@ def test_logs_that_look_a_little_like_it(text: str) -> None:
         "trainer-0 | [rank0]: ", "10.0.0.4: [rank0]: ", "node2: ", "[swift-grpo-0] 09/11 11:06:51 ",
         "[pod/trainer-0/pytorch] ", "Nov 20 03:11:02 gpu7 python3[4122]: ", "2025-05-07T08:01:28.903692502Z stderr F ",
         "[1,mpirank:0,algo-1]<stderr>:", "(WorkerDict pid=12, ip=10.0.0.4) ", "[1,3]<stderr>:", "3: ",
+        "[Generator rank 1] ",
     ],
 )  # fmt: skip
 def test_an_error_is_found_behind_any_prefix(prefix: str) -> None:

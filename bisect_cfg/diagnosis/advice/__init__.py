@@ -16,12 +16,20 @@ from dataclasses import replace
 from bisect_cfg.diagnosis import _faults, _releases
 from bisect_cfg.diagnosis.advice.compared import indivisible, too_few_gpus
 from bisect_cfg.diagnosis.advice.data import missing_column, missing_file, own_code, raised_below
-from bisect_cfg.diagnosis.advice.misnamed import unknown_name, unknown_setting
+from bisect_cfg.diagnosis.advice.misnamed import missing_optional, unknown_name, unknown_setting
 from bisect_cfg.diagnosis.advice.network import unreachable
 from bisect_cfg.diagnosis.advice.numbers import mismatch, refused_by_gpu
 from bisect_cfg.diagnosis.advice.otherwise import failed_assertion, inside_library, said_alone
 from bisect_cfg.diagnosis.advice.parts import by_part, first_step
-from bisect_cfg.diagnosis.advice.reading import Advice, RaisedError, frames_before, pip_name, quoted, said_cure
+from bisect_cfg.diagnosis.advice.reading import (
+    Advice,
+    RaisedError,
+    frames_before,
+    pip_name,
+    quoted,
+    said_cure,
+    without_access,
+)
 from bisect_cfg.diagnosis.advice.versions import misfit
 from bisect_cfg.diagnosis.advice.weights import unfit_weights
 
@@ -41,7 +49,10 @@ def advise(error: _faults.Error | None, packages: Mapping[str, str] | None = Non
     kind, message = _split(error)
     if kind in ("KeyboardInterrupt", "SystemExit", "MemoryError"):
         return None
-    read = RaisedError(kind, message, frames_before(error) if error.type_name else (), error.type_name)
+    frames = frames_before(error) if error.type_name else ()
+    if kind in ("KeyError", "AttributeError", "IndexError"):
+        frames = without_access(frames)
+    read = RaisedError(kind, message, frames, error.type_name)
     read = replace(read, cut=raised_below(read))
     for rule in RULES if error.rank == _faults.RAISED else FOR_WORDS:
         advice = rule(read)
@@ -94,8 +105,8 @@ _OF_TORCH = re.compile(
 
 
 RULES: tuple[Callable[[RaisedError], Advice | None], ...] = (
-    indivisible, too_few_gpus, misfit, unknown_setting, unfit_weights, unknown_name, missing_column, unreachable,
-    refused_by_gpu, missing_file, own_code, mismatch, failed_assertion, said_alone, inside_library, by_part,
+    indivisible, too_few_gpus, misfit, missing_optional, unknown_setting, unfit_weights, unknown_name, missing_column,
+    unreachable, refused_by_gpu, missing_file, own_code, mismatch, failed_assertion, said_alone, inside_library, by_part,
 )  # fmt: skip
 """From what says most about the cause to what says least."""
 

@@ -12,7 +12,8 @@ _DIVIDES = re.compile(
     r"(?:divisible by|(?:a |an integer )?multiples? of)\b(?P<right>[^.;]{0,160})",
     re.DOTALL,
 )
-_NUMBERS = re.compile(r"\d+(?:[^\d\n]{0,24}?[*x×][^\d\n]{0,24}?\d+)*")
+_NUMBERS = re.compile(r"(?<![A-Za-z_])\d+(?:[^\d\n]{0,24}?[*x×][^\d\n]{0,24}?\d+)*")
+_GOT = re.compile(r"\b(?:got|found|is|was|were|given)\b(?P<numbers>[^.;]{0,60})")
 _GPUS = re.compile(r"GPU|gpu|CUDA device|cuda device|\bdevices?\b|accelerator", re.IGNORECASE)
 _TOO_FEW = re.compile(
     r"(?:request\w*|desired|required?s?|needs?|asks? for|larger|greater|more|exceeds?|not enough|fewer|less)\b.{0,160}?"
@@ -28,6 +29,8 @@ def indivisible(read: RaisedError) -> Advice | None:
     found = _DIVIDES.search(read.message)
     left = _product(found["left"], last=True) if found else None
     right = _product(found["right"]) if found else None
+    if found and right and not left and (got := _GOT.search(found["right"])):
+        left = next((one for one in map(int, re.findall(r"(?<!\w)\d+", got["numbers"])) if one % right), None)
     if not found or not left or not right or left % right == 0:
         return None
     below, above = left // right * right, -(-left // right) * right

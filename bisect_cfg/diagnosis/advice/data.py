@@ -106,7 +106,20 @@ def own_code(read: RaisedError) -> Advice | None:
         steps = (f"print what {frame.function} gets at that line: a row of another shape than it expects",)
     else:
         steps = (f"look at that line: {_hint(read)}",)
+    trainer = next((one.package for one in reversed(earlier) if one.package in _OF_TRAINERS), "")
+    if trainer and not reward and frame is read.last and read.type in _OF_ANOTHER_VERSION:
+        steps = (
+            f"a method that overrides one of {called(trainer)} is made for one version of it: install the "
+            f"{called(trainer)} that the project was written for (its requirements, or the date of its last commit), "
+            f"or write that line for what the one installed hands over",
+            *steps,
+        )
     return Advice("own-code", says, steps, place_of(frame))
+
+
+_OF_TRAINERS = ("trl", "transformers", "verl", "openrlhf", "swift", "llamafactory", "unsloth")
+_OF_ANOTHER_VERSION = ("KeyError", "AttributeError", "TypeError")
+"""Exceptions by which a method that a trainer calls shows that it was written for another trainer's version."""
 
 
 _CALL = re.compile(r"^(?:[\w., ]+ = )?(?:return |await |yield )?(?P<callee>[A-Za-z_][\w.]*)\(")

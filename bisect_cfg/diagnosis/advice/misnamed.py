@@ -120,6 +120,24 @@ def unknown_setting(read: RaisedError) -> Advice | None:
     return None
 
 
+def missing_optional(read: RaisedError) -> Advice | None:
+    """A module that a package imports only where it is installed, and uses all the same."""
+    found = re.search(r"name '(?P<name>\w+)' is not defined", read.message)
+    frame = read.last
+    if read.type != "NameError" or found is None or frame is None or not frame.package:
+        return None
+    name, who = found["name"], called(frame.package)
+    if not re.search(rf"(?<![\w.]){name}\.\w", frame.source):
+        return None
+    says = f"{who} uses the package {name}, which it imports only where that is there; here the import had failed."
+    steps = (
+        f'python -c "import {name}" in the same environment says why: mostly it is not installed (pip install {name}), '
+        f"or has no build for this GPU, system or Python",
+        f"or turn off the option of {who} that needs it; or an image in which both come together",
+    )
+    return Advice("versions", says, steps, place_of(frame))
+
+
 def unknown_name(read: RaisedError) -> Advice | None:
     """A name that a table of the package does not have."""
     source, frame = (read.last.source, read.last) if read.last else ("", None)

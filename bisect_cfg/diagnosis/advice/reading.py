@@ -338,6 +338,17 @@ class RaisedError:
         return any(pattern.search(f"{frame.file} {frame.function} {frame.source}") for frame in self.frames[-depth:])
 
 
+_ACCESS = {"__getitem__", "__getattr__", "__getattribute__", "__missing__", "__delitem__"}
+
+
+def without_access(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames without those at the end in which a container is only asked for what it does not have."""
+    end = len(frames)
+    while end > 1 and frames[end - 1].function in _ACCESS:
+        end -= 1
+    return frames[:end]
+
+
 def frames_before(error: _faults.Error) -> tuple[Frame, ...]:
     """The frames of the traceback that ends in an error, outermost first, in the forms of Python, IPython and rich."""
     if not error.before:
@@ -358,8 +369,10 @@ def frames_before(error: _faults.Error) -> tuple[Frame, ...]:
             groups = (
                 match.groupdict() if match else {"file": "the notebook", "line": cell["line"], "function": "<cell>"}
             )
-            file = groups["file"]
-            found.append(Frame(file, int(groups["line"] or line or 0), groups["function"], source, package_of(file)))
+            file, function = groups["file"], groups["function"]
+            generated = file == "<string>" and function != "<module>"  # code that a library has made
+            package = "python" if generated else package_of(file)
+            found.append(Frame(file, int(groups["line"] or line or 0), function, source, package))
     return tuple(found)
 
 
