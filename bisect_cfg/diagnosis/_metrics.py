@@ -771,7 +771,7 @@ def _signal(
         facts["all-clipped"] = rows_with("clipped_ratio", rows)[-LAST_ROWS:]
     if len(rewards) >= TREND_ROWS and all(map(math.isfinite, rewards)):
         began, ended = (fmean(part) for part in (rewards[: len(rewards) // 2], rewards[len(rewards) // 2 :]))
-        if abs(ended) < LITTLE and ended < 2 * abs(began):
+        if max(abs(began), abs(ended)) < LITTLE and ended < 2 * abs(began):
             facts["unrewarded"] = [rows[0], rows[-1]]
 
 

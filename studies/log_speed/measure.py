@@ -51,9 +51,7 @@ def chunks() -> dict[str, bytes]:
     prose = "\n".join(pydoc_data.topics.topics.values())
     rows = "".join(row % (i, i) for i in range(30000))
     short = "".join(
-        f"{{'loss': {dice.random():.4f}, 'grad_norm': {dice.random():.3f}, "
-        f"'learning_rate': 1e-06, 'epoch': {i / 1e4}}}\n"
-        for i in range(30000)
+        f"{{'loss': {dice.random():.4f}, 'grad_norm': {dice.random():.3f}, 'epoch': {i / 1e4}}}\n" for i in range(30000)
     )
     long = json.dumps({"prompt": prose[: 1 << 16], "completion": prose[1 << 16 : 1 << 18], "reward": 0.5}) + "\n"
     return {
@@ -65,6 +63,11 @@ def chunks() -> dict[str, bytes]:
         ).encode(),
         "short rows": short.encode(),
         "rows as JSON lines": short.replace("'", '"').encode(),
+        "a table": ("Step | Training Loss\n" + "".join(f"{i} | {i % 7}\n" for i in range(30000))).encode(),
+        "errors that training survives": "".join(
+            f"ERROR: reward {i}: ValueError: invalid literal for int() with base 10: '{i}'\n{line}"
+            for i, line in enumerate(rows.splitlines(keepends=True))
+        ).encode(),
         "a progress bar": "".join(bar % (j % 100, j) for j in range(50000)).encode(),
         "lines of a megabyte": long.encode() * 4,
         "eight ranks": "".join(
@@ -83,7 +86,6 @@ def chunks() -> dict[str, bytes]:
             f"│ 问题：{i} + {i} 等于多少？ <think>我们来计算</think> 答案是 {2 * i} │\n" for i in range(30000)
         ).encode(),
         "a flood of assertions": "".join(flood % (i, i % 128) for i in range(20000)).encode(),
-        "binary junk": dice.randbytes(4_000_000),
     }  # fmt: skip
 
 
@@ -114,7 +116,7 @@ def main() -> None:
     for name in options.only or (*kinds, *PACKED):
         chunk = kinds[PACKED.get(name, name)]
         with tempfile.NamedTemporaryFile() as file:
-            with gzip.open(file, "wb", compresslevel=1) if name.endswith("gzip") else open(file.name, "wb") as written:
+            with gzip.open(file.name, "wb", compresslevel=1) if name.endswith("gzip") else open(file.name, "wb") as written:
                 for part in (*[chunk] * (size // len(chunk) + 1), END):
                     written.write(part.decode().encode("utf-16-le") if name.endswith("UTF-16") else part)
             command = [sys.executable, __file__, "--child", file.name]
