@@ -37,6 +37,7 @@ FACTS = {
     "entropy-rose": "entropy rose",
     "entropy-fell": "entropy fell to almost nothing",
     "length-fell": "the answers became a few tokens long",
+    "reward-lost": "the reward of the last rows is exactly 0, and was not before",
     "unrewarded": "the reward is small and did not rise from the first rows to the last",
     "displaced": "the log-probabilities of the chosen answers have fallen with those of the rejected ones",
     "collapse": "the policy collapsed, and did not come back",
@@ -126,6 +127,9 @@ RISEN = 2.0
 STUMPS = 0.1
 """Length of the answers, as a share of that of the beginning, below which they are no answers any more, if the task is
 not solved and all of a group get the same."""
+
+LOST = 2
+"""Rows at the end without any reward; beside a message that says why they count, alone they are nothing."""
 
 LITTLE = 0.1
 """A reward below it, where the best is 1 or so, is small."""
@@ -769,6 +773,8 @@ def _signal(
     clipped = column("clipped_ratio", rows)
     if len(clipped) >= ENOUGH and _always(clipped, lambda value: value >= 1):
         facts["all-clipped"] = rows_with("clipped_ratio", rows)[-LAST_ROWS:]
+    if len(rewards) > LOST and not any(rewards[-LOST:]) and any(rewards):
+        facts["reward-lost"] = rows_with("reward", rows)[-LOST:]
     if len(rewards) >= TREND_ROWS and all(map(math.isfinite, rewards)):
         began, ended = (fmean(part) for part in (rewards[: len(rewards) // 2], rewards[len(rewards) // 2 :]))
         if max(abs(began), abs(ended)) < LITTLE and ended < 2 * abs(began):

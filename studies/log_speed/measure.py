@@ -116,7 +116,8 @@ def main() -> None:
     for name in options.only or (*kinds, *PACKED):
         chunk = kinds[PACKED.get(name, name)]
         with tempfile.NamedTemporaryFile() as file:
-            with gzip.open(file.name, "wb", compresslevel=1) if name.endswith("gzip") else open(file.name, "wb") as written:
+            opened = gzip.open if name.endswith("gzip") else open
+            with opened(file.name, "wb") as written:
                 for part in (*[chunk] * (size // len(chunk) + 1), END):
                     written.write(part.decode().encode("utf-16-le") if name.endswith("UTF-16") else part)
             command = [sys.executable, __file__, "--child", file.name]

@@ -106,7 +106,8 @@ _OF_TORCH = re.compile(
 
 RULES: tuple[Callable[[RaisedError], Advice | None], ...] = (
     indivisible, too_few_gpus, misfit, missing_optional, unknown_setting, unfit_weights, unknown_name, missing_column,
-    unreachable, refused_by_gpu, missing_file, own_code, mismatch, failed_assertion, said_alone, inside_library, by_part,
+    unreachable, refused_by_gpu, missing_file, own_code, mismatch, failed_assertion, said_alone, inside_library,
+    by_part,
 )  # fmt: skip
 """From what says most about the cause to what says least."""
 
