@@ -39,7 +39,7 @@ def both_environments(context: Context, settings: Settings | Sides) -> Packages 
     if not good:
         return None
     installed, environments = context.installed, _environments(context)
-    for text in _odd_ones(installed):
+    for text in odd_ones(installed):
         context.note(text)
     packages = Packages(installed.levels, Mixtures({}, {}, installed.markers), environments)
     found = []
@@ -61,7 +61,7 @@ def both_environments(context: Context, settings: Settings | Sides) -> Packages 
     return Packages(installed.levels, mixtures, environments)
 
 
-def _odd_ones(installed: Installed) -> list[str]:
+def odd_ones(installed: Installed) -> list[str]:
     """What is to be known of packages that cannot be had from an index as they are, before anything is built."""
     all_of_them = sorted(installed.distributions.values(), key=lambda one: one.name)
     editable = [

@@ -13,7 +13,9 @@ import pytest
 from tools import assert_clear, wheel
 from toys import script
 
+from bisect_cfg.capture.distributions import Distribution, Installed
 from bisect_cfg.phases import context as contexts
+from bisect_cfg.phases.building import odd_ones
 from bisect_cfg.phases.options import Options
 from bisect_cfg.trials.environments import Environments
 
@@ -145,6 +147,16 @@ def test_what_is_installed_is_asked_once_in_a_pass(monkeypatch, tmp_path) -> Non
     context = contexts.Context(SimpleNamespace(python="python3"), Options(), None, tmp_path, None, None)
     assert asked == []
     assert context.installed == context.installed == {"p0": "1.0"} and asked == ["python3"]
+
+
+def test_what_cannot_be_had_again_as_it_is_is_named_before_anything_is_built():
+    found = [("a", "1", "uv"), ("b", "2", "Poetry 1.8"), ("c", "3", "conda"), ("d", "4", ""), ("e", "-e /src/e", "pip")]
+    installed = Installed({name: Distribution(name, level, level, (), by) for name, level, by in found}, {}, "python")
+    foreign, editable = odd_ones(installed)
+    assert foreign.endswith(": c 3 (conda), d 4.") and editable.endswith(": e (/src/e).")
+    many = {f"p{number}": Distribution(f"p{number}", "1", "1", (), "conda") for number in range(40)}
+    (foreign,) = odd_ones(Installed(many, {}, "python"))
+    assert foreign.endswith(" and 28 more.")
 
 
 PROGRAM = """
