@@ -144,7 +144,7 @@ COMPARED = _section(
     ),
     _option(
         "--bad",
-        "Of any command: the values that fail. [those that stand in the command]",
+        "Of any command: the values that fail; none: the flag is left out. [those that stand in the command]",
         multiple=True,
         metavar="FILE|NAME=VALUE",
     ),

@@ -30,6 +30,9 @@ PACKAGE = "packages."
 PATIENCE = 60.0
 """Seconds for an interpreter to say what it has installed; from a cold network disk it takes several."""
 
+NOT_INSTALLED = "not installed"
+"""How the level of a package that is not there is shown."""
+
 EDITABLE = "-e "
 """What a level begins with that is a folder of sources, used where it lies."""
 
@@ -268,7 +271,7 @@ def checked_level(name: str, level: Value) -> str | None:
     if level is not None and not isinstance(level, str):
         raise InputError(f"{name}: {level!r} is a number, and a version is a string.", f'Write {name}: "{level}"')
     level = (level or "").strip() or None
-    if level and level.lower() == "none":
+    if level and level.lower() in ("none", NOT_INSTALLED):
         return None
     if level and not level.startswith(("@", EDITABLE)):
         try:
@@ -280,10 +283,11 @@ def checked_level(name: str, level: Value) -> str | None:
     return level
 
 
-def shown_levels(good: str | None, bad: str | None) -> tuple[str | None, str | None]:
+def shown_levels(good: str | None, bad: str | None) -> tuple[str, str]:
     """The levels as people read them: of a wheel its version alone, where that tells the two apart."""
-    shown = tuple(_version_of_wheel(level) if level else level for level in (good, bad))
-    return (good, bad) if shown[0] == shown[1] else shown
+    given = good or NOT_INSTALLED, bad or NOT_INSTALLED
+    shown = _version_of_wheel(given[0]), _version_of_wheel(given[1])
+    return given if shown[0] == shown[1] else shown
 
 
 def _version_of_wheel(level: str) -> str:

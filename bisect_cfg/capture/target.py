@@ -302,9 +302,18 @@ def find_target(
             levels[name] = value
     pinned = _Files(pins, "--pin", spelled).single
     wanted = {name: value for name, value in good_side.items() if name not in bad_side}
+    placed = {name for word in words for name in placeholders_in(word)}
+    if not placed & {CONFIG, FLAGS}:  # then what both sides name can only stand in the command
+        wanted = {name: value for name, value in good_side.items() if name not in placed}
     parts = typed_in(words, _placed({**wanted, **pinned}), styles()[style])
     for part in parts:
         if not isinstance(part, str):
+            if not equal(bad_side.get(part.name, part.value), part.value):
+                raise InputError(
+                    f"The command gives {part.name} as {text_of(part.value)}, and --bad as "
+                    f"{text_of(bad_side[part.name])}.",
+                    "Say it once: what stands in the command is the bad value.",
+                )
             bad_side[part.name] = part.value
             text = part.words[-1] if not part.before else part.words[0].removeprefix(part.before)
             if not part.switch:

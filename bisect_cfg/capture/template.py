@@ -419,6 +419,12 @@ def check_places(
     placeless = sorted(set(factors) - there - template.typed - set(carried))
     if placeless and not there & {CONFIG, FLAGS}:
         shown = ", ".join(placeless)
+        odd = next((name for name in placeless if not _PLACEHOLDER.fullmatch(f"{{{name}}}")), None)
+        if odd is not None:
+            raise InputError(
+                f"{odd} cannot be the name of a place: those have letters, digits, _ . - and / alone.",
+                "Give it another name, or write {flags} or {config}.",
+            )
         nothing = not (there - {FOLDER}) and not template.typed
         what = "Nothing in the command takes a setting" if nothing else f"Nothing in the command takes {shown}"
         raise InputError(

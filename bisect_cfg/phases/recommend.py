@@ -8,7 +8,7 @@ again, with the same or other margins, seeds and weights, goes on from the recor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.jsonfile import JsonObject
@@ -220,7 +220,8 @@ class SafeValues:
             values["signature"] = judged.signature
         self._trials.finish(begun.number, values, Outcome.PASS if judged.healthy else Outcome.FAIL)
         self.running.remove(begun)
-        self._finished(begun.number, begun.attempt, judged, values["seconds"])
+        made = begun.attempt.steps if run is None else min(begun.attempt.steps, run.seen.steps or begun.attempt.steps)
+        self._finished(begun.number, replace(begun.attempt, steps=made), judged, values["seconds"])
 
     def wait_for_others(self) -> None:
         raise AssertionError("one process looks for safe values at a time")  # the folder is locked

@@ -171,8 +171,14 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
         what = f"died before it built a training config: {run.seen.message or run.seen.died}"
         if never_trained:
             what = "ended without ever building a training config (GRPOConfig or another TrainingArguments)"
+        other = ""
+        if context.options.good and script.notebook is None:
+            other = (
+                "If it trains with neither TRL nor transformers, add --flag-style argparse: it is any command then.\n"
+            )
         raise NeverConfigured(
-            f"The {script.what} {script.path} {what}.{hint}", f"It must do so when started as: {script.shown}\n{where}"
+            f"The {script.what} {script.path} {what}.{hint}",
+            f"{other}It must do so when started as: {script.shown}\n{where}",
         )
     if never_trained:
         raise InputError(

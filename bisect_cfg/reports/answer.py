@@ -11,6 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.cells import corrected
@@ -101,7 +102,10 @@ def _write_notebook(script: Script, answer: Answer, recommended: JsonObject | No
 
 def _safe_config(answer: Answer, recommended: JsonObject) -> str:
     """The user's own YAML file with the changes, if one configured the run; else the training config as YAML."""
-    title, changes = title_of(recommended), recommended["changes"]
+    changes = recommended["changes"]
+    # What is installed stands in no configuration.
+    told = [one["add"] for one in recommended.get("unplaced", ()) if one["setting"].startswith(PACKAGE)]
+    title = "\n# ".join([title_of(recommended), *(f"Besides, where you train: {add}" for add in told)])
     if isinstance(answer.script, CommandTarget):
         return safe_settings(answer.script, recommended["configuration"], title)
     wanted, edits = wanted_changes(answer, changes), edits_of(answer, changes)

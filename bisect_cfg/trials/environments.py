@@ -218,9 +218,9 @@ class Environments:
         requirements = self.folder / f"{folder.name}.txt"
         write_text(requirements, "".join(f"{line}\n" for line in lines))
         try:
-            self._uv([uv, "venv", "--quiet", "--no-project", "--python", self._base, str(folder)])
+            self._uv(folder, [uv, "venv", "--quiet", "--no-project", "--python", self._base, str(folder)])
             install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", str(folder / "bin" / "python")]
-            self._uv([*install, "--requirement", str(requirements)])
+            self._uv(folder, [*install, "--requirement", str(requirements)])
             (folder / COMPLETE).touch()
         except BaseException:  # on a full disk half of one would keep it full
             shutil.rmtree(folder, ignore_errors=True)
@@ -228,14 +228,15 @@ class Environments:
         finally:
             requirements.unlink(missing_ok=True)
 
-    def _uv(self, command: list[str]) -> None:
-        """Run uv; without a network, from what it has.
+    def _uv(self, folder: Path, command: list[str]) -> None:
+        """Run uv for an environment; without a network, from what it has.
 
         Raises:
             CannotBuild: it fails.
             InputError: there is no room.
         """
-        log = self.folder / f"uv-{os.getpid()}-{time.monotonic_ns()}.log"
+        log = folder.with_suffix(".log")
+        log.unlink(missing_ok=True)  # of one that was killed
         try:
             code = self._run(command, log)
             said = log.read_text(errors="replace")
@@ -277,7 +278,21 @@ def prune(cache: Path, room: int = 0) -> list[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.with_suffix(".lock").unlink(missing_ok=True)
         gone.append(folder)
+    if room == 0:
+        _remove_pieces(cache)
     return gone
+
+
+def _remove_pieces(cache: Path) -> None:
+    """Remove what a process that was killed has left of environments that are not whole."""
+    for lock in cache.glob("*.lock"):
+        with contextlib.suppress(OSError), open(lock) as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder = lock.with_suffix("")
+            if not (folder / COMPLETE).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                for piece in (lock, lock.with_suffix(".log"), lock.with_suffix(".txt")):
+                    piece.unlink(missing_ok=True)
 
 
 def link_compiled(other: Path, folder: Path) -> int:

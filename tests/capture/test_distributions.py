@@ -148,7 +148,7 @@ def test_a_wheel_is_shown_by_its_version():
     one, other = "@ file:///a/x-1.0-py3-none-any.whl#sha256=ab", "@ https://b/x-2.0+local-py3-none-any.whl"
     assert shown_levels(one, other) == ("1.0", "2.0+local")
     assert shown_levels("1.0", other) == ("1.0", "2.0+local")
-    assert shown_levels(None, other) == (None, "2.0+local")
+    assert shown_levels(None, other) == ("not installed", "2.0+local")
     assert shown_levels("1.0", one) == ("1.0", one)  # the same version from elsewhere
 
 

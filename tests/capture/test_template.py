@@ -84,6 +84,16 @@ def test_switches_that_can_be_put_off_as_axolotl_has_them():
     assert command(found, "good") == ["train", "c.yaml", "--no-bf16", "--sample-packing", "--lr=1e-4"]
 
 
+def test_a_bad_value_may_be_said_besides_and_only_once_differently():
+    words, good = ["prog", "--wd", "0.1", "--batch", "16"], ["wd=0"]
+    found = target(*words, good=good, bad=["wd=0.1"])
+    assert command(found, "bad") == words and command(found, "good") == ["prog", "--wd", "0", "--batch", "16"]
+    with pytest.raises(InputError, match="gives wd as 0.1, and --bad as 0.2"):
+        target(*words, good=good, bad=["wd=0.2"])
+    found = target("--wd", "0.1", "{flags}", good=good, bad=["wd=0.2"])  # another program's, for all that is known
+    assert command(found, "bad") == ["--wd", "0.1", "--wd", "0.2"]
+
+
 def test_hydra_reads_a_quoted_text_as_it_was():
     """By Hydra's rule: in quotes, a backslash counts in front of a quote and at the end."""
     texts = ["it's", "a\\'b", "end\\", "x,y", "${a}", "[1]", "null", "1e-3", "plain/path-1.0:2"]
@@ -205,6 +215,7 @@ def test_environment_variables_need_no_place(monkeypatch):
         (["--a", "1", "2"], {"good": ["a=[3, 4]"]}, "cannot be told"),
         (["{a}"], {"good": ["a=1"], "bad": ["a=2"], "only": ["c"]}, "c does not differ"),
         (["{a}"], {"good": ["a=1"], "bad": ["a=2"], "excluded": ["a"]}, "leave nothing to vary"),
+        (["{n m}"], {"good": ["n m=1"], "bad": ["n m=2"]}, "n m cannot be the name of a place"),
         (["{flags}"], {"good": ["packages.x=1"], "bad": ["a=1"]}, "Which Python `sh` runs is not known"),
         (["{flags}"], {"good": ["a=1"], "bad": ["nowhere.yaml"]}, "There is no file nowhere.yaml"),
         (["{flags}"], {"good": ["a=1"], "bad": [("hub_token", "hf_" + "a" * 34)]}, "secret"),

@@ -186,6 +186,10 @@ def test_packages_of_any_command(made):
         assert result["complete"] and 2 < result["environments"]["used"] <= len(environments(made))
         assert value in (made.folder / f"studies/{number}/trials/0/log.txt").read_text()
         assert "pip install" in said.out and "Ran in" in said.out
+        assert (
+            "# Besides, where you train: pip install"
+            in (made.folder / f"studies/{number}/safe_config.yaml").read_text()
+        )
     assert result["environments"]["built"] < result["environments"]["used"], "the studies share them"
     again = made("bisect", *sides, *options, "--study", "studies/1", "--", *words, "--fast", "--text", value)
     assert again.status == 0 and len(json.loads((made.folder / "studies/1/result.json").read_text())["trials"]) == len(

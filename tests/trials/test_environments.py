@@ -122,7 +122,20 @@ def test_a_full_disk_is_said(tmp_path):
     assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()], "half of one would keep it full"
 
 
-def test_pruning_removes_what_was_not_used_for_longest(tmp_path):
+def test_pruning_removes_what_one_that_was_killed_has_left(tmp_path):
+    cache = tmp_path / "cache"
+    (cache / "ab" / "bin").mkdir(parents=True)
+    for suffix in (".lock", ".log", ".txt"):
+        (cache / f"ab{suffix}").touch()
+    with (cache / "ab.lock").open() as stream:
+        module.fcntl.flock(stream, module.fcntl.LOCK_EX)
+        module.prune(cache)
+        assert (cache / "ab").exists(), "somebody is at it"
+    module.prune(cache)
+    assert list(cache.iterdir()) == []
+
+
+def test_pruning_removes_what_was_what_was_not_used_for_longest(tmp_path):
     environments = Environments(tmp_path / "cache", sys.executable)
     lines = [[wheel(tmp_path, "one", f"{number}.0")] for number in range(3)]
     folders = [environments.of(each).folder for each in lines]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from bisect_cfg.capture.distributions import NOT_INSTALLED
 from bisect_cfg.capture.launched import DEEPSPEED_FILE, LAUNCHER, PROCESSES, SHARDING, VARIABLE
 from bisect_cfg.configuration import Value
 from bisect_cfg.recommend.edits import _command_line, _yaml
@@ -102,7 +103,7 @@ def advice(change: Change) -> str:
         if there.startswith("file://"):
             there = shlex.quote(unquote(urlsplit(there).path))
         wanted = there if str(new).startswith(("@", "-e")) else f"{name}=={there}"
-        return f"pip uninstall {name}" if new is None else f"pip install {wanted}"
+        return f"pip uninstall {name}" if new in (None, NOT_INSTALLED) else f"pip install {wanted}"
     if change.name == PROCESSES:
         one = "start one process: python, --num_processes 1, or torchrun's --nproc_per_node 1"
         return one if new == 1 else f"--{name} {new}"
