@@ -234,8 +234,9 @@ class Baselines:
         """Have trials start so; whether that is sound. If not, the user hears why, once."""
         reason = self._unsound.get(start) or self._runner.starts.start_at(start)
         if reason is not None and start not in self._unsound:
+            if reason not in self._unsound.values():
+                self._context.note(f"Trials are not {STARTS[start].said}: {reason}.")
             self._unsound[start] = reason
-            self._context.note(f"Trials are not {STARTS[start].said}: {reason}.")
         return reason is None
 
     def come_up(self, start: str) -> bool:

@@ -15,7 +15,7 @@ from bisect_cfg.parameters import every
 from bisect_cfg.phases import start
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.options import Options
-from bisect_cfg.phases.start import DEFAULTS, with_defaults_of_the_moved
+from bisect_cfg.phases.start import DEFAULTS, Baselines, with_defaults_of_the_moved
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.causes import Report
 from bisect_cfg.trials.plan import Plan
@@ -263,3 +263,13 @@ def test_where_nothing_was_taken_over_nothing_is_run(tmp_path) -> None:
     assert settled(tmp_path, Outcome.PASS, moved=()) == (REPORT, [], [])
     nothing = replace(REPORT, causes=())
     assert settled(tmp_path, Outcome.PASS, report=nothing) == (nothing, [], [])
+
+
+def test_why_trials_do_not_start_warm_is_said_once() -> None:
+    notes: list[str] = []
+    starts = SimpleNamespace(start_at=lambda start: "threads run")
+    baselines = SimpleNamespace(
+        _unsound={}, _runner=SimpleNamespace(starts=starts), _context=SimpleNamespace(note=notes.append)
+    )
+    assert not any(Baselines.bring_up(baselines, start) for start in ("config", "imports", "config"))
+    assert notes == ["Trials are not forked from your script at its configuration: threads run."]
