@@ -56,7 +56,9 @@ def _found(target: str, arguments: Sequence[str], python: str | None, options: O
     told = any(getattr(options, name) for name in OF_COMMANDS)
     says = bool(options.good or options.good_packages)
     other = says and not is_launcher(target) and Path(target).suffix not in (".py", ".ipynb")
-    other = (other or (says and runs_code(words))) and shutil.which(target) is not None
+    missing = not os.path.exists(target)  # then it is a program, or nothing
+    other = other and (shutil.which(target) is not None or missing)
+    other = other or (says and runs_code(words))
     if not is_any_command(words, options.good, told, not other):
         return find_script(target, arguments, python=python)
     check_choices(options)

@@ -287,6 +287,12 @@ def find_target(
     style = flag_style or (known.flag_style if known else "argparse")
     if not good and good_packages is None:
         raise InputError("Nothing says with which values the command works.", _TOLD)
+    typed_words, named_file = tuple(words), None
+    if known is not None and known.config_format:
+        named_file = _configured_by(words, bad)
+    if named_file is not None:  # as its trainer wants it: the file is the bad side, what stands behind it wins
+        words = [f"{{{CONFIG}}}" if word == named_file else word for word in words]
+        bad = [named_file, *bad]
     spelled: dict[str, list[tuple[Value, str]]] = {}
     sides = _Files(good, "--good", spelled), _Files(bad, "--bad", spelled)
     low, high = sides
@@ -303,12 +309,12 @@ def find_target(
     pinned = _Files(pins, "--pin", spelled).single
     wanted = {name: value for name, value in good_side.items() if name not in bad_side}
     placed = {name for word in words for name in placeholders_in(word)}
-    if not placed & {CONFIG, FLAGS}:  # then what both sides name can only stand in the command
+    if named_file is not None or not placed & {CONFIG, FLAGS}:  # then what both sides name may stand in the command
         wanted = {name: value for name, value in good_side.items() if name not in placed}
     parts = typed_in(words, _placed({**wanted, **pinned}), styles()[style])
     for part in parts:
         if not isinstance(part, str):
-            if not equal(bad_side.get(part.name, part.value), part.value):
+            if named_file is None and not equal(bad_side.get(part.name, part.value), part.value):
                 raise InputError(
                     f"The command gives {part.name} as {text_of(part.value)}, and --bad as "
                     f"{text_of(bad_side[part.name])}.",
@@ -338,8 +344,16 @@ def find_target(
     compared = replace(compared, fixed=fixed, packages=varied)
     _check(template, [*(factor.name for factor in compared.factors), *pinned], good_side, bad_side)
     return CommandTarget(
-        tuple(words), Path(program).resolve(), template, compared, installed.python, installed.own, python is not None
+        typed_words, Path(program).resolve(), template, compared, installed.python, installed.own, python is not None
     )
+
+
+def _configured_by(words: Sequence[str], bad: Sequence[Assignment]) -> str | None:
+    """The configuration file that a command names, where it names one and the bad side none."""
+    if any(isinstance(one, str) and "=" not in one for one in bad):
+        return None
+    files = [word for word in words[1:] if _suffix(Path(word)) and _is_file(word)]
+    return files[0] if len(files) == 1 else None
 
 
 class _Installed(NamedTuple):

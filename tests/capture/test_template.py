@@ -84,6 +84,21 @@ def test_switches_that_can_be_put_off_as_axolotl_has_them():
     assert command(found, "good") == ["train", "c.yaml", "--no-bf16", "--sample-packing", "--lr=1e-4"]
 
 
+def test_a_trainers_own_file_in_the_command_is_the_bad_side(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train.yaml").write_text("lr: 1.0e-3\nfp16: true\nstage: sft\n")
+    words = ("train", "train.yaml", "lr=1e-2")
+    found = target(*words, good=["fp16=false", "lr=1e-6"], preset="llamafactory")
+    assert found.typed == ("sh", *words)
+    assert command(found, "bad") == ["train", "CONFIG", "lr=1e-2"]
+    assert command(found, "good") == ["train", "CONFIG", "lr=1e-6"]
+    assert yaml.safe_load(found.config(found.sides.bad)) == {"fp16": True, "stage": "sft"}
+    assert yaml.safe_load(found.config(found.sides.good)) == {"fp16": False, "stage": "sft"}
+    Path("good.yaml").write_text("lr: 1.0e-6\n")
+    found = target("train", "train.yaml", good=["good.yaml"], preset="axolotl")
+    assert {factor.name for factor in found.sides.factors} == {"lr", "fp16", "stage"}
+
+
 def test_a_bad_value_may_be_said_besides_and_only_once_differently():
     words, good = ["prog", "--wd", "0.1", "--batch", "16"], ["wd=0"]
     found = target(*words, good=good, bad=["wd=0.1"])
