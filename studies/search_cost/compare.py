@@ -5,8 +5,8 @@
 
 In `table.md` a coin belongs to a subset, so that two searches which ask equally good questions in another order have
 other luck, and a row of 100 instances is known to 3 or 4 %. Here the coins of an instance lie in a row: whatever subset
-it is, the nth run that holds a cause takes the nth. Each search by itself meets the same chances as before, and some
-tens of instances tell two of them apart by 1 %.
+it is, the nth run that holds a cause takes the nth. Each search by itself meets the same chances as before, and at p=.7
+twenty instances tell two of them apart by 1 %.
 """
 
 from __future__ import annotations
