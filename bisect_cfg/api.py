@@ -56,7 +56,8 @@ def _found(target: str, arguments: Sequence[str], python: str | None, options: O
     told = any(getattr(options, name) for name in OF_COMMANDS)
     says = bool(options.good or options.good_packages)
     other = says and not is_launcher(target) and Path(target).suffix not in (".py", ".ipynb")
-    missing = not os.path.exists(target)  # then it is a program, or nothing
+    # What is not there is a program, or nothing; what has no suffix and cannot be executed is no script either.
+    missing = not os.path.exists(target) or (os.path.isfile(target) and not Path(target).suffix)
     other = other and (shutil.which(target) is not None or missing)
     other = other or (says and runs_code(words))
     if not is_any_command(words, options.good, told, not other):
