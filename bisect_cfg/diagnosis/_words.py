@@ -22,6 +22,9 @@ SHORTEST = 4
 USELESS = 200_000
 """Places of muted words that are passed over until a scan without them is worth its making, a twentieth of a second."""
 
+SMALL = 1 << 16
+"""Bytes up to which looking for one word after the other is quicker than making a scan for all."""
+
 MOST_SCANS = 16
 """Scans that are made for one log at most; what is muted after that is only passed over."""
 
@@ -109,7 +112,8 @@ class Words:
 
     def __init__(self, stops: Iterable[bytes], marks: Iterable[bytes] = ()) -> None:
         self._stops, self._marks = tuple(sorted(set(stops))), tuple(sorted(set(marks)))
-        self._scans = [(frozenset[bytes](), _scan(self._stops, self._marks))]
+        self._scans: list[tuple[frozenset[bytes], Scan]] = []
+        self._looked_at = 0  # bytes
         self._muted = frozenset[bytes]()
         self._passed_over = 0
         self.counts = Counter[bytes]()  # how often each was found, those included that are muted
@@ -120,12 +124,20 @@ class Words:
 
     def look(self, block: bytes) -> Found:
         """What a block has."""
-        without, scan = max((made for made in self._scans if made[0] <= self._muted), key=lambda made: len(made[0]))
+        self._looked_at += len(block)
+        if self._looked_at > SMALL and not self._scans:
+            self._scans.append((frozenset(), _scan(self._stops, self._marks)))
+        fitting = [made for made in self._scans if made[0] <= self._muted]
+        without, scan = max(
+            fitting,
+            key=lambda made: len(made[0]),
+            default=(frozenset[bytes](), functools.partial(_one_by_one, self._stops, self._marks)),
+        )
         ends, marks = scan(block)
         self.counts.update(word for _, word in ends)
         kept = [one for one in ends if one[1] not in self._muted] if self._muted > without else ends
         self._passed_over += len(ends) - len(kept)
-        if self._passed_over > USELESS and len(self._scans) < MOST_SCANS:
+        if self._passed_over > USELESS and self._scans and len(self._scans) < MOST_SCANS:
             self._passed_over = 0
             left = tuple(word for word in self._stops if word not in self._muted)
             self._scans.append((self._muted, _scan(left, self._marks)))
@@ -171,7 +183,7 @@ def _scan(stops: tuple[bytes, ...], marks: tuple[bytes, ...]) -> Scan:
 def _one_by_one(
     stops: Iterable[bytes], marks: Iterable[bytes], block: bytes
 ) -> tuple[list[tuple[int, bytes]], set[bytes]]:
-    """The same without Hyperscan, sixty times as slow."""
+    """The same without Hyperscan, for large logs sixty times as slow."""
     ends = []
     for word in stops:
         at = block.find(word)

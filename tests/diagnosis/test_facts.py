@@ -163,6 +163,12 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
             "fabric manager",
         ),
         (NO_GPUS, "torch has no NCCL here"),
+        ("MemoryError: Unsloth: Your GPU ran out of memory loading vLLM.\n", "The GPU ran out of memory"),
+        ("MemoryError\n", "The machine ran out of memory"),
+        (
+            "ray.exceptions.ObjectStoreFullError: Failed to put object in object store because it is full.\n",
+            "object store",
+        ),
         ("NameError: name 'is_torch_npu_available' is not defined\nUnsloth: patched\n", "name is_torch_npu_available"),
         (
             'data.max_prompt_length=512\n  File "/w/verl/protocol.py", line 712, in concat\n    torch.cat(a)\n'
