@@ -15,16 +15,19 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import FORMATS, CommandTarget
 from bisect_cfg.capture.template import presets, styles
 from bisect_cfg.configuration import Value
+from bisect_cfg.diagnosis.reached import steps_reached
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.options import Options
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.probe.values import encode
+from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
 from bisect_cfg.trials.verdict import widened
 
 NUMBERS: Mapping[str, tuple[float, float, bool]] = {
     "trial_timeout": (0.1, MORE_THAN_ANYONE_WAITS, False),
     "max_seconds": (1.0, MORE_THAN_ANYONE_WAITS, False),
+    "max_disk": (0.0, 1e6, False),
     "confidence": (0.5, 0.9999, False),
     "margin": (0.0, 1.0, False),
     "ratio": (1.0, 100.0, True),
@@ -36,7 +39,7 @@ COUNTS = ("training", "steps", "jobs", "confirm", "max_trials", "verify_steps", 
 
 TEXTS = ("failure", "storage")
 MANY = ("good", "bad", "pins", "only", "excluded", "devices", "keep")
-SWITCHES = ("first", "restart", "where", "recommend", "environments")
+SWITCHES = ("first", "restart", "where", "recommend", "environments", "until_failure")
 """Options by the kind of their values."""
 
 _DEVICE = r"\d+|(GPU|MIG)-[\w/-]+"
@@ -49,6 +52,7 @@ CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "preset": (None, *presets()),
     "flag_style": (None, *styles()),
     "config_format": (None, *FORMATS),
+    "prove": (None, "from-start", "from-checkpoint"),
 }
 
 
@@ -74,7 +78,7 @@ def from_python(options: Mapping[str, Value]) -> Options:
         value = given.get(name) or ()
         given[name] = (value,) if isinstance(value, (str, int)) else tuple(value)
     given["devices"] = tuple(map(str, given["devices"]))
-    for name in ("study", "good_packages", "env_cache"):
+    for name in ("study", "good_packages", "env_cache", "from_checkpoint", "log"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return Options(**given, flags=False)
@@ -110,6 +114,10 @@ def checked(options: Options, script: Script | CommandTarget) -> Options:
         _check_failure(options.failure)
     if options.good_packages is not None and isinstance(script, Script):
         read_packages(options.good_packages, installed_by(script.python))
+    if options.from_checkpoint is not None and isinstance(script, Script):
+        read_checkpoint(options.from_checkpoint)
+    if options.log is not None and isinstance(script, Script):
+        steps_reached(options.log)
     for device in options.devices:
         if not re.fullmatch(_DEVICE, device):
             raise InputError(
@@ -146,6 +154,8 @@ def check_choices(options: Options) -> None:
 
 def _check_for_command(options: Options, target: CommandTarget) -> None:
     """What only a training has is no option of any command."""
+    if options.from_checkpoint is not None:
+        raise InputError("--from-checkpoint is for training scripts.", "Name the checkpoint in the command itself.")
     for name in options.keep:
         check_name(name, target.sides.bad, "--keep")
 

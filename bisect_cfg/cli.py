@@ -171,6 +171,35 @@ TRIALS = _section(
         "Which training of a script that trains several times. [the first that fails]",
         **COUNT,
     ),
+    _option(
+        "--from-checkpoint",
+        "Begin every trial at this checkpoint of your run (its folder, checkpoint-N) instead of at step 0.",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+    ),
+    _option(
+        "--log",
+        "The log (or metrics) of a run that failed: tells at which step, so that the first run goes on until there.",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+    ),
+    _option(
+        "--prove",
+        "Where trials begin at a checkpoint: run the final claims from step 0 as well, or not. "
+        "[if that takes no longer than the search did]",
+        type=click.Choice(["from-start", "from-checkpoint"]),
+    ),
+    _option(
+        "--until-failure",
+        "Let the first run go on until it fails. [it stops after 100 steps or ten minutes, whichever is later]",
+        is_flag=True,
+    ),
+    _option(
+        "--max-disk",
+        "What the first run's own checkpoints may take, in GB; 0: it saves none. [a tenth of what is free]",
+        type=_Number(0, 1e6),
+        metavar="GB",
+    ),
     _option("--steps", "Optimizer steps of a trial. [derived from the step at which yours fails]", **COUNT),
     _option(
         "--trial-timeout",

@@ -102,8 +102,9 @@ class WarmTRL:
         self.count += 1
         folder = self.folder / str(self.count)
         folder.mkdir()
+        overrides = request_besides.pop("overrides", {})
         request = TrialOrders(
-            str(folder), settings.overrides(configuration) if settings is not None else {},
+            str(folder), settings.overrides(configuration) if settings is not None else overrides,
             targets=settings.targets if settings is not None else None, steps=steps,
             env={"TOLD": json.dumps({"argv": [str(script), *argv]})}, **request_besides,
         )  # fmt: skip

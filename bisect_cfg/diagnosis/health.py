@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
 _REWARDS = ("reward", "reward_std", "frac_reward_zero_std")
@@ -455,17 +455,19 @@ def never_learning(rows: Sequence[Row]) -> Symptom | None:
     return None
 
 
-def symptoms(rows: Sequence[Row], ended: bool) -> list[Symptom]:
+def symptoms(rows: Sequence[Row], ended: bool, earlier: Sequence[Row] = ()) -> list[Symptom]:
     """All symptoms, most severe first.
 
     Args:
         rows: metrics in the order of the steps.
         ended: whether the run is over; some judgements need its end.
+        earlier: rows of the same training before these, of a run that goes on from a checkpoint: what is lost now was
+            there then. What was lost then already shows at the first step.
     """
     found = non_finite(rows, ended)
-    for symptom in (collapse(rows), diverged(rows), never_learning(rows)):
-        if symptom is not None:
-            found.append(symptom)
+    for symptom in (collapse([*earlier, *rows]), diverged([*earlier, *rows]), never_learning(rows)):
+        if symptom is not None and rows:
+            found.append(replace(symptom, step=max(symptom.step, 1)))
     return found
 
 

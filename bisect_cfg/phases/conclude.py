@@ -79,7 +79,7 @@ def _rows(trials: SearchTrials) -> Iterator[TrialRow]:
             outcomes[trial.number] or result.outcome,
             result.signature,
             result.seconds,
-            result.step,
+            result.step_of_training,
             *purpose_of(trial),
             attributes["reason"],
             tuple(attributes["companions"]),

@@ -30,6 +30,11 @@ class Options:
     only: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     training: int | None = None
+    from_checkpoint: Path | None = None
+    until_failure: bool = False
+    log: Path | None = None
+    prove: str | None = None
+    max_disk: float | None = None
     steps: int | None = None
     trial_timeout: float | None = None
     jobs: int = 1
@@ -71,6 +76,7 @@ class Options:
             "failure": self.failure,
             "steps": self.steps,
             **({} if self.training is None else {"training": self.training}),
+            **({"from_checkpoint": str(self.from_checkpoint.absolute())} if self.from_checkpoint else {}),
         }
 
 

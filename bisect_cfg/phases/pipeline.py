@@ -33,6 +33,8 @@ from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.locate import locate
 from bisect_cfg.phases.options import Options
+from bisect_cfg.phases.origin import begin_at_checkpoint, find_origin, learn_intake, remove_checkpoints
+from bisect_cfg.phases.prove import prove
 from bisect_cfg.phases.recommend import find_safe_values
 from bisect_cfg.phases.reproduce import reproduce
 from bisect_cfg.phases.start import Baselines, with_defaults_of_the_moved, without_risky_defaults
@@ -75,6 +77,7 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
         context = Context(script, options, listener, folder, basis, runner, environment)
         try:
             answer = _answered(context)
+            remove_checkpoints(folder, options)
         except NeverConfigured:
             target = as_command(script, options)
             if target is None:
@@ -104,9 +107,11 @@ def _answered(context: Context) -> Answer:
         context.note(note)
     pins = parse_pins(context.options.pins)
     good = {**_good_packages(context), **read_good(context.options.good, context.script.good_file)}
+    begin_at_checkpoint(context)
     bad_run = None
     try:
         bad_run = reproduce(context, pins)
+        learn_intake(context, bad_run)
         if bad_run.seen.failure is None:
             say_what_is_not_in_force(context, bad_run)
             return _answer(context, "no_failure", bad_run=bad_run)
@@ -137,7 +142,7 @@ def _compared(
         )
         return _answer(context, "baseline_fails", settings=settings, bad_run=bad_run)
 
-    warm_runs, good_run = baselines.find(bad_run)
+    warm_runs, good_run = find_origin(context, baselines, bad_run)
     if good_run is None:
         runs = [bad_run, *warm_runs]
         packages = runner.known.packages
@@ -167,6 +172,8 @@ def _compared(
     known = known_failure(bad_run, runner.settings, report.causes, context.environment)
     try:
         report = with_defaults_of_the_moved(context, baselines, settings.factors, report)
+        if not prove(context, baselines, bad_run, report):
+            report = replace(report, complete=False)
         place = locate(context, report, bad_run)
         if context.options.recommend and report.status == "isolated":
             cures = cures_of(context, known and known.entry)
@@ -202,6 +209,7 @@ def _answer(context: Context, status: str, *, bad_run: Run | None, **parts: Any)
         context.script,
         start=context.runner.starts.start,
         horizon=context.runner.horizon,
+        origin=context.runner.known.origin,
         notes=tuple(context.notes),
         bad_run=bad_run,
         environments=packages and packages.environments,

@@ -8,13 +8,20 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.cells import with_cells
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
+from bisect_cfg.diagnosis.reached import steps_reached
 from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.phases.context import Context
+from bisect_cfg.phases.origin import check_loaded, own_checkpoints
 from bisect_cfg.probe.protocol import Completed, Raised, TrainEnd
 from bisect_cfg.trials.files import tail_of_log, unprinted
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
-from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, REPRODUCTION_STEPS, horizon_for
+from bisect_cfg.trials.runner import (
+    REPRODUCTION_PATIENCE,
+    REPRODUCTION_SECONDS,
+    REPRODUCTION_STEPS,
+    horizon_for,
+)
 from bisect_cfg.trials.runs import Run, load_run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import check_watched
@@ -22,6 +29,10 @@ from bisect_cfg.trials.verdict import same_as, widened
 
 FOLDER = 0
 """Of this run among the trials."""
+
+LOG_MARGIN = 20
+"""Steps after the one at which a log says that it failed: a log may end a few steps early, and a silent failure is
+certain only some steps after it has begun."""
 
 LINES_SHOWN = 8
 """Of the log of a run that never came to train."""
@@ -67,7 +78,9 @@ def reproduce(context: Context, pins: Configuration) -> Run:
     failure = run.seen.failure
     _say_which(context, run)
     context.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
-    if failure is not None:
+    if failure is None:
+        _say_what_was_off(context, run)
+    else:
         study_failure(context, run)
         context.runner.learn(horizon=context.options.steps or horizon_for(run.seen.step))
         context.listener.reproduced(run.seen, context.runner.horizon)
@@ -91,6 +104,18 @@ def _say_which(context: Context, run: Run) -> None:
         )
 
 
+def _say_what_was_off(context: Context, run: Run) -> None:
+    """Of a healthy run: what of the user's own did not happen in it."""
+    resolved = read_capture(run.traces.events.rows).args.resolved
+    every = resolved.get("save_steps")
+    by_steps = resolved.get("save_strategy") == "steps" and isinstance(every, (int, float)) and every <= run.seen.steps
+    if by_steps or resolved.get("save_strategy") == "epoch":
+        context.note(
+            "Your checkpoints were not saved in this run, and what your script does when one is saved was not done: "
+            "a failure of that would not show."
+        )
+
+
 def study_failure(context: Context, run: Run) -> None:
     """What this run shows is the failure under study from here on.
 
@@ -108,17 +133,26 @@ def study_failure(context: Context, run: Run) -> None:
 
 
 def _run(context: Context, pins: Configuration) -> Run:
-    context.listener.phase("reproduce", "running your command as it is, to see it fail")
+    origin = context.runner.known.origin
+    so = "as it is" if origin is None else f"from step {origin.step} on"
+    context.listener.phase("reproduce", f"running your command {so}, to see it fail")
     if context.options.start != COLD:
         context.runner.starts.prepare()
     timeout = context.options.trial_timeout
     patience = REPRODUCTION_PATIENCE
     if timeout is not None:
         patience = Patience(max(patience.before_training, timeout), timeout, timeout)
+    options = context.options
+    failing = steps_reached(options.log) + 1 if options.log is not None else None
+    begun = 0 if origin is None else origin.step
+    known = max(failing - begun, 0) + LOG_MARGIN if failing is not None else None
+    steps = options.steps or known
     plan = Plan(
         FOLDER,
         {},
-        context.options.steps or REPRODUCTION_STEPS,
+        None if options.until_failure else steps or REPRODUCTION_STEPS,
+        least_seconds=0.0 if steps else min(REPRODUCTION_SECONDS, options.max_seconds or REPRODUCTION_SECONDS),
+        checkpoints=own_checkpoints(context, failing),
         start=COLD,
         patience=patience,
         until_it_dies=True,
@@ -135,6 +169,7 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
         InputError: with the end of its log.
     """
     check_watched(run.traces)
+    check_loaded(run, context.options.from_checkpoint)
     script = context.script
     launch = script.launch
     if launch is not None and _NO_DEVICE.search(run.seen.message):

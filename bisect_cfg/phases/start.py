@@ -14,6 +14,7 @@ from bisect_cfg.configuration import Configuration, Factor, Outcome, Purpose, Va
 from bisect_cfg.parameters import every, parameter
 from bisect_cfg.parameters.odds import names_it
 from bisect_cfg.phases.context import Context
+from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.reports.text import duration
 from bisect_cfg.study.causes import Report
 from bisect_cfg.trials.files import Traces
@@ -82,6 +83,8 @@ class Baselines:
         spared_risks: whether the good configuration leaves out the risky defaults.
     """
 
+    _at = ""  # of the folders of the runs: where these begin
+
     def __init__(self, context: Context) -> None:
         self._context, self._runner = context, context.runner
         self.moved: list[str] = []
@@ -95,6 +98,11 @@ class Baselines:
     def spare_risks(self) -> None:
         """From now on the good configuration leaves out the risky defaults: it failed with them."""
         self.spared_risks = True
+
+    def begin_at(self, origin: Origin | None) -> None:
+        """Look for them anew where the runs begin at another step."""
+        self._at = "" if origin is None else f"-from-{origin.step}"
+        self._settled, self._passed, self._tries = None, [], 0
 
     def find(self, bad_run: Run) -> tuple[list[Run], Run | None]:
         """Find the fastest way to start trials at which both configurations behave as they should.
@@ -179,9 +187,8 @@ class Baselines:
             if name is None:
                 break
             value, ending = self._runner.settings.bad[name], good_run.seen.failure
-            self._context.note(
-                f"The good configuration ends with {ending} unless it keeps your {name}={value}: not varied."
-            )
+            why = f"ends with {ending}" if ending.kind != "invalid" else f"cannot go on from there ({ending.message})"
+            self._context.note(f"The good configuration {why} unless it keeps your {name}={value}: not varied.")
             self._needed.append(name)
             self._keep([name], NEEDED)
             good_run = self._good_baseline(bad_run, start)
@@ -204,7 +211,7 @@ class Baselines:
             named = 0
             kept = {**settings.good, **{name: settings.bad[name] for name in half}}
             alone = self._good_name(start, [*self._needed, *half])
-            run = self._run(alone if len(half) == 1 else f"good-{start}-half-{self._tries}", kept, costly)
+            run = self._run(alone if len(half) == 1 else f"good-{start}{self._at}-half-{self._tries}", kept, costly)
             gone = run.costly or str(run.seen.failure) != str(good_run.seen.failure)
             found = gone and len(half) == 1
             names = half if gone else names[len(half) :]
@@ -217,7 +224,7 @@ class Baselines:
 
     def _good_name(self, start: str, needed: Sequence[str], moved: int = 0) -> str:
         """The folder of a run of the good configuration."""
-        name = f"good-{start}" + ("-without-risky-defaults" if self.spared_risks else "")
+        name = f"good-{start}{self._at}" + ("-without-risky-defaults" if self.spared_risks else "")
         return name + "".join(f"-with-{one}" for one in needed) + (f"-affordable-{moved}" if moved else "")
 
     def outcome_of(self, run: Run) -> Outcome:
@@ -282,7 +289,7 @@ class Baselines:
 
     def _bad_name(self, start: str, number: int) -> str:
         """The folder of a run of the bad configuration."""
-        return f"bad-{start}-{number}"
+        return f"bad-{start}{self._at}-{number}"
 
     def _fails(self, runs: list[Run]) -> int:
         return sum(self.outcome_of(run) is Outcome.FAIL for run in runs)

@@ -155,6 +155,46 @@ class InstrumentOrders:
 
 
 @dataclass(frozen=True)
+class Intake:
+    """How a training takes its data: so many `prompts` (rows of the dataset) at a time, which are so many `batches` of
+    the training (TRL uses completions several times), `accumulated` of which are an optimizer step."""
+
+    prompts: int
+    batches: int
+    accumulated: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a trial begins, if not at step 0.
+
+    Attributes:
+        checkpoint: a folder that `Trainer` has saved.
+        step: the optimizer step after which it did.
+        intake: of the training that saved it; None: as the trial's own.
+        until: the step of that training which a trial has to reach to say anything; None: any.
+    """
+
+    checkpoint: str
+    step: int
+    intake: Intake | None = field(default=None, metadata={"of": Intake})
+    until: int | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointOrders:
+    """A first run saves checkpoints of its own.
+
+    Attributes:
+        most_bytes: that they take together.
+        before: the step at which it is known to fail: one is saved shortly before it; None if that is not known.
+    """
+
+    most_bytes: int
+    before: int | None = None
+
+
+@dataclass(frozen=True)
 class TrialOrders:
     """One trial.
 
@@ -173,6 +213,9 @@ class TrialOrders:
         launched: whether the process is forked in place of one that a launcher would start.
         processes: how many train together; None: as many as the user's command starts.
         launcher: what starts them in place of what the user typed; None: what the user typed.
+        origin: where the training begins; None: at its beginning.
+        checkpoints: how checkpoints are saved on the way; None: not at all.
+        seconds: of training that the run makes at least, also after `steps`.
     """
 
     folder: str
@@ -189,6 +232,9 @@ class TrialOrders:
     launched: bool = False
     processes: int | None = None
     launcher: str | None = None
+    origin: Origin | None = field(default=None, metadata={"of": Origin})
+    checkpoints: CheckpointOrders | None = field(default=None, metadata={"of": CheckpointOrders})
+    seconds: float = 0.0
 
 
 # ---------------------------------------------------------------------------------------------------------- orders
@@ -531,6 +577,61 @@ class Placed(Event, tag="placed"):
     """Where the models are, in this process, when the first step begins."""
 
     models: list[PlacedModel] = field(metadata={"of": PlacedModel})
+
+
+@dataclass(frozen=True)
+class Resumed(Event, tag="resumed"):
+    """The training goes on from this checkpoint, after this optimizer step of its own."""
+
+    checkpoint: str
+    step: int
+    intake: Intake | None = field(default=None, metadata={"of": Intake})
+
+
+@dataclass(frozen=True)
+class OriginRefused(Event, tag="origin_refused"):
+    """The checkpoint could not be loaded into this training, of it its "weights", "optimizer", "scaler" or "random
+    numbers"."""
+
+    what: str
+    type: str
+    message: str
+
+
+@dataclass(frozen=True)
+class TooShort(Event, tag="too_short"):
+    """The training came to its own end before the step that a trial has to reach; by these settings."""
+
+    step: int
+    wanted: int
+    settings: dict[str, Encoded]
+
+
+@dataclass(frozen=True)
+class CheckpointSaved(Event, tag="checkpoint"):
+    """A checkpoint of ours after this step; it took so many seconds. `kept`: the steps of those that are there now."""
+
+    step: int
+    path: str
+    seconds: float
+    kept: list[int]
+    intake: Intake = field(metadata={"of": Intake})
+
+
+@dataclass(frozen=True)
+class NoCheckpoints(Event, tag="no_checkpoints"):
+    """None is saved, or none any more."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class OptimizerSettings(Event, tag="optimizer"):
+    """The settings of the optimizer's groups in this step (counted from 1), encoded: in the first of a training that
+    goes on from a checkpoint, and whenever one but the rate is another."""
+
+    step: int
+    groups: list[dict[str, Encoded]]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,21 @@ script's own. `unsound` says what stands in the way, and then the tool takes a c
 import inspect
 import sys
 
-from . import heartbeat, instruments, lineage, objects, opened, protocol, quiet, record, secrets, values, watch, world
+from . import (
+    heartbeat,
+    instruments,
+    lineage,
+    objects,
+    opened,
+    origin,
+    protocol,
+    quiet,
+    record,
+    secrets,
+    values,
+    watch,
+    world,
+)
 from .held import functools, json, os, re, select, signal, threading, time, traceback
 from .imports import when_imported
 
@@ -397,5 +411,7 @@ def begin(request, first=True):
     if request.targets is not None:
         objects.state.targets = request.targets
     objects.state.before = None
-    watch.limits.steps = request.steps
+    origin.set_orders(request)
+    watch.limits.steps, watch.limits.seconds = request.steps, request.seconds
+    watch.limits.checkpoints = request.checkpoints
     watch.limits.stop_when_non_finite = request.stop_when_non_finite

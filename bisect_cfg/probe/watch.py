@@ -19,14 +19,16 @@ from . import (
     lineage,
     objects,
     opened,
+    origin,
     placed,
     protocol,
     record,
+    saved,
     secrets,
     values,
     world,
 )
-from .held import _getframe, os, threading, time, traceback
+from .held import _getframe, math, os, threading, time, traceback
 from .imports import when_imported
 
 # How many steps a reproduction may go on after its weights became non-finite. The user's run would die of the
@@ -46,6 +48,8 @@ class _Limits:
     """When to stop; set from the trial request."""
 
     steps = None  # optimizer steps to run, None for all
+    seconds = 0.0  # of training, at least, even if that is more steps
+    checkpoints = None  # protocol.CheckpointOrders
     stop_when_non_finite = True
 
 
@@ -189,7 +193,11 @@ def _wrap_trainer(module):
             elsewhere.begin()
         self.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
         args, kwargs = _checkpoint_of_the_user(self.args, args, kwargs)
-        watcher = _callback_class(module)(self, None if stage else limits.steps)
+        steps = None if stage else limits.steps
+        if not stage:
+            args, kwargs, times = origin.begin(self, args, kwargs)
+            steps = None if steps is None else math.ceil(steps * times)
+        watcher = _callback_class(module)(self, steps)
         self.add_callback(watcher)
         instrument = instruments.attach(self, module)
         if instrument is not None:
@@ -205,6 +213,7 @@ def _wrap_trainer(module):
             finish(error.code if isinstance(error.code, int) else 1)
         except BaseException as error:
             try:
+                origin.refused(error)
                 record_exception(error, error.__traceback__, phase="training", final=True)
                 traceback.print_exc()
             except Exception:  # the script has closed its output, or the disk is full: the run is over all the same
@@ -214,6 +223,7 @@ def _wrap_trainer(module):
             self.remove_callback(watcher)
             _go_on(self)
             return result
+        origin.ended(self)
         record.event(protocol.TrainEnd(self.state.global_step))
         finish(0)
 
@@ -363,6 +373,10 @@ def _callback_class(module):
             self.first_step = None
             self.pending = None  # the row of a step that has ended and is not yet logged
             self.bad_since = None  # the step at which the weights were first seen non-finite
+            self.began = time.monotonic()
+            self.within_epoch = False  # whether a step of this epoch has begun
+            wanted = limits.checkpoints if getattr(trainer.args, "world_size", 1) == 1 else None
+            self.saver = saved.Saver(trainer, wanted) if wanted is not None else None
 
         def on_train_begin(self, args, state, control, **kwargs):
             record.event(protocol.PlannedSteps(getattr(state, "max_steps", None)))
@@ -375,6 +389,16 @@ def _callback_class(module):
             if self.first_step is None:
                 self.first_step = state.global_step
             self._flush(state)  # a trainer that does not log every step still gets its row
+            # What begins an epoch has drawn a random number already, which would be drawn again on going on.
+            if self.saver is not None and self.within_epoch and self.bad_since is None:
+                self.saver.after_step(module)
+            self.within_epoch = True
+
+        def on_epoch_begin(self, args, state, control, **kwargs):
+            self.within_epoch = False
+
+        def on_pre_optimizer_step(self, args, state, control, **kwargs):
+            origin.in_force(self.trainer)
 
         def on_substep_end(self, args, state, control, **kwargs):
             heartbeat.beat()
@@ -421,7 +445,7 @@ def _callback_class(module):
                 if state.global_step - self.bad_since >= patience:
                     record.event(protocol.TrainEnd(done, protocol.NON_FINITE))
                     finish(0)
-            if self.steps is not None and done >= self.steps:
+            if self.steps is not None and done >= self.steps and time.monotonic() - self.began >= limits.seconds:
                 first = objects.state.targets.training is None
                 record.event(protocol.TrainEnd(done, "horizon", again=first and again.may_train(_getframe(1))))
                 finish(0)

@@ -24,7 +24,7 @@ from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
 from bisect_cfg.recommend.order import Budget
 from bisect_cfg.recommend.proposals import proposals_for
 from bisect_cfg.recommend.remedy import MARGIN, Proposal, Terms
-from bisect_cfg.recommend.schedule import Prefix, left_out, prefix_for, total_steps
+from bisect_cfg.recommend.schedule import Prefix, left_out, prefix_for, total_steps, warmup_of
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO, SearchRange, search_range_of
 from bisect_cfg.study.causes import Cause, Report
 from bisect_cfg.trials.command_runner import CommandRunner
@@ -272,7 +272,7 @@ class IsolatedScript:
 
     def prefix(self, configuration: Configuration, steps: int) -> Prefix:
         """How a run of a configuration that wants so many steps meets the full learning rate."""
-        return prefix_for(self.values(configuration), self._total, steps, self._horizon)
+        return prefix_for(self.values(configuration), self._total, steps, self._horizon, self._good_run.seen.before)
 
     def seed(self, number: int) -> int:
         """The seed itself: 0 is the user's own."""
@@ -283,7 +283,7 @@ class IsolatedScript:
 
     def certain(self, traces: Traces) -> bool:
         """Whether a run shows already that it is not healthy."""
-        found = health.symptoms(traces.metrics.rows, ended=False)
+        found = health.symptoms(traces.metrics.rows, False, traces.earlier)
         return any(symptom.kind not in self._usual for symptom in found)
 
     def health_of(self, run: Run, attempt: Attempt) -> Health:
@@ -299,7 +299,9 @@ class IsolatedScript:
             return Health(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
         ended = run.traces.event(TrainEnd)
         cut_off = ended is not None and ended.stopped == "horizon"
-        if cut_off and drift.reached_full_rate(rows, values.get("learning_rate")) is False:
+        warmup = warmup_of(values, self._total)  # over before the run began, if it went on from a checkpoint
+        began = seen.before > 0 and warmup is not None and warmup <= seen.before
+        if cut_off and not began and drift.reached_full_rate(rows, values.get("learning_rate")) is False:
             return Health(
                 False, None, "its warmup was not over when it ended", None, "not healthy: warmup", too_short=True
             )

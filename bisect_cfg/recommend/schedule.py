@@ -70,7 +70,7 @@ def warmup_of(values: Configuration, total: int | None) -> int | None:
     return math.ceil(share * total) if total > 0 else None
 
 
-def prefix_for(values: Configuration, total: int | None, steps: int, horizon: int) -> Prefix:
+def prefix_for(values: Configuration, total: int | None, steps: int, horizon: int, before: int = 0) -> Prefix:
     """How a trial of a configuration that wants `steps` steps meets the full rate for at least a horizon.
 
     Args:
@@ -78,10 +78,12 @@ def prefix_for(values: Configuration, total: int | None, steps: int, horizon: in
         total: steps of the user's whole run, if known.
         steps: wanted anyway.
         horizon: steps at the full rate that say something.
+        before: steps of the training that the trial does not make, as it begins after them.
     """
     warmup = warmup_of(values, total)
     if warmup is None:
         return Prefix(steps, 0, True)
+    warmup = max(warmup - before, 0)
     if warmup == 0 or warmup + horizon <= steps:
         return Prefix(steps, warmup, False)
     if warmup <= LONGEST_WARMUP * horizon:

@@ -21,7 +21,7 @@ from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.placement import findings
 from bisect_cfg.jsonfile import JsonObject, write_json, write_text
-from bisect_cfg.probe.protocol import Placed, Raised, to_json
+from bisect_cfg.probe.protocol import Origin, Placed, Raised, to_json
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.reports.command_answer import safe_settings
 from bisect_cfg.reports.outcome import Answer
@@ -162,6 +162,7 @@ def as_result(answer: Answer, environment: Fingerprint) -> JsonObject:
         "start": answer.start,
         "start_level": answer.start,  # the same, as it was called before
         "horizon": answer.horizon,
+        **({"origin": origin_of(answer.origin)} if answer.origin is not None else {}),
         "notes": [*answer.notes, *report.notes],
         "warnings": warnings_of(answer),
         "seconds": round(answer.seconds, 2),
@@ -182,6 +183,11 @@ def _environments(environments: Environments) -> JsonObject:
         "seconds": round(sum(one.seconds or 0.0 for one in environments.built), 2),
         "bytes": sum(map(size_of, environments.used)),
     }
+
+
+def origin_of(origin: Origin) -> JsonObject:
+    """Where the trials began."""
+    return {"kind": "state", "step": origin.step, "checkpoint": origin.checkpoint}
 
 
 def _training(run: Run | None) -> JsonObject:
@@ -232,7 +238,13 @@ def failure_of(run: Run | None) -> JsonObject | None:
     text += f" in {seen.place}" if seen.place else ""
     if seen.after:
         text += f"; {seen.after}" if signature.kind == "hang" else f", then {seen.after}"
-    return {**failure, "message": scrub(text), "where": signature.where, "step": seen.step, "signature": str(signature)}
+    return {
+        **failure,
+        "message": scrub(text),
+        "where": signature.where,
+        "step": seen.step_of_training,
+        "signature": str(signature),
+    }
 
 
 def placement_of(run: Run | None) -> JsonObject | None:
@@ -304,7 +316,7 @@ def _rows_before(answer: Answer) -> tuple[TrialRow, ...]:
             failure, seen = run.seen.failure, run.seen
             outcome = Outcome.PASS if failure is None else Outcome.FAIL
             signature = None if failure is None else str(failure)
-            rows.append(TrialRow(number, outcome, signature, seen.seconds, seen.step, purpose))
+            rows.append(TrialRow(number, outcome, signature, seen.seconds, seen.step_of_training, purpose))
     return tuple(rows)
 
 

@@ -13,6 +13,7 @@ from bisect_cfg.configuration import Value
 from bisect_cfg.diagnosis._render import Match
 from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
+from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.study.causes import Report
 from bisect_cfg.trials.environments import Environments
@@ -35,6 +36,7 @@ class Answer:
         report: of the bisection proper; None if it did not come to that.
         start: how trials' processes came to be: "config", "imports" or "cold".
         horizon: steps per trial.
+        origin: where the trials began; None: at the beginning of the training.
         notes: sentences for the user.
         details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
         seconds: wall-clock time of this call.
@@ -55,6 +57,7 @@ class Answer:
     report: Report | None = None
     start: str = COLD
     horizon: int | None = None
+    origin: Origin | None = None
     notes: tuple[str, ...] = ()
     details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
     seconds: float = 0.0

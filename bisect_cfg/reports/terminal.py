@@ -18,6 +18,7 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.configuration import Outcome, Purpose, configuration_of
 from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports import answer as answers
@@ -94,7 +95,7 @@ class View(Listener):
         self._phase, self._phase_since = (name, detail), time.monotonic()
         self._running.clear()
         if self._live is None and name == "reproduce":
-            self._line("Running your command as it is, to see it fail ...")
+            self._line(f"{detail[0].upper()}{detail[1:]} ...")
         elif name == "resume":
             self._line(detail[0].upper() + detail[1:] + ".")
         elif name == "where":
@@ -181,7 +182,7 @@ class View(Listener):
         elif result.step is None:
             said = ""
         else:
-            said = f"step {result.step}" if result.step else "before training"
+            said = f"step {result.step_of_training}" if result.step else "before training"
         word, style = OUTCOMES[outcome]
         row = Text.assemble(
             (f"{event.request.number:>4}  ", "dim"),
@@ -310,7 +311,10 @@ def _print_no_failure(console: Console, answer: Answer) -> None:
         return
     steps = text.count(answer.bad_run.seen.steps, "step")
     console.print(Text(f"Your configuration does not fail: {steps}, all healthy. Nothing to isolate.", style="bold"))
-    console.print("If it fails later, give --steps N. If it fails only on other hardware, run bisect-cfg there.")
+    console.print(
+        "If it fails later: --until-failure goes on as long as it takes, --log FILE (of a run that failed) as long as "
+        "that did. If it fails only on other hardware, run bisect-cfg there."
+    )
 
 
 def _print_baseline_fails(console: Console, good_run: Run) -> None:
@@ -332,7 +336,7 @@ def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
         seen = answer.bad_run.seen
         if _in_one_process(cause, answer.settings):
             seen = replace(seen, rank=None)
-        _print_cause(console, title, cause, text.failure(seen, result["causes"][number - 1]["step"]))
+        _print_cause(console, title, cause, text.failure(seen, result["causes"][number - 1]["step"]), answer.origin)
     if report.causes and (report.reproduction_rate or 1.0) < 1.0:
         low, high = report.reproduction_interval or (0.0, 1.0)
         console.print(
@@ -358,7 +362,7 @@ def _in_one_process(cause: Cause, settings: Settings) -> bool:
     return subset is not None and configuration_of(subset, settings.good, settings.bad).get(PROCESSES) == 1
 
 
-def _print_cause(console: Console, title: str, cause: Cause, failure: str) -> None:
+def _print_cause(console: Console, title: str, cause: Cause, failure: str, origin: Origin | None) -> None:
     table = Table.grid(padding=(0, 2))
     for position, name in enumerate(cause.parameters):
         value = cause.values[name]
@@ -376,7 +380,8 @@ def _print_cause(console: Console, title: str, cause: Cause, failure: str) -> No
             if claim.subset is not None
             else f"without {name}: {claim.note}"
         )
-    lines = [f"With {together} the run {failure}.", ", ".join(claims) + "."]
+    since = f" Shown from step {origin.step} of your run on." if origin is not None else ""
+    lines = [f"With {together} the run {failure}.", ", ".join(claims) + "." + since]
     if cause.companions:
         left_out = "it" if len(cause.companions) == 1 else "them"
         reason = f"without {left_out} they are invalid or end in a different failure"

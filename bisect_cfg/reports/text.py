@@ -138,7 +138,7 @@ def failure(seen: Observation, step: int | None = None) -> str:
     """
     kind, name = seen.failure.kind, seen.failure.name
     said = (seen.message if seen.died is not None else seen.symptoms[0].text).rstrip(".")
-    step = seen.step if step is None else step
+    step = seen.step_of_training if step is None else step
     at = "" if seen.rank is None else f" on rank {seen.rank}"
     if seen.counted:
         at += f" at step {step}" if step else " before the first step of training"

@@ -54,6 +54,14 @@ class TrialResult:
     step: int | None = None
     attributes: JsonObject = field(default_factory=dict)
 
+    @property
+    def step_of_training(self) -> int | None:
+        """The step of the training at which it failed, for a trial that began in the middle of it; of a pass, how many
+        it made."""
+        if self.signature is None or not self.step:
+            return self.step
+        return self.step + self.attributes.get("before", 0)
+
 
 class Runner(Protocol):
     """Runs trials. May be called from several threads at once when the bisection has `jobs` > 1.

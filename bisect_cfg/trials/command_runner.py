@@ -37,7 +37,7 @@ from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.clean import Cleaner
 from bisect_cfg.trials.environments import CannotBuild, Environment
-from bisect_cfg.trials.files import Row, Tail, Traces, read_metrics, tail_of_log
+from bisect_cfg.trials.files import Counted, Row, Tail, Traces, read_metrics, tail_of_log
 from bisect_cfg.trials.patience import HANG_TIMES
 from bisect_cfg.trials.plan import Known, Plan
 from bisect_cfg.trials.process import Ending, LaunchedChild, Reaper, Sweep, attend, kill_group, launch
@@ -369,7 +369,7 @@ class CommandRunner:
         """Stay with a run to its end, or end it: when it hangs, when enough is known, when we are interrupted."""
         began = heard = time.monotonic()
         longest, silence = 0.0, self._limit()
-        traces = Traces(Tail(rows.path.with_name(EVENTS_FILE), read_event), rows)
+        traces = Traces(Tail(rows.path.with_name(EVENTS_FILE), read_event), rows, Counted())
 
         def ending(code: int | None, hang: str | None = None) -> Ending:
             with (rows.path.parent / METRICS_FILE).open("w") as stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import traceback
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from bisect_cfg.probe.protocol import (
     ConfigBuilt,
     Event,
     Raised,
+    Resumed,
     TrainBegin,
     TrainerBuilt,
     read_event,
@@ -33,11 +35,38 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
 
+STATE_FILE = "trainer_state.json"
+"""Of a checkpoint: where `Trainer` says at which step it was, and what it had logged."""
+
+FIRST_ROWS, LAST_ROWS = 16, 200
+"""Of what was logged before a checkpoint: enough to tell what the run began with and what it was like lately. A trial
+that collapses is compared with that each time a row comes."""
+
+
 def read_metrics(row: object) -> Row | None:
     """One step's metrics as the probe writes them; None for anything else."""
     known = isinstance(row, dict) and isinstance(row.get("step"), int)
     time = row.get("time", 0.0) if known else None
     return row if isinstance(time, (int, float)) and not isinstance(time, bool) else None
+
+
+class Counted:
+    """Rows whose steps are counted from where the run began: those of one that goes on from a checkpoint are not the
+    training's.
+
+    Attributes:
+        before: number of a training -> its steps before its first row.
+    """
+
+    def __init__(self) -> None:
+        self.before: dict[int, int] = {}
+
+    def __call__(self, row: object) -> Row | None:
+        found = read_metrics(row)
+        if found is None:
+            return None
+        before = self.before.setdefault(found.get("training", 1), max(found["step"] - 1, 0))
+        return {**found, "step": found["step"] - before} if before else found
 
 
 class Tail(Generic[T]):
@@ -88,25 +117,64 @@ class Tail(Generic[T]):
         return bool(new)
 
 
+@functools.lru_cache(maxsize=8)
+def earlier_rows(checkpoint: Path, step: int) -> tuple[Row, ...]:
+    """What a run had logged by the time of a checkpoint: the first rows and the last, their steps counted from there
+    backwards (0 is the last). Empty where that cannot be read.
+
+    Args:
+        checkpoint: its folder.
+        step: of the training, at which it was saved.
+    """
+    try:
+        logged = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))["log_history"]
+        rows = [
+            {**row, "step": int(row["step"]) - step}
+            for row in logged
+            if "loss" in row and isinstance(row.get("step"), (int, float)) and row["step"] <= step
+        ]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return ()
+    numbers = [
+        {name: float(v) if isinstance(v, str) and _is_number(v) else v for name, v in row.items()} for row in rows
+    ]
+    return tuple(numbers[:FIRST_ROWS] + numbers[max(len(numbers) - LAST_ROWS, FIRST_ROWS) :])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 @dataclass
 class Traces:
     """Both files of one trial: what happened, and one row of metrics per optimizer step.
 
     Attributes:
         events: of the whole run.
-        metrics: of the training that the run is about.
+        metrics: of the training that the run is about; its steps are counted from where the run began.
+        counted: does that.
         begun: that training: the last that has begun; None once the script prepares another one.
         completed: the last that has come to its own end, with the script going on; None if another has begun since.
+        before: steps of the training before the run's: of one that goes on from a checkpoint.
+        earlier: rows of before, as the checkpoint has them: what its metrics were like.
     """
 
     events: Tail[Event]
     metrics: Tail[Row]
+    counted: Counted
     begun: TrainBegin | None = None
     completed: Completed | None = None
+    before: int = 0
+    earlier: tuple[Row, ...] = ()
 
     @classmethod
     def of(cls, folder: Path) -> Traces:
-        return cls(Tail(folder / EVENTS_FILE, read_event), Tail(folder / METRICS_FILE, read_metrics))
+        counted = Counted()
+        return cls(Tail(folder / EVENTS_FILE, read_event), Tail(folder / METRICS_FILE, counted), counted)
 
     def read(self) -> bool:
         """Take in what is new in either; whether there was anything."""
@@ -129,6 +197,10 @@ class Traces:
             self.metrics.rows = []
         elif number > 1:
             self.metrics.rows = [row for row in self.metrics.rows if row.get("training", 1) == number]
+        resumed = self.event(Resumed)
+        if resumed is not None and not self.before:
+            self.earlier = earlier_rows(Path(resumed.checkpoint), resumed.step)
+        self.before = self.counted.before.get(number, 0 if resumed is None else resumed.step)
 
     def adopt(self) -> None:
         """Once the run is over: if it never came to train, and a process that it started has built a training config,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration
-from bisect_cfg.probe.protocol import Encoded, InstrumentOrders
+from bisect_cfg.probe.protocol import CheckpointOrders, Encoded, InstrumentOrders, Origin
 from bisect_cfg.trials.environments import Packages
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import Patience
@@ -28,6 +28,8 @@ class Plan:
         training: the number of the training that it is about, before that is known; None: the first that fails.
         overrides: encoded overrides in place of those that `configuration` means (before it is known).
         seconds: a bound on the whole run; reaching it ends the run like a horizon.
+        least_seconds: of training that the run makes at least, also after `steps`.
+        checkpoints: how it saves checkpoints of ours on the way; None: it saves none.
         instruments: what to find out besides; None for an ordinary trial.
         environment: further environment variables.
         enough: whether what is seen so far settles it; None: a silent failure under study does.
@@ -43,6 +45,8 @@ class Plan:
     training: int | None = None
     overrides: Mapping[str, Encoded] | None = None
     seconds: float | None = None
+    least_seconds: float = 0.0
+    checkpoints: CheckpointOrders | None = None
     instruments: InstrumentOrders | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     enough: Callable[[Traces], bool] | None = None
@@ -60,6 +64,7 @@ class Known:
         usual: kinds of silent symptoms that the good configuration has too.
         packages: how trials come to other packages; None where none are varied.
         horizon: optimizer steps of a trial; None before the failure was seen. It grows when that comes later.
+        origin: where trials begin; None: at the beginning of the training.
     """
 
     settings: Settings | None = None
@@ -68,3 +73,4 @@ class Known:
     usual: frozenset[str] = frozenset()
     packages: Packages | None = None
     horizon: int | None = None
+    origin: Origin | None = None

@@ -33,8 +33,17 @@ from bisect_cfg.capture.settings import Settings, processes_in
 from bisect_cfg.configuration import Configuration, Outcome
 from bisect_cfg.diagnosis import health
 from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
-from bisect_cfg.probe.protocol import ORDERS_FILE, Cold, Encoded, Targets, TrialOrders, to_json
+from bisect_cfg.probe.protocol import (
+    ORDERS_FILE,
+    Cold,
+    Encoded,
+    Origin,
+    Targets,
+    TrialOrders,
+    to_json,
+)
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import Cleaner
@@ -71,8 +80,9 @@ REPRODUCTION_PATIENCE = Patience(1800.0, UNKNOWN_SECONDS, HANG_SECONDS, times=HA
 """For the first run, when nothing is known about the script's pace: half an hour to load data and a model, two minutes
 for the first step; from there on the run tells its pace itself. `--trial-timeout` overrides all of it."""
 
-REPRODUCTION_STEPS = 100
-"""How long the first run of the bad configuration waits for it to fail, in optimizer steps, unless told otherwise."""
+REPRODUCTION_STEPS, REPRODUCTION_SECONDS = 100, 600.0
+"""How long the first run of the bad configuration waits for it to fail, in optimizer steps and in seconds of training,
+whichever is later, unless told otherwise: reported failures come at 6, 8, 10, 25, 31, 59, 108, 115, 150 steps."""
 
 AFTER_SYMPTOM_STEPS = 20
 """How many steps the first run goes on after a silent failure is certain: something harder may follow, and then that
@@ -188,6 +198,10 @@ class ScriptRunner:
         }  # fmt: skip
         self.known = replace(self.known, **{name: value for name, value in found.items() if value is not None})
 
+    def begin_at(self, origin: Origin | None, horizon: int | None = None) -> None:
+        """From now on trials begin there (None: at step 0), and make so many steps from there."""
+        self.known = replace(self.known, origin=origin, horizon=self.known.horizon if horizon is None else horizon)
+
     def is_valid(self, configuration: Configuration) -> str | None:
         """None if the training config can be built, otherwise the library's own words. Trains nothing."""
         packages, settings = self.known.packages, self.settings
@@ -252,11 +266,20 @@ class ScriptRunner:
             if check is not None:
                 self.seen_cold(result.signature, check == "same")
             if result.outcome is Outcome.FAIL and horizon is not None:
-                self._see_failure(result.step)
+                self._see_failure(result.step, result.attributes.get("before", 0))
 
-    def _see_failure(self, step: int | None) -> None:
-        """If it failed later than trials used to run, from now on they run long enough to see that."""
-        if step is not None and self.horizon and step > self.horizon:
+    def _see_failure(self, step: int | None, before: int) -> None:
+        """If it failed later than trials used to run, from now on they run long enough to see that.
+
+        Args:
+            step: of the run, counted from where it began.
+            before: where that was, in steps of the training.
+        """
+        if step is None or not self.horizon:
+            return
+        if self.known.origin is not None and not before:  # the first run came to where trials begin, and went on
+            step -= self.known.origin.step
+        if step > self.horizon:
             self.learn(horizon=horizon_for(step))
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
@@ -264,7 +287,7 @@ class ScriptRunner:
         run = run if run.start else replace(run, start=self.starts.start)  # of an earlier version's study
         result = result_of(run, self.known, run.horizon if steps is None else steps, ended=what_ended(run))
         if result.outcome is Outcome.FAIL:
-            self._see_failure(run.seen.step)
+            self._see_failure(run.seen.step, run.seen.before)
         return result
 
     def train(self, plan: Plan) -> Run:
@@ -275,6 +298,11 @@ class ScriptRunner:
         """
         if self._inputs is not None:
             self._inputs.check()
+        if self.known.origin is not None and not os.path.isdir(self.known.origin.checkpoint):
+            raise InputError(
+                f"The trials of this study begin at {self.known.origin.checkpoint}, which is no more.",
+                "Begin a new study with --restart, or name a checkpoint with --from-checkpoint.",
+            )
         device = self._slots.get() if self._has_devices else None
         try:
             with self._servers.at(self._environment(plan)) as starts:
@@ -333,6 +361,9 @@ class ScriptRunner:
             threads=max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
             processes=None if capture is None else processes_in(capture.args, overrides),
             launcher=overrides.get(LAUNCHER),
+            origin=self.known.origin,
+            checkpoints=plan.checkpoints,
+            seconds=plan.least_seconds,
         )
 
     def _deepspeed_of(self, overrides: dict[str, Encoded], folder: Path) -> dict[str, str]:
@@ -406,7 +437,7 @@ class ScriptRunner:
 
     def _enough(self, until_it_dies: bool) -> Callable[[Traces], bool]:
         def enough(traces: Traces) -> bool:
-            found = health.symptoms(traces.metrics.rows, ended=traces.completed is not None)
+            found = health.symptoms(traces.metrics.rows, traces.completed is not None, traces.earlier)
             if until_it_dies and traces.completed is not None:
                 return bool(found)
             if until_it_dies:

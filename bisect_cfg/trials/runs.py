@@ -140,6 +140,7 @@ def result_of(run: Run, known: Known, horizon: int | None, **more: Value) -> Tri
         "level": run.start,
         "horizon": horizon,
         "steps": seen.steps,
+        "before": seen.before,
         **more,
         "failure": None if signature is None else signature.to_json(),
         "remarks": [asdict(remark) for remark in seen.remarks],

@@ -107,7 +107,7 @@ class Training:
         if done is None or self._traces.begun is None or done.number == self._went_on:
             return
         self._went_on = done.number
-        if not symptoms(self._traces.metrics.rows, ended=True):
+        if not symptoms(self._traces.metrics.rows, True, self._traces.earlier):
             (self._traces.events.path.parent / GO_ON_FILE.format(done.number)).touch(mode=0o600)
 
     def _of_the_training(self) -> int | None:

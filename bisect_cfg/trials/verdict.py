@@ -22,7 +22,9 @@ from bisect_cfg.diagnosis.signature import SILENT_KINDS, Signature
 from bisect_cfg.probe.protocol import (
     ConfigInvalid,
     NonFiniteParameters,
+    OriginRefused,
     Raised,
+    TooShort,
     TrainEnd,
     Unwatched,
 )
@@ -58,6 +60,7 @@ class Observation:
             processes wait, and where.
         rank: of several processes, the one that this is about; None where there is one.
         counted: whether steps can be told at all; a command that prints no metrics has none.
+        before: steps of the training before the run's own, which are counted from 1.
         trained: whether training began at all.
         invalid: why the configuration could not be built, if that is what ended it.
         remarks: oddities that are no failure.
@@ -78,6 +81,7 @@ class Observation:
     after: str = ""
     rank: int | None = None
     counted: bool = True
+    before: int = 0
 
     @property
     def failure(self) -> Signature | None:
@@ -97,6 +101,11 @@ class Observation:
                 return 0
             return self.steps if self.died.kind == "non-finite" else self.steps + 1
         return self.symptoms[0].step if self.symptoms else self.steps
+
+    @property
+    def step_of_training(self) -> int | None:
+        """The same, counted from the beginning of the training where the run began in the middle of it."""
+        return self.step + self.before if self.step and self.failure is not None else self.step
 
     @property
     def silent_kinds(self) -> frozenset[str]:
@@ -136,7 +145,7 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
     else:
         death = _death(traces, folder, folder / "log.txt", exit_code, hang, bool(begun), ended)
     invalid = traces.event(ConfigInvalid)
-    symptoms = health.symptoms(rows, ended=True)
+    symptoms = health.symptoms(rows, ended=True, earlier=traces.earlier)
     blamed = next((rank.traces for rank in several if rank.number == death.rank), traces)
     return Observation(
         died=death.signature,
@@ -151,7 +160,19 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
         place=death.place,
         after=death.after,
         rank=death.rank,
+        before=blamed.before,
     )
+
+
+def _not_from_there(traces: Traces) -> str:
+    """Why a run could not go on from a checkpoint as it was to, "" if it could: this says nothing of the failure."""
+    refused, short = traces.event(OriginRefused), traces.event(TooShort)
+    if refused is not None:
+        return f"the checkpoint's {refused.what} cannot be loaded: {refused.type}: {_line(refused.message)}"
+    if short is not None:
+        settings = ", ".join(f"{name}={value}" for name, value in short.settings.items())
+        return f"the training is over at step {short.step} of at least {short.wanted} ({settings})"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -213,6 +234,9 @@ def _death(
         return _Death(
             Signature(UNWATCHED), f"{unwatched.command} loaded torch where nothing could watch it, and was ended"
         )
+    not_from_there = _not_from_there(traces)
+    if not_from_there:
+        return _Death(Signature("invalid", "", not_from_there), not_from_there)
     weights = traces.event(NonFiniteParameters)
     well = begun and traces.completed is not None
     exception = None if well else traces.event(Raised)

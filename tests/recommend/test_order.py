@@ -129,7 +129,7 @@ def test_a_remedy_that_steps_back_behind_another_has_to_wait():
     remedies = world.finish(Budget(0.0, SECOND), proposals)
     assert remedies[0].changes == {"model.dtype": "fp32"} and remedies[0].status == "verified"
     assert world.changed() == ["learning_rate", "model.dtype"]
-    before = [q for q in world.asked if q.part == "verify" and q.configuration["model.dtype"] == "fp16"]
+    before = [q for q in world.asked if q.aim == "verify" and q.configuration["model.dtype"] == "fp16"]
     assert 1 <= len(before) <= 2, "it stepped back to the end before the other had its turn"
 
 

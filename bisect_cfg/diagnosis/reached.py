@@ -1,0 +1,54 @@
+"""How far a training came, as its log says: the last optimizer step that is told of."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from bisect_cfg.diagnosis._formats import Unreadable, sources
+from bisect_cfg.diagnosis._logs import blocks
+from bisect_cfg.diagnosis._metrics import rows_in
+from bisect_cfg.errors import InputError
+
+_BAR = re.compile(rb"(\d+)/(\d+) \[\d+:\d\d")
+"""tqdm's line: steps done, of all, and the time since. `Trainer` counts optimizer steps in it."""
+
+_OTHER_BAR = re.compile(rb"(?:Map|Generating|Loading|Fetching|Filter|Tokeniz|Saving|Download)[^\r\n]{0,80}$")
+"""What stands before the numbers in a line that counts something else."""
+
+
+def steps_reached(path: Path) -> int:
+    """The last optimizer step that a log or a file of metrics tells of.
+
+    Args:
+        path: what `explain` reads: a log, `trainer_state.json`, JSON lines, CSV, W&B's output, or a folder of them.
+
+    Raises:
+        InputError: it cannot be read, or tells of none.
+    """
+    try:
+        opened, _ = sources([str(path)])
+    except Unreadable as error:
+        raise InputError(f"--log {path}: {error}.", "Give the log of the run that failed, or its metrics.") from None
+    last = 0
+    for source in opened:
+        steps = [row.values["step"] for row in source.rows if "step" in row.values]
+        last = max([last, *(int(step) for step in steps if math.isfinite(step))])
+        total: int | None = None  # of the bar that is the training's: the one that came furthest
+        if source.stream is None:
+            continue
+        for block in blocks(source.stream):
+            for row in rows_in(block):
+                step = row.values.get("step", 0.0)
+                last = max(last, int(step) if math.isfinite(step) else 0)
+            for bar in _BAR.finditer(block):
+                line = max(block.rfind(end, 0, bar.start()) for end in (b"\n", b"\r")) + 1
+                if _OTHER_BAR.search(block[line : bar.start()]):
+                    continue
+                done, of = int(bar[1]), int(bar[2])
+                if total is None or of >= total:
+                    total, last = of, max(last, done)
+    if not last:
+        raise InputError(f"--log {path} tells of no training step.", "Say how many with --steps N instead.")
+    return last

@@ -1,0 +1,180 @@
+"""Where trials begin: at the beginning of the training, or at a checkpoint of it shortly before the failure.
+
+The cheapest origin is taken at which the bad configuration fails as it did and the good one trains. Where the good one
+fails from a checkpoint, too, the damage was done before it, and an earlier one is tried; the beginning is the last.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from bisect_cfg.configuration import Outcome
+from bisect_cfg.errors import InputError
+from bisect_cfg.phases.context import Context
+from bisect_cfg.phases.options import Options
+from bisect_cfg.phases.start import Baselines
+from bisect_cfg.probe.protocol import CheckpointOrders, CheckpointSaved, NoCheckpoints, Origin, OriginRefused, Resumed
+from bisect_cfg.reports.text import count
+from bisect_cfg.trials.checkpoints import read_checkpoint
+from bisect_cfg.trials.runner import horizon_for
+from bisect_cfg.trials.runs import Run
+
+WORTH_SECONDS = 10.0
+"""Trials begin at step 0 where they then train for no longer than this: that is the user's run as it is, and the claims
+need no word on where they were shown."""
+
+LEAD = 4
+"""Steps before the failure that a trial makes at least: what broke the weights may have come a little before they
+showed it, and the steps before that are compared with the first run's."""
+
+TRIES = 4
+"""So many checkpoints are tried at most, each about twice as far back as the one before."""
+
+SHARE_OF_DISK = 0.1
+"""What the first run's own checkpoints may take of what is free, unless --max-disk says otherwise."""
+
+GB = 1e9
+
+CHECKPOINTS = "checkpoints"
+"""The folder of these, in that of the first run (the probe's `saved`)."""
+
+COMPARED = ("loss", "grad_norm", "reward")
+"""Metrics by which a run that goes on is compared with the one that it goes on from."""
+
+AS_FAR = 0.01
+"""They are the same up to this share: a forked process may sum with another number of threads."""
+
+
+def begin_at_checkpoint(context: Context) -> None:
+    """Have all runs begin at the checkpoint that `--from-checkpoint` names, if it names one.
+
+    Raises:
+        InputError: it is none, or damaged.
+    """
+    path = context.options.from_checkpoint
+    if path is None:
+        return
+    checkpoint = read_checkpoint(path)
+    context.runner.begin_at(Origin(str(checkpoint.path), checkpoint.step))
+    context.note(f"Every trial goes on from step {checkpoint.step} of your run ({checkpoint.name}).")
+    if checkpoint.lacks:
+        context.note(
+            f"{checkpoint.name} lacks {' and '.join(checkpoint.lacks)}: that begins anew in every trial, and a failure "
+            "that comes of it may not show."
+        )
+    theirs, ours = checkpoint.version, context.environment.get("packages", {}).get("transformers")
+    if theirs and ours and theirs != ours:
+        context.note(f"{checkpoint.name} was saved by transformers {theirs}; installed is {ours}.")
+
+
+def learn_intake(context: Context, run: Run) -> None:
+    """How the user's run takes its data, so that trials which take it otherwise begin at the same rows.
+
+    Args:
+        context: of this pass.
+        run: the reproduction.
+    """
+    origin, resumed = context.runner.known.origin, run.traces.event(Resumed)
+    if origin is not None and resumed is not None:
+        context.runner.begin_at(replace(origin, intake=resumed.intake, until=run.seen.step_of_training))
+
+
+def check_loaded(run: Run, checkpoint: Path | None) -> None:
+    """A checkpoint that the user's own command cannot load is of something else.
+
+    Raises:
+        InputError: with the library's words.
+    """
+    refused = run.traces.event(OriginRefused)
+    if refused is not None:
+        raise InputError(
+            f"The {refused.what} in {checkpoint} cannot be loaded into what your command trains: "
+            f"{refused.type}: {' '.join(refused.message.split())[:500]}",
+            "Give a checkpoint that this very command has saved.",
+        )
+
+
+# ------------------------------------------------------------------------------------------ checkpoints of our own
+
+
+def own_checkpoints(context: Context, failing: int | None) -> CheckpointOrders | None:
+    """How the first run saves checkpoints; None: it saves none.
+
+    Args:
+        context: of this pass.
+        failing: the step at which it is known to fail, if it is.
+    """
+    options = context.options
+    if options.from_checkpoint is not None or options.max_disk == 0:
+        return None
+    if options.max_disk is not None:
+        return CheckpointOrders(int(options.max_disk * GB), failing)
+    return CheckpointOrders(int(SHARE_OF_DISK * shutil.disk_usage(context.folder).free), failing)
+
+
+def remove_checkpoints(folder: Path, options: Options) -> None:
+    """At the end of a study, remove what the first run has saved; not while `recommend` is still to come."""
+    if options.recommend:
+        for path in folder.glob(f"trials/0*/{CHECKPOINTS}"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[list[Run], Run | None]:
+    """Find where trials begin, and how they start there; see `Baselines.find` for what it returns."""
+    if context.options.from_checkpoint is not None:
+        return baselines.find(bad_run)
+    origins = list(_origins(context, bad_run))
+    for number, origin in enumerate(origins):
+        began = 0 if origin is None else origin.step
+        horizon = context.options.steps or horizon_for(max(bad_run.seen.step - began, 1))
+        context.runner.begin_at(origin, horizon)
+        baselines.begin_at(origin)
+        if origin is not None:
+            context.listener.phase("origin", f"seeing whether it fails from step {began} on")
+        warm_runs, good_run = baselines.find(bad_run)
+        outcome = None if good_run is None else baselines.outcome_of(good_run)
+        if outcome is Outcome.PASS or origin is None:
+            break
+        reached = "does not fail again" if good_run is None else "fails with the good configuration, too"
+        further = "from the beginning" if origins[number + 1] is None else "an earlier one"
+        context.note(f"From the checkpoint of step {began} it {reached}; trying {further}.")
+    if origin is not None:
+        _say_from_where(context, origin, bad_run, warm_runs)
+    return warm_runs, good_run
+
+
+def _origins(context: Context, bad_run: Run) -> Iterator[Origin | None]:
+    """Where trials could begin, latest first; None is step 0."""
+    seen, saved = bad_run.seen, bad_run.traces.all(CheckpointSaved)
+    none = bad_run.traces.event(NoCheckpoints)
+    if seen.pace is not None and seen.trained and horizon_for(seen.step) * seen.pace > WORTH_SECONDS:
+        if none is not None:
+            context.note(f"The first run saved no checkpoints, so that trials begin at step 0: {none.why}.")
+        places = {one.step: one for one in saved}
+        usable = [places[step] for step in (saved[-1].kept if saved else ()) if step + LEAD <= seen.step]
+        wanted = 0  # steps before the failure
+        for one in sorted(usable, key=lambda one: -one.step)[: 4 * TRIES]:
+            if seen.step - one.step >= wanted:
+                yield Origin(one.path, one.step, one.intake, seen.step)
+                wanted = 2 * (seen.step - one.step)
+    yield None
+
+
+def _say_from_where(context: Context, origin: Origin, bad_run: Run, warm_runs: list[Run]) -> None:
+    theirs = {row["step"]: row for row in bad_run.traces.metrics.rows}
+    again = warm_runs[-1] if warm_runs else None
+    pairs = [
+        (row.get(name), theirs.get(row["step"] + again.seen.before, {}).get(name))
+        for row in (again.traces.metrics.rows[:LEAD] if again is not None else ())
+        for name in COMPARED
+    ]
+    told = [(a, b) for a, b in pairs if isinstance(a, (int, float)) and isinstance(b, (int, float))]
+    same = all(abs(a - b) <= AS_FAR * max(abs(a), abs(b)) for a, b in told)
+    repeats = "and repeat them" if same and told else "and fail as it did, though not with the same numbers"
+    context.note(
+        f"It fails at step {bad_run.seen.step}: trials begin at a checkpoint of step {origin.step} instead of step 0, "
+        f"make the {count(bad_run.seen.step - origin.step, 'step')} from there {repeats}."
+    )

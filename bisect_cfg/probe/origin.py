@@ -1,0 +1,304 @@
+"""A training that begins at a checkpoint, with the settings of this trial in force as if they always had been.
+
+`Trainer.train(resume_from_checkpoint=)` brings back weights, optimizer, schedule, random numbers and the place in the
+data. Half of that is wrong for a trial with other settings, and some for one with the same. As read in transformers
+5.23 and TRL 1.16, and measured (tests/probe/test_origin.py):
+
+- The optimizer's saved state holds the settings of its groups (rate, decay, betas, eps), and they win over the new
+  ones. Here the moments come back, and the settings are those that this trial's optimizer was built with.
+- The schedule's saved state holds the old base rate. Here a new schedule is stepped as often as the saved one was: the
+  rate is what this trial's schedule says of that step.
+- The place in the data is counted in optimizer steps, which other batch sizes make another place. Here it is counted in
+  prompts, and a step is what this trial makes of them.
+- TRL's sampler draws its order from a generator of its own, which begins anew: a later epoch would get the order of the
+  first. Here the orders of the epochs that are over are drawn first.
+- TRL generates every so many batches, counted from where the process began. Here from the beginning of the training.
+- Another seed would change nothing: the saved random numbers come back. Here they begin at that seed.
+
+What cannot be brought back: completions that were generated before the checkpoint and are used again after it
+(`num_iterations` > 1, unless it lies where a generation begins), and, from a checkpoint that is not ours, a reference
+model that follows the policy.
+"""
+
+import copy
+import warnings
+
+from . import protocol, record, values
+from .held import json, math, os
+
+STATE_FILE = "trainer_state.json"
+
+REFERENCE_FILE = "reference.pt"
+"""Of a checkpoint of ours: the reference model, where that follows the policy. `Trainer` does not save it."""
+
+
+class _State:
+    """Of one trial."""
+
+    orders = None  # protocol.Origin; None: the beginning
+    reseed = None  # a seed of this trial's own
+    loading = ""  # what is being loaded
+    shown = None  # the settings of the optimizer's groups that were noted last
+    wanted = None  # the step to be reached
+
+
+state = _State()
+
+
+def set_orders(request):
+    """What `protocol.TrialOrders` says of where this trial begins."""
+    state.orders, state.reseed = request.origin, request.overrides.get("args.seed")
+    state.loading, state.shown, state.wanted = "", None, None
+
+
+def begin(trainer, args, kwargs):
+    """Have a training begin where this trial is to begin.
+
+    Args:
+        trainer: that is about to train.
+        args: of its `train`.
+        kwargs: the same.
+
+    Returns:
+        What to call `train` with, and how many of its optimizer steps (at least 1) are as much data as one of the
+        user's.
+    """
+    origin = state.orders
+    if origin is None:
+        return args, kwargs, 1.0
+    intake, total = intake_of(trainer), _prompts(trainer)
+    step = origin.step if origin.intake in (None, intake) else _step_at(origin, intake, total)
+    _watch_loading(trainer)
+    _keep_settings(trainer, step - origin.step)
+    _restore_order(trainer, step)
+    if hasattr(trainer, "_buffered_inputs"):
+        trainer._step = step * intake.accumulated
+    record.event(protocol.Resumed(origin.checkpoint, step, intake))
+    kwargs = {name: value for name, value in kwargs.items() if name != "resume_from_checkpoint"}
+    kwargs["resume_from_checkpoint"] = origin.checkpoint if step == origin.step else _at_step(origin, step)
+    ratio = 1.0 if origin.intake is None else _per_step(origin.intake) / _per_step(intake)
+    if origin.until is not None:
+        state.wanted = step + math.ceil((origin.until - origin.step) * ratio)
+    return args[1:], kwargs, max(1.0, ratio)
+
+
+def refused(error):
+    """Note that the checkpoint could not be loaded, if that is what an exception is about."""
+    if state.orders is not None and state.loading:
+        record.event(protocol.OriginRefused(state.loading, type(error).__name__, str(error)[:2000]))
+
+
+def ended(trainer):
+    """At a training's own end: note it if that came too soon to say anything about a later failure."""
+    step = trainer.state.global_step
+    if state.wanted is not None and step < state.wanted:
+        names = ("max_steps", "num_train_epochs")
+        record.event(protocol.TooShort(step, state.wanted, {name: getattr(trainer.args, name) for name in names}))
+
+
+def in_force(trainer):
+    """Note the settings of the optimizer's groups as they are in this step, when they are not what they were but for
+    the rate (each row has that)."""
+    if state.orders is None or trainer.optimizer is None:
+        return
+    groups = [
+        {name: values.encode(value) for name, value in group.items() if name not in ("params", "param_names")}
+        for group in trainer.optimizer.param_groups
+    ]
+    shown = [{name: value for name, value in group.items() if name != "lr"} for group in groups]
+    if shown != state.shown:
+        state.shown = shown
+        record.event(protocol.OptimizerSettings(trainer.state.global_step + 1, groups))
+
+
+# ------------------------------------------------------------------------------------------------ place in the data
+
+
+def intake_of(trainer):
+    """How a training takes its data."""
+    args = trainer.args
+    each = args.per_device_train_batch_size * (getattr(args, "world_size", 1) or 1)
+    if not hasattr(trainer, "_buffered_inputs"):
+        return protocol.Intake(each, 1, args.gradient_accumulation_steps)
+    generations, rows = _count(args, "num_generations"), each * _count(args, "steps_per_generation")
+    batches = _count(args, "steps_per_generation") * _count(args, "num_iterations")
+    return protocol.Intake(max(rows // generations, 1), batches, args.gradient_accumulation_steps)
+
+
+def _count(args, name):
+    value = getattr(args, name, None)
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _prompts(trainer):
+    """Of an epoch; None if that is not known."""
+    data = getattr(trainer, "train_dataset", None)
+    return len(data) if hasattr(data, "__len__") else None
+
+
+def _per_step(intake):
+    return intake.prompts * intake.accumulated / intake.batches
+
+
+def _steps_of_an_epoch(intake, total):
+    """As `Trainer` counts them. What does not fill a generation TRL's sampler leaves out; elsewhere it is a batch."""
+    units = total // intake.prompts if intake.batches > 1 else math.ceil(total / intake.prompts)
+    return max(math.ceil(units * intake.batches / intake.accumulated), 1)
+
+
+def _step_at(origin, intake, total):
+    """The step before which this trial has taken as many prompts as the user's run at the checkpoint; where it takes
+    them otherwise, the last one at which it takes new ones, so that none of what comes later is left out."""
+    epochs, left = 0, origin.step
+    if total is not None:
+        epochs, left = divmod(origin.step, _steps_of_an_epoch(origin.intake, total))
+    units = int(left * _per_step(origin.intake) // intake.prompts)
+    while units * intake.batches % intake.accumulated:
+        units -= 1
+    step = units * intake.batches // intake.accumulated
+    return step + (epochs * _steps_of_an_epoch(intake, total) if epochs else 0)
+
+
+def _at_step(origin, step):
+    """A folder with what the checkpoint holds, in whose state another step stands."""
+    folder = os.path.join(record.folder(), "origin")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    for name in os.listdir(origin.checkpoint):
+        target = os.path.join(folder, name)
+        if name != STATE_FILE and not os.path.lexists(target):
+            os.symlink(os.path.join(os.path.abspath(origin.checkpoint), name), target)
+    with open(os.path.join(origin.checkpoint, STATE_FILE), encoding="utf-8") as stream:
+        told = json.load(stream)
+    told["global_step"] = step
+    path = os.path.join(folder, STATE_FILE)
+    own = f"{path}.{os.getpid()}"  # each process of several writes the same
+    with open(own, "w", encoding="utf-8", opener=record.private) as stream:
+        json.dump(told, stream)
+    os.replace(own, path)
+    return folder
+
+
+def _restore_order(trainer, step):
+    """Draw the orders of the epochs that are over from a sampler that keeps its generator from epoch to epoch."""
+    original = getattr(trainer, "_get_train_sampler", None)
+    loader_of = trainer.get_train_dataloader
+    made = []
+    if original is None:
+        return
+
+    def _get_train_sampler(*args, **kwargs):
+        made.append(original(*args, **kwargs))
+        return made[-1]
+
+    def get_train_dataloader(*args, **kwargs):
+        loader = loader_of(*args, **kwargs)
+        try:
+            steps = max(math.ceil(len(loader) / trainer.args.gradient_accumulation_steps), 1)
+        except TypeError:  # of unknown length
+            return loader
+        generator = getattr(made[-1], "generator", None) if made else None
+        if type(made[-1] if made else None).__name__ == "RepeatSampler" and generator is not None:
+            for _ in range(step // steps):
+                next(iter(made[-1]), None)
+        return loader
+
+    trainer._get_train_sampler = _get_train_sampler
+    trainer.get_train_dataloader = get_train_dataloader
+
+
+# ------------------------------------------------------------------------------------------------ settings in force
+
+
+def _keep_settings(trainer, moved):
+    """Once the states are loaded, have the settings in force that this trial was built with.
+
+    Args:
+        trainer: that loads them.
+        moved: how many steps further its position is than the checkpoint's.
+    """
+    load = trainer._load_optimizer_and_scheduler
+    load_rng = trainer._load_rng_state
+
+    def _load_optimizer_and_scheduler(checkpoint):
+        groups = [dict(group) for group in trainer.optimizer.param_groups]
+        schedule = _bare(trainer.lr_scheduler)
+        fresh = copy.deepcopy(schedule.state_dict()) if schedule is not None else None
+        load(checkpoint)
+        _load_reference(trainer, checkpoint)
+        _set_groups(trainer.optimizer, groups)
+        if schedule is not None:
+            _step_schedule(schedule, fresh, moved)
+
+    def _load_rng_state(checkpoint):
+        load_rng(checkpoint)
+        if state.reseed is not None:
+            from transformers import set_seed
+
+            set_seed(int(state.reseed) + state.orders.step)
+
+    trainer._load_optimizer_and_scheduler = _load_optimizer_and_scheduler
+    trainer._load_rng_state = _load_rng_state
+
+
+def _load_reference(trainer, checkpoint):
+    path = os.path.join(checkpoint, REFERENCE_FILE)
+    if os.path.exists(path) and getattr(trainer, "ref_model", None) is not None:
+        import torch
+
+        state_of = torch.load(path, map_location="cpu", weights_only=True)
+        trainer.accelerator.unwrap_model(trainer.ref_model).load_state_dict(state_of)
+
+
+def _bare(schedule):
+    """A scheduler without accelerate's wrapper; None if it is none of torch's (DeepSpeed's own keeps its state)."""
+    inner = getattr(schedule, "scheduler", schedule)
+    return inner if hasattr(inner, "optimizer") and hasattr(inner, "state_dict") else None
+
+
+def _set_groups(optimizer, groups):
+    for now, built in zip(optimizer.param_groups, groups):  # noqa: B905
+        for name in list(now):
+            if name != "params" and name not in built:
+                del now[name]
+        now.update({name: value for name, value in built.items() if name != "params"})
+
+
+def _step_schedule(schedule, fresh, moved):
+    """Bring a schedule, as it was built, to where the loaded one was.
+
+    One that follows a metric has no place in the training: it keeps its state, and the rate what it had lost by then.
+    """
+    if not hasattr(schedule, "last_epoch") or not hasattr(schedule, "get_lr"):
+        return
+    # Steps that an overflow skipped were none of the schedule's.
+    steps = max(schedule.last_epoch + moved, 0)
+    schedule.load_state_dict(fresh)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that no step of the optimizer came before
+        for _ in range(steps):
+            schedule.step()
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def _watch_loading(trainer):
+    """Know what is being loaded, so that an error of it is told from one of the training."""
+
+    def noting(name, what):
+        original = getattr(trainer, name, None)
+        if original is None:
+            return
+
+        def load(*args, **kwargs):
+            state.loading = what
+            result = original(*args, **kwargs)
+            state.loading = ""
+            return result
+
+        setattr(trainer, name, load)
+
+    noting("_load_from_checkpoint", "weights")
+    noting("_load_optimizer_and_scheduler", "optimizer")
+    noting("_load_scaler", "scaler")
+    noting("_load_rng_state", "random numbers")

@@ -1,0 +1,153 @@
+"""Checkpoints of our own, while the first run waits for a failure: so that trials need not begin at step 0.
+
+`Trainer`'s own function saves them, into the trial's folder. Nothing of the training is drawn on for that, no random
+number and no callback, so the rows of the run are the same with and without them (tests/probe/test_origin.py). They
+cost at most a share of the run's time, and no more than a share of the disk: the last ones are kept, and of those
+before one near each power of two, since the damage may be older than the last.
+"""
+
+import shutil
+
+from . import objects, origin, protocol, record
+from .held import math, os, time
+
+FOLDER = "checkpoints"
+
+_ARGUMENTS_FILE = "training_args.bin"  # has the tokens of the user, and nobody needs it to go on
+
+_SHARE = 0.03  # of the run's time, for saving
+
+# What is written in a second, before the first one has told: a slow disk, so that the first one comes rather late.
+_BYTES_PER_SECOND = 200e6
+
+_LEAST_SECONDS = 1.0  # of training before the first one: what fails sooner is as quickly begun anew
+
+# Where the step is known at which it fails: one is saved so many steps before it, at the first that is a boundary.
+_SHORTLY = (4, 12)
+
+_LAST = 3  # so many of the last ones are kept
+
+
+class Saver:
+    """Decides after each step whether to save.
+
+    Args:
+        trainer: that trains.
+        orders: `protocol.CheckpointOrders`.
+    """
+
+    def __init__(self, trainer, orders):
+        self.trainer, self.orders = trainer, orders
+        self.kept = []
+        self.began = self.last = time.monotonic()
+        self.seconds = None  # that the last one took
+        self.most = 0  # how many may be kept
+        self.given_up = False
+        self.shortly_before = False  # whether the one before the failure is there
+
+    def after_step(self, module):
+        """Save if it is time for it. `module` is `transformers.trainer`."""
+        if self.given_up or (self.orders.before is None and time.monotonic() - self.last < _LEAST_SECONDS):
+            return
+        step = self.trainer.state.global_step
+        path = os.path.join(record.folder(), FOLDER, f"checkpoint-{step}")
+        try:
+            if self._is_time():
+                self._save(step, path, module)
+        except Exception as error:  # the run is about something else
+            self._give_up(f"{type(error).__name__}: {str(error)[:300]}", path)
+
+    def _is_time(self):
+        if not self._at_boundary() or (self.seconds is None and not self._begin()):
+            return False
+        left = (self.orders.before or 0) - self.trainer.state.global_step
+        if _SHORTLY[0] <= left <= _SHORTLY[1] and not self.shortly_before:
+            self.shortly_before = True
+            return True
+        return time.monotonic() - self.last >= self.seconds / _SHARE
+
+    def _save(self, step, path, module):
+        begun = time.monotonic()
+        _save(self.trainer, module, os.path.dirname(path))
+        self.last = time.monotonic()
+        self.seconds = self.last - begun
+        self.kept = to_keep([*self.kept, step], self.most)
+        for name in os.listdir(os.path.dirname(path)):
+            if name not in {f"checkpoint-{kept}" for kept in self.kept}:
+                shutil.rmtree(os.path.join(os.path.dirname(path), name), ignore_errors=True)
+        taken = origin.intake_of(self.trainer)
+        record.event(protocol.CheckpointSaved(step, path, round(self.seconds, 3), self.kept, taken))
+
+    def _at_boundary(self):
+        """Whether the next step begins with new completions: those that are used again are not saved."""
+        args = self.trainer.args
+        every = 1
+        for name in ("steps_per_generation", "num_iterations"):
+            value = getattr(args, name, None)
+            every *= value if isinstance(value, int) and value > 0 else 1
+        return self.trainer.state.global_step * args.gradient_accumulation_steps % every == 0
+
+    def _begin(self):
+        """How large one will be, and how many there is room for; whether any."""
+        size = 0
+        for parameter in self.trainer.model.parameters():
+            size += parameter.numel() * parameter.element_size()
+            if parameter.requires_grad:
+                size += 2 * parameter.numel() * max(parameter.element_size(), 4)  # two moments, as Adam's
+        self.most = int(self.orders.most_bytes // max(size, 1))
+        if self.most < 1:
+            self._give_up(f"there is no room for one of about {size / 1e9:.1f} GB")
+            return False
+        self.seconds = size / _BYTES_PER_SECOND
+        return True
+
+    def _give_up(self, why, path=None):
+        self.given_up = True
+        record.event(protocol.NoCheckpoints(why))
+        if path is not None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def to_keep(steps, most):
+    """Which checkpoints are kept: the last ones, and of the others the nearest to each power of two, the latest first.
+
+    Args:
+        steps: of the checkpoints, ascending.
+        most: how many there is room for, at least 1.
+
+    Returns:
+        Steps, ascending.
+    """
+    chosen = list(steps[-_LAST:][::-1])
+    rest = steps[:-_LAST]
+    for power in range(int(math.log2(steps[-1])) if steps[-1] > 0 else 0, -1, -1):
+        nearest = min(rest, key=lambda step: (abs(step - 2**power), step), default=None)
+        if nearest is not None and nearest not in chosen:
+            chosen.append(nearest)
+    return sorted(chosen[:most])
+
+
+def _save(trainer, module, folder):
+    args = trainer.args
+    changes = {
+        "output_dir": folder, "save_only_model": False, "save_total_limit": None, "push_to_hub": False,
+        "save_strategy": module.SaveStrategy.NO if hasattr(module, "SaveStrategy") else "no",
+    }  # fmt: skip
+    changes = {name: value for name, value in changes.items() if hasattr(args, name)}
+    before = {name: getattr(args, name) for name in changes}
+    with objects.unwatched(args):
+        for name, value in changes.items():
+            object.__setattr__(args, name, value)
+        try:
+            module.Trainer._save_checkpoint(trainer, trainer.model, None)
+        finally:
+            for name, value in before.items():
+                object.__setattr__(args, name, value)
+    path = os.path.join(folder, f"checkpoint-{trainer.state.global_step}")
+    if os.path.exists(os.path.join(path, _ARGUMENTS_FILE)):
+        os.remove(os.path.join(path, _ARGUMENTS_FILE))
+    reference = getattr(trainer, "ref_model", None)
+    if reference is not None and getattr(args, "sync_ref_model", False):
+        import torch
+
+        torch.save(trainer.accelerator.unwrap_model(reference).state_dict(), os.path.join(path, origin.REFERENCE_FILE))

@@ -1,0 +1,124 @@
+"""A checkpoint of the user's, from which trials can go on: what it holds, and what it lacks."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from bisect_cfg.errors import InputError
+from bisect_cfg.trials.files import STATE_FILE
+
+WEIGHTS = (
+    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
+    "adapter_model.safetensors", "adapter_model.bin",
+)  # fmt: skip
+SHARDED = ("pytorch_model_fsdp*", "global_step*", "*/adapter_model.safetensors")
+"""What holds the weights: files of one process, and patterns of FSDP's, DeepSpeed's and of several adapters."""
+
+OPTIMIZER = ("optimizer.pt", "optimizer.bin", "optimizer_*", "global_step*")
+SCHEDULE, NUMBERS = "scheduler.pt", "rng_state*.pth"
+"""What `Trainer` saves besides (transformers 5.23, `trainer.py`), unless `save_only_model` is set."""
+
+CONFIG = "config.json"
+
+_HEADER = struct.Struct("<Q")
+"""A safetensors file begins with the length of its header, in eight bytes
+(https://github.com/huggingface/safetensors#format)."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `Trainer` has saved in the middle of a training.
+
+    Attributes:
+        path: its folder, absolute.
+        step: the optimizer step after which it did.
+        lacks: what is not there and begins anew, in words.
+        version: of transformers, as its model's configuration says; "" if it does not.
+    """
+
+    path: Path
+    step: int
+    lacks: tuple[str, ...] = ()
+    version: str = ""
+
+    @property
+    def name(self) -> str:
+        """As it is called in sentences."""
+        return self.path.name
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Look at a checkpoint, without loading it.
+
+    Raises:
+        InputError: it is none, or damaged.
+    """
+    path = path.expanduser().absolute()
+    if not path.is_dir():
+        what = "does not exist" if not path.exists() else "is no folder"
+        raise InputError(f"--from-checkpoint {path}: it {what}.", "Give a folder that the Trainer saved: checkpoint-N.")
+    state = path / STATE_FILE
+    if not state.is_file():
+        inside = sorted(one.parent.name for one in path.glob(f"checkpoint-*/{STATE_FILE}"))
+        inside.sort(key=lambda name: int(name.rpartition("-")[2]) if name.rpartition("-")[2].isdigit() else 0)
+        if inside:
+            raise InputError(
+                f"--from-checkpoint {path} holds several checkpoints: {', '.join(inside)}.",
+                f"Name the last one before the failure: --from-checkpoint {path / inside[-1]}",
+            )
+        raise InputError(
+            f"--from-checkpoint {path} has no {STATE_FILE}, so it is no checkpoint of the Trainer.",
+            "A model that was saved at the end of a training cannot be gone on from; give a folder checkpoint-N.",
+        )
+    try:
+        step = json.loads(state.read_text(encoding="utf-8"))["global_step"]
+        if not isinstance(step, int) or step < 0:
+            raise ValueError("it names no step")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{state} cannot be read ({error}): the checkpoint is damaged.", "Give another one.") from None
+    if not _any(path, WEIGHTS) and not _any(path, SHARDED):
+        raise InputError(f"{path} holds no weights.", "Give a checkpoint with the model in it.")
+    for file in (*path.glob("*.safetensors"), *path.glob("*.pt"), *path.glob("*.pth"), *path.glob("*.bin")):
+        if not _whole(file):
+            raise InputError(f"{file} is cut short or damaged.", "Give another checkpoint, or copy this one again.")
+    lacks = []
+    if not _any(path, OPTIMIZER) or not ((path / SCHEDULE).is_file() or _any(path, ("global_step*",))):
+        lacks.append("the optimizer's state")
+    if not _any(path, (NUMBERS,)):
+        lacks.append("the random numbers' state")
+    return Checkpoint(path, step, tuple(lacks), _version(path / CONFIG))
+
+
+def _any(folder: Path, patterns: tuple[str, ...]) -> bool:
+    return any(next(folder.glob(pattern), None) is not None for pattern in patterns)
+
+
+def _whole(file: Path) -> bool:
+    """Whether a file is as long as it says it is. What torch saves is a zip archive, whose table is at its end; what it
+    saved before 1.6 cannot be told."""
+    try:
+        if file.suffix != ".safetensors":
+            with file.open("rb") as stream:
+                head = stream.read(2)
+            return head not in (b"PK", b"") or zipfile.is_zipfile(file)
+        with file.open("rb") as stream:
+            (length,) = _HEADER.unpack(stream.read(_HEADER.size))
+            size = file.stat().st_size
+            if length > size:
+                return False
+            header = json.loads(stream.read(length))
+        ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+        return _HEADER.size + length + max(ends, default=0) == size
+    except (OSError, ValueError, KeyError, TypeError, struct.error):
+        return False
+
+
+def _version(config: Path) -> str:
+    try:
+        return str(json.loads(config.read_text(encoding="utf-8")).get("transformers_version") or "")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""

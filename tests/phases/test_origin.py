@@ -1,0 +1,199 @@
+"""Trials that begin at a checkpoint of the user's run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import toys
+
+from bisect_cfg.configuration import Outcome
+from bisect_cfg.errors import InputError
+from bisect_cfg.phases.options import Options
+from bisect_cfg.phases.origin import _origins, remove_checkpoints
+from bisect_cfg.trials.checkpoints import read_checkpoint
+from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.verdict import judge, observe
+
+SCRIPT = f"""
+    import sys, toy
+    from transformers import TrainerCallback
+    from trl import GRPOConfig
+
+    args = GRPOConfig(output_dir="out", learning_rate=1e-2, max_steps=40, logging_steps=1, save_steps=20,
+                      temperature=1.2, weight_decay=0.1, max_grad_norm=0.5, {toys.settings()})
+
+    class Plant(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step >= 25 and args.temperature > 1.1 and args.weight_decay > 0.05:
+                raise RuntimeError("planted")
+
+    toy.trainer(args, callbacks=[Plant()]).train()
+"""
+
+VARIED = [
+    word for name in ("temperature", "weight_decay", "learning_rate", "max_grad_norm") for word in ("--only", name)
+]
+
+
+@pytest.mark.training
+def test_a_late_failure_is_isolated_from_a_checkpoint(real_tool):
+    path = toys.write(real_tool.folder, SCRIPT)
+    plain = subprocess.run([sys.executable, path.name], cwd=real_tool.folder, capture_output=True, text=True)
+    assert "planted" in plain.stderr
+    options = ("--study", "s", "--from-checkpoint", "out/checkpoint-20", "--no-where", *VARIED)
+    said = real_tool("bisect", *options, "--no-recommend", path.name, seconds=600)
+    assert said.status == 0, said.all
+    result = json.loads((real_tool.folder / "s/result.json").read_text())
+    (cause,) = result["causes"]
+    assert sorted(cause["parameters"]) == ["temperature", "weight_decay"] and result["failure"]["step"] == 26
+    assert result["origin"]["step"] == 20 and "step 20 of your run" in said.out
+    for path in (real_tool.folder / "s/trials").iterdir():  # none of them has trained the steps before
+        assert all(json.loads(line)["step"] > 20 for line in (path / "metrics.jsonl").read_text().splitlines())
+    real_tool.assert_nothing_left()
+
+
+# So slow that the steps before are worth leaving out.
+LATE = (
+    SCRIPT.replace("max_steps=40", "max_steps=400").replace("save_steps=20", "save_steps=500")
+    .replace("            if state", "            time.sleep(0.08)\n            if state")
+    .replace(">= 25", ">= 90").replace("import sys", "import sys, time")
+)  # fmt: skip
+
+
+@pytest.mark.training
+def test_trials_begin_at_a_checkpoint_of_our_own(real_tool):
+    """Which the first run has saved shortly before the step that a log tells of."""
+    path = toys.write(real_tool.folder, LATE)
+    (real_tool.folder / "failed.log").write_text(" 22%|##  | 90/400 [00:10<00:20, 30.00it/s]\nRuntimeError: planted\n")
+    options = ("--study", "s", "--log", "failed.log", "--no-where", "--prove", "from-checkpoint", *VARIED)
+    said = real_tool("bisect", *options, "--no-recommend", path.name, seconds=600)
+    assert said.status == 0, said.all
+    result = json.loads((real_tool.folder / "s/result.json").read_text())
+    (cause,) = result["causes"]
+    assert sorted(cause["parameters"]) == ["temperature", "weight_decay"] and result["failure"]["step"] == 91
+    assert 91 - 12 <= result["origin"]["step"] <= 91 - 4 and "and repeat them" in said.out
+    assert Path(result["origin"]["checkpoint"]).is_dir()  # `recommend` is still to come
+
+
+def a_checkpoint(folder: Path) -> Path:
+    path = folder / "out" / "checkpoint-20"
+    path.mkdir(parents=True)
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"0000")
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": 20, "log_history": []}))
+    return path
+
+
+def test_what_it_lacks_is_known(tmp_path):
+    found = read_checkpoint(a_checkpoint(tmp_path))
+    assert found.step == 20 and found.lacks == ("the optimizer's state", "the random numbers' state")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: shutil.rmtree(path), "does not exist"),
+        (lambda path: (shutil.rmtree(path), path.touch()), "is no folder"),
+        (lambda path: (path / "trainer_state.json").unlink(), "is no checkpoint"),
+        (lambda path: (path / "trainer_state.json").write_text('{"global'), "damaged"),
+        (lambda path: (path / "trainer_state.json").write_text("{}"), "damaged"),
+        (lambda path: (path / "trainer_state.json").write_text("[" * 100_000), "damaged"),
+        (lambda path: (path / "model.safetensors").unlink(), "holds no weights"),
+        (lambda path: (path / "model.safetensors").write_bytes(b"12"), "cut short"),
+        (lambda path: (path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes()[:-1]), "cut"),
+        (lambda path: (path / "optimizer.pt").write_bytes(b"PK\3\4 and so on"), "cut short"),
+    ],
+)
+def test_what_is_none_is_refused(tmp_path, change, said):
+    path = a_checkpoint(tmp_path)
+    change(path)
+    with pytest.raises(InputError, match=said) as error:
+        read_checkpoint(path)
+    assert error.value.advice
+
+
+def test_a_folder_of_several_names_the_last(tmp_path):
+    path = a_checkpoint(tmp_path)
+    shutil.copytree(path, path.with_name("checkpoint-100"))
+    with pytest.raises(InputError, match="checkpoint-20, checkpoint-100") as error:
+        read_checkpoint(path.parent)
+    assert error.value.advice.endswith("checkpoint-100")
+
+
+# ------------------------------------------------------------------------------------------------ which checkpoint
+
+
+def saved(step: int, *kept: int) -> dict:
+    return {
+        "event": "checkpoint", "time": 1.0, "step": step, "path": f"/s/checkpoint-{step}", "seconds": 0.1,
+        "kept": list(kept), "intake": {"prompts": 1, "batches": 1, "accumulated": 1},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def begun_at(tmp_path):
+    """The steps at which trials could begin, for a first run that failed at a step and saved these checkpoints."""
+
+    def found(failing: int, kept: tuple[int, ...], pace: float = 1.0) -> list[int]:
+        folder = tmp_path / "trials" / "0"
+        folder.mkdir(parents=True)
+        begin = {"event": "train_begin", "time": 0.0}
+        events = [begin, *(saved(step, *[one for one in kept if one <= step]) for step in kept)]
+        (folder / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in events))
+        rows = ({"step": step, "time": step * pace, "loss": 0.1} for step in range(1, failing))
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        traces = Traces.of(folder)
+        traces.read()
+        run = Run(observe(traces, folder, 1, None, failing * pace), traces, folder)
+        context = SimpleNamespace(note=lambda text: None)
+        return [0 if one is None else one.step for one in _origins(context, run)]
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("failing", "kept", "steps"),
+    [
+        (1500, (2, 8, 64, 512, 1024, 1400, 1450, 1490), [1490, 1450, 1400, 1024, 512, 0]),
+        (1500, (1497, 1498, 1499), [0]),  # nothing shows in so few steps
+        (1500, (1000, 1490, 1495, 1496), [1496, 1490, 1000, 0]),
+        (1500, (), [0]),
+    ],
+)
+def test_the_latest_is_tried_first_then_twice_as_far_back(begun_at, failing, kept, steps):
+    assert begun_at(failing, kept) == steps
+
+
+def test_what_is_as_quickly_begun_anew_begins_at_step_0(begun_at):
+    assert begun_at(100, (50, 90), pace=0.01) == [0]
+
+
+def test_a_training_that_ends_before_the_failing_step_says_nothing(tmp_path):
+    rows = [
+        {"event": "train_begin", "time": 0.0},
+        {"event": "too_short", "time": 1.0, "step": 361, "wanted": 401, "settings": {"max_steps": -1}},
+        {"event": "train_end", "time": 1.0, "steps": 361},
+    ]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    traces = Traces.of(tmp_path)
+    traces.read()
+    seen = observe(traces, tmp_path, 0, None, 1.0)
+    assert judge(seen, lambda signature: signature.kind == "signal", frozenset())[0] is Outcome.UNRESOLVED
+    assert "step 361 of at least 401 (max_steps=-1)" in seen.message
+
+
+def test_they_are_removed_at_the_end_unless_they_are_needed(tmp_path):
+    path = tmp_path / "trials/0/checkpoints/checkpoint-4"
+    path.mkdir(parents=True)
+    remove_checkpoints(tmp_path, Options(recommend=False))
+    assert path.exists()
+    remove_checkpoints(tmp_path, Options())
+    assert not path.parent.exists() and path.parent.parent.exists()

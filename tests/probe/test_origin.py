@@ -1,0 +1,248 @@
+"""A training that begins at a checkpoint: the rows of the uninterrupted one, and the settings of the trial in force.
+
+Real TRL: what is tested is what it does on `resume_from_checkpoint`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import toys
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bisect_cfg.probe.protocol import (
+    CheckpointOrders,
+    CheckpointSaved,
+    Intake,
+    NoCheckpoints,
+    OptimizerSettings,
+    Origin,
+    OriginRefused,
+    Resumed,
+)
+from bisect_cfg.probe.saved import to_keep
+
+SCRIPT = f"""
+    import json, sys, toy
+    from transformers import TrainerCallback
+    from trl import GRPOConfig
+
+    told = json.loads(sys.argv[1])
+    rows, adapter, path, saved = (told.pop(name, None) for name in ("rows", "adapter", "path", "saved"))
+    path = path if told.get("beta") else None
+    settings = dict({toys.settings(logging_steps=1, learning_rate=1e-2)})
+    args = GRPOConfig(output_dir="out", **{{**settings, **told}})
+
+    class Save(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_save = state.global_step == saved
+            return control
+
+    parts = {{}}
+    if adapter:
+        from peft import LoraConfig
+        parts["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+    trainer = toy.trainer(args, model=path, train_dataset=toy.data(rows or 64), callbacks=[Save()], **parts)
+    trainer.train()
+"""
+
+VOLATILE = ("time", "step_time", "num_tokens_per_second", "gpu_peak_bytes")
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory) -> Path:
+    return toys.write(tmp_path_factory.mktemp("origin"), SCRIPT)
+
+
+@pytest.fixture(scope="module")
+def saved_model(warm, script, tmp_path_factory) -> str:
+    """A folder with a model, which TRL loads again as the reference."""
+    folder = tmp_path_factory.mktemp("model")
+    saving = script.with_name("save.py")
+    saving.write_text(f"import toy; toy.saved_model({str(folder)!r})")
+    warm.run(saving)
+    return str(folder)
+
+
+def kept(run):
+    """Its rows, by the steps of the training."""
+    before, rows = run.traces.before, run.traces.metrics.rows
+    return [
+        {**{name: value for name, value in row.items() if name not in VOLATILE}, "step": row["step"] + before}
+        for row in rows
+    ]
+
+
+class Checkpoint:
+    """A whole run, and what it has saved after some step."""
+
+    def __init__(self, warm, script, saved, **settings):
+        self.warm, self.script, self.saved, self.settings = warm, script, saved, settings
+        self.whole = warm.run(script, json.dumps({**settings, "saved": saved}), steps=None)
+        assert self.whole.seen.failure is None, (self.whole.folder / "log.txt").read_text()[-2000:]
+        (self.path,) = self.whole.folder.rglob(f"checkpoint-{saved}")
+        self.intake = None
+
+    def run(self, steps=None, **changes):
+        """From it, with other settings."""
+        origin = Origin(str(self.path), self.saved, self.intake)
+        return self.warm.run(self.script, json.dumps({**self.settings, **changes}), steps=steps, origin=origin)
+
+    @property
+    def rows(self):
+        return kept(self.whole)[self.saved :]
+
+
+@pytest.mark.parametrize(
+    ("saved", "settings"),
+    [
+        (4, {"max_steps": 8}),
+        (11, {"rows": 4, "max_steps": 15}),
+        (8, {"rows": 4, "max_steps": 12}),
+        (4, {"num_iterations": 2, "max_steps": 8}),
+        (4, {"num_iterations": 2, "rows": 3, "max_steps": 14}),
+        (14, {"num_iterations": 2, "rows": 3, "max_steps": 18}),
+        (4, {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "max_steps": 8}),
+        (4, {"beta": 0.1, "max_steps": 8}),
+        (4, {"lr_scheduler_type": "cosine", "warmup_steps": 6, "max_steps": 10}),
+        (4, {"lr_scheduler_type": "cosine_with_restarts", "max_steps": 10}),
+        (4, {"adapter": True, "max_steps": 8}),
+        (4, {"adapter": True, "beta": 0.1, "max_steps": 8}),
+    ],
+)
+def test_with_nothing_changed_the_rows_are_those_of_the_whole_run(warm, script, saved_model, saved, settings):
+    checkpoint = Checkpoint(warm, script, saved, path=saved_model, **settings)
+    again = checkpoint.run()
+    assert again.seen.failure is None, (again.folder / "log.txt").read_text()[-2000:]
+    assert kept(again) == checkpoint.rows
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "of_group"),
+    [
+        ("learning_rate", 3e-3, "initial_lr"),
+        ("weight_decay", 0.3, "weight_decay"),
+        ("adam_beta1", 0.7, ("betas", 0)),
+        ("adam_beta2", 0.95, ("betas", 1)),
+        ("adam_epsilon", 1e-4, "eps"),
+    ],
+)
+def test_a_setting_of_the_optimizer_is_in_force(warm, script, name, value, of_group):
+    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
+    again = checkpoint.run(**{name: value})
+    (told,) = again.traces.all(OptimizerSettings)  # and it is so in every step
+    first, *_ = told.groups
+    found = first[of_group] if isinstance(of_group, str) else first[of_group[0]][of_group[1]]
+    assert (told.step, found) == (5, value)
+    fresh = warm.run(script, json.dumps({"max_steps": 8, name: value}), steps=None)
+    rates = [[row["learning_rate"] for row in run.traces.metrics.rows] for run in (again, fresh)]
+    assert rates[0] == rates[1][4:]  # as if it had been so from the start
+    assert kept(again) != checkpoint.rows
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lr_scheduler_type": "cosine"},
+        {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 6},
+        {"max_steps": 16},
+        {"warmup_steps": 7, "learning_rate": 1e-3},
+    ],
+)
+def test_a_schedule_is_where_it_would_be(warm, script, changes):
+    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
+    again = checkpoint.run(steps=4, **changes)
+    fresh = warm.run(script, json.dumps({"max_steps": 8, **changes}), steps=8)
+    rates = [[row["learning_rate"] for row in run.traces.metrics.rows] for run in (again, fresh)]
+    assert rates[0] == rates[1][4:] and len(rates[0]) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [
+        ({"gradient_accumulation_steps": 2}, 3),
+        ({"gradient_accumulation_steps": 4}, 1),
+        ({"num_generations": 2}, 3),
+        ({"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}, 1),
+        ({"num_iterations": 2}, 12),
+        ({"num_iterations": 3}, 18),
+        ({"steps_per_generation": 3, "gradient_accumulation_steps": 1}, 6),
+    ],
+)
+def test_the_place_in_the_data_is_counted_in_prompts(warm, script, changes, step):
+    checkpoint = Checkpoint(warm, script, 6, max_steps=8)
+    checkpoint.intake = checkpoint.run().traces.event(Resumed).intake
+    assert checkpoint.intake == Intake(1, 1, 1)
+    again = checkpoint.run(steps=1, **{**changes, "max_steps": 30})
+    assert again.traces.event(Resumed).step == step, (again.folder / "log.txt").read_text()[-2000:]
+    assert kept(again)[0]["step"] == step + 1
+
+
+def test_another_seed_begins_at_that_seed(warm, script):
+    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
+    runs = [
+        warm.run(
+            script, json.dumps(checkpoint.settings), steps=2, origin=Origin(str(checkpoint.path), 4),
+            overrides={"args.seed": seed},
+        )
+        for seed in (7, 8, 7)
+    ]  # fmt: skip
+    first, second, third = (kept(run) for run in runs)
+    assert first == third != second
+
+
+def test_what_cannot_be_loaded_is_said(warm, script):
+    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
+    again = checkpoint.run(adapter=True)
+    told = again.traces.event(OriginRefused)
+    assert told is not None and not again.traces.metrics.rows, (again.folder / "log.txt").read_text()[-2000:]
+
+
+# ----------------------------------------------------------------------------------------------- our own
+
+
+ROOM = CheckpointOrders(1 << 30)
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60, unique=True), st.integers(1, 30))
+def test_the_last_ones_are_kept_and_one_near_each_power_of_two(steps, most):
+    steps = sorted(steps)
+    found = to_keep(steps, most)
+    assert found == sorted(set(found)) and set(found) <= set(steps) and len(found) <= most
+    assert steps[-1] in found
+    if most >= 30:
+        assert set(steps[-3:]) <= set(found)
+        for power in range(steps[-1].bit_length() - 1):
+            nearest = min(abs(step - 2**power) for step in steps)
+            assert any(abs(step - 2**power) == nearest for step in found) or any(
+                abs(step - 2**power) == nearest for step in steps[-3:]
+            )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rows": 64},
+        {"rows": 40, "num_iterations": 2, "gradient_accumulation_steps": 2},
+        {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 3, "ref_model_mixup_alpha": 0.5},
+        {"adapter": True},
+    ],
+)
+def test_rows_are_the_same_with_and_without_and_from_there(warm, script, saved_model, settings):
+    told = json.dumps({**settings, "path": saved_model, "max_steps": 70})
+    plain = warm.run(script, told, steps=None)
+    assert plain.seen.failure is None, (plain.folder / "log.txt").read_text()[-2000:]
+    run = warm.run(script, told, steps=None, checkpoints=ROOM)
+    assert kept(run) == kept(plain)
+    last = run.traces.all(CheckpointSaved)[-1]
+    assert last.step >= 2
+    again = warm.run(script, told, steps=None, origin=Origin(last.path, last.step))
+    assert kept(again) == kept(run)[last.step :] and last.step < 70
+
+
+def test_without_room_there_are_none_and_the_run_goes_on(warm, script):
+    run = warm.run(script, json.dumps({"max_steps": 40}), steps=None, checkpoints=CheckpointOrders(10))
+    assert "no room" in run.traces.event(NoCheckpoints).why and len(run.traces.metrics.rows) == 40
+    assert not run.traces.all(CheckpointSaved)
