@@ -167,7 +167,9 @@ def test_what_follows_the_only_training_is_never_run(tool):
     assert said.status == 1 and not (tool.folder / "done").exists() and not (tool.folder / "ran").exists(), said.all
 
 
-def test_a_long_first_training_is_not_waited_for(tool):
+def test_a_long_first_training_is_waited_for_as_long_as_is_said(tool):
     path = toys.script(tool.folder, TRAIN.replace("= 12", "= 500") + LOOP)
-    said = tool("bisect", path, "--study", "s")
+    said = tool("bisect", path, "--study", "s", "--steps", "20")
     assert said.status == 1 and "--training 2" in said.all, said.all
+    said = tool("bisect", path, "--study", "t", "--no-recommend")  # it takes less than ten minutes
+    assert said.status == 0 and "training 2 of the script" in said.all, said.all
