@@ -464,8 +464,8 @@ def symptoms(rows: Sequence[Row], ended: bool, earlier: Sequence[Row] = ()) -> l
         earlier: rows of the same training before these, of a run that goes on from a checkpoint: what is lost now was
             there then. What was lost then already shows at the first step.
     """
-    found = non_finite(rows, ended)
-    for symptom in (collapse([*earlier, *rows]), diverged([*earlier, *rows]), never_learning(rows)):
+    found, whole = non_finite(rows, ended), [*earlier, *rows]
+    for symptom in (collapse(whole), diverged(whole), never_learning(rows)):
         if symptom is not None and rows:
             found.append(replace(symptom, step=max(symptom.step, 1)))
     return found

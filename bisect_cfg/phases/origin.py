@@ -16,7 +16,15 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.start import Baselines
-from bisect_cfg.probe.protocol import CheckpointOrders, CheckpointSaved, NoCheckpoints, Origin, OriginRefused, Resumed
+from bisect_cfg.probe.protocol import (
+    CHECKPOINTS_FOLDER,
+    CheckpointOrders,
+    CheckpointSaved,
+    NoCheckpoints,
+    Origin,
+    OriginRefused,
+    Resumed,
+)
 from bisect_cfg.reports.text import count
 from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.runner import horizon_for
@@ -37,9 +45,6 @@ SHARE_OF_DISK = 0.1
 """What the first run's own checkpoints may take of what is free, unless --max-disk says otherwise."""
 
 GB = 1e9
-
-CHECKPOINTS = "checkpoints"
-"""The folder of these, in that of the first run (the probe's `saved`)."""
 
 COMPARED = ("loss", "grad_norm", "reward")
 """Metrics by which a run that goes on is compared with the one that it goes on from."""
@@ -118,7 +123,7 @@ def own_checkpoints(context: Context, failing: int | None) -> CheckpointOrders |
 def remove_checkpoints(folder: Path, options: Options) -> None:
     """At the end of a study, remove what the first run has saved; not while `recommend` is still to come."""
     if options.recommend:
-        for path in folder.glob(f"trials/0*/{CHECKPOINTS}"):
+        for path in folder.glob(f"trials/0*/{CHECKPOINTS_FOLDER}"):
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -26,8 +26,6 @@ import warnings
 from . import protocol, record, values
 from .held import json, math, os
 
-STATE_FILE = "trainer_state.json"
-
 REFERENCE_FILE = "reference.pt"
 """Of a checkpoint of ours: the reference model, where that follows the policy. `Trainer` does not save it."""
 
@@ -165,12 +163,12 @@ def _at_step(origin, step):
     os.makedirs(folder, mode=0o700, exist_ok=True)
     for name in os.listdir(origin.checkpoint):
         target = os.path.join(folder, name)
-        if name != STATE_FILE and not os.path.lexists(target):
+        if name != protocol.STATE_FILE and not os.path.lexists(target):
             os.symlink(os.path.join(os.path.abspath(origin.checkpoint), name), target)
-    with open(os.path.join(origin.checkpoint, STATE_FILE), encoding="utf-8") as stream:
+    with open(os.path.join(origin.checkpoint, protocol.STATE_FILE), encoding="utf-8") as stream:
         told = json.load(stream)
     told["global_step"] = step
-    path = os.path.join(folder, STATE_FILE)
+    path = os.path.join(folder, protocol.STATE_FILE)
     own = f"{path}.{os.getpid()}"  # each process of several writes the same
     with open(own, "w", encoding="utf-8", opener=record.private) as stream:
         json.dump(told, stream)

@@ -35,6 +35,12 @@ ORDERS_FILE, EVENTS_FILE, METRICS_FILE = "orders.json", "events.jsonl", "metrics
 STACKS_FILE, NATIVE_FILE, PLACE_FILE = "stacks.txt", "native.txt", "place.json"
 """Of a trial's folder: what faulthandler writes, what gdb says, and where a process was that died (`LastOperation`)."""
 
+CHECKPOINTS_FOLDER = "checkpoints"
+"""Of the first run's folder: where it saves checkpoints of ours."""
+
+STATE_FILE = "trainer_state.json"
+"""Of a checkpoint: where `Trainer` says at which step it was, and what it had logged."""
+
 GO_ON_FILE = "go-on-{}"
 """Of a trial's folder: it lets a first run go on after the training of this number."""
 

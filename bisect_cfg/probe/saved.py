@@ -11,8 +11,6 @@ import shutil
 from . import objects, origin, protocol, record
 from .held import math, os, time
 
-FOLDER = "checkpoints"
-
 _ARGUMENTS_FILE = "training_args.bin"  # has the tokens of the user, and nobody needs it to go on
 
 _SHARE = 0.03  # of the run's time, for saving
@@ -39,7 +37,7 @@ class Saver:
     def __init__(self, trainer, orders):
         self.trainer, self.orders = trainer, orders
         self.kept = []
-        self.began = self.last = time.monotonic()
+        self.last = time.monotonic()
         self.seconds = None  # that the last one took
         self.most = 0  # how many may be kept
         self.given_up = False
@@ -50,7 +48,7 @@ class Saver:
         if self.given_up or (self.orders.before is None and time.monotonic() - self.last < _LEAST_SECONDS):
             return
         step = self.trainer.state.global_step
-        path = os.path.join(record.folder(), FOLDER, f"checkpoint-{step}")
+        path = os.path.join(record.folder(), protocol.CHECKPOINTS_FOLDER, f"checkpoint-{step}")
         try:
             if self._is_time():
                 self._save(step, path, module)
@@ -80,12 +78,8 @@ class Saver:
 
     def _at_boundary(self):
         """Whether the next step begins with new completions: those that are used again are not saved."""
-        args = self.trainer.args
-        every = 1
-        for name in ("steps_per_generation", "num_iterations"):
-            value = getattr(args, name, None)
-            every *= value if isinstance(value, int) and value > 0 else 1
-        return self.trainer.state.global_step * args.gradient_accumulation_steps % every == 0
+        intake = origin.intake_of(self.trainer)
+        return self.trainer.state.global_step * intake.accumulated % intake.batches == 0
 
     def _begin(self):
         """How large one will be, and how many there is room for; whether any."""

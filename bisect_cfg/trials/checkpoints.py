@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.trials.files import STATE_FILE
+from bisect_cfg.probe.protocol import STATE_FILE
 
 WEIGHTS = (
     "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",

@@ -20,6 +20,7 @@ from bisect_cfg.probe.protocol import (
     EVENTS_FILE,
     METRICS_FILE,
     STACKS_FILE,
+    STATE_FILE,
     Completed,
     ConfigBuilt,
     Event,
@@ -34,9 +35,6 @@ from bisect_cfg.probe.secrets import holds_known, scrub, scrub_texts
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
-
-STATE_FILE = "trainer_state.json"
-"""Of a checkpoint: where `Trainer` says at which step it was, and what it had logged."""
 
 FIRST_ROWS, LAST_ROWS = 16, 200
 """Of what was logged before a checkpoint: enough to tell what the run began with and what it was like lately. A trial
