@@ -1,4 +1,4 @@
-"""How fast `explain` reads a large log: ``python studies/log_speed/measure.py [--mb 200] [--only NAME ...]``.
+"""How fast `explain` reads a large log: ``python studies/log_speed/measure.py [--mb 200] [--only NAME ...] [--start]``.
 
 Makes logs of several kinds, explains each in a process of its own, and prints processor time, memory, and the time as
 a multiple of what the same machine needs to look at every byte once with a regular expression that finds nothing (a
@@ -14,6 +14,7 @@ import pydoc_data.topics
 import random
 import re
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,10 @@ END = b"\nRuntimeError: 'weight' must be 2-D\n"
 """The last line of every log: what has to be found."""
 
 BLOCK = 1 << 20
+
+EMPTY = [sys.executable, "-c", ""]
+STARTS = 5
+"""The median of so many starts is told."""
 
 METRICS = (
     "learning_rate", "num_tokens", "completions/mean_length", "completions/min_length", "completions/max_length",
@@ -105,11 +110,30 @@ def child(path: str) -> None:
     print(seconds, time.process_time() - started, memory)
 
 
+def start() -> None:
+    """Print what `bisect-cfg explain` of a log of one line takes, and how many times as long as Python's own start."""
+    explaining = [sys.executable, "-m", "bisect_cfg", "explain", "-"]
+    seconds = [statistics.median(processor(command) for _ in range(STARTS)) for command in (explaining, EMPTY)]
+    print(f"start: {seconds[0]:.2f} s, {seconds[0] / seconds[1]:.0f} times an empty Python")
+
+
+def processor(command: list[str]) -> float:
+    """Seconds of the processor, user and system, that a command takes for a log of one line."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, input=END, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--mb", type=int, default=200)
     parser.add_argument("--only", nargs="*", help="the kinds to measure; all if not given")
+    parser.add_argument("--start", action="store_true", help="measure only how long a start takes")
     options = parser.parse_args()
+    start()
+    if options.start:
+        return
     size = options.mb * 1_000_000
     kinds = chunks()
     print(f"{'log of ' + str(size // 1_000_000) + ' MB':<32} {'seconds':>8} {'ratio':>6} {'MB of memory':>13}")

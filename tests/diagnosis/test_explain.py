@@ -10,7 +10,6 @@ import random
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,17 +197,14 @@ class Endless(io.RawIOBase):
         return next(self._chunks, b"")
 
 
-def test_large_logs_in_bounded_memory_and_time() -> None:
+def test_large_logs_in_bounded_memory() -> None:
     chunk = (rows(300) + "".join(f"\r{i}%|###  | {i}/999 [00:01<00:09]" for i in range(3000)) + "\n").encode()
     count = 20_000_000 // len(chunk)
-    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     log = Endless(chunk, count, b"RuntimeError: 'weight' must be 2-D\n")
     explanation = explain(log)  # type: ignore[arg-type]
-    seconds = time.process_time() - started
     assert explanation.matches[0].entry.id == "zero3-empty-weight"
     assert explanation.lines == count * 301 + 1
-    # A tenth of 200 MB; the bound leaves a slow machine five times what a quiet one needs.
-    assert seconds < 1.5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
 
 
@@ -244,16 +240,18 @@ def test_printed_data_costs_its_ends_only(monkeypatch: pytest.MonkeyPatch) -> No
     assert sum(looked_at) < 200
 
 
-def test_a_flood_of_assertions_is_quick() -> None:
+def test_of_a_flood_of_assertions_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     line = (
         "/aten/Indexing.cu:1289: indexSelectLargeIndex: block: [5,0,0], thread: [{},0,0] Assertion "
         "`srcIndex < srcSelectDimSize` failed.\n"
     )
     log = "".join(line.format(number) for number in range(50_000))
-    started = time.process_time()
+    looked_at: list[int] = []
+    feed = _logs.Reader.feed
+    monkeypatch.setattr(_logs.Reader, "feed", lambda *given: looked_at.append(feed(*given)) or looked_at[-1])
     match = explain_text(log).matches[0]
     assert match.entry.id == "index-out-of-range" and len(match.evidence) <= 3
-    assert time.process_time() - started < 2.0
+    assert sum(looked_at) < 5_000
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,12 +268,14 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "absent.log" in capsys.readouterr().err
 
 
-def test_starts_at_once_and_without_torch() -> None:
+def test_starts_without_what_is_slow_to_load() -> None:
+    """How many seconds a start takes is for `studies/log_speed/measure.py` to say."""
     code = (
-        "import sys, time; start = time.process_time()\n"
+        "import sys\n"
         "from bisect_cfg.diagnosis.explain import explain_command; explain_command('-')\n"
-        "heavy = [name for name in ('torch', 'trl', 'rich', 'pandas', 'optuna') if name in sys.modules]\n"
-        "print(heavy, file=sys.stderr); sys.exit(bool(heavy) or time.process_time() - start > 0.5)"
+        "slow = 'torch', 'transformers', 'trl', 'rich', 'pandas', 'numpy', 'optuna'\n"
+        "heavy = [name for name in slow if name in sys.modules]\n"
+        "print(heavy, file=sys.stderr); sys.exit(bool(heavy))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = [sys.executable, "-c", code]

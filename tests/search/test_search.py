@@ -137,6 +137,7 @@ def test_what_cannot_be_separated_is_reported_as_such() -> None:
     assert cause.parameters == 0b11 and cause.inseparable == 0b11
 
 
+@pytest.mark.slow
 def test_decisions_are_fast_enough() -> None:
     for size, limit in ((60, 0.25), (200, 1.5)):  # five and three times the aim: this machine may be busy
         oracle = Oracle(size, ((1 << 3) | (1 << (size - 2)),))
