@@ -215,6 +215,7 @@ def build_settings(
     excluded: Sequence[str] = (),
     installed: Installed | None = None,
     launcher: str = "python",
+    relaunched: bool = True,
 ) -> Settings:
     """Find the factors.
 
@@ -227,6 +228,7 @@ def build_settings(
         excluded: names that may not.
         installed: what the user has, where the good configuration names packages.
         launcher: the kind of launcher in the user's command.
+        relaunched: whether trials start the processes; if not, the script does, as many as it says.
 
     Raises:
         InputError: an unknown name, a value of the wrong type, an invalid good configuration.
@@ -302,7 +304,7 @@ def build_settings(
     for name in args.changed:
         if not parameter(name).pinned:
             never[name] = "it was changed in place after the configuration was built"
-    factors.extend(_other_factors(capture, moved, pins_encoded, launcher))
+    factors.extend(_other_factors(capture, moved, pins_encoded, launcher, relaunched))
     factors.extend(_package_factors(moved, installed))
 
     known = [factor.name for factor in factors]
@@ -326,6 +328,8 @@ def build_settings(
             "At least one of them must be free to vary.",
         )
     never.update(_pinned_elsewhere(capture, pins_encoded))
+    if args.world_size > 1 and not relaunched:
+        never[PROCESSES] = "the script starts its processes itself"
     return Settings(capture, tuple(factors), pins_encoded, never, tuple(same), tuple(notes))
 
 
@@ -451,7 +455,7 @@ def _names_in(moved: Row, namespace: str) -> list[str]:
     return [full[len(prefix) :].split(".")[0] for full in moved if full.startswith(prefix)]
 
 
-def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> list[Setting]:
+def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str, relaunched: bool) -> list[Setting]:
     """Factors of ModelConfig, LoraConfig, `from_pretrained` and the launch."""
     factors: list[Setting] = []
     config = capture.others.get("modelcfg")
@@ -473,7 +477,7 @@ def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> li
             good = built.defaults.get(name) if reset == DEFAULT else reset
             if not equal(good, bad):
                 factors.append(Setting(full, full, kind, good, bad, reset))
-    factors += _launch_factors(capture, moved, pins, launcher)
+    factors += _launch_factors(capture, moved, pins, launcher, relaunched)
     for name in (name for name in moved if name.startswith(VARIABLE)):
         good, bad = variable_levels(name, moved[name])
         if good != bad:
@@ -481,7 +485,7 @@ def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> li
     return factors
 
 
-def _launch_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> list[Setting]:
+def _launch_factors(capture: Capture, moved: Row, pins: Row, launcher: str, relaunched: bool) -> list[Setting]:
     """Factors of the launch."""
     factors: list[Setting] = []
     levels = launcher_levels(launcher, capture.args.world_size, capture.args.devices, capture.asked)
@@ -493,7 +497,13 @@ def _launch_factors(capture: Capture, moved: Row, pins: Row, launcher: str) -> l
             f"{PROCESSES}={processes} for the good configuration needs a launcher, and the command has none.",
             "Start the script with `accelerate launch` or torchrun after `--`.",
         )
-    if capture.args.world_size != processes and capture.started and PROCESSES not in pins:
+    if PROCESSES in moved and not relaunched and processes != capture.args.world_size:
+        raise InputError(
+            f"{PROCESSES}={processes} for the good configuration: here the script starts its processes itself, "
+            f"{capture.args.world_size} of them.",
+            "Change the number in the script, or start the script with `accelerate launch` or torchrun after `--`.",
+        )
+    if capture.args.world_size != processes and capture.started and relaunched and PROCESSES not in pins:
         factors.append(Setting(PROCESSES, PROCESSES, "launch", processes, capture.args.world_size, processes))
     known = {asked.name: asked for asked in capture.asked}
     named = [name for name in moved if name.startswith("launch.") and name not in (PROCESSES, LAUNCHER)]

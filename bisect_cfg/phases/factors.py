@@ -69,6 +69,7 @@ def find_factors(
         excluded=options.excluded,
         installed=installed,
         launcher=kind,
+        relaunched=launched is not None,
     )
     runner.learn(settings=settings)
     for note in settings.notes:

@@ -64,7 +64,23 @@ def install():
     when_imported("huggingface_hub.hf_api", _wrap_hub)
     when_imported("huggingface_hub._login", _wrap_login)
     when_imported("transformers.utils.hub", _wrap_push)
+    when_imported("accelerate.launchers", _use_free_port)
     elsewhere.install()
+
+
+def _use_free_port(module):
+    """Have `notebook_launcher` let its processes meet at a free port where it is told none: trials that run at once
+    would all meet at 29500."""
+    import socket
+
+    launcher = module.notebook_launcher
+    defaults = list(launcher.__defaults__ or ())
+    names = launcher.__code__.co_varnames[: launcher.__code__.co_argcount][-len(defaults) :]
+    if "use_port" in names[: len(defaults)]:
+        with socket.socket() as one:
+            one.bind(("", 0))
+            defaults[names.index("use_port")] = str(one.getsockname()[1])
+        launcher.__defaults__ = tuple(defaults)
 
 
 def redirects(name):

@@ -36,6 +36,16 @@ PHASE_SECONDS = 120.0
 compiler, an engine that starts, a reward call, a checkpoint, the first collective. Each can take a minute without
 anything being wrong."""
 
+EVERY_STEP = frozenset({"reward call", "vLLM request", "weight sync"})
+"""Phases that come in every step, so that the time of a step tells how long they take at most."""
+
+STEP_TIMES = 30.0
+"""Once enough steps have been seen, a phase that comes in every step hangs when it has been silent for so many times
+the longest of them: a judge that answers in two seconds may take a minute when it is busy."""
+
+STEPS_SEEN = 10
+"""So many steps are enough, of all runs so far together."""
+
 LOOK_SECONDS = 1.0
 """A single look counts for no more silence than this. Looks are hundredths of a second apart; if one comes later, it is
 we who were stopped or starved, and the trial may have been, too."""
@@ -54,6 +64,7 @@ class Patience:
             where that is longer.
         phase: the least limit in a named slow phase. Only with `times`.
         seen: name of a phase -> its longest silence in earlier runs. Only with `times`.
+        every_step: the least limit in a phase that comes in every step, once this run has made one; None: `phase`.
     """
 
     before_training: float
@@ -62,6 +73,7 @@ class Patience:
     times: float | None = None
     phase: float = PHASE_SECONDS
     seen: Mapping[str, float] = field(default_factory=dict)
+    every_step: float | None = None
 
 
 class Silence:
@@ -123,6 +135,8 @@ class Silence:
         if self._phase:
             seen = max(patience.seen.get(self._phase, 0.0), self.phases.get(self._phase, 0.0))
             least = patience.phase if self._training else max(patience.phase, patience.before_training)
+            if patience.every_step is not None and steps and self._phase in EVERY_STEP:
+                least = min(least, patience.every_step)
             return max(least, patience.times * seen), f"no sign of life in a phase that may be slow ({self._phase})"
         if not self._training:
             return patience.before_training, "no sign of life before the start of training"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -302,6 +303,21 @@ def test_a_good_side_that_the_launch_says_nothing_of():
     with pytest.raises(InputError) as refused:
         settings_of({}, {"launch.num_procesess": 2})
     assert refused.value.advice == "Did you mean launch.num_processes?"
+
+
+def test_how_many_processes_a_script_starts_is_its_own_affair():
+    found = replace(capture_of({}, {}), started=True)
+    found = replace(found, args=replace(found.args, world_size=2))
+
+    def settings(**options):
+        return build_settings(found, lambda request: BuildAnswer(dict(request.raw)), **options)
+
+    assert settings(launcher="torchrun").bad == {"launch.num_processes": 2}
+    alone = settings(relaunched=False)
+    assert not alone.bad and alone.pinned["launch.num_processes"] == "the script starts its processes itself"
+    assert not settings(relaunched=False, good={"launch.num_processes": 2}).bad
+    with pytest.raises(InputError, match="starts its processes itself, 2 of them"):
+        settings(relaunched=False, good={"launch.num_processes": 4})
 
 
 def test_a_good_side_that_leaves_the_launch_as_it_is():

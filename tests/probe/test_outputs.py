@@ -50,3 +50,16 @@ def test_the_last_checkpoint_is_looked_for_in_the_users_own_folder(redirected):
     assert module.get_last_checkpoint(str(place)) == str(own / "checkpoint-7")
     (place / "checkpoint-2").mkdir()  # its own comes first
     assert module.get_last_checkpoint(str(place)) == str(place / "checkpoint-2")
+
+
+def test_processes_that_a_notebook_starts_meet_at_a_port_of_their_own():
+    def notebook_launcher(function, args=(), num_processes=None, use_port="29500", *, node_rank=0):
+        return use_port
+
+    quiet._use_free_port(types.SimpleNamespace(notebook_launcher=notebook_launcher))
+    first = notebook_launcher(print)
+    assert first != "29500" and 1024 < int(first) < 65536 and notebook_launcher(print, use_port="29501") == "29501"
+    assert notebook_launcher.__defaults__[:2] == ((), None)
+    plain = types.SimpleNamespace(notebook_launcher=lambda function: function)
+    quiet._use_free_port(plain)
+    assert plain.notebook_launcher(3) == 3

@@ -21,6 +21,8 @@ from bisect_cfg.trials.patience import (
     HANG_TIMES,
     LOOK_SECONDS,
     PHASE_SECONDS,
+    STEP_TIMES,
+    STEPS_SEEN,
     Patience,
     Pulse,
     Silence,
@@ -105,6 +107,19 @@ def test_a_hang_in_a_slow_phase_is_found():
     at = run.now
     assert "reward call" in run.announced("reward call", 10000.0)
     assert PHASE_SECONDS < run.now - at < PHASE_SECONDS + 1
+
+
+def test_what_comes_in_every_step_is_judged_by_the_steps_of_earlier_runs():
+    patience = replace(REPRODUCTION_PATIENCE, every_step=30.0)
+    run = Simulated(patience).begin()
+    assert run.announced("reward call", 100.0) is None, "of this run no step has been seen"
+    run = Simulated(patience).begin()
+    run.step(1.0)
+    assert run.announced("saving", 100.0) is None, "a checkpoint does not come in every step"
+    assert run.announced("reward call", 4.0) is None
+    at = run.now
+    assert "reward call" in run.announced("reward call", 10000.0)
+    assert 10 * 4.0 < run.now - at < 10 * 4.0 + 1, "ten times what it took here, which is more than 30 s"
 
 
 def test_what_earlier_runs_have_seen_counts():
@@ -368,8 +383,9 @@ def test_pauses_are_read_back_from_the_study(tmp_path):
     for number, more in enumerate(
         (
             {},
-            {"longest_silence": 3.0, "steps": 4, "phases": {"load": 50.0}},
+            {"longest_silence": 3.0, "steps": 4, "phases": {"load": 50.0}, "longest_step": 2.0},
             {"longest_silence": 90.0, "steps": 0, "phases": {"load": 20.0}},
+            {"longest_silence": 1.0, "steps": STEPS_SEEN - 5, "longest_step": 1.0},
             {"phases": 7},
         )
     ):
@@ -379,3 +395,8 @@ def test_pauses_are_read_back_from_the_study(tmp_path):
     (tmp_path / "trials/9/ending.json").write_text("[]")
     pauses = Pauses.of(tmp_path)
     assert (pauses.silence, pauses.phases) == (3.0, {"load": 50.0})
+    assert pauses.every_step(1.0) is None, "too few steps"
+    pauses.note(Ending(0, None, 1.0), 1, 0.1)
+    assert (pauses.every_step(1.0), pauses.every_step(2.0)) == (STEP_TIMES * 2, STEP_TIMES * 4)
+    pauses.step = 0.1
+    assert pauses.every_step(1.0) == HANG_SECONDS

@@ -168,6 +168,7 @@ def test_a_script_that_starts_its_processes_itself(tool, way):
     result = json.loads((tool.folder / "s" / "result.json").read_text())
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16"]]
     assert "rank 1: ValueError: planted" in result["failure"]["message"]
+    assert result["not_varied"]["launch.num_processes"] == "the script starts its processes itself"
     for trial in result["trials"]:
         events = {row["event"]: row for row in rows(tool.folder / "s" / trial["folder"] / "ranks/1/events.jsonl")}
         assert "config" in events
