@@ -28,6 +28,9 @@ from bisect_cfg.errors import InputError
 LAUNCHERS = ("accelerate", "accelerate-launch", "torchrun", "deepspeed", "trl", "uv")
 """Programs that start a training; besides, anything that is called ``python``."""
 
+ANY_COMMAND = "Or say what varies, with --bad NAME=VALUE: then any command is run as it stands."
+"""What else there is for a program that is no script and no launcher."""
+
 SECONDS = 120.0
 """For the Python of a launcher to say something: it may have to import torch, from a cold disk."""
 
@@ -255,7 +258,7 @@ def _launched(words: list[str], is_file: Callable[[str], bool], takes_value: Cal
     if kind not in _PORT:
         raise InputError(
             f"{first} is neither a script nor a launcher that is known ({', '.join(LAUNCHERS)}, python).",
-            "Name the command that starts the training itself.",
+            f"Give the script that trains, as in uv run train.py. {ANY_COMMAND}",
         )
     return _program(kind, words, 1, is_file)
 

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bisect_cfg.capture.command import LAUNCHERS, is_launcher
+from bisect_cfg.capture.command import ANY_COMMAND, LAUNCHERS, is_launcher
 from bisect_cfg.errors import InputError
 
 OURS = "bisect-cfg bisect --"
@@ -49,7 +49,7 @@ def check_program(words: Sequence[str], instead_of_file: Callable[[Path], str]) 
     raise InputError(
         f"{name} starts no training that could be watched: it is neither a Python script nor a launcher that is known "
         f"({', '.join(LAUNCHERS)}, python).",
-        f"Give the command that starts the training: {OURS} accelerate launch train.py",
+        f"Give the command that starts the training: {OURS} accelerate launch train.py\n{ANY_COMMAND}",
     )
 
 

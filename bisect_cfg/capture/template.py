@@ -34,6 +34,7 @@ ALL_FLAGS = "{flags}"
 PRESETS = Path(__file__).parent / "presets.yaml"
 
 _PLACEHOLDER = re.compile(r"\{\{|\{([^\W\d][\w.\-/]*)\}")
+_ODD = re.compile(r"\{(?=[^{}]* )[\w.\-/ ]+\}")
 _HYDRA_PLAIN = re.compile(r"[A-Za-z0-9_.\-/:@%+?|]+")
 """What Hydra's grammar takes without quotes (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
 
@@ -424,6 +425,14 @@ def check_places(
             raise InputError(
                 f"{odd} cannot be the name of a place: those have letters, digits, _ . - and / alone.",
                 "Give it another name, or write {flags} or {config}.",
+            )
+        odd = next(
+            (found[0] for part in template.parts if isinstance(part, str) and (found := _ODD.search(part))), None
+        )
+        if odd is not None:
+            raise InputError(
+                f"{odd} in the command is no place: names of places have letters, digits, _ . - and / alone.",
+                f"Write {{{placeless[0]}}} where the program is to be given it.",
             )
         nothing = not (there - {FOLDER}) and not template.typed
         what = "Nothing in the command takes a setting" if nothing else f"Nothing in the command takes {shown}"

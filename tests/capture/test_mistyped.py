@@ -55,7 +55,14 @@ def test_the_line_that_would_work(typed, line):
     first, *rest = shlex.split(typed)
     with pytest.raises(InputError) as refused:
         find_script(first, rest)
-    assert refused.value.advice.endswith(line)
+    assert refused.value.advice.split("\n")[0].endswith(line)
+
+
+@pytest.mark.parametrize("typed", ["ls -la", "uv run pytest"])
+def test_what_is_no_training_can_be_run_as_it_stands(typed):
+    with pytest.raises(InputError) as refused:
+        find_script(typed.split()[0], typed.split()[1:])
+    assert refused.value.advice.endswith("with --bad NAME=VALUE: then any command is run as it stands.")
 
 
 def test_a_name_that_is_no_program_is_a_script_that_is_not_there():

@@ -231,6 +231,8 @@ def test_environment_variables_need_no_place(monkeypatch):
         (["{a}"], {"good": ["a=1"], "bad": ["a=2"], "only": ["c"]}, "c does not differ"),
         (["{a}"], {"good": ["a=1"], "bad": ["a=2"], "excluded": ["a"]}, "leave nothing to vary"),
         (["{n m}"], {"good": ["n m=1"], "bad": ["n m=2"]}, "n m cannot be the name of a place"),
+        (["{n m}"], {"good": ["n=1"], "bad": ["n=2"]}, "{n m} in the command is no place"),
+        (['{"n": 1}'], {"good": ["n=1"], "bad": ["n=2"]}, "Nothing in the command takes a setting: no placeholder"),
         (["{flags}"], {"good": ["packages.x=1"], "bad": ["a=1"]}, "Which Python `sh` runs is not known"),
         (["{flags}"], {"good": ["a=1"], "bad": ["nowhere.yaml"]}, "There is no file nowhere.yaml"),
         (["{flags}"], {"good": ["a=1"], "bad": [("hub_token", "hf_" + "a" * 34)]}, "secret"),

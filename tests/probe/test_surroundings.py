@@ -30,7 +30,7 @@ LOOK = """
         queue = multiprocessing.get_context("spawn").Queue()
         process = multiprocessing.get_context("spawn").Process(target=here, args=(queue,))
         process.start()
-        seen["spawned"] = queue.get(timeout=30)
+        seen["spawned"] = queue.get(timeout=600)
         process.join()
         seen["subprocess"] = json.loads(os.popen(
             f"{sys.executable} -c 'import json, os, sys; print(json.dumps([sys.path, sorted(sys.modules)]))'").read())
