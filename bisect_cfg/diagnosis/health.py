@@ -21,6 +21,7 @@ import math
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from statistics import fmean, median, stdev
 
 _REWARDS = ("reward", "reward_std", "frac_reward_zero_std")
@@ -143,19 +144,38 @@ def number(row: Row, name: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def non_finite(rows: Sequence[Row], ended: bool) -> list[Symptom]:
+class _Unending:
     """Metrics that stay NaN or infinite."""
-    found = []
-    for name in WATCHED:
-        streak = 0
-        values = [(row["step"], number(row, name)) for row in rows if number(row, name) is not None]
-        for position, (step, value) in enumerate(values):
-            streak = 0 if math.isfinite(value) else streak + 1
-            last = ended and position == len(values) - 1
-            if streak >= NON_FINITE_STREAK or (last and streak >= min(NON_FINITE_AT_END, len(values)) > 0):
-                found.append(Symptom("non-finite", name, step, f"{name} is {value} in {streak} steps in a row"))
-                break
-    return found
+
+    def __init__(self) -> None:
+        self._values = dict.fromkeys(WATCHED, 0)  # how many there were
+        self._streaks = dict.fromkeys(WATCHED, 0)
+        self._last: dict[str, tuple[int, float]] = {}  # of each streak: step and value
+        self._found: dict[str, Symptom] = {}
+
+    def take(self, row: Row) -> None:
+        """One more step."""
+        for name in WATCHED:
+            value = number(row, name)
+            if value is None:
+                continue
+            self._values[name] += 1
+            self._streaks[name] = 0 if math.isfinite(value) else self._streaks[name] + 1
+            self._last[name] = row["step"], value
+            if self._streaks[name] >= NON_FINITE_STREAK and name not in self._found:
+                self._found[name] = self._symptom(name)
+
+    def found(self, ended: bool) -> list[Symptom]:
+        """Those for which that is certain; where the run is over, after fewer steps."""
+        shown = dict(self._found)
+        for name in WATCHED:
+            if ended and name not in shown and self._streaks[name] >= min(NON_FINITE_AT_END, self._values[name]) > 0:
+                shown[name] = self._symptom(name)
+        return [shown[name] for name in WATCHED if name in shown]
+
+    def _symptom(self, name: str) -> Symptom:
+        step, value = self._last[name]
+        return Symptom("non-finite", name, step, f"{name} is {value} in {self._streaks[name]} steps in a row")
 
 
 def _dead_groups(row: Row) -> bool | None:
@@ -172,20 +192,34 @@ def has_rewards(rows: Sequence[Row]) -> bool:
     return any(number(row, name) is not None for row in rows for name in _REWARDS)
 
 
-def diverged(rows: Sequence[Row]) -> Symptom | None:
+class _Diverging:
     """A loss that has risen far above what it was, and stays there, where the loss is what is learnt by."""
-    losses = _supervised_losses(rows)
-    values = [loss for _, loss in losses]
-    best = math.inf
-    for end in range(COLLAPSE_STREAK + COLLAPSE_WINDOW, len(losses) + 1):
-        window, longer = values[end - COLLAPSE_WINDOW : end], values[max(end - RISEN_STEPS, 0) : end]
+
+    def __init__(self) -> None:
+        self._losses: list[float] = []
+        self._best, self._found = math.inf, None  # the best level it had held; the symptom
+        self._learnt_by = _LearntBy()
+
+    def take(self, row: Row) -> None:
+        """One more step."""
+        loss = self._learnt_by.take(row)
+        if loss is None:
+            return
+        self._losses.append(loss)
+        values, end = self._losses, len(self._losses)
+        if self._found is not None or end < COLLAPSE_STREAK + COLLAPSE_WINDOW:
+            return
+        window, longer = values[end - COLLAPSE_WINDOW :], values[max(end - RISEN_STEPS, 0) :]
         if end > RISEN_STEPS + COLLAPSE_WINDOW:
-            best = min(best, median(values[end - RISEN_STEPS - COLLAPSE_WINDOW : end - RISEN_STEPS]))
+            self._best = min(self._best, median(values[end - RISEN_STEPS - COLLAPSE_WINDOW : end - RISEN_STEPS]))
         start = fmean(values[:COLLAPSE_STREAK])
-        if _above(window, DIVERGED_TIMES * start) or _above(longer, _risen(best)):
-            text = f"the loss rose from {min(best, start):.3g} to {fmean(window):.3g}"
-            return Symptom("diverged", "", losses[end - 1][0], text)
-    return None
+        if _above(window, DIVERGED_TIMES * start) or _above(longer, _risen(self._best)):
+            text = f"the loss rose from {min(self._best, start):.3g} to {fmean(window):.3g}"
+            self._found = Symptom("diverged", "", row["step"], text)
+
+    def found(self) -> Symptom | None:
+        """The symptom, None if there is none."""
+        return self._found if self._learnt_by.holds else None
 
 
 def diverged_at_end(rows: Sequence[Row]) -> int | None:
@@ -216,37 +250,76 @@ def _above(losses: Sequence[float], bound: float) -> bool:
     return sum(loss > bound for loss in losses) * COLLAPSE_WINDOW >= COLLAPSE_MOST * len(losses)
 
 
+class _LearntBy:
+    """Whether the loss is what is learnt by: a policy's is around 0, and negative at times."""
+
+    def __init__(self) -> None:
+        self._first: list[float] = []
+        self._none = False
+        self._begun = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is, as far as the steps so far tell."""
+        return not self._none and bool(self._first) and fmean(self._first) > 0
+
+    def take(self, row: Row) -> float | None:
+        """The loss of one more step, None where there is no finite one."""
+        self._none |= not self._begun and any(name.startswith(_OF_A_POLICY) for name in row)
+        self._begun = True
+        self._none |= has_rewards([row])
+        loss = number(row, "loss")
+        if loss is None or not math.isfinite(loss):
+            return None
+        self._none |= loss < 0
+        if len(self._first) < COLLAPSE_STREAK:
+            self._first.append(loss)
+        return loss
+
+
 def _supervised_losses(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    """Step and loss of the rows that have a finite one; none where the loss is not what is learnt by: a policy's is
-    around 0, and negative at times."""
-    if has_rewards(rows) or any(name.startswith(_OF_A_POLICY) for row in rows[:1] for name in row):
-        return []
-    losses = [(row["step"], loss) for row in rows if (loss := number(row, "loss")) is not None and math.isfinite(loss)]
-    return (
-        losses
-        if losses and min(loss for _, loss in losses) >= 0 < fmean(loss for _, loss in losses[:COLLAPSE_STREAK])
-        else []
-    )
+    """Step and loss of the rows that have a finite one; none where the loss is not what is learnt by."""
+    by = _LearntBy()
+    losses = [(row["step"], loss) for row in rows if (loss := by.take(row)) is not None]
+    return losses if by.holds else []
+
+
+class _Collapsing:
+    """A policy that has lost nearly all entropy, or all it had gained, and with it every difference of reward."""
+
+    def __init__(self) -> None:
+        self._past, self._judged = _Past(), []
+        self._found: Symptom | None = None
+        self._rewards = False
+
+    def take(self, row: Row) -> None:
+        """One more step."""
+        self._rewards = self._rewards or has_rewards([row])
+        if self._found is not None or not _telling(row):
+            return
+        past, judged = self._past, self._judged
+        past.take(row)
+        judged.append(row)
+        if len(judged) < COLLAPSE_STREAK:
+            return
+        text = ""
+        for size in (COLLAPSE_STREAK, COLLAPSE_WINDOW, GONE_STEPS):
+            text = text or (lost(judged[-size:], past) if len(judged) >= size else "")
+        text = text or _silent(past, judged[len(judged) - past.streak :])
+        if text:
+            self._found = Symptom("collapse", "", row["step"], text)
+
+    def found(self) -> Symptom | None:
+        """The symptom, None if there is none."""
+        return self._found if self._rewards else None
 
 
 def collapse(rows: Sequence[Row]) -> Symptom | None:
     """A policy that has lost nearly all entropy, or all it had gained, and with it every difference of reward."""
-    if not has_rewards(rows):
-        return None
-    judged = [row for row in rows if _telling(row)]
-    past = _Past()
-    for end in range(1, len(judged) + 1):
-        past.take(judged[end - 1])
-        if end < COLLAPSE_STREAK:
-            continue
-        for size in (COLLAPSE_STREAK, COLLAPSE_WINDOW, GONE_STEPS):
-            text = lost(judged[end - size : end], past) if end >= size else ""
-            if text:
-                return Symptom("collapse", "", judged[end - 1]["step"], text)
-        text = _silent(past, judged[end - past.streak : end])
-        if text:
-            return Symptom("collapse", "", judged[end - 1]["step"], text)
-    return None
+    watch = _Collapsing()
+    for row in rows:
+        watch.take(row)
+    return watch.found()
 
 
 def lost_at_end(rows: Sequence[Row], first: int) -> str:
@@ -443,7 +516,7 @@ def _silent(past: _Past, rows: Sequence[Row]) -> str:
 
 def never_learning(rows: Sequence[Row]) -> Symptom | None:
     """A run that has had nothing to learn from in any of its first steps."""
-    first = [row for row in rows if number(row, "grad_norm") is not None][:DEAD_STEPS]
+    first = list(islice((row for row in rows if number(row, "grad_norm") is not None), DEAD_STEPS))
     if len(first) < DEAD_STEPS:
         return None
     step = first[-1]["step"]
@@ -455,6 +528,36 @@ def never_learning(rows: Sequence[Row]) -> Symptom | None:
     return None
 
 
+class Watch:
+    """Looks at a run while it goes on, at each of its rows once: a late failure is not worth looking at all of them
+    anew with each row that comes."""
+
+    def __init__(self) -> None:
+        self._begin((), ())
+
+    def _begin(self, rows: Sequence[Row], earlier: Sequence[Row]) -> None:
+        self._first, self._taken, self._earlier = rows[:1], 0, earlier
+        self._unending, self._collapsing, self._diverging = _Unending(), _Collapsing(), _Diverging()
+        for row in earlier:
+            self._collapsing.take(row)
+            self._diverging.take(row)
+
+    def symptoms(self, rows: Sequence[Row], ended: bool, earlier: Sequence[Row] = ()) -> list[Symptom]:
+        """As `symptoms`, of all rows that there are by now. Those of another training begin a new watch."""
+        same = self._taken == 0 or (rows and rows[0] is self._first[0])
+        if len(rows) < self._taken or not same or earlier is not self._earlier or not self._taken:
+            self._begin(rows, earlier)
+        for row in rows[self._taken :]:
+            for watch in (self._unending, self._collapsing, self._diverging):
+                watch.take(row)
+        self._taken = len(rows)
+        found = self._unending.found(ended)
+        for symptom in (self._collapsing.found(), self._diverging.found(), never_learning(rows)):
+            if symptom is not None and rows:
+                found.append(replace(symptom, step=max(symptom.step, 1)))
+        return found
+
+
 def symptoms(rows: Sequence[Row], ended: bool, earlier: Sequence[Row] = ()) -> list[Symptom]:
     """All symptoms, most severe first.
 
@@ -464,11 +567,7 @@ def symptoms(rows: Sequence[Row], ended: bool, earlier: Sequence[Row] = ()) -> l
         earlier: rows of the same training before these, of a run that goes on from a checkpoint: what is lost now was
             there then. What was lost then already shows at the first step.
     """
-    found, whole = non_finite(rows, ended), [*earlier, *rows]
-    for symptom in (collapse(whole), diverged(whole), never_learning(rows)):
-        if symptom is not None and rows:
-            found.append(replace(symptom, step=max(symptom.step, 1)))
-    return found
+    return Watch().symptoms(rows, ended, earlier)
 
 
 def remarks(rows: Sequence[Row]) -> list[Symptom]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from bisect_cfg.capture.captured import fields_of
 from bisect_cfg.capture.settings import DEFAULT, build_item
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value, equal
-from bisect_cfg.diagnosis import health
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.parameters.comparing import plain
 from bisect_cfg.probe.protocol import TrainEnd
@@ -283,7 +282,7 @@ class IsolatedScript:
 
     def certain(self, traces: Traces) -> bool:
         """Whether a run shows already that it is not healthy."""
-        found = health.symptoms(traces.metrics.rows, False, traces.earlier)
+        found = traces.symptoms(False)
         return any(symptom.kind not in self._usual for symptom in found)
 
     def health_of(self, run: Run, attempt: Attempt) -> Health:

@@ -404,7 +404,7 @@ class CommandRunner:
             return False
         if plan.steps is not None and rows[-1]["step"] >= plan.steps:
             return True
-        found = health.symptoms(rows, ended=False)
+        found = traces.symptoms(False)
         if plan.until_it_dies:
             return bool(found) and rows[-1]["step"] >= found[0].step + AFTER_SYMPTOM_STEPS
         if plan.enough is not None or not self.known.silent or self.known.is_failure is None:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from bisect_cfg.cells import place_of
 from bisect_cfg.diagnosis._plain_text import plain
-from bisect_cfg.diagnosis.health import Row
+from bisect_cfg.diagnosis.health import Row, Symptom, Watch
 from bisect_cfg.diagnosis.stacks import stack_frames
 from bisect_cfg.jsonfile import private
 from bisect_cfg.probe.protocol import (
@@ -169,6 +169,9 @@ class Traces:
     before: int = 0
     earlier: tuple[Row, ...] = ()
 
+    def __post_init__(self) -> None:
+        self._watch = Watch()
+
     @classmethod
     def of(cls, folder: Path) -> Traces:
         counted = Counted()
@@ -222,6 +225,10 @@ class Traces:
     def all(self, kind: type[E]) -> list[E]:
         """All events of that kind, in their order."""
         return [row for row in self.events.rows if isinstance(row, kind)]
+
+    def symptoms(self, ended: bool) -> list[Symptom]:
+        """What the metrics show so far; see `health.symptoms`."""
+        return self._watch.symptoms(self.metrics.rows, ended, self.earlier)
 
     @property
     def died(self) -> bool:

@@ -32,7 +32,6 @@ from bisect_cfg.capture.launched import (
 from bisect_cfg.capture.script import Script, by_hand, is_masked
 from bisect_cfg.capture.settings import Settings, processes_in
 from bisect_cfg.configuration import Configuration, Outcome
-from bisect_cfg.diagnosis import health
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
@@ -440,7 +439,7 @@ class ScriptRunner:
 
     def _enough(self, until_it_dies: bool) -> Callable[[Traces], bool]:
         def enough(traces: Traces) -> bool:
-            found = health.symptoms(traces.metrics.rows, traces.completed is not None, traces.earlier)
+            found = traces.symptoms(traces.completed is not None)
             if until_it_dies and traces.completed is not None:
                 return bool(found)
             if until_it_dies:

@@ -13,7 +13,6 @@ import signal
 import time
 from pathlib import Path
 
-from bisect_cfg.diagnosis.health import symptoms
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import GO_ON_FILE, Completed, Over, Started, TrainBegin, Unwatched
 from bisect_cfg.trials.files import Traces
@@ -107,7 +106,7 @@ class Training:
         if done is None or self._traces.begun is None or done.number == self._went_on:
             return
         self._went_on = done.number
-        if not symptoms(self._traces.metrics.rows, True, self._traces.earlier):
+        if not self._traces.symptoms(True):
             (self._traces.events.path.parent / GO_ON_FILE.format(done.number)).touch(mode=0o600)
 
     def _of_the_training(self) -> int | None:

@@ -145,7 +145,7 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
     else:
         death = _death(traces, folder, folder / "log.txt", exit_code, hang, bool(begun), ended)
     invalid = traces.event(ConfigInvalid)
-    symptoms = health.symptoms(rows, ended=True, earlier=traces.earlier)
+    symptoms = traces.symptoms(True)
     blamed = next((rank.traces for rank in several if rank.number == death.rank), traces)
     return Observation(
         died=death.signature,

@@ -57,6 +57,37 @@ def test_what_is_no_symptom(columns):
     assert kinds(rows(**columns)) == []
 
 
+FAILING = [
+    rows(30, entropy=[2.0] * 12 + [0.01], reward=[0.3] * 12 + [0.0], frac_reward_zero_std=[0.0] * 12 + [1.0]),
+    rows(30, grad_norm=[1.0] * 9 + [NAN]),
+    rows(40, reward="absent", reward_std="absent", frac_reward_zero_std="absent", loss=[1.0] * 20 + [5.0]),
+    rows(30, reward_std=0.0, frac_reward_zero_std=1.0),
+    rows(12, kl=[0.1] * 9 + [INF]),
+]
+
+
+@pytest.mark.parametrize("failing", FAILING)
+@pytest.mark.parametrize("before", [0, 7])
+def test_a_watch_says_at_each_row_what_all_rows_say(failing, before):
+    earlier = tuple({**row, "step": row["step"] - before} for row in failing[:before])
+    later = [{**row, "step": row["step"] - before} for row in failing[before:]]
+    watch = health.Watch()
+    for ended in (False, True):
+        told = [watch.symptoms(later[:end], ended, earlier) for end in range(len(later) + 1)]
+        assert told == [health.symptoms(later[:end], ended, earlier) for end in range(len(later) + 1)]
+        assert told[-1] or not ended
+
+
+def test_a_watch_looks_at_each_row_once(monkeypatch):
+    taken, take = [], health._Past.take
+    monkeypatch.setattr(health._Past, "take", lambda past, row: (taken.append(row["step"]), take(past, row)))
+    watch, found = health.Watch(), rows(50)
+    for end in range(51):
+        watch.symptoms(found[:end], False)
+    assert taken == [*range(1, 51)]
+    assert watch.symptoms(FAILING[0], False) == health.symptoms(FAILING[0], False)  # of another training
+
+
 def test_grad_scaler_finding_its_scale():
     assert kinds(rows(grad_norm=[INF] * 5 + [1.0])) == []
     assert kinds(rows(grad_norm=[NAN] * 7 + [1.0])) == []
