@@ -18,6 +18,7 @@ from bisect_cfg.diagnosis.signature import Signature
 STUDIES = Path(__file__).parent.parent / "studies"
 ELSEWHERE = {
     "two_ranks": "test_two_ranks.py",
+    "late_collapse": "test_late.py",
     "vllm_versions": "test_package_versions.py",
     "trl_2906_original": "test_old_stack.py",
     "trl_2906_root_cause": "test_package_versions.py",
