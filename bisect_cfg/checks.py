@@ -39,7 +39,7 @@ COUNTS = ("training", "steps", "jobs", "confirm", "max_trials", "verify_steps", 
 
 TEXTS = ("failure", "storage")
 MANY = ("good", "bad", "pins", "only", "excluded", "devices", "keep")
-SWITCHES = ("first", "restart", "where", "recommend", "environments", "until_failure")
+SWITCHES = ("first", "restart", "where", "recommend", "environments", "until_failure", "isolate_data")
 """Options by the kind of their values."""
 
 _DEVICE = r"\d+|(GPU|MIG)-[\w/-]+"
@@ -156,6 +156,8 @@ def _check_for_command(options: Options, target: CommandTarget) -> None:
     """What only a training has is no option of any command."""
     if options.from_checkpoint is not None:
         raise InputError("--from-checkpoint is for training scripts.", "Name the checkpoint in the command itself.")
+    if options.isolate_data:
+        raise InputError("--isolate-data is for training scripts: of a command nobody knows its rows.", "Leave it out.")
     for name in options.keep:
         check_name(name, target.sides.bad, "--keep")
 

@@ -190,6 +190,11 @@ TRIALS = _section(
         type=click.Choice(["from-start", "from-checkpoint"]),
     ),
     _option(
+        "--isolate-data",
+        "Find the rows of the dataset, too, without which the failing step trains.",
+        is_flag=True,
+    ),
+    _option(
         "--until-failure",
         "Let the first run go on until it fails. [it stops after 100 steps or ten minutes, whichever is later]",
         is_flag=True,

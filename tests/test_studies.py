@@ -19,6 +19,7 @@ STUDIES = Path(__file__).parent.parent / "studies"
 ELSEWHERE = {
     "two_ranks": "test_two_ranks.py",
     "late_collapse": "test_late.py",
+    "bad_row": "phases/test_origin.py",
     "vllm_versions": "test_package_versions.py",
     "trl_2906_original": "test_old_stack.py",
     "trl_2906_root_cause": "test_package_versions.py",
@@ -27,7 +28,7 @@ ELSEWHERE = {
     "real_versions": "test_package_versions.py",
     "openrlhf_illegal_memory": "doors/test_any_command.py",
 }
-"""Studies that need a launcher, environments of their own or no script, and where they are tested."""
+"""Studies that need a launcher, environments, options of their own or no script, and where they are tested."""
 
 NAMES = sorted({path.parent.name for path in STUDIES.glob("*/expected.json")} - set(ELSEWHERE))
 

@@ -32,6 +32,7 @@ class Options:
     training: int | None = None
     from_checkpoint: Path | None = None
     until_failure: bool = False
+    isolate_data: bool = False
     log: Path | None = None
     prove: str | None = None
     max_disk: float | None = None

@@ -1,11 +1,14 @@
-"""Where trials begin: at the beginning of the training, or at a checkpoint of it shortly before the failure.
+"""Where trials begin: at the beginning of the training, or shortly before the failure.
 
-The cheapest origin is taken at which the bad configuration fails as it did and the good one trains. Where the good one
-fails from a checkpoint, too, the damage was done before it, and an earlier one is tried; the beginning is the last.
+The cheapest origin is taken at which the bad configuration fails as it did and the good one trains. First the weights
+of step 0 with the data of the failing step: what fails there as well is owed to that data. Then a checkpoint; where the
+good configuration fails from it, too, the damage was done before, and an earlier one is tried; the last is the
+beginning.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,12 +26,14 @@ from bisect_cfg.probe.protocol import (
     NoCheckpoints,
     Origin,
     OriginRefused,
+    PlannedSteps,
     Resumed,
 )
 from bisect_cfg.reports.text import count
 from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.runner import horizon_for
 from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.verdict import Observation
 
 WORTH_SECONDS = 10.0
 """Trials begin at step 0 where they then train for no longer than this: that is the user's run as it is, and the claims
@@ -40,6 +45,10 @@ showed it, and the steps before that are compared with the first run's."""
 
 TRIES = 4
 """So many checkpoints are tried at most, each about twice as far back as the one before."""
+
+DRAWS = 2
+"""So often the data alone is tried, each time with other random numbers: the completions are others than in the user's
+run, so that it may pass by chance."""
 
 SHARE_OF_DISK = 0.1
 """What the first run's own checkpoints may take of what is free, unless --max-disk says otherwise."""
@@ -131,14 +140,20 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
     """Find where trials begin, and how they start there; see `Baselines.find` for what it returns."""
     if context.options.from_checkpoint is not None:
         return baselines.find(bad_run)
+    tried = 0
+    for origin in _origins_by_data(bad_run):
+        _begin_at(context, baselines, origin, bad_run, f"seeing whether the data of step {bad_run.seen.step} does it")
+        tried += 1
+        if baselines.fails_once():
+            warm_runs, good_run = baselines.find(bad_run)
+            if good_run is not None and baselines.outcome_of(good_run) is Outcome.PASS:
+                _say_it_is_the_data(context, origin, bad_run)
+                return warm_runs, good_run
+            break
     origins = list(_origins(context, bad_run))
     for number, origin in enumerate(origins):
         began = 0 if origin is None else origin.step
-        horizon = context.options.steps or horizon_for(max(bad_run.seen.step - began, 1))
-        context.runner.begin_at(origin, horizon)
-        baselines.begin_at(origin)
-        if origin is not None:
-            context.listener.phase("origin", f"seeing whether it fails from step {began} on")
+        _begin_at(context, baselines, origin, bad_run, f"seeing whether it fails from step {began} on")
         warm_runs, good_run = baselines.find(bad_run)
         outcome = None if good_run is None else baselines.outcome_of(good_run)
         if outcome is Outcome.PASS or origin is None:
@@ -148,14 +163,49 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         context.note(f"From the checkpoint of step {began} it {reached}; trying {further}.")
     if origin is not None:
         _say_from_where(context, origin, bad_run, warm_runs)
+        if tried == DRAWS:
+            context.note(
+                f"With the weights of step 0 and the data of step {bad_run.seen.step} it does not fail "
+                f"({count(tried, 'run')}): the training before has a part in it."
+            )
     return warm_runs, good_run
+
+
+def _begin_at(context: Context, baselines: Baselines, origin: Origin | None, bad_run: Run, doing: str) -> None:
+    """Have the runs begin there, and say what for, where it is not step 0."""
+    began = 0 if origin is None else origin.step
+    context.runner.begin_at(origin, context.options.steps or horizon_for(max(bad_run.seen.step - began, 1)))
+    baselines.begin_at(origin)
+    if origin is not None:
+        context.listener.phase("origin", doing)
+
+
+def _is_worth_it(seen: Observation) -> bool:
+    """Whether trials from step 0 would take long enough to begin elsewhere."""
+    return seen.pace is not None and seen.trained and horizon_for(seen.step) * seen.pace > WORTH_SECONDS
+
+
+def _origins_by_data(bad_run: Run) -> Iterator[Origin]:
+    """The data shortly before the failing step, without the training that came before.
+
+    A failure that ends no run (a collapse) is one of the training, and is not looked for there.
+    """
+    seen, planned = bad_run.seen, bad_run.traces.event(PlannedSteps)
+    intake = None if planned is None else planned.intake
+    if not _is_worth_it(seen) or seen.died is None or intake is None or bad_run.traces.before:
+        return
+    between = intake.batches // math.gcd(intake.batches, intake.accumulated)  # steps that share completions
+    step = (seen.step - LEAD) // between * between
+    if step > 0:
+        for draw in range(DRAWS):
+            yield Origin(None, step, intake, seen.step, draw)
 
 
 def _origins(context: Context, bad_run: Run) -> Iterator[Origin | None]:
     """Where trials could begin, latest first; None is step 0."""
     seen, saved = bad_run.seen, bad_run.traces.all(CheckpointSaved)
     none = bad_run.traces.event(NoCheckpoints)
-    if seen.pace is not None and seen.trained and horizon_for(seen.step) * seen.pace > WORTH_SECONDS:
+    if _is_worth_it(seen):
         if none is not None:
             context.note(f"The first run saved no checkpoints, so that trials begin at step 0: {none.why}.")
         places = {one.step: one for one in saved}
@@ -166,6 +216,14 @@ def _origins(context: Context, bad_run: Run) -> Iterator[Origin | None]:
                 yield Origin(one.path, one.step, one.intake, seen.step)
                 wanted = 2 * (seen.step - one.step)
     yield None
+
+
+def _say_it_is_the_data(context: Context, origin: Origin, bad_run: Run) -> None:
+    row = "" if context.options.isolate_data else " --isolate-data finds the row of the dataset."
+    context.note(
+        f"It fails at step {bad_run.seen.step}, and with the weights of step 0 and the data of that step as well: the "
+        f"data of that step does it, not the training before. Trials begin at the data of step {origin.step}.{row}"
+    )
 
 
 def _say_from_where(context: Context, origin: Origin, bad_run: Run, warm_runs: list[Run]) -> None:

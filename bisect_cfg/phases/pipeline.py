@@ -37,6 +37,7 @@ from bisect_cfg.phases.origin import begin_at_checkpoint, find_origin, learn_int
 from bisect_cfg.phases.prove import prove
 from bisect_cfg.phases.recommend import find_safe_values
 from bisect_cfg.phases.reproduce import reproduce
+from bisect_cfg.phases.rows import isolate_rows
 from bisect_cfg.phases.start import Baselines, with_defaults_of_the_moved, without_risky_defaults
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
@@ -161,19 +162,23 @@ def _compared(
         baselines.spare_risks()
         return _compared(context, baselines, bad_run, good, pins)
     if baselines.outcome_of(good_run) is not Outcome.PASS:
-        return _answer(context, "baseline_fails", settings=runner.settings, bad_run=bad_run, good_run=good_run)
+        rows = isolate_rows(context, baselines, None, bad_run)
+        return _answer(
+            context, "baseline_fails", settings=runner.settings, bad_run=bad_run, good_run=good_run, rows=rows
+        )
     for symptom in good_run.seen.symptoms:
         context.note(f"About the good configuration: {symptom.text}.")
     runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))
 
     bisection, report = isolate(context, bad_run, warm_runs, good_run)
     details = bisection.details()
-    place = safe = stopped = None
+    place = safe = stopped = rows = None
     known = known_failure(bad_run, runner.settings, report.causes, context.environment)
     try:
         report = with_defaults_of_the_moved(context, baselines, settings.factors, report)
         if not prove(context, baselines, bad_run, report):
             report = replace(report, complete=False)
+        rows = isolate_rows(context, baselines, report, bad_run)
         place = locate(context, report, bad_run)
         if context.options.recommend and report.status == "isolated":
             cures = cures_of(context, known and known.entry)
@@ -196,6 +201,7 @@ def _compared(
         place=place,
         safe=safe,
         stopped=stopped,
+        rows=rows,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bisect_cfg.configuration import Configuration, Outcome, configuration_of
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
-from bisect_cfg.reports.text import count, duration
+from bisect_cfg.reports.text import count, duration, since
 from bisect_cfg.study.causes import Cause, Report
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import horizon_for
@@ -51,7 +51,7 @@ def prove(context: Context, baselines: Baselines, bad_run: Run, report: Report) 
     seconds = sum(pace * (steps if proof.expected is Outcome.PASS else bad_run.seen.step) for proof in proofs)
     if options.prove != ASKED and seconds > report.seconds:
         context.note(
-            f"Everything was shown from step {origin.step} of your run on. To prove it from step 0 takes "
+            f"Everything was shown {since(origin)}. To prove it from step 0 takes "
             f"{count(len(proofs), 'run')}, about {duration(seconds)}: --prove {ASKED}."
         )
         return True

@@ -102,7 +102,16 @@ class Baselines:
     def begin_at(self, origin: Origin | None) -> None:
         """Look for them anew where the runs begin at another step."""
         self._at = "" if origin is None else f"-from-{origin.step}"
+        if origin is not None and origin.checkpoint is None:
+            self._at = f"-data-of-{origin.step}" + (f"-{origin.draw}" if origin.draw else "")
         self._settled, self._passed, self._tries = None, [], 0
+
+    def fails_once(self) -> bool:
+        """Whether the bad configuration fails where runs begin now: in one run, at the first start that comes up."""
+        start = next(filter(self.come_up, self.allowed()), None)
+        if start is None:
+            return False
+        return self.outcome_of(self._run(self._bad_name(start, 1), self._runner.settings.bad)) is Outcome.FAIL
 
     def find(self, bad_run: Run) -> tuple[list[Run], Run | None]:
         """Find the fastest way to start trials at which both configurations behave as they should.

@@ -15,6 +15,10 @@ data. Half of that is wrong for a trial with other settings, and some for one wi
 - TRL generates every so many batches, counted from where the process began. Here from the beginning of the training.
 - Another seed would change nothing: the saved random numbers come back. Here they begin at that seed.
 
+Without a checkpoint a trial begins with the weights that it is built with, at the data and the rate of a later step:
+what fails there, too, is owed to the batch and not to the training before. Its completions are not those of the user's
+run.
+
 What cannot be brought back: completions that were generated before the checkpoint and are used again after it
 (`num_iterations` > 1, unless it lies where a generation begins), and, from a checkpoint that is not ours, a reference
 model that follows the policy.
@@ -67,13 +71,17 @@ def begin(trainer, args, kwargs):
     intake, total = intake_of(trainer), _prompts(trainer)
     step = origin.step if origin.intake in (None, intake) else _step_at(origin, intake, total)
     _watch_loading(trainer)
-    _keep_settings(trainer, step - origin.step)
+    if origin.checkpoint is None:
+        trainer._load_from_checkpoint = lambda *args, **kwargs: None
+    _keep_settings(trainer, step if origin.checkpoint is None else step - origin.step)
     _restore_order(trainer, step)
+    trainer.args.ignore_data_skip = False  # whatever it says, the user's run came to this data
     if hasattr(trainer, "_buffered_inputs"):
         trainer._step = step * intake.accumulated
-    record.event(protocol.Resumed(origin.checkpoint, step, intake))
+    record.event(protocol.Resumed(step, origin.checkpoint, intake))
     kwargs = {name: value for name, value in kwargs.items() if name != "resume_from_checkpoint"}
-    kwargs["resume_from_checkpoint"] = origin.checkpoint if step == origin.step else _at_step(origin, step)
+    same = origin.checkpoint is not None and step == origin.step
+    kwargs["resume_from_checkpoint"] = origin.checkpoint if same else _at_step(trainer, origin, step)
     ratio = 1.0 if origin.intake is None else _per_step(origin.intake) / _per_step(intake)
     if origin.until is not None:
         state.wanted = step + math.ceil((origin.until - origin.step) * ratio)
@@ -157,16 +165,18 @@ def _step_at(origin, intake, total):
     return step + (epochs * _steps_of_an_epoch(intake, total) if epochs else 0)
 
 
-def _at_step(origin, step):
-    """A folder with what the checkpoint holds, in whose state another step stands."""
+def _at_step(trainer, origin, step):
+    """A folder with what the checkpoint holds, if there is one, in whose state another step stands."""
     folder = os.path.join(record.folder(), "origin")
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    for name in os.listdir(origin.checkpoint):
-        target = os.path.join(folder, name)
-        if name != protocol.STATE_FILE and not os.path.lexists(target):
-            os.symlink(os.path.join(os.path.abspath(origin.checkpoint), name), target)
-    with open(os.path.join(origin.checkpoint, protocol.STATE_FILE), encoding="utf-8") as stream:
-        told = json.load(stream)
+    told = {"train_batch_size": trainer.args.train_batch_size}
+    if origin.checkpoint is not None:
+        for name in os.listdir(origin.checkpoint):
+            target = os.path.join(folder, name)
+            if name != protocol.STATE_FILE and not os.path.lexists(target):
+                os.symlink(os.path.join(os.path.abspath(origin.checkpoint), name), target)
+        with open(os.path.join(origin.checkpoint, protocol.STATE_FILE), encoding="utf-8") as stream:
+            told = json.load(stream)
     told["global_step"] = step
     path = os.path.join(folder, protocol.STATE_FILE)
     own = f"{path}.{os.getpid()}"  # each process of several writes the same
@@ -229,10 +239,13 @@ def _keep_settings(trainer, moved):
 
     def _load_rng_state(checkpoint):
         load_rng(checkpoint)
-        if state.reseed is not None:
+        origin, seed = state.orders, state.reseed
+        if origin.checkpoint is None:  # the numbers of step 0 would draw the completions of step 0
+            seed = trainer.args.seed + origin.draw
+        if seed is not None:
             from transformers import set_seed
 
-            set_seed(int(state.reseed) + state.orders.step)
+            set_seed(int(seed) + origin.step)
 
     trainer._load_optimizer_and_scheduler = _load_optimizer_and_scheduler
     trainer._load_rng_state = _load_rng_state

@@ -175,16 +175,19 @@ class Origin:
     """Where a trial begins, if not at step 0.
 
     Attributes:
-        checkpoint: a folder that `Trainer` has saved.
-        step: the optimizer step after which it did.
-        intake: of the training that saved it; None: as the trial's own.
+        checkpoint: a folder that `Trainer` has saved; None: the weights are those of step 0, and only the data (and the
+            schedule) are as far as at that step.
+        step: the optimizer step after which the trial begins.
+        intake: of the training that came there; None: as the trial's own.
         until: the step of that training which a trial has to reach to say anything; None: any.
+        draw: without a checkpoint, which random numbers the trial draws: any other number, others.
     """
 
-    checkpoint: str
+    checkpoint: str | None
     step: int
     intake: Intake | None = field(default=None, metadata={"of": Intake})
     until: int | None = None
+    draw: int = 0
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,8 @@ class TrialOrders:
         origin: where the training begins; None: at its beginning.
         checkpoints: how checkpoints are saved on the way; None: not at all.
         seconds: of training that the run makes at least, also after `steps`.
+        exchanged: row of the dataset, as text -> the row that is taken in its place; None: the rows of a step are not
+            noted either, unless the trial begins in the middle of the training.
     """
 
     folder: str
@@ -241,6 +246,7 @@ class TrialOrders:
     origin: Origin | None = field(default=None, metadata={"of": Origin})
     checkpoints: CheckpointOrders | None = field(default=None, metadata={"of": CheckpointOrders})
     seconds: float = 0.0
+    exchanged: dict[str, int] | None = None
 
 
 # ---------------------------------------------------------------------------------------------------------- orders
@@ -587,10 +593,11 @@ class Placed(Event, tag="placed"):
 
 @dataclass(frozen=True)
 class Resumed(Event, tag="resumed"):
-    """The training goes on from this checkpoint, after this optimizer step of its own."""
+    """The training goes on from this checkpoint, after this optimizer step of its own; None: from its first weights,
+    with the data of that step."""
 
-    checkpoint: str
     step: int
+    checkpoint: str | None = None
     intake: Intake | None = field(default=None, metadata={"of": Intake})
 
 
@@ -642,9 +649,27 @@ class OptimizerSettings(Event, tag="optimizer"):
 
 @dataclass(frozen=True)
 class PlannedSteps(Event, tag="schedule"):
-    """How many optimizer steps the user's own run would have."""
+    """How many optimizer steps the user's own run would have, and how it takes its data."""
 
     max_steps: int | None = None
+    intake: Intake | None = field(default=None, metadata={"of": Intake})
+
+
+@dataclass(frozen=True)
+class StepRows(Event, tag="step_rows"):
+    """Rows of the dataset that an optimizer step is about, in this process.
+
+    Attributes:
+        step: counted from 1.
+        rows: their places in the dataset, from 0; of a step that uses completions again, those they were made for.
+        characters: the text in each; None where that is not known.
+        total: rows of the dataset; None if it does not say.
+    """
+
+    step: int
+    rows: list[int]
+    characters: list[int | None]
+    total: int | None = None
 
 
 NON_FINITE = "non-finite parameters"

@@ -10,6 +10,7 @@ import inspect
 import sys
 
 from . import (
+    batches,
     heartbeat,
     instruments,
     lineage,
@@ -412,6 +413,7 @@ def begin(request, first=True):
         objects.state.targets = request.targets
     objects.state.before = None
     origin.set_orders(request)
+    batches.set_orders(request)
     watch.limits.steps, watch.limits.seconds = request.steps, request.seconds
     watch.limits.checkpoints = request.checkpoints
     watch.limits.stop_when_non_finite = request.stop_when_non_finite

@@ -13,6 +13,7 @@ import sys
 
 from . import (
     again,
+    batches,
     elsewhere,
     heartbeat,
     instruments,
@@ -196,6 +197,7 @@ def _wrap_trainer(module):
         steps = None if stage else limits.steps
         if not stage:
             args, kwargs, times = origin.begin(self, args, kwargs)
+            batches.watch(self)
             steps = None if steps is None else math.ceil(steps * times)
         watcher = _callback_class(module)(self, steps)
         self.add_callback(watcher)
@@ -379,7 +381,7 @@ def _callback_class(module):
             self.saver = saved.Saver(trainer, wanted) if wanted is not None else None
 
         def on_train_begin(self, args, state, control, **kwargs):
-            record.event(protocol.PlannedSteps(getattr(state, "max_steps", None)))
+            record.event(protocol.PlannedSteps(getattr(state, "max_steps", None), origin.intake_of(self.trainer)))
             try:
                 record.event(protocol.Placed(placed.models(self.trainer)))
             except Exception:  # models of a kind that nobody has seen: the run is not about them
@@ -389,6 +391,7 @@ def _callback_class(module):
             if self.first_step is None:
                 self.first_step = state.global_step
             self._flush(state)  # a trainer that does not log every step still gets its row
+            batches.step_begins(state.global_step)
             # What begins an epoch has drawn a random number already, which would be drawn again on going on.
             if self.saver is not None and self.within_epoch and self.bad_since is None:
                 self.saver.after_step(module)

@@ -163,6 +163,7 @@ def as_result(answer: Answer, environment: Fingerprint) -> JsonObject:
         "start_level": answer.start,  # the same, as it was called before
         "horizon": answer.horizon,
         **({"origin": origin_of(answer.origin)} if answer.origin is not None else {}),
+        **({"rows": answer.rows.to_json()} if answer.rows is not None else {}),
         "notes": [*answer.notes, *report.notes],
         "warnings": warnings_of(answer),
         "seconds": round(answer.seconds, 2),
@@ -187,7 +188,8 @@ def _environments(environments: Environments) -> JsonObject:
 
 def origin_of(origin: Origin) -> JsonObject:
     """Where the trials began."""
-    return {"kind": "state", "step": origin.step, "checkpoint": origin.checkpoint}
+    kind = "data" if origin.checkpoint is None else "state"
+    return {"kind": kind, "step": origin.step, "checkpoint": origin.checkpoint}
 
 
 def _training(run: Run | None) -> JsonObject:

@@ -11,6 +11,7 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.configuration import Value
 from bisect_cfg.diagnosis._render import Match
+from bisect_cfg.diagnosis.dataset_rows import FoundRows
 from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.probe.protocol import Origin
@@ -45,6 +46,7 @@ class Answer:
         safe: what was found to train; None if it did not come to that.
         stopped: what ended this call before its time, though the causes are known; None if nothing did.
         environments: in which trials ran with other packages; None if none did.
+        rows: of the dataset that make the failing step fail; None if they were not looked for.
     """
 
     status: str
@@ -66,3 +68,4 @@ class Answer:
     safe: Safe | None = None
     stopped: InputsChanged | None = None
     environments: Environments | None = None
+    rows: FoundRows | None = None

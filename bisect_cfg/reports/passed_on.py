@@ -94,6 +94,8 @@ def _failure(result: JsonObject, log: list[str]) -> Iterator[str]:
         for name in ("line", "operation", "module", "native", "text"):
             if where.get(name):
                 lines.append(f"- {name}: {_code(where[name])}")
+    if result.get("rows"):
+        lines.append(f"- data: {_code(result['rows']['text'])}")
     yield "**Failure**\n\n" + "\n".join(lines)
 
 

@@ -28,7 +28,8 @@ from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.runs import Run, load_run
 
 EMPTY: JsonObject = {
-    "schema": 1, "complete": False, "failure": None, "where": None, "placement": None, "causes": [], "not_varied": {},
+    "schema": 1, "complete": False, "failure": None, "where": None, "rows": None, "placement": None, "causes": [],
+    "not_varied": {},
     "corrections": [], "masking": [], "reproduction": {"rate": None, "interval_95": []}, "recommendation": None,
     "known_issue": None, "environment": {}, "notes": [], "warnings": [], "seconds": None, "horizon": None,
     "start": None, "said": [],
@@ -41,7 +42,7 @@ EMPTY_ROW: JsonObject = {"values": {}, "reason": "", "remarks": [], "signature":
 FIRST = "0"
 """The folder of the first run, of the user's own command."""
 
-BEFORE_THE_SEARCH = re.compile(r"0|(?:bad|good)-[a-z]+(?:-\d+)?")
+BEFORE_THE_SEARCH = re.compile(r"0|(?:bad|good)-[a-z]+(?:-from-\d+|-data-of-\d+)?(?:-\d+)*")
 """The folders of the runs of the two ends, which are recorded once the search begins."""
 
 LOG_LINES = 25

@@ -49,6 +49,9 @@ SUSPICION_SHOWN = 0.05
 REFRESH_PER_SECOND = 8
 """Smooth enough for a clock that counts seconds, and nothing beside a training."""
 
+OTHER_STEPS = 0.1
+"""Above this share of difference the step of a cause's run and that of the user's run are not the same data."""
+
 SETTINGS_SHOWN = 24
 """More factors than this are not listed one by one."""
 
@@ -254,7 +257,8 @@ def print_answer(console: Console, answer: Answer, result: JsonObject) -> None:
     if answer.status == "no_failure":
         _print_no_failure(console, answer)
     elif answer.status == "baseline_fails" and answer.good_run is not None:
-        _print_baseline_fails(console, answer.good_run)
+        _print_rows(console, answer)
+        _print_baseline_fails(console, answer)
     elif answer.again or answer.status == "baseline_fails":
         console.print(Text("No cause could be isolated.", style="bold yellow"))  # why was said as a note
     elif answer.report is None:
@@ -317,7 +321,8 @@ def _print_no_failure(console: Console, answer: Answer) -> None:
     )
 
 
-def _print_baseline_fails(console: Console, good_run: Run) -> None:
+def _print_baseline_fails(console: Console, answer: Answer) -> None:
+    good_run = answer.good_run
     said = text.failure(good_run.seen)
     console.print(Text(f"The good configuration fails as well: it {said}.", style="bold red"))
     console.print(
@@ -325,6 +330,8 @@ def _print_baseline_fails(console: Console, good_run: Run) -> None:
         f"work here; its log is {answers.short_path(good_run.folder / 'log.txt')}.",
         highlight=False,
     )
+    if answer.rows is None and good_run.seen.died is not None and good_run.seen.step_of_training:
+        console.print("If it may be the data of that step: --isolate-data finds the row.", highlight=False)
 
 
 def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
@@ -336,7 +343,8 @@ def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
         seen = answer.bad_run.seen
         if _in_one_process(cause, answer.settings):
             seen = replace(seen, rank=None)
-        _print_cause(console, title, cause, text.failure(seen, result["causes"][number - 1]["step"]), answer.origin)
+        step = result["causes"][number - 1]["step"]
+        _print_cause(console, title, cause, text.failure(seen, step), answer.origin, _other_steps(answer, step))
     if report.causes and (report.reproduction_rate or 1.0) < 1.0:
         low, high = report.reproduction_interval or (0.0, 1.0)
         console.print(
@@ -353,6 +361,7 @@ def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
         )
         console.print(others, highlight=False)
     _print_where(console, result["where"])
+    _print_rows(console, answer)
     print_recommendation(console, answer, result)
 
 
@@ -362,7 +371,17 @@ def _in_one_process(cause: Cause, settings: Settings) -> bool:
     return subset is not None and configuration_of(subset, settings.good, settings.bad).get(PROCESSES) == 1
 
 
-def _print_cause(console: Console, title: str, cause: Cause, failure: str, origin: Origin | None) -> None:
+def _other_steps(answer: Answer, step: int | None) -> str:
+    """Where the steps of a cause's run take so much more or less data than the user's that their numbers are others."""
+    theirs = answer.bad_run.seen.step_of_training
+    if answer.origin is None or not step or not theirs or abs(step - theirs) <= OTHER_STEPS * theirs:
+        return ""
+    return f"(With its batch size the data of your step {theirs} comes in about its step {step}.)"
+
+
+def _print_cause(
+    console: Console, title: str, cause: Cause, failure: str, origin: Origin | None, elsewhere: str
+) -> None:
     table = Table.grid(padding=(0, 2))
     for position, name in enumerate(cause.parameters):
         value = cause.values[name]
@@ -380,8 +399,10 @@ def _print_cause(console: Console, title: str, cause: Cause, failure: str, origi
             if claim.subset is not None
             else f"without {name}: {claim.note}"
         )
-    since = f" Shown from step {origin.step} of your run on." if origin is not None else ""
+    since = f" Shown {text.since(origin)}." if origin is not None else ""
     lines = [f"With {together} the run {failure}.", ", ".join(claims) + "." + since]
+    if elsewhere:
+        lines.append(elsewhere)
     if cause.companions:
         left_out = "it" if len(cause.companions) == 1 else "them"
         reason = f"without {left_out} they are invalid or end in a different failure"
@@ -395,6 +416,13 @@ def _print_cause(console: Console, title: str, cause: Cause, failure: str, origi
 
 def _with(note: str) -> str:
     return f" ({note})" if note else ""
+
+
+def _print_rows(console: Console, answer: Answer) -> None:
+    if answer.rows is not None:
+        console.print(
+            Text.assemble(("Row    " if len(answer.rows.guilty) == 1 else "Rows   ", "bold"), answer.rows.said())
+        )
 
 
 def _print_where(console: Console, where: JsonObject | None) -> None:

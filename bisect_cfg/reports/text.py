@@ -12,6 +12,7 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
 
 if TYPE_CHECKING:
+    from bisect_cfg.probe.protocol import Origin
     from bisect_cfg.recommend.isolated import Health
     from bisect_cfg.trials.verdict import Observation
 
@@ -157,6 +158,13 @@ def failure(seen: Observation, step: int | None = None) -> str:
     if kind in ("no-steps", "no-training"):
         return "ends before the first step of training"
     return f"dies{at} with {said or name}"
+
+
+def since(origin: Origin) -> str:
+    """Where trials begin, to follow "from" or "shown"."""
+    if origin.checkpoint is None:
+        return f"with the weights of step 0 and the data from step {origin.step} of your run on"
+    return f"from step {origin.step} of your run on"
 
 
 def unhealthy(health: Health) -> str:

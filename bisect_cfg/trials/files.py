@@ -199,7 +199,7 @@ class Traces:
         elif number > 1:
             self.metrics.rows = [row for row in self.metrics.rows if row.get("training", 1) == number]
         resumed = self.event(Resumed)
-        if resumed is not None and not self.before:
+        if resumed is not None and resumed.checkpoint is not None and not self.before:
             self.earlier = earlier_rows(Path(resumed.checkpoint), resumed.step)
         self.before = self.counted.before.get(number, 0 if resumed is None else resumed.step)
 

@@ -31,6 +31,7 @@ class Plan:
         least_seconds: of training that the run makes at least, also after `steps`.
         checkpoints: how it saves checkpoints of ours on the way; None: it saves none.
         instruments: what to find out besides; None for an ordinary trial.
+        exchanged: row of the dataset -> the row in its place; None: none, and which rows a step takes is not noted.
         environment: further environment variables.
         enough: whether what is seen so far settles it; None: a silent failure under study does.
         costly: whether it takes longer than can be afforded, asked all the time with the seconds since its start.
@@ -48,6 +49,7 @@ class Plan:
     least_seconds: float = 0.0
     checkpoints: CheckpointOrders | None = None
     instruments: InstrumentOrders | None = None
+    exchanged: Mapping[int, int] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     enough: Callable[[Traces], bool] | None = None
     costly: Callable[[Traces, float], bool] = lambda traces, seconds: False

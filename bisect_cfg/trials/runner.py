@@ -298,9 +298,10 @@ class ScriptRunner:
         """
         if self._inputs is not None:
             self._inputs.check()
-        if self.known.origin is not None and not os.path.isdir(self.known.origin.checkpoint):
+        checkpoint = None if self.known.origin is None else self.known.origin.checkpoint
+        if checkpoint is not None and not os.path.isdir(checkpoint):
             raise InputError(
-                f"The trials of this study begin at {self.known.origin.checkpoint}, which is no more.",
+                f"The trials of this study begin at {checkpoint}, which is no more.",
                 "Begin a new study with --restart, or name a checkpoint with --from-checkpoint.",
             )
         device = self._slots.get() if self._has_devices else None
@@ -364,6 +365,7 @@ class ScriptRunner:
             origin=self.known.origin,
             checkpoints=plan.checkpoints,
             seconds=plan.least_seconds,
+            exchanged=None if plan.exchanged is None else {str(row): other for row, other in plan.exchanged.items()},
         )
 
     def _deepspeed_of(self, overrides: dict[str, Encoded], folder: Path) -> dict[str, str]:

@@ -60,12 +60,13 @@ def test_a_late_failure_is_isolated_from_a_checkpoint(real_tool):
     real_tool.assert_nothing_left()
 
 
-# So slow that the steps before are worth leaving out.
+# So slow that the steps before are worth leaving out; and the data alone does not do it, but as many steps of Adam's.
+STEPS_OF_ADAM = 'next(iter(kwargs["optimizer"].state.values()), {"step": 0})["step"]'
 LATE = (
     SCRIPT.replace("max_steps=40", "max_steps=400").replace("save_steps=20", "save_steps=500")
     .replace("learning_rate=1e-2", "learning_rate=1e-4")
     .replace("            if state", "            time.sleep(0.08)\n            if state")
-    .replace(">= 25", ">= 90").replace("import sys", "import sys, time")
+    .replace("state.global_step >= 25", f"{STEPS_OF_ADAM} >= 90").replace("import sys", "import sys, time")
 )  # fmt: skip
 
 
@@ -81,7 +82,68 @@ def test_trials_begin_at_a_checkpoint_of_our_own(real_tool):
     (cause,) = result["causes"]
     assert sorted(cause["parameters"]) == ["temperature", "weight_decay"] and result["failure"]["step"] == 91
     assert 91 - 12 <= result["origin"]["step"] <= 91 - 4 and "and repeat them" in said.out
+    assert "of step 91 it does not fail (2 runs): the training before has a part in it" in " ".join(said.out.split())
     assert Path(result["origin"]["checkpoint"]).is_dir()  # `recommend` is still to come
+
+
+ROW = f"""
+    import sys, time, toy
+    from transformers import TrainerCallback
+    from trl import GRPOConfig
+
+    args = GRPOConfig(output_dir="out", max_steps=400, temperature=1.2, weight_decay=0.1, gradient_accumulation_steps=2,
+                      **dict({toys.settings()}))
+
+    class Slow(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            time.sleep(0.08)
+
+    data = toy.data(400)
+    bad = data[BAD]["prompt"] + " 9 9"
+    data = data.map(lambda row, at: {{"prompt": bad if at == BAD else row["prompt"]}}, with_indices=True)
+
+    def reward(prompts, **kwargs):
+        if args.temperature > 1.1 and bad in prompts:
+            raise RuntimeError("planted")
+        return toy.reward(kwargs["completions"])
+
+    toy.trainer(args, train_dataset=data, reward_funcs=reward, callbacks=[Slow()]).train()
+"""
+
+
+@pytest.mark.training
+def test_a_row_of_the_data_is_found_without_the_training_before_it(real_tool):
+    """Its place in TRL's order is that of its sampler."""
+    from trl.trainer.utils import RepeatSampler
+
+    order = list(RepeatSampler(range(400), mini_repeat_count=4, batch_size=1, seed=42))[::4]
+    row, step = order[2 * 59], 60
+    path = toys.write(real_tool.folder, ROW.replace("BAD", str(row)))
+    options = ("--study", "s", "--isolate-data", "--no-where", "--prove", "from-checkpoint", *VARIED[:4])
+    said = real_tool("bisect", *options, "--no-recommend", path.name, seconds=600)
+    assert said.status == 0, said.all
+    result = json.loads((real_tool.folder / "s/result.json").read_text())
+    (cause,) = result["causes"]
+    assert list(cause["parameters"]) == ["temperature"] and result["failure"]["step"] == step
+    assert result["origin"]["kind"] == "data" and result["rows"]["guilty"] == [[row]]
+    assert f"row {row}" in said.out and "the data of that step does it" in said.out
+    for run in (real_tool.folder / "s/trials").iterdir():
+        taken = (run / "metrics.jsonl").read_text().splitlines() if run.name != "0" else ()
+        assert all(json.loads(line)["step"] > step - 8 for line in taken)
+
+
+@pytest.mark.slow
+@pytest.mark.training
+def test_bad_row(real_tool):
+    study = Path(__file__).parents[2] / "studies" / "bad_row"
+    said = real_tool("bisect", str(study), "--study", "s", "--isolate-data", "--no-recommend", seconds=1200)
+    assert said.status == 0, said.all
+    result = json.loads((real_tool.folder / "s/result.json").read_text())
+    expected = json.loads((study / "expected.json").read_text())
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == expected["causes"]
+    assert result["rows"]["guilty"] == expected["rows"] and result["complete"] is expected["complete"]
+    for name in ("failure", "origin"):
+        assert {key: result[name][key] for key in expected[name]} == expected[name]
 
 
 def a_checkpoint(folder: Path) -> Path:

@@ -1,0 +1,119 @@
+"""Rows of the dataset: which of them a step takes, and which make it fail. Pure; `bisect_cfg.phases.rows` finds out."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bisect_cfg.jsonfile import JsonObject
+
+OUTLYING = 3.0
+OUTLYING_ODDS = 10.0
+"""A row with so many times the text of the median one, or so little, is so much more likely to be at fault: what is
+reported are rows that are far too long, or empty."""
+
+
+@dataclass(frozen=True)
+class RowsOfStep:
+    """The rows that a step takes.
+
+    Attributes:
+        step: optimizer step of the training, counted from 1.
+        rows: their places in the dataset, from 0.
+        characters: text in each; None where that is not known.
+        healthy: rows of the steps before it in the same run, which passed.
+        total: rows of the dataset; None if that is not known.
+    """
+
+    step: int
+    rows: tuple[int, ...]
+    characters: tuple[int | None, ...]
+    healthy: tuple[int, ...] = ()
+    total: int | None = None
+
+    def others(self) -> list[int]:
+        """For each row one to take in its place: of a healthy step, or where there was none before, of any other."""
+        found = [row for row in self.healthy if row not in self.rows]
+        if not found and self.total:
+            found = [row for row in range(min(self.total, len(self.rows) * 2 + 1)) if row not in self.rows]
+        return [found[place % len(found)] for place in range(len(self.rows))] if found else []
+
+    def odds(self) -> dict[str, float]:
+        """Row, as a factor is called -> odds that it is at fault."""
+        known = [length for length in self.characters if length is not None]
+        usual = statistics.median(known) if known else 0
+        outlying = [
+            length is not None and (length > OUTLYING * usual or length * OUTLYING < usual)
+            for length in self.characters
+        ]
+        return {name_of(row): OUTLYING_ODDS if so else 1.0 for row, so in zip(self.rows, outlying, strict=True)}
+
+
+@dataclass(frozen=True)
+class FoundRows:
+    """What came of it.
+
+    Attributes:
+        of: the rows of the failing step.
+        guilty: sets of rows; each set makes it fail; () if none could be told.
+        others: row -> the row in its place with which it trains.
+        settings: names of the settings that were as the user has them; None: all.
+        trials: how many runs it took.
+        complete: whether there is no other such set among the rows.
+        note: why there is no answer, in a sentence; "" if there is one.
+    """
+
+    of: RowsOfStep
+    guilty: tuple[tuple[int, ...], ...] = ()
+    others: Mapping[int, int] | None = None
+    settings: tuple[str, ...] | None = None
+    trials: int = 0
+    complete: bool = True
+    note: str = ""
+
+    def to_json(self) -> JsonObject:
+        """For result.json."""
+        return {
+            "step": self.of.step,
+            "rows": [
+                {"row": row, "characters": length} for row, length in zip(self.of.rows, self.of.characters, strict=True)
+            ],
+            "guilty": [list(rows) for rows in self.guilty],
+            "exchanged_for": {str(row): other for row, other in (self.others or {}).items()},
+            "settings": None if self.settings is None else list(self.settings),
+            "trials": self.trials,
+            "complete": self.complete,
+            "text": self.said(),
+        }
+
+    def said(self) -> str:
+        """The answer in a sentence or two."""
+        if self.note:
+            return self.note
+        lengths = dict(zip(self.of.rows, self.of.characters, strict=True))
+        known = sorted(length for length in lengths.values() if length is not None)
+        parts = []
+        for rows in self.guilty:
+            named = [f"row {row}" + (f" ({_text(lengths[row])})" if lengths[row] is not None else "") for row in rows]
+            others = ", ".join(f"row {(self.others or {}).get(row)}" for row in rows)
+            their = "its" if len(rows) == 1 else "their"
+            does = "does" if len(rows) == 1 else "together do"
+            parts.append(f"{' and '.join(named)} of the dataset {does} it: with {others} in {their} place it trains")
+        several = f" Step {self.of.step} takes {len(lengths)} rows" + (
+            f" of {known[0]} to {known[-1]} characters." if known else "."
+        )
+        other = "" if self.complete else " There may be others: the search ended before that was settled."
+        return (
+            f"{'; '.join(parts)} ({self.trials} runs; rows are counted from 0)."
+            f"{several if len(lengths) > 1 else ''}{other}"
+        )
+
+
+def _text(characters: int) -> str:
+    return "no text" if characters == 0 else f"{characters} characters"
+
+
+def name_of(row: int) -> str:
+    """A row of the dataset as a factor."""
+    return f"row {row}"
