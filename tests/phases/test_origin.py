@@ -16,7 +16,7 @@ import toys
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.options import Options
-from bisect_cfg.phases.origin import _origins, remove_checkpoints
+from bisect_cfg.phases.origin import _origins, _origins_by_data, remove_checkpoints
 from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run
@@ -206,20 +206,23 @@ def begun_at(tmp_path):
     """The steps at which trials could begin, for a first run that failed at a step and saved these checkpoints."""
 
     def found(failing: int, kept: tuple[int, ...], pace: float = 1.0) -> list[int]:
-        folder = tmp_path / "trials" / "0"
-        folder.mkdir(parents=True)
-        begin = {"event": "train_begin", "time": 0.0}
-        events = [begin, *(saved(step, *[one for one in kept if one <= step]) for step in kept)]
-        (folder / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in events))
-        rows = ({"step": step, "time": step * pace, "loss": 0.1} for step in range(1, failing))
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        traces = Traces.of(folder)
-        traces.read()
-        run = Run(observe(traces, folder, 1, None, failing * pace), traces, folder)
+        run = first_run(tmp_path, failing, [saved(step, *[one for one in kept if one <= step]) for step in kept], pace)
         context = SimpleNamespace(note=lambda text: None)
         return [0 if one is None else one.step for one in _origins(context, run)]
 
     return found
+
+
+def first_run(tmp_path: Path, failing: int, events: list[dict], pace: float = 1.0, exit_code: int = 1) -> Run:
+    folder = tmp_path / "trials" / "0"
+    folder.mkdir(parents=True)
+    events = [{"event": "train_begin", "time": 0.0}, *events]
+    (folder / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in events))
+    rows = ({"step": step, "time": step * pace, "loss": 0.1} for step in range(1, failing))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    traces = Traces.of(folder)
+    traces.read()
+    return Run(observe(traces, folder, exit_code, None, failing * pace), traces, folder)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +236,29 @@ def begun_at(tmp_path):
 )
 def test_the_latest_is_tried_first_then_twice_as_far_back(begun_at, failing, kept, steps):
     assert begun_at(failing, kept) == steps
+
+
+@pytest.mark.parametrize(
+    ("failing", "intake", "step"),
+    [
+        (300, (1, 1, 1), 296),
+        (300, (4, 4, 1), 296),
+        (302, (4, 8, 2), 296),  # four steps share completions
+        (302, (4, 2, 4), 298),
+        (4, (1, 1, 1), None),  # its data is that of step 0
+    ],
+)
+def test_the_data_alone_is_that_of_shortly_before(tmp_path, failing, intake, step):
+    intake = dict(zip(("prompts", "batches", "accumulated"), intake, strict=True))
+    planned = {"event": "schedule", "time": 0.0, "max_steps": 1000, "intake": intake}
+    found = list(_origins_by_data(first_run(tmp_path, failing, [planned], pace=5.0)))
+    assert [(one.checkpoint, one.step, one.draw) for one in found] == [(None, step, 0), (None, step, 1)] * bool(step)
+
+
+def test_of_what_ends_no_run_the_data_alone_is_not_asked(tmp_path):
+    planned = {"event": "schedule", "time": 0.0, "intake": {"prompts": 1, "batches": 1, "accumulated": 1}}
+    ended = {"event": "train_end", "time": 1500.0, "steps": 299, "stopped": "horizon"}
+    assert not list(_origins_by_data(first_run(tmp_path, 300, [planned, ended], exit_code=0)))
 
 
 def test_what_is_as_quickly_begun_anew_begins_at_step_0(begun_at):
