@@ -31,7 +31,7 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.reports.text import count
 from bisect_cfg.trials.checkpoints import read_checkpoint
-from bisect_cfg.trials.runner import horizon_for
+from bisect_cfg.trials.runner import HORIZON_FACTOR, horizon_for
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
 
@@ -209,7 +209,9 @@ def _origins(context: Context, bad_run: Run) -> Iterator[Origin | None]:
         if none is not None:
             context.note(f"The first run saved no checkpoints, so that trials begin at step 0: {none.why}.")
         places = {one.step: one for one in saved}
-        usable = [places[step] for step in (saved[-1].kept if saved else ()) if step + LEAD <= seen.step]
+        # One of step 2 spares next to nothing, and claims from step 0 are the better ones.
+        kept = (step for step in (saved[-1].kept if saved else ()) if HORIZON_FACTOR * step * seen.pace > WORTH_SECONDS)
+        usable = [places[step] for step in kept if step + LEAD <= seen.step]
         wanted = 0  # steps before the failure
         for one in sorted(usable, key=lambda one: -one.step)[: 4 * TRIES]:
             if seen.step - one.step >= wanted:

@@ -261,8 +261,11 @@ def test_of_what_ends_no_run_the_data_alone_is_not_asked(tmp_path):
     assert not list(_origins_by_data(first_run(tmp_path, 300, [planned, ended], exit_code=0)))
 
 
-def test_what_is_as_quickly_begun_anew_begins_at_step_0(begun_at):
-    assert begun_at(100, (50, 90), pace=0.01) == [0]
+@pytest.mark.parametrize(("failing", "kept", "pace", "steps"), [
+    (100, (50, 90), 0.01, [0]), (200, (2, 150), 0.05, [150, 0]), (200, (2,), 0.05, [0]),
+])  # fmt: skip
+def test_what_is_as_quickly_begun_anew_begins_at_step_0(begun_at, failing, kept, pace, steps):
+    assert begun_at(failing, kept, pace) == steps
 
 
 def test_a_training_that_ends_before_the_failing_step_says_nothing(tmp_path):
