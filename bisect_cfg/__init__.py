@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bisect_cfg.api import bisect
+    from bisect_cfg.api import bisect, load
     from bisect_cfg.configuration import Outcome
     from bisect_cfg.phases.bisection import Bisection
-    from bisect_cfg.reports.notebook import load
     from bisect_cfg.study.interface import TrialResult
 
 __all__ = ["Bisection", "Outcome", "TrialResult", "bisect", "load"]
@@ -25,7 +24,7 @@ def __getattr__(name: str) -> object:
 
         return bisect
     if name == "load":
-        from bisect_cfg.reports.notebook import load
+        from bisect_cfg.api import load
 
         return load
     if name == "Outcome":

@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,14 +25,17 @@ from bisect_cfg.phases.command_pipeline import bisect_command
 from bisect_cfg.phases.options import OF_COMMANDS, Options
 from bisect_cfg.phases.pipeline import bisect_script
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
-from bisect_cfg.reports.answer import write_answer
+from bisect_cfg.reports.answer import add_trial, write_answer
+from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.invocation import read_command, write_command, written_here
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bisect_cfg.reports.notebook import StudyReport
+    from bisect_cfg.reports.asked import Wanted
+    from bisect_cfg.reports.notebook import Asks, StudyReport
+    from bisect_cfg.reports.recorded import Recorded
 
 
 def run(
@@ -122,6 +125,21 @@ def _run(
     return answer, result
 
 
+Again = Callable[[Path, str, Value], str]
+"""(study, what is missing, its value) -> what to write, so that it is there."""
+
+
+def _recommended(study: Path, name: str, value: Value) -> str:
+    """As one types it."""
+    words = ["--", *value] if isinstance(value, list) else [f"--{name}", *([] if value is True else [str(value)])]
+    return f"bisect-cfg recommend {shlex.quote(str(study))} {shlex.join(words)}"
+
+
+def _loaded(study: Path, name: str, value: Value) -> str:
+    """As it is written in a notebook."""
+    return f"bisect_cfg.load({str(study)!r}, {name}={value!r})"
+
+
 def recommend_again(
     study: Path,
     wishes: Mapping[str, Value],
@@ -146,8 +164,72 @@ def recommend_again(
         InputError: it is no study, its script has changed, a secret is missing, or it would run what nobody here has
             asked for.
     """
+    command, options = _asked_before(study, wishes, arguments, python, trust)
+    runs = shown({**command, "arguments": mask_arguments(command["arguments"])})
+    console.print(f"Runs: {runs}", markup=False, highlight=False, soft_wrap=True)
+    with _where_it_began(command):
+        return run(command["target"], command["arguments"], command["python"], options, console, live)
+
+
+def ask(
+    study: Path,
+    wanted: Wanted,
+    *,
+    arguments: Sequence[str] = (),
+    python: str | None = None,
+    storage: str | None = None,
+    trust: bool = False,
+    listener: Listener | None = None,
+) -> tuple[int, Recorded]:
+    """Run one more trial in a study that has an answer, and write its files anew.
+
+    Args:
+        study: its folder.
+        wanted: names of the settings that are bad, all others good; or values in place of the user's own.
+        arguments: as for `recommend_again`.
+        python: the same.
+        storage: where its trials are, if it has a password that the study does not keep.
+        trust: as for `recommend_again`.
+        listener: hears of the run.
+
+    Returns:
+        The number of the trial, and what the study holds then.
+
+    Raises:
+        InputError: as `recommend_again`; a name or a value that cannot be; it has not come to its search.
+    """
+    from bisect_cfg.reports.page import write_report
+    from bisect_cfg.reports.recorded import read
+
+    study = study.absolute()
+    command, options = _asked_before(study, {"storage": storage}, arguments, python, trust, _loaded)
+    with _where_it_began(command):
+        script = _found(command["target"], command["arguments"], command["python"], options)
+        bisects = bisect_command if isinstance(script, CommandTarget) else bisect_script
+        with _set({} if isinstance(script, CommandTarget) else script.variables):
+            answer = bisects(script, checked(options, script), listener or Listener(), wanted)
+    if answer.asked is None:
+        why = {"no_failure": "your configuration does not fail", "baseline_fails": "the good configuration fails"}
+        raise InputError(
+            f"Nothing can be asked in the study {study}: {why.get(answer.status, 'its search has not begun')}.",
+            "Run its `bisect` again first." if answer.status not in why else "",
+        )
+    add_trial(study, answer.asked)
+    write_report(study)
+    return answer.asked["number"], read(study)
+
+
+def _asked_before(
+    study: Path,
+    wishes: Mapping[str, Value],
+    arguments: Sequence[str],
+    python: str | None,
+    trust: bool,
+    again: Again = _recommended,
+) -> tuple[JsonObject, Options]:
+    """How a study is asked again: what is run, with its arguments, and the options. See `recommend_again`."""
     command = _of_right_shape(read_command(study), study)
-    command["python"] = _trusted_python(study, command, python, trust)
+    command["python"] = _trusted_python(study, command, python, trust, again)
     known = {field.name for field in fields(Options)}
     before = dict(command["options"])
     before.setdefault("start", before.get("level"))  # what it was called before
@@ -162,22 +244,22 @@ def recommend_again(
     if not arguments and any(HIDDEN in argument for argument in recorded):
         raise InputError(
             f"The script of this study was given a secret, which the study does not keep: {shlex.join(recorded)}",
-            f"Give its arguments again: bisect-cfg recommend {shlex.quote(str(study))} -- {shlex.join(recorded)}",
+            f"Give its arguments again: {again(study, 'arguments', recorded)}",
         )
     if HIDDEN in str(options.get("storage") or ""):
         raise InputError(
             f"The storage of this study has a password, which the study does not keep: {options['storage']}",
-            "Give its address with --storage.",
+            f"Give its address again: {again(study, 'storage', options['storage'])}",
         )
-    runs = shown({**command, "arguments": mask_arguments(arguments or recorded)})
-    console.print(f"Runs: {runs}", markup=False, highlight=False, soft_wrap=True)
+    return {**command, "arguments": tuple(arguments) or tuple(recorded)}, Options(**options)
+
+
+@contextlib.contextmanager
+def _where_it_began(command: JsonObject) -> Iterator[None]:
+    """In the folder from which the script's paths lead."""
     try:
-        here = contextlib.chdir(command["folder"])  # where the script's paths lead from
-        with here:
-            return run(
-                command["target"], tuple(arguments) or tuple(recorded), command["python"], Options(**options),
-                console, live,
-            )  # fmt: skip
+        with contextlib.chdir(command["folder"]):
+            yield
     except (FileNotFoundError, NotADirectoryError) as error:
         if os.path.isdir(command["folder"]):
             raise
@@ -212,7 +294,7 @@ def _tuples(value: Value) -> Value:
     return tuple((one[0], one[1]) if isinstance(one, list) and len(one) == 2 else one for one in value)
 
 
-def _trusted_python(study: Path, command: JsonObject, python: str | None, trust: bool) -> str | None:
+def _trusted_python(study: Path, command: JsonObject, python: str | None, trust: bool, again: Again) -> str | None:
     """The interpreter to run what a study's folder asks for.
 
     A folder can come from anywhere, and what it holds would be run. So it must have been written where it lies, and the
@@ -224,17 +306,16 @@ def _trusted_python(study: Path, command: JsonObject, python: str | None, trust:
     if python is not None:
         command = {**command, "python": python}
     would = f"It would run: {shown(command)}"
-    again = f"bisect-cfg recommend {shlex.quote(str(study))}"
     if not (trust or written_here(study, command)):
         raise InputError(
             f"The study {study} was not made here: it was copied, or comes from somebody else.\n{would}",
-            f"If that is what you want: {again} --trust",
+            f"If that is what you want: {again(study, 'trust', True)}",
         )
     named = command["python"]
     if not (trust or python is not None or named is None or interpreter(named) == interpreter(sys.executable)):
         raise InputError(
             f"The study {study} asks for another interpreter than this one.\n{would}",
-            f"If that is what you want: {again} --python {shlex.quote(named)}",
+            f"If that is what you want: {again(study, 'python', named)}",
         )
     return named
 
@@ -285,13 +366,58 @@ def bisect(
         TypeError: an unknown option, or neither a target nor a command.
     """
     from bisect_cfg.reports.console import console
-    from bisect_cfg.reports.notebook import load, with_plots
+    from bisect_cfg.reports.notebook import of_folder, with_plots
+    from bisect_cfg.reports.recorded import read
 
     if (target is None) is (not command) or (command and arguments) or isinstance(command, str):
         raise TypeError("bisect() takes a target with its arguments, or command=[...], a list of texts")
     if command:
         target, *arguments = command
-    answer, result = run(str(target), tuple(map(str, arguments)), python, from_python(options), console(), live=False)
+    given = from_python(options)
+    arguments = tuple(map(str, arguments))
+    answer, result = run(str(target), arguments, python, given, console(), live=False)
+    asks = _asks(answer.folder, arguments=arguments, python=python, storage=given.storage, trust=True)
     if answer.report is not None:
-        return with_plots(replace(answer.report, recommendation=result["recommendation"]), answer.folder)
-    return load(answer.folder)
+        report = replace(answer.report, recommendation=result["recommendation"])
+        return with_plots(report, read(answer.folder), asks)
+    return of_folder(answer.folder, asks)
+
+
+def load(
+    study: str | Path,
+    study_name: str | None = None,
+    *,
+    arguments: Sequence[str] = (),
+    python: str | None = None,
+    storage: str | None = None,
+    trust: bool = False,
+) -> StudyReport:
+    """A study from its folder or its storage: finished, running, or interrupted. Runs nothing until it is asked to.
+
+    Args:
+        study: the folder that `bisect` has written, or the storage of a `Bisection` (``"sqlite:///study.db"``).
+        study_name: which study of the storage, if it has several.
+        arguments: of the script, for `StudyReport.ask`, where they hold a secret: the study keeps none.
+        python: the interpreter that trains, for the same, where it is not this one.
+        storage: the address of its trials: for the same, where it has a password; for those of a study without an
+            answer, where they are elsewhere.
+        trust: let `ask` run what the folder says, wherever it comes from.
+
+    Returns:
+        The report, with plots and frames.
+
+    Raises:
+        InputError: there is no study.
+    """
+    from bisect_cfg.reports.notebook import of_folder, of_storage
+
+    if "://" in str(study):
+        return of_storage(str(study), study_name)
+    path = Path(study)
+    asks = _asks(path, arguments=tuple(map(str, arguments)), python=python, storage=storage, trust=trust)
+    return of_folder(path, asks, storage)
+
+
+def _asks(folder: Path, **how: Any) -> Asks:
+    """What runs one more trial of a study's folder; see `ask`."""
+    return lambda wanted: ask(folder, wanted, **how)

@@ -56,6 +56,8 @@ class Purpose(enum.StrEnum):
     """Does a setting hide the failure of a cause?"""
     RECOMMEND = "recommend"
     """A run that looks for safe values."""
+    ASKED = "asked"
+    """A run that the reader wanted to see."""
 
     @property
     def proves(self) -> bool:

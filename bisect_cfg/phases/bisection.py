@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -30,9 +31,11 @@ from bisect_cfg.configuration import (
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.phases.arguments import check_kinds, check_numbers, shown
+from bisect_cfg.phases.ask import REASON, check_valid, question_of
 from bisect_cfg.phases.conclude import cause_of, report_of
 from bisect_cfg.phases.limits import Limits
 from bisect_cfg.phases.loop import Turn, work_off
+from bisect_cfg.probe import secrets
 from bisect_cfg.reports.events import (
     BisectionEvent,
     CauseFound,
@@ -45,10 +48,16 @@ from bisect_cfg.reports.events import (
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.study.causes import Report
+from bisect_cfg.study.encoding import plain
 from bisect_cfg.study.interface import Runner, TrialRequest, TrialResult
+from bisect_cfg.study.rows import rows_of
 from bisect_cfg.study.search_trials import BisectionSampler, Classify, SearchTrials
 from bisect_cfg.study.store import Store, Void
 from bisect_cfg.trials.function import FunctionRunner, TrialFunction, identity_of
+
+if TYPE_CHECKING:
+    from bisect_cfg.reports.asked import Wanted
+    from bisect_cfg.reports.notebook import StudyReport
 
 _OTHERS_POLL_SECONDS = 0.2
 """How often to look whether another process has finished what we wait for."""
@@ -168,6 +177,7 @@ class Bisection:
         if taken:
             raise ValueError(f"{taken[0]} is a column of the table of trials: call the setting something else")
         runner: Runner = trial if runs else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
+        self._runner = runner
         self._validity = _Buildable(self.factors, self.good, self.bad, runner)
         names = tuple(factor.name for factor in self.factors)
         problem = Problem(
@@ -177,7 +187,7 @@ class Bisection:
         )  # fmt: skip
         if identity is None and not runs:
             identity = identity_of(trial)
-        self._store = Store(self.factors, storage, study_name, identity)
+        self._store = Store(self.factors, storage, study_name, identity, loss)
         self._trials = SearchTrials(self._store, problem, _verdict(is_failure))
         self._store.study.sampler = BisectionSampler(self._trials)
         self._emit: Callable[[BisectionEvent], None] = on_event or (lambda event: None)
@@ -195,17 +205,27 @@ class Bisection:
         """Where later phases write trials of their own."""
         return self._store
 
-    def run(self) -> Report:
+    def run(self) -> StudyReport:
         """Run trials until the answer stands, or the budget is spent.
 
         Returns:
-            The report. Calling it again on a finished study returns it without any trial.
+            The report, with its plots; `StudyReport.ask` runs one more trial. Calling it again on a finished study
+            returns it without any trial.
 
         Raises:
             KeyboardInterrupt: after the running trials were ended and recorded as interrupted.
             TypeError: the trial function returned something that says neither pass nor fail; that run does not count.
             Exception: whatever `is_valid` raised.
         """
+        from bisect_cfg.reports.notebook import concluded, with_trials
+
+        report = self.search()
+        known = concluded(report)
+        self._store.conclude(plain(secrets.mask(known)))
+        return with_trials(report, known, self.rows, self.ask)
+
+    def search(self) -> Report:
+        """As `run`, with the report as plain data."""
         with self._store.alive():
             lost = self._trials.close_lost()
             known = len(self._trials.records())
@@ -215,6 +235,47 @@ class Bisection:
         report = report_of(conclusion, self._trials, self.good, self.bad)
         self._emit(Concluded(report))
         return report
+
+    def ask(self, wanted: Wanted, others: Iterable[str] = ()) -> int:
+        """Run one more trial, of somebody's own choice, and record it.
+
+        Args:
+            wanted: names of the settings that are bad, all others good; or values in place of those of the bad
+                configuration.
+            others: names that may be given a value although they are in neither configuration.
+
+        Returns:
+            The number of the trial.
+
+        Raises:
+            InputError: a name that is not known, or a configuration that is not valid.
+            KeyboardInterrupt: after the trial was ended and recorded as interrupted.
+        """
+        question = question_of(wanted, self.factors, self.good, self.bad, others)
+        check_valid(question, self._runner.is_valid(question.configuration))
+        trials, reason = self._trials, REASON
+        with self._store.alive():
+            if question.subset is None:
+                trial = trials.start_wanted(question.changes, reason)
+            else:
+                trial = trials.start(Ask(trials.mask_of(question.subset), 0, Purpose.ASKED, reason))
+            subset = question.subset or frozenset()
+            request = TrialRequest(trial.number, question.configuration, subset, Purpose.ASKED, reason)
+            begun = _Begun(trial, request)
+            self._isolation.running.append(begun)
+            self._emit(TrialStarted(request))
+            try:
+                came = self._runner.run(request)
+                outcome = (trials.finish if question.subset is not None else trials.finish_wanted)(trial, came)
+            except BaseException:
+                self._isolation.interrupt()
+                self._isolation.go_on()
+                self._isolation.close(begun)
+                raise
+            finally:
+                self._isolation.running.remove(begun)
+            self._emit(TrialFinished(request, came, outcome))
+        return trial.number
 
     def add(self, configuration: Configuration, result: TrialResult, purpose: str, run: str = "") -> None:
         """Record a trial that was run before the bisection started; it counts. Repeating the call does nothing.
@@ -266,6 +327,10 @@ class Bisection:
             seconds,
             dict(zip(names, state.suspicion, strict=False)),  # () where nothing is weighed
         )
+
+    def rows(self) -> list[JsonObject]:
+        """The trials in the form of result.json."""
+        return rows_of(self._store.study.get_trials(deepcopy=False), {f.name: (f.good, f.bad) for f in self.factors})
 
     def _from_now(self) -> Limits:
         """The limits of a run that begins now."""

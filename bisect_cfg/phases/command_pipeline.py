@@ -20,12 +20,13 @@ from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.building import both_environments, cures_of, not_rebuilt
 from bisect_cfg.phases.context import Context
-from bisect_cfg.phases.isolate import isolate
+from bisect_cfg.phases.isolate import ask, isolate
 from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.recommend import find_safe_values
 from bisect_cfg.phases.reproduce import FOLDER, LINES_SHOWN, study_failure
+from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.basis import add_written, changed_files, save_basis
@@ -47,8 +48,8 @@ GOOD = "good-cold"
 """The folder of the run of the good side among the trials."""
 
 
-def bisect_command(target: CommandTarget, options: Options, listener: Listener) -> Answer:
-    """Find which settings of a command make it fail.
+def bisect_command(target: CommandTarget, options: Options, listener: Listener, wanted: Wanted | None = None) -> Answer:
+    """Find which settings of a command make it fail; see `bisect_script`.
 
     Raises:
         InputError: something about the input stands in the way.
@@ -59,7 +60,8 @@ def bisect_command(target: CommandTarget, options: Options, listener: Listener) 
         runner = _runner(target, options, listener, folder)
         environment = fingerprint(target.python) if target.python else {}
         try:
-            answer = _answered(Context(target, options, listener, folder, basis, runner, environment))
+            context = Context(target, options, listener, folder, basis, runner, environment, wanted=wanted)
+            answer = _answered(context)
         finally:
             runner.close()
     return replace(answer, seconds=time.monotonic() - started)
@@ -130,6 +132,8 @@ def _answered(context: Context, seen: bool = False) -> Answer:
         context.note(str(spent))
         return _answer(context, "inconclusive", **parts)
     context.runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))
+    if context.wanted is not None:
+        return _answer(context, "inconclusive", **parts, asked=ask(context, bad_run, rebuilt or [], good_run))
     bisection, report = isolate(context, bad_run, rebuilt or [], good_run)
     details = bisection.details()
     safe = None

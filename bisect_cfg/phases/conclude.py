@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bisect_cfg.configuration import Configuration, configuration_of
+from bisect_cfg.configuration import Configuration, Outcome, configuration_of
 from bisect_cfg.search import Conclusion, FoundCause, SubsetClaim
 from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, TrialRow, wilson
 from bisect_cfg.study.encoding import purpose_of, result_of
-from bisect_cfg.study.search_trials import ASKED, SearchTrials
+from bisect_cfg.study.search_trials import ASKED, WANTED, SearchTrials
 
 
 def cause_of(found: FoundCause, trials: SearchTrials) -> Cause:
@@ -69,19 +69,23 @@ def _claim(claim: SubsetClaim, trials: SearchTrials) -> Claim:
 
 def _rows(trials: SearchTrials) -> Iterator[TrialRow]:
     outcomes = {record.number: record.outcome for record in trials.records()}
-    for trial in trials.all():
+    every = [*trials.all(), *trials.store.trials(WANTED)]
+    for trial in sorted(every, key=lambda trial: trial.number):
         if not trial.state.is_finished():
             continue
         result, attributes = result_of(trial), trial.user_attrs
-        subset = set(attributes[ASKED])
+        if ASKED in attributes:
+            values = {f.name: f.bad if f.name in attributes[ASKED] else f.good for f in trials.store.factors}
+        else:
+            values = {**trials.bad, **attributes[WANTED]}
         yield TrialRow(
             trial.number,
-            outcomes[trial.number] or result.outcome,
+            outcomes.get(trial.number) or Outcome(attributes.get("outcome", result.outcome)),
             result.signature,
             result.seconds,
             result.step_of_training,
             *purpose_of(trial),
             attributes["reason"],
-            tuple(attributes["companions"]),
-            {f.name: f.bad if f.name in subset else f.good for f in trials.store.factors},
+            tuple(attributes.get("companions", ())),
+            values,
         )

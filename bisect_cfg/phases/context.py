@@ -13,6 +13,7 @@ from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.phases.limits import Limits, Spent
 from bisect_cfg.phases.options import Options
+from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.basis import Basis
 from bisect_cfg.trials.command_runner import CommandRunner
@@ -34,6 +35,7 @@ class Context:
         runner: runs trials; what a phase finds out of how, it learns.
         environment: fingerprint of what trains.
         notes: sentences for the user, each said once.
+        wanted: a run that a reader asks for in place of an answer; None: nothing of the kind.
         started: when this pass began, on `time.monotonic`'s clock.
     """
 
@@ -45,6 +47,7 @@ class Context:
     runner: ScriptRunner | CommandRunner
     environment: Fingerprint = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    wanted: Wanted | None = None
     started: float = field(default_factory=time.monotonic)
 
     def note(self, text: str) -> None:
@@ -69,8 +72,10 @@ class Context:
         """What comes before the search counts as well.
 
         Raises:
-            Spent: --max-trials or --max-seconds is used up.
+            Spent: --max-trials or --max-seconds is used up; or a run of a reader's own is all that is wanted.
         """
+        if self.wanted is not None:
+            raise Spent("Its search has not begun.")
         spent = self.limits.spent(len(list((self.folder / "trials").glob("*/ending.json"))))
         if spent:
             raise Spent(spent)

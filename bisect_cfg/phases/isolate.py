@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import optuna
 from sqlalchemy.exc import SQLAlchemyError
 
-from bisect_cfg.configuration import Purpose
+from bisect_cfg.capture.names import convert
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.configuration import Purpose, Value
 from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import digest
+from bisect_cfg.jsonfile import JsonObject, digest
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context
@@ -45,6 +47,13 @@ def isolate(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: 
         InputError: the storage cannot be opened, or holds something else.
     """
     context.listener.phase("isolate", "")
+    bisection = begun(context, bad_run, warm_runs, good_run)
+    context.listener.isolating(context.runner.settings, bisection.progress)
+    return bisection, bisection.search()
+
+
+def begun(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: Run) -> Bisection:
+    """The bisection with all that was run before it, and what its trials have shown; see `isolate`."""
     runner, settings = context.runner, context.runner.settings
     bisection = _bisection(context, bad_run)
     bisection.add(settings.bad, runner.judged(bad_run, None), Purpose.BAD_BASELINE)
@@ -52,8 +61,35 @@ def isolate(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: 
         bisection.add(settings.bad, runner.judged(run, runner.horizon), Purpose.WARM_START, run.folder.name)
     bisection.add(settings.good, runner.judged(good_run, runner.horizon), Purpose.GOOD_BASELINE)
     runner.recall(result_of(trial) for trial in bisection.study.trials if trial.state.is_finished())
-    context.listener.isolating(settings, bisection.progress)
-    return bisection, bisection.run()
+    return bisection
+
+
+def ask(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: Run) -> JsonObject:
+    """Run what a reader asks for, in a study whose two ends are known.
+
+    Args:
+        context: of this pass; knows what is asked for.
+        bad_run: the reproduction.
+        warm_runs: further runs of the bad configuration that count.
+        good_run: the good baseline.
+
+    Returns:
+        Its row in the form of result.json.
+    """
+    settings = context.runner.settings
+    types = settings.capture.args.types if isinstance(settings, Settings) else {}
+    wanted = context.wanted
+    if isinstance(wanted, Mapping):
+        wanted = {name: _converted(name, value, types) for name, value in wanted.items()}
+    bisection = begun(context, bad_run, warm_runs, good_run)
+    number = bisection.ask(wanted, types)
+    return next(row for row in bisection.rows() if row["number"] == number)
+
+
+def _converted(name: str, value: Value, types: Mapping[str, str]) -> Value:
+    """A value as the setting takes it: a number where one was written as text."""
+    bare = name.strip().removeprefix("args.")
+    return convert(bare, value, types[bare])[0] if bare in types else value
 
 
 def _bisection(context: Context, bad_run: Run) -> Bisection:

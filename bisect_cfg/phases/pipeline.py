@@ -28,7 +28,7 @@ from bisect_cfg.phases.building import cures_of, not_rebuilt
 from bisect_cfg.phases.command_pipeline import as_command, command_answer
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.factors import find_factors, say_what_is_not_in_force
-from bisect_cfg.phases.isolate import isolate
+from bisect_cfg.phases.isolate import ask, isolate
 from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.locate import locate
@@ -39,6 +39,7 @@ from bisect_cfg.phases.recommend import find_safe_values
 from bisect_cfg.phases.reproduce import reproduce
 from bisect_cfg.phases.rows import isolate_rows
 from bisect_cfg.phases.start import Baselines, with_defaults_of_the_moved, without_risky_defaults
+from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.folder import open_study
@@ -50,8 +51,14 @@ LIBRARIES = tuple(name for name in _packages.NAMES if name != "optuna")
 """Another version of one of these, or one more or less, and the trials of before say nothing any more."""
 
 
-def bisect_script(script: Script, options: Options, listener: Listener) -> Answer:
+def bisect_script(script: Script, options: Options, listener: Listener, wanted: Wanted | None = None) -> Answer:
     """Find which settings of a script make it fail.
+
+    Args:
+        script: the target.
+        options: of the user.
+        listener: hears of the phases and runs.
+        wanted: run this one more trial instead.
 
     Raises:
         InputError: something about the input stands in the way.
@@ -75,10 +82,11 @@ def bisect_script(script: Script, options: Options, listener: Listener) -> Answe
             inputs=Inputs(script, folder, basis),
             on_progress=listener.step,
         )
-        context = Context(script, options, listener, folder, basis, runner, environment)
+        context = Context(script, options, listener, folder, basis, runner, environment, wanted=wanted)
         try:
             answer = _answered(context)
-            remove_checkpoints(folder, options)
+            if wanted is None:
+                remove_checkpoints(folder, options)
         except NeverConfigured:
             target = as_command(script, options)
             if target is None:
@@ -170,6 +178,9 @@ def _compared(
         context.note(f"About the good configuration: {symptom.text}.")
     runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))
 
+    if context.wanted is not None:
+        asked = ask(context, bad_run, warm_runs, good_run)
+        return _answer(context, "inconclusive", settings=runner.settings, bad_run=bad_run, asked=asked)
     bisection, report = isolate(context, bad_run, warm_runs, good_run)
     details = bisection.details()
     place = safe = stopped = rows = None

@@ -35,7 +35,7 @@ from bisect_cfg.trials.environments import CannotBuild
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run, what_ended
+from bisect_cfg.trials.runs import Run, intermediate_of, what_ended
 from bisect_cfg.trials.start_points import COLD
 
 
@@ -218,7 +218,8 @@ class SafeValues:
             values["failed_at"] = judged.failed_at
         if judged.signature is not None:
             values["signature"] = judged.signature
-        self._trials.finish(begun.number, values, Outcome.PASS if judged.healthy else Outcome.FAIL)
+        intermediate = {} if run is None else intermediate_of(run.traces.metrics.rows)
+        self._trials.finish(begun.number, values, Outcome.PASS if judged.healthy else Outcome.FAIL, intermediate)
         self.running.remove(begun)
         made = begun.attempt.steps if run is None else min(begun.attempt.steps, run.seen.steps or begun.attempt.steps)
         self._finished(begun.number, replace(begun.attempt, steps=made), judged, values["seconds"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bisect_cfg.capture.captured import fields_of
 from bisect_cfg.capture.settings import DEFAULT, build_item
@@ -104,7 +104,9 @@ class IsolatedScript:
         wishes: Wishes,
         folder_of: Callable[[int], str],
     ) -> None:
-        self._runner, self._report, self._wishes = runner, report, wishes
+        self._runner, self._wishes = runner, wishes
+        # What somebody asked besides is no part of it, and may have had values that no factor tells.
+        self._report = replace(report, rows=tuple(row for row in report.rows if row.purpose is not Purpose.ASKED))
         self._settings = runner.settings
         self._good_run, self._good_rows = good_run, good_run.traces.metrics.rows
         self._usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)

@@ -8,7 +8,7 @@ them on the way between good and bad.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from optuna.trial import FrozenTrial
 
@@ -66,15 +66,18 @@ class SafeTrials:
         attributes = {ASKED: _plain(asked), **purpose, "reason": attempt.reason}
         return self.store.start(self.store.params(attempt.configuration), attributes).number
 
-    def finish(self, number: int, values: JsonObject, outcome: Outcome) -> None:
+    def finish(
+        self, number: int, values: JsonObject, outcome: Outcome, intermediate: Mapping[int, float] | None = None
+    ) -> None:
         """Write what came of it.
 
         Args:
             number: of the trial.
             values: attributes: "seconds", "signature", "attributes", "failed_at", "text", ...
             outcome: PASS if it was healthy.
+            intermediate: as in `TrialResult`.
         """
-        self.store.finish(number, _plain({**values, "outcome": outcome.value}), outcome)
+        self.store.finish(number, _plain({**values, "outcome": outcome.value}), outcome, intermediate, healthy=True)
 
     def abandoned(self) -> list[tuple[int, Attempt]]:
         """Runs that a process which lives no longer left unfinished."""

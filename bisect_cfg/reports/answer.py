@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from bisect_cfg.capture.captured import read_capture
@@ -88,6 +89,14 @@ def write_answer(
     return result
 
 
+def add_trial(folder: Path, row: JsonObject) -> None:
+    """Add one more trial to the result.json of a study's folder."""
+    path = folder / "result.json"
+    result = json.loads(path.read_text("utf-8"))
+    result["trials"] = sorted([*result["trials"], _strict(row)], key=itemgetter("number"))
+    write_json(path, result)
+
+
 def _write_notebook(script: Script, answer: Answer, recommended: JsonObject | None) -> None:
     """The user's own notebook with the changes, in the study folder, if all of them can be made."""
     path = answer.folder / f"{SAFE_NOTEBOOK}{script.path.name}"
@@ -141,14 +150,9 @@ def as_result(answer: Answer, environment: Fingerprint) -> JsonObject:
         "failure": failure_of(answer.bad_run),
         "where": answer.place.to_json() if answer.place is not None else None,
         "placement": placement_of(answer.bad_run),
-        "causes": [_cause(cause, trials) for cause in report.causes],
+        **of_report(report),
         "not_varied": answer.settings.not_varied if answer.settings is not None else {},
-        "corrections": [
-            {"parameters": list(correction.parameters), "passes": as_claim(correction.passes)}
-            for correction in report.corrections
-        ],
-        "masking": [{"settings": list(settings), "hide": list(cause)} for settings, cause in report.masking],
-        "reproduction": _reproduction(answer),
+        **({"reproduction": _again(answer)} if answer.report is None and answer.again else {}),
         "recommendation": recommendation(answer, issue),
         "known_issue": issue,
         "environment": dict(environment),
@@ -263,15 +267,24 @@ def placement_of(run: Run | None) -> JsonObject | None:
     return {"ranks": ranks, "findings": [finding.to_json() for finding in found]}
 
 
-def _reproduction(answer: Answer) -> JsonObject:
-    """How often the failure shows where it can."""
-    if answer.report is not None:
-        interval = answer.report.reproduction_interval or ()
-        return {"rate": answer.report.reproduction_rate, "interval_95": list(interval)}
-    if answer.again:
-        runs = 1 + len(answer.again)
-        return {"rate": 1 / runs, "interval_95": list(wilson(1, runs))}
-    return {"rate": None, "interval_95": []}
+def of_report(report: Report) -> JsonObject:
+    """What a bisection concluded, in the form of result.json."""
+    return {
+        "complete": report.complete,
+        "causes": [_cause(cause, report.rows) for cause in report.causes],
+        "corrections": [
+            {"parameters": list(correction.parameters), "passes": as_claim(correction.passes)}
+            for correction in report.corrections
+        ],
+        "masking": [{"settings": list(settings), "hide": list(cause)} for settings, cause in report.masking],
+        "reproduction": {"rate": report.reproduction_rate, "interval_95": list(report.reproduction_interval or ())},
+    }
+
+
+def _again(answer: Answer) -> JsonObject:
+    """How often the failure showed where it was seen once."""
+    runs = 1 + len(answer.again)
+    return {"rate": 1 / runs, "interval_95": list(wilson(1, runs))}
 
 
 def _step(cause: Cause, rows: Sequence[TrialRow]) -> int | None:

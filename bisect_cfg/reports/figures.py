@@ -150,7 +150,7 @@ def traces(recorded: Recorded, names: Sequence[str] = ()) -> list[Plot]:
         recorded: the study.
         names: of the metrics; none for those that tell most.
     """
-    evidence = set(recorded.evidence)
+    evidence = recorded.told
     ordered = sorted(recorded.trials, key=lambda row: row["number"] not in evidence)
     chosen = list(names) or _chosen(recorded, ordered)
     points = max(LEAST_POINTS, min(MOST_POINTS, POINTS_IN_ALL // max(1, len(ordered) * len(chosen))))

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports import figures
-from bisect_cfg.reports.figures import COLOURS, FAIL, PASS, Plot
+from bisect_cfg.reports.answer import of_report
+from bisect_cfg.reports.asked import Asked, Wanted, asked_of
+from bisect_cfg.reports.figures import COLOURS, FAIL, PASS
+from bisect_cfg.reports.frames import figure_of, metrics_of
 from bisect_cfg.reports.page import answer_lines, rows
-from bisect_cfg.reports.recorded import NO_METRICS, Recorded, asked, level, read
+from bisect_cfg.reports.recorded import EMPTY, EMPTY_ROW, Recorded, asked, level, read
 from bisect_cfg.reports.text import show
-from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report
+from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
 
 if TYPE_CHECKING:
     import pandas
@@ -29,28 +34,72 @@ ROW_HEIGHT, AROUND = 22, 150
 COLUMNS = 2
 """Traces side by side."""
 
+_OUTCOMES = {outcome.value for outcome in Outcome}
+
+Asks = Callable[[Wanted], tuple[int, Recorded]]
+"""Runs one more trial: its number, and what the study holds then."""
+
 
 @dataclass(frozen=True)
 class StudyReport(Report):
-    """A study read from its folder: what `bisect` and `load` return.
+    """A study with its trials: what `bisect`, `Bisection.run` and `load` return.
 
     Example:
         ```python
         report = bisect_cfg.load("bisect-cfg-studies/train")
         report.plot_traces("loss", "entropy")
         report.metrics.query("metric == 'grad_norm'").groupby("trial").value.max()
+        report.ask({"learning_rate": 5e-6})
         ```
 
     Attributes:
-        recorded: what lies in the folder.
+        recorded: what the study holds.
+        asks: runs one more trial of it; None where that cannot be.
     """
 
-    recorded: Recorded = field(default=Recorded(Path(), {}), repr=False)
+    recorded: Recorded = field(default=Recorded(None, EMPTY), repr=False)
+    asks: Asks | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "asks": None}  # what runs trials stays where it is
 
     @property
-    def folder(self) -> Path:
-        """Of the study."""
+    def folder(self) -> Path | None:
+        """Of the study; None for one of a function, which has none."""
         return self.recorded.folder
+
+    def ask(self, wanted: Wanted) -> Asked:
+        """Run one more trial, of your own choice, in the same study and in the same way as the others.
+
+        Example:
+            ```python
+            report.ask({"learning_rate": 5e-6})  # your configuration, with another learning rate
+            report.ask({"bf16", "max_grad_norm"})  # these two as you have them, all else as in the good configuration
+            ```
+
+        A subset is evidence like any other, which a later run of the bisection takes into account. Values of your own
+        are recorded and shown, and change no answer.
+
+        Args:
+            wanted: names of the settings that are to be as you have them, all others good; or a dict of the values that
+                your configuration is to have in place of its own.
+
+        Returns:
+            The trial: what came out, and how it stands beside the others. From then on this report has it as well.
+
+        Raises:
+            InputError: a name that is not known; a configuration that cannot be built; a study that cannot be gone on
+                with from here.
+            KeyboardInterrupt: after the trial was ended.
+        """
+        if self.asks is None:
+            raise InputError(
+                "This report cannot run a trial: it was loaded without what is run.",
+                "Call ask() of the report that bisect() or Bisection(...).run() has returned.",
+            )
+        number, recorded = self.asks(wanted)
+        object.__setattr__(self, "recorded", recorded)
+        return asked_of(number, recorded)
 
     @property
     def trials(self) -> pandas.DataFrame:
@@ -72,16 +121,7 @@ class StudyReport(Report):
     def metrics(self) -> pandas.DataFrame:
         """One row a number that a run traced: trial (its number), outcome of that trial, step, metric (its name),
         value."""
-        import pandas
-
-        found = [
-            (row["number"], row["outcome"], one["step"], name, float(value))
-            for row in self.recorded.trials
-            for one in self.recorded.metrics(row)
-            for name, value in one.items()
-            if name not in NO_METRICS and isinstance(value, (int, float))
-        ]
-        return pandas.DataFrame(found, columns=["trial", "outcome", "step", "metric", "value"])
+        return metrics_of(self.recorded, self.recorded.trials)
 
     # ------------------------------------------------------------------------------------------------------- plots
 
@@ -111,7 +151,7 @@ class StudyReport(Report):
                        "symbol": ["x" if row["outcome"] == "fail" else "circle" for row in trials]},
             "text": [
                 "<br>".join(map(figures.label, (f"trial {one.number}: {one.what}", one.came, one.reason)))
-                for one in rows(replace(recorded, result={**recorded.result, "trials": trials}))
+                for one in rows(recorded.only(trials))
             ],
             "hovertemplate": "%{text}<extra></extra>",
         }  # fmt: skip
@@ -125,7 +165,7 @@ class StudyReport(Report):
 
     def plot_suspicion(self) -> Figure:
         """How the suspicion of each factor moved from trial to trial."""
-        return _figure(list(filter(None, [figures.suspicion(self.recorded)])), "This study recorded no suspicion.")
+        return figure_of(list(filter(None, [figures.suspicion(self.recorded)])), "This study recorded no suspicion.")
 
     def plot_traces(self, *metrics: str) -> Figure:
         """What the runs traced, step by step; those that the answer rests on in full.
@@ -133,32 +173,31 @@ class StudyReport(Report):
         Args:
             *metrics: names; none for those that tell most.
         """
-        return _figure(figures.traces(self.recorded, metrics), "No run of this study has traced anything.", COLUMNS)
+        return figure_of(figures.traces(self.recorded, metrics), "No run of this study has traced anything.", COLUMNS)
 
     def plot_ranges(self) -> Figure:
         """Safe ranges on their natural scale: asked for, failed, healthy, recommended, published."""
-        return _figure(figures.ranges(self.recorded), "No range was looked for in this study.")
+        return figure_of(figures.ranges(self.recorded), "No range was looked for in this study.")
 
     def plot_frontier(self) -> Figure:
         """How far two settings can go together, where it was mapped (``frontier=20``)."""
-        return _figure(figures.frontiers(self.recorded), "No frontier was mapped in this study: frontier=RUNS does it.")
+        return figure_of(
+            figures.frontiers(self.recorded), "No frontier was mapped in this study: frontier=RUNS does it."
+        )
 
     # -------------------------------------------------------------------------------------------------------- text
 
     def __str__(self) -> str:
+        if self.folder is None:
+            return super().__str__()
         return "\n".join(
             f"{label:<13}{''.join(words for _, words in pieces)}".rstrip()
             for label, pieces in answer_lines(self.recorded)
         )
 
     def _repr_html_(self) -> str:
-        """The notebook's view: the answer in the words of the terminal, then every trial."""
+        """The notebook's view: the answer, then every trial."""
         e = html.escape
-        lines = "".join(
-            f"<tr><th style='text-align:left;vertical-align:top'>{e(label)}</th>"
-            f"<td style='text-align:left'>{''.join(map(_styled, pieces))}</td></tr>"
-            for label, pieces in answer_lines(self.recorded)
-        )
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("trial", "outcome", "tested", "asked"))
         every = "".join(
             f"<tr><td>{row.number}</td><td style='text-align:left;color:{COLOURS.get(row.outcome, 'inherit')}'>"
@@ -166,25 +205,27 @@ class StudyReport(Report):
             f"<td style='text-align:left'>{e(row.reason)}</td></tr>"
             for row in rows(self.recorded)
         )
-        return (
-            f"<table>{lines}</table><details><summary>every trial</summary>"
-            f"<table><tr>{head}</tr>{every}</table></details>"
+        details = f"<details><summary>every trial</summary><table><tr>{head}</tr>{every}</table></details>"
+        return self.answer_html() + (details if every else "")
+
+    def answer_html(self) -> str:
+        """The answer; of a script in the words of the terminal."""
+        if self.folder is None:
+            return super().answer_html()
+        lines = "".join(
+            f"<tr><th style='text-align:left;vertical-align:top'>{html.escape(label)}</th>"
+            f"<td style='text-align:left'>{''.join(map(_styled, pieces))}</td></tr>"
+            for label, pieces in answer_lines(self.recorded)
         )
+        return f"<table>{lines}</table>"
 
 
-def load(folder: str | Path) -> StudyReport:
-    """A study from its folder: finished, running, or interrupted. Runs nothing.
+def of_folder(folder: Path, asks: Asks | None = None, storage: str | None = None) -> StudyReport:
+    """A study from its folder; see `bisect_cfg.load`."""
+    return _loaded(read(folder, storage), asks)
 
-    Args:
-        folder: what `bisect-cfg bisect` has written.
 
-    Returns:
-        The report, with plots and frames.
-
-    Raises:
-        InputError: there is no study.
-    """
-    recorded = read(Path(folder))
+def _loaded(recorded: Recorded, asks: Asks | None = None) -> StudyReport:
     result = recorded.result
     found = result["recommendation"]
     rate, interval = result["reproduction"]["rate"], result["reproduction"]["interval_95"]
@@ -198,16 +239,62 @@ def load(folder: str | Path) -> StudyReport:
         tuple((tuple(one["settings"]), tuple(one["hide"])) for one in result["masking"]),
         rate,
         (interval[0], interval[1]) if interval else None,
-        tuple(result["notes"]),
+        tuple(filter(None, (recorded.said, *result["notes"]))) if recorded.folder is None else tuple(result["notes"]),
+        tuple(_row(row) for row in result["trials"] if row["outcome"] in _OUTCOMES) if recorded.folder is None else (),
         seconds=result["seconds"] or 0.0,
         recommendation=found,
         recorded=recorded,
+        asks=asks,
     )
 
 
-def with_plots(report: Report, folder: Path) -> StudyReport:
-    """A report as it came, with what lies in the study's folder."""
-    return StudyReport(**{one.name: getattr(report, one.name) for one in fields(Report)}, recorded=read(folder))
+def with_plots(report: Report, recorded: Recorded, asks: Asks | None = None) -> StudyReport:
+    """A report as it came, with what its study holds."""
+    return StudyReport(**{one.name: getattr(report, one.name) for one in fields(Report)}, recorded=recorded, asks=asks)
+
+
+def concluded(report: Report) -> JsonObject:
+    """What a bisection without a folder has concluded, in the form of result.json."""
+    failure = None if report.signature is None else {"message": report.signature, "signature": report.signature}
+    told = {"status": report.status, "notes": list(report.notes), "seconds": report.seconds, "failure": failure}
+    return {**of_report(report), **told}
+
+
+def with_trials(
+    report: Report, known: JsonObject, trials: Callable[[], list[JsonObject]], ask: Callable[[Wanted], int]
+) -> StudyReport:
+    """The report of a study that has no folder.
+
+    Args:
+        report: as it came.
+        known: see `concluded`.
+        trials: the rows of its study, as they are now.
+        ask: runs one more trial, and tells its number.
+    """
+
+    def recorded() -> Recorded:
+        return Recorded(None, _whole(known, trials()))
+
+    def asks(wanted: Wanted) -> tuple[int, Recorded]:
+        return ask(wanted), recorded()
+
+    return with_plots(report, recorded(), asks)
+
+
+def of_storage(address: str, name: str | None = None) -> StudyReport:
+    """A study of a function from its storage; see `bisect_cfg.load`."""
+    from bisect_cfg.study.rows import stored_trials
+
+    known, trials = stored_trials(address, name)
+    said = "" if known else "This study has no answer yet: the same Bisection(...).run() goes on where it was."
+    status = "unfinished" if trials else "empty"
+    return _loaded(Recorded(None, _whole({"status": status, **known}, trials), said))
+
+
+def _whole(known: JsonObject, trials: list[JsonObject]) -> JsonObject:
+    """The content of a result.json that nobody wrote."""
+    rows = [{**EMPTY_ROW, **row} for row in trials]
+    return {**EMPTY, "target": {"script": "", "arguments": []}, **known, "trials": rows}
 
 
 def _cause(known: JsonObject) -> Cause:
@@ -223,6 +310,15 @@ def _cause(known: JsonObject) -> Cause:
     )
 
 
+def _row(known: JsonObject) -> TrialRow:
+    purpose, _, run = known["purpose"].partition(": ")
+    companions = tuple(filter(None, known["companions"].split(", ")))
+    return TrialRow(
+        known["number"], Outcome(known["outcome"]), known["signature"], known["seconds"] or 0.0, known["step"],
+        Purpose(purpose), run, known["reason"], companions, known["values"],
+    )  # fmt: skip
+
+
 def _claim(known: JsonObject) -> Claim:
     subset = None if known["subset"] is None else tuple(known["subset"])
     return Claim(subset, known["seen"], known["runs"], tuple(known["trials"]), known["note"])
@@ -234,30 +330,3 @@ def _styled(piece: tuple[str, str]) -> str:
     css = [f"color:{colour}" for name, colour in colours.items() if name in style]
     css += ["font-weight:bold"] * ("bold" in style) + ["opacity:.65"] * ("dim" in style)
     return f"<span style='{';'.join(css)}'>{html.escape(words)}</span>" if css else html.escape(words)
-
-
-def _figure(plots: Sequence[Plot], otherwise: str, columns: int = 1) -> Figure:
-    """Several plots as one figure, each with its title; a figure that says why if there are none."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    if not plots:
-        blank = {"visible": False}
-        said = {"text": otherwise, "showarrow": False, "font": {"size": 15}}
-        return go.Figure().update_layout(template="plotly_white", xaxis=blank, yaxis=blank, annotations=[said])
-    if len(plots) == 1:
-        (one,) = plots
-        made = go.Figure(one.data, one.layout)
-        return made.update_layout(template="plotly_white", title=figures.label(one.title))
-    down = -(-len(plots) // columns)
-    made = make_subplots(down, columns, subplot_titles=[figures.label(one.title) for one in plots])
-    for number, one in enumerate(plots):
-        row, column = number // columns + 1, number % columns + 1
-        made.add_traces(one.data, rows=row, cols=column)
-        layout = {name: value for name, value in one.layout["xaxis"].items() if name != "title"}
-        made.update_xaxes(layout, row=row, col=column)
-        made.update_yaxes({name: v for name, v in one.layout["yaxis"].items() if name != "title"}, row=row, col=column)
-        for shape in one.layout.get("shapes", ()):
-            made.add_shape({**shape, "yref": "y domain"}, row=row, col=column)
-    height = max(one.layout["height"] for one in plots) * down
-    return made.update_layout(template="plotly_white", showlegend=False, height=height)

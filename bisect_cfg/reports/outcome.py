@@ -14,6 +14,7 @@ from bisect_cfg.diagnosis._render import Match
 from bisect_cfg.diagnosis.dataset_rows import FoundRows
 from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.study.causes import Report
@@ -45,6 +46,7 @@ class Answer:
         place: where the failure happens; None if it was not looked for, or nothing came out.
         safe: what was found to train; None if it did not come to that.
         stopped: what ended this call before its time, though the causes are known; None if nothing did.
+        asked: the row of the run that a reader asked for; None if there is none.
         environments: in which trials ran with other packages; None if none did.
         rows: of the dataset that make the failing step fail; None if they were not looked for.
     """
@@ -67,5 +69,6 @@ class Answer:
     place: Place | None = None
     safe: Safe | None = None
     stopped: InputsChanged | None = None
+    asked: JsonObject | None = None
     environments: Environments | None = None
     rows: FoundRows | None = None

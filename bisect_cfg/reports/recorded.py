@@ -11,18 +11,17 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bisect_cfg.configuration import Outcome, Purpose, Value, equal
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.jsonfile import JsonObject, digest
 from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE
 from bisect_cfg.reports import text
 from bisect_cfg.reports.answer import failure_of
 from bisect_cfg.study.basis import read_basis
 from bisect_cfg.study.folder import check_entries, is_at_work
-from bisect_cfg.study.unfinished import recorded_trials
 from bisect_cfg.trials.command_runner import load_command_run
 from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.runs import Run, load_run
@@ -60,19 +59,19 @@ class Recorded:
     """What is known of a study.
 
     Attributes:
-        folder: of the study.
+        folder: of the study; None for one of a function, whose trials leave no files.
         result: the content of result.json, or as much of it as there is without an answer.
         said: why there is no answer, or none that is final, in a sentence; "" if there is one.
     """
 
-    folder: Path
+    folder: Path | None
     result: JsonObject
     said: str = ""
 
     @property
     def log(self) -> list[str]:
         """The last lines of the user's own command, as it failed."""
-        return tail_of_log(self.folder / "trials" / FIRST / "log.txt", LOG_LINES)
+        return [] if self.folder is None else tail_of_log(self.folder / "trials" / FIRST / "log.txt", LOG_LINES)
 
     @property
     def trials(self) -> list[JsonObject]:
@@ -98,6 +97,11 @@ class Recorded:
         return frozenset(name for cause in self.result["causes"] for name in cause["parameters"])
 
     @property
+    def told(self) -> set[int]:
+        """The numbers of the trials that are told in full: of the evidence, and those that the reader asked for."""
+        return {*self.evidence, *(row["number"] for row in self.trials if row["purpose"] == Purpose.ASKED)}
+
+    @property
     def evidence(self) -> list[int]:
         """The numbers of the trials that the answer rests on: of the causes, the corrections and what is recommended,
         and the first run of either end."""
@@ -111,11 +115,21 @@ class Recorded:
 
     def metrics(self, row: JsonObject, most: int | None = None) -> list[JsonObject]:
         """The metrics of a trial, a row a step; see `read_metrics`."""
+        if self.folder is None:
+            return row.get("metrics") or []
         return read_metrics(self.folder / row["folder"], most)
 
+    def only(self, trials: list[JsonObject]) -> Recorded:
+        """The same study with these trials alone."""
+        return replace(self, result={**self.result, "trials": trials})
 
-def read(folder: Path) -> Recorded:
+
+def read(folder: Path, storage: str | None = None) -> Recorded:
     """What a study's folder holds.
+
+    Args:
+        folder: of the study.
+        storage: where the trials are of one that is not finished, if they are elsewhere.
 
     Raises:
         InputError: it holds no study, or its answer cannot be read.
@@ -137,11 +151,15 @@ def read(folder: Path) -> Recorded:
         said = "bisect-cfg is at work in this study again; this is the answer that it had before." if working else ""
         rows = [{**EMPTY_ROW, "folder": f"trials/{row.get('number')}", **row} for row in result["trials"]]
         return Recorded(folder, {**EMPTY, **result, "trials": rows}, said)
+    from bisect_cfg.study.rows import recorded_trials, stored_trials  # of a finished study no database is looked at
+
     target = (basis or {}).get("target", {})
     runs = list(_runs_before_the_search(folder))
-    rows = recorded_trials(folder) or [_row(number, name, run) for number, (name, run) in enumerate(runs)]
+    elsewhere = (basis or {}).get("studies", {}).get(digest(storage)) if storage else None
+    rows = recorded_trials(folder) if elsewhere is None else stored_trials(storage, elsewhere)[1]
+    rows = rows or [_row(number, name, run) for number, (name, run) in enumerate(runs)]
     status, said = _without_answer(rows, working)
-    if (basis or {}).get("studies") and not (folder / "study.db").exists():
+    if elsewhere is None and (basis or {}).get("studies") and not (folder / "study.db").exists():
         said += " Its trials are recorded in the storage that --storage named, and not in this folder."
     libraries = {name: version for name, version in (basis or {}).get("libraries", {}).items() if version}
     found = {
@@ -230,7 +248,10 @@ def level(values: Mapping[str, Value], name: str, levels: Levels) -> str:
 def asked(row: JsonObject, levels: Levels) -> str:
     """What a trial tests, in a few words."""
     values = row.get("values") or {}
-    if row["purpose"].startswith("recommend"):
+    moved = row["purpose"] == Purpose.ASKED and any(
+        name not in levels or level(values, name, levels) == "other" for name in values
+    )
+    if moved or row["purpose"].startswith("recommend"):
         yours = {name: bad for name, (_, bad) in levels.items()}
         changed = [f"{n}: {text.show(v)}" for n, v in values.items() if n not in yours or not equal(v, yours[n])]
         return ", ".join(changed) or "your configuration"

@@ -181,7 +181,14 @@ class Report:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The notebook's view: the failure, the causes with their evidence, what cures, then every trial."""
+        """The notebook's view: the answer, then every trial."""
+        shown = ("number", "outcome", "purpose", "seconds", "signature", "reason")
+        rows = [tuple(_cell(record[name]) for name in shown) for record in map(TrialRow.record, self.rows)]
+        every = f"<details><summary>every trial</summary>{_table(shown, rows)}</details>" if rows else ""
+        return f"{self.answer_html()}\n{every}"
+
+    def answer_html(self) -> str:
+        """The failure, the causes with their evidence, and what cures."""
         e = html.escape
         minutes = f"{self.seconds / 60:.1f} min" if self.seconds >= 60 else f"{self.seconds:.1f} s"
         parts = [f"<h4>{e(self.status.replace('_', ' '))}: {len(self.rows)} trials, {minutes}</h4>"]
@@ -210,10 +217,6 @@ class Report:
         if self.recommendation is not None:
             parts.append(f"<p><b>{e(_instead(self.recommendation))}</b></p>")
         parts += [f"<p>{e(note)}</p>" for note in self.notes]
-        shown = ("number", "outcome", "purpose", "seconds", "signature", "reason")
-        if self.rows:
-            rows = [tuple(_cell(record[name]) for name in shown) for record in map(TrialRow.record, self.rows)]
-            parts.append(f"<details><summary>every trial</summary>{_table(shown, rows)}</details>")
         return "\n".join(parts)
 
 

@@ -7,6 +7,8 @@ always derived from the subset, never from these values.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping, Sequence
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
@@ -65,6 +67,11 @@ def as_text(value: object) -> str:
         return repr(value)
 
 
+def plain(value: object) -> Value:
+    """A value as JSON can hold it."""
+    return json.loads(json.dumps(value, default=repr))
+
+
 def result_of(trial: FrozenTrial) -> TrialResult:
     """The result as the runner gave it."""
     a = trial.user_attrs
@@ -100,12 +107,55 @@ def result_attributes(result: TrialResult, outcome: Outcome | None) -> JsonObjec
     if result.signature is not None:
         values["signature"] = result.signature
     if result.attributes:
-        values["attributes"] = json.loads(json.dumps(dict(result.attributes), default=repr))
+        values["attributes"] = plain(dict(result.attributes))
     return values
 
 
-def state_of(outcome: Outcome) -> tuple[TrialState, list[float] | None]:
-    """State and value of a finished trial in Optuna's words."""
+OBJECTIVE = "given up (from 1: only a short run; 3: fails)"
+"""What the value of a trial is called in Optuna's plots and in its dashboard."""
+
+SHORT, FAILS = 1.0, 3.0
+"""What is added for a trial of which no more is known than that it did not fail in a short run, and the value of one
+that fails: so the best trial is one that trains healthily, and of these the one that gives up least."""
+
+
+def state_of(outcome: Outcome, given_up: float, healthy: bool) -> tuple[TrialState, list[float] | None]:
+    """State and value of a finished trial in Optuna's words; the value is to be small.
+
+    Args:
+        outcome: of the trial. UNRESOLVED has no value and is a FAIL to Optuna, as its documentation asks.
+        given_up: how much of what the user wished for it does without, from 0 to 1; see `given_up`.
+        healthy: whether it was looked at for health, not merely for the failure under study.
+    """
     if outcome is Outcome.UNRESOLVED:
         return TrialState.FAIL, None
-    return TrialState.COMPLETE, [1.0 if outcome is Outcome.FAIL else 0.0]
+    if outcome is Outcome.FAIL:
+        return TrialState.COMPLETE, [FAILS]
+    return TrialState.COMPLETE, [given_up if healthy else SHORT + given_up]
+
+
+def given_up(params: Mapping[str, Value], factors: Sequence[Factor], weights: Mapping[str, float]) -> float:
+    """How much of what the user wished for a trial does without: 0 with all bad values, 1 with all good ones.
+
+    Args:
+        params: of the trial, as Optuna stores them; a factor that is not among them has some third value, and counts as
+            given up.
+        factors: of the study.
+        weights: name -> how much it weighs, 1 if missing.
+    """
+    total = lost = 0.0
+    for factor in factors:
+        weight = weights.get(factor.name, 1.0)
+        total += weight
+        lost += weight * (_way(factor, params[factor.name]) if factor.name in params else 1.0)
+    return lost / total if total else 0.0
+
+
+def _way(factor: Factor, value: Value) -> float:
+    """How far a value lies on the way from the bad level (0) to the good one (1), as Optuna stores them."""
+    good, bad = stored_value(factor, "good"), stored_value(factor, "bad")
+    distribution = distribution_of(factor)
+    if isinstance(distribution, CategoricalDistribution):
+        return 0.0 if value == bad else 1.0
+    scale = math.log if distribution.log else float
+    return abs((scale(value) - scale(bad)) / (scale(good) - scale(bad)))

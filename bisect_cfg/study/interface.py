@@ -7,6 +7,7 @@ in tests, a table of answers. Nothing here imports torch, Optuna or pandas.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -45,6 +46,8 @@ class TrialResult:
         seconds: wall-clock time the trial took.
         step: optimizer step at which it failed, or the number of steps trained; None if it makes no sense.
         attributes: anything worth keeping that JSON can hold (folder, start, warnings, ...).
+        intermediate: step -> value of the one metric that shows best how the run went, for Optuna's plots, which get
+            an even share of it.
     """
 
     outcome: Outcome
@@ -53,6 +56,7 @@ class TrialResult:
     seconds: float = 0.0
     step: int | None = None
     attributes: JsonObject = field(default_factory=dict)
+    intermediate: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def step_of_training(self) -> int | None:

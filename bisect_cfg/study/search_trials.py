@@ -7,22 +7,27 @@ otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial
 
-from bisect_cfg.configuration import Outcome, Subset, Value, configuration_of
+from bisect_cfg.configuration import Configuration, Outcome, Purpose, Subset, Value, configuration_of
 from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe import secrets
 from bisect_cfg.search import Ask, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
-from bisect_cfg.study.encoding import purpose_of, result_attributes, result_of
+from bisect_cfg.study.encoding import plain, purpose_of, result_attributes, result_of
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.study.store import Store, Void
 
 ASKED = "subset"
 """The attribute that a trial of the search is known by: the factors that were bad in it."""
+
+WANTED = "wanted"
+"""The attribute that a run of the reader's own is known by, where it is no subset: the values that it has in place of
+the bad ones. The search does not see it; a subset that was asked for is evidence like any other."""
 
 Classify = Callable[[TrialResult, int, TrialResult | None], Outcome | None]
 """(result, subset, result of the failing bad baseline or None) -> outcome, None while that is unknown."""
@@ -79,15 +84,16 @@ class SearchTrials:
             purpose_of(trial)[0],
             trial.number,
             float(attributes.get("seconds") or 0.0),
-            self._mask_of_names(attributes.get("companions", ())),
+            self.mask_of(attributes.get("companions", ())),
             (attributes.get("signature") or "") if outcome is Outcome.UNRESOLVED else "",
         )
 
     def mask(self, trial: FrozenTrial) -> int:
         """The subset that a trial ran, as the search's integer."""
-        return self._mask_of_names(trial.user_attrs[ASKED])
+        return self.mask_of(trial.user_attrs[ASKED])
 
-    def _mask_of_names(self, names: Sequence[str]) -> int:
+    def mask_of(self, names: Iterable[str]) -> int:
+        """Factors by name, as the search's integer."""
         return sum(1 << self._index[name] for name in names)
 
     def names(self, mask: int) -> Subset:
@@ -131,7 +137,23 @@ class SearchTrials:
         mask = self.mask(trial)
         reference = self.reference() or (result if mask == self.problem.full else None)
         outcome = self._classify(result, mask, reference) or result.outcome
-        self.store.finish(trial.number, result_attributes(result, outcome), outcome)
+        self.store.finish(trial.number, result_attributes(result, outcome), outcome, result.intermediate)
+        return outcome
+
+    def start_wanted(self, changes: Configuration, reason: str) -> FrozenTrial:
+        """Write a run of the bad configuration with other values as begun; see `WANTED`."""
+        told = {name: plain(secrets.mask(value, name)) for name, value in changes.items()}
+        attributes = {WANTED: told, "purpose": Purpose.ASKED.value, "reason": reason}
+        return self.store.start(self.store.params({**self.bad, **changes}), attributes)
+
+    def finish_wanted(self, trial: FrozenTrial, result: TrialResult) -> Outcome:
+        """Write what came out of it.
+
+        Returns:
+            The verdict.
+        """
+        outcome = self._classify(result, self.problem.full, self.reference()) or result.outcome
+        self.store.finish(trial.number, result_attributes(result, outcome), outcome, result.intermediate)
         return outcome
 
     def add(self, ask: Ask, result: TrialResult, run: str = "") -> None:
@@ -150,11 +172,11 @@ class SearchTrials:
         reference = result if ask.subset == self.problem.full else self.reference()
         outcome = self._classify(result, ask.subset, reference) or result.outcome
         attributes |= {**result_attributes(result, outcome), "added": True}
-        self.store.add(self.params(ask.subset), attributes, outcome)
+        self.store.add(self.params(ask.subset), attributes, outcome, result.intermediate)
 
     def close_lost(self) -> int:
         """Close the running trials of dead processes; returns how many."""
-        lost = self.store.abandoned(ASKED)
+        lost = [*self.store.abandoned(ASKED), *self.store.abandoned(WANTED)]
         for trial in lost:
             self.store.void(trial.number, Void.LOST)
         return len(lost)

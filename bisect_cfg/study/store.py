@@ -28,18 +28,20 @@ import enum
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import UpdateFinishedTrialError
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, Value, equal
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
-from bisect_cfg.study.encoding import as_text, distribution_of, state_of, stored_value
+from bisect_cfg.study.encoding import OBJECTIVE, as_text, distribution_of, given_up, state_of, stored_value
 from bisect_cfg.study.storage import OPENING_ATTEMPTS, is_race
 from bisect_cfg.study.workers import is_running, same_process, this_process
 
@@ -48,6 +50,13 @@ BEAT_SECONDS = 20.0
 
 SILENCE_SECONDS = 120.0
 """A worker on another machine that has not been heard of for this long is dead (six missed beats)."""
+
+MOST_INTERMEDIATE = 50
+"""Steps of a trial that Optuna is given: each is a transaction of its own, of some 1.2 ms in SQLite, and more make no
+curve plainer. The trial's folder has them all."""
+
+CONCLUDED = "concluded"
+"""Attribute of a study: what was last concluded from its trials, for those who do not have what they were made with."""
 
 _LIVE_RUNS: set[str] = set()
 """Stores alive in this very process, to tell their trials from those of an abandoned one."""
@@ -80,6 +89,7 @@ class Store:
         factors: in the user's order.
         storage: an Optuna storage or its URL; None keeps the study in memory.
         study_name: several bisections may share a storage under different names.
+        weights: factor -> how much giving it up weighs, 1 if missing.
         identity: what is studied beside the factors (name of a part -> value that JSON can hold); kept with the
             study.
 
@@ -98,12 +108,14 @@ class Store:
         storage: str | optuna.storages.BaseStorage | None,
         study_name: str | None,
         identity: JsonObject | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         self.factors = tuple(factors)
         self.distributions = {factor.name: distribution_of(factor) for factor in self.factors}
         optuna.logging.set_verbosity(max(optuna.logging.get_verbosity(), optuna.logging.WARNING))
         self._kept, self.study = _open(storage, study_name)
         self._id = self._kept.get_study_id_from_name(self.study.study_name)
+        self._weights = dict(weights or {})
         self._run = uuid.uuid4().hex
         self._beats: dict[int, tuple[object, float]] = {}
         self._mine: set[int] = set()
@@ -170,6 +182,11 @@ class Store:
             self._mine.add(trial_id)
         return self._kept.get_trial(trial_id)
 
+    def conclude(self, concluded: JsonObject) -> None:
+        """Keep what was concluded; nothing is ever decided by it."""
+        if self.study.user_attrs.get(CONCLUDED) != concluded:
+            self.study.set_user_attr(CONCLUDED, concluded)
+
     def take(self, number: int, attributes: JsonObject) -> None:
         """Write what is asked into a trial that Optuna has begun by itself."""
         trial_id = self._of(number)
@@ -178,21 +195,56 @@ class Store:
         with self._lock:
             self._mine.add(trial_id)
 
-    def add(self, params: Configuration, attributes: JsonObject, outcome: Outcome) -> None:
-        """Write a trial that was run before, in one go."""
-        state, values = state_of(outcome)
-        self.study.add_trial(self._template(state, values, params, {**attributes, **self._worker()}))
+    def add(
+        self,
+        params: Configuration,
+        attributes: JsonObject,
+        outcome: Outcome,
+        intermediate: Mapping[int, float] | None = None,
+    ) -> None:
+        """Write a trial that was run before, in one go; see `finish`."""
+        told = self._template(
+            *self._state(outcome, params, False), params, {**attributes, **self._worker()}, intermediate
+        )
+        self.study.add_trial(told)
 
-    def finish(self, number: int, attributes: JsonObject, outcome: Outcome) -> None:
-        """Write the result, then the state. UNRESOLVED has no value and is a FAIL to Optuna, as its docs ask.
+    def finish(
+        self,
+        number: int,
+        attributes: JsonObject,
+        outcome: Outcome,
+        intermediate: Mapping[int, float] | None = None,
+        healthy: bool = False,
+    ) -> None:
+        """Write the result, then the state.
 
         A trial that somebody closed meanwhile, who took us for dead, stays as it is.
+
+        Args:
+            number: of the trial.
+            attributes: of the result.
+            outcome: of the trial; see `state_of` for its value.
+            intermediate: step -> value; each is a transaction of its own, so of many an even share is written.
+            healthy: whether it was looked at for health, not merely for the failure under study.
         """
         trial_id = self._of(number)
+        params = self._kept.get_trial(trial_id).params
         with suppress(UpdateFinishedTrialError):
             for name, value in attributes.items():
                 self._kept.set_trial_user_attr(trial_id, name, value)
-        self._close(trial_id, *state_of(outcome))
+            for step, value in even_share(intermediate or {}, MOST_INTERMEDIATE).items():
+                self._kept.set_trial_intermediate_value(trial_id, step, value)
+        self._close(trial_id, *self._state(outcome, params, healthy))
+
+    def _state(
+        self, outcome: Outcome, params: Configuration, healthy: bool
+    ) -> tuple[TrialState, Sequence[float] | None]:
+        """State and value of a trial. A study that an earlier version began goes on with its values: 1 fails, 0 passes,
+        to be maximized."""
+        state, values = state_of(outcome, given_up(params, self.factors, self._weights), healthy)
+        if values is not None and self.study.direction is StudyDirection.MAXIMIZE:
+            values = [1.0 if outcome is Outcome.FAIL else 0.0]
+        return state, values
 
     def void(self, number: int, why: Void) -> None:
         """Close a running trial that has no result; one that has ended meanwhile keeps its own."""
@@ -219,11 +271,13 @@ class Store:
         values: Sequence[float] | None,
         params: Configuration,
         attributes: JsonObject,
+        intermediate: Mapping[int, float] | None = None,
     ) -> FrozenTrial:
         distributions = {name: self.distributions[name] for name in params}
         return create_trial(
-            state=state, values=values, params=dict(params), distributions=distributions, user_attrs=dict(attributes)
-        )
+            state=state, values=values, params=dict(params), distributions=distributions, user_attrs=dict(attributes),
+            intermediate_values=even_share(intermediate or {}, MOST_INTERMEDIATE),
+        )  # fmt: skip
 
     # --------------------------------------------------------------------------------- the living and the dead
 
@@ -281,15 +335,27 @@ def _open(
             study = optuna.create_study(
                 storage=kept,
                 study_name=name or (None if storage is None else "bisection"),
-                direction="maximize",
+                direction="minimize",
                 load_if_exists=True,
             )
+            if study.metric_names is None and study.direction is StudyDirection.MINIMIZE:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                    study.set_metric_names([OBJECTIVE])
             return kept, study
         except Exception as error:
             if attempt == OPENING_ATTEMPTS - 1 or not is_race(error):
                 raise
             time.sleep(0.1 * (attempt + 1))
     raise AssertionError("not reached")
+
+
+def even_share(values: Mapping[int, float], most: int) -> dict[int, float]:
+    """So many of the values, evenly spaced, with the first and the last."""
+    steps = list(values)
+    if len(steps) > most:
+        steps = [steps[number * (len(steps) - 1) // (most - 1)] for number in range(most)]
+    return {step: values[step] for step in steps}
 
 
 def _has_room(distribution: BaseDistribution, value: Value) -> bool:

@@ -281,13 +281,14 @@ def _encode(result: TrialResult) -> bytes:
         float(result.seconds),
         None if result.step is None else int(result.step),
         json.dumps(attributes),
+        {int(step): float(value) for step, value in dict(result.intermediate).items()},
     )
     return pickle.dumps(plain)
 
 
 def _decode(data: bytes) -> TrialResult:
-    outcome, signature, message, seconds, step, attributes = pickle.loads(data)
-    return TrialResult(Outcome(outcome), signature, message, seconds, step, json.loads(attributes))
+    outcome, signature, message, seconds, step, attributes, intermediate = pickle.loads(data)
+    return TrialResult(Outcome(outcome), signature, message, seconds, step, json.loads(attributes), intermediate)
 
 
 def _die_with(parent: int) -> None:

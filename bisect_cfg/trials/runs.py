@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -18,6 +19,10 @@ from bisect_cfg.trials.plan import Known
 from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.ranks import ranks_of
 from bisect_cfg.trials.verdict import Observation, judge, observe
+
+SHOWN = ("reward", "loss", "grad_norm")
+"""Metrics of which Optuna can be shown one, the most telling first: what a run is made for, then what every trainer
+logs."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +166,22 @@ def result_of(run: Run, known: Known, horizon: int | None, **more: Value) -> Tri
         "symptoms": [asdict(symptom) for symptom in seen.symptoms],
     }
     told = None if signature is None else str(signature)
-    result = TrialResult(outcome, told, message, seen.seconds, step if seen.counted else None, attributes)
-    write_json(run.folder / "result.json", {**asdict(result), "outcome": outcome.value})
+    shown = intermediate_of(run.traces.metrics.rows)
+    result = TrialResult(outcome, told, message, seen.seconds, step if seen.counted else None, attributes, shown)
+    kept = {name: value for name, value in asdict(result).items() if name != "intermediate"}  # it is in the metrics
+    write_json(run.folder / "result.json", {**kept, "outcome": outcome.value})
     return result
+
+
+def intermediate_of(rows: Sequence[JsonObject]) -> dict[int, float]:
+    """The metric that shows best how a run went, by step: the first of `SHOWN` that it has."""
+    name = next((name for name in SHOWN if any(is_value(row.get(name)) for row in rows)), None)
+    return {} if name is None else {row["step"]: float(row[name]) for row in rows if is_value(row.get(name))}
+
+
+def is_value(value: Value) -> bool:
+    """Whether it is a number, finite or not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def what_ended(run: Run) -> str:

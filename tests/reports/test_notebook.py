@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import bisect_cfg
+from bisect_cfg import Outcome, TrialResult
+from bisect_cfg.errors import InputError
 from tests.reports.test_page import study
 
 HOSTILE = "<script>alert(1)</script>"
@@ -33,3 +37,43 @@ def test_every_plot_is_a_figure_and_one_without_data_says_so(tmp_path: Path) -> 
     for plot in (report.plot_suspicion, report.plot_ranges, report.plot_frontier):
         figure = plot()
         assert len(figure.data) == 0 and "study" in figure.layout.annotations[0].text
+
+
+def fails(configuration) -> TrialResult:
+    bad = configuration["lr"] > 1e-4 and configuration["clip"] == 0
+    outcome = Outcome.FAIL if bad else Outcome.PASS
+    return TrialResult(outcome, f"boom {HOSTILE}" if bad else None, intermediate={1: 0.5, 2: 0.1})
+
+
+SIDES = {"good": {"lr": 1e-6, "clip": 1.0, "beta": 0.0}, "bad": {"lr": 1e-3, "clip": 0.0, "beta": 0.1}}
+
+
+def test_a_function_has_the_same_plots_and_frames() -> None:
+    report = bisect_cfg.Bisection(**SIDES, trial=fails, isolation="none").run()
+    assert report.folder is None and report.causes[0].parameters == ("clip", "lr")
+    assert len(report.plot_matrix().data[0].x) == len(report.trials) and len(report.plot_suspicion().data) == 3
+    assert set(report.metrics["metric"]) == {"intermediate value"} and len(report.metrics) == 2 * len(report.trials)
+    assert report.plot_traces().layout.title.text == "intermediate value"
+    page = report._repr_html_()
+    assert HOSTILE not in page and "&lt;script&gt;" in page and "every trial" in page
+
+
+def test_a_study_of_a_function_is_loaded_from_its_storage(tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path}/s.db"
+    first = bisect_cfg.Bisection(**SIDES, trial=fails, isolation="none", storage=address, max_trials=4)
+    begun = bisect_cfg.load(address)
+    assert (begun.status, len(begun.trials)) == ("empty", 0)
+    first.run()
+    assert bisect_cfg.load(address).status == "inconclusive" and len(bisect_cfg.load(address).trials) == 4
+    made = bisect_cfg.Bisection(**SIDES, trial=fails, isolation="none", storage=address).run()
+    report = bisect_cfg.load(address, "bisection")
+    assert report.status == "isolated" and report.complete and report.causes == made.causes
+    assert str(report) == str(made) and report.trials.equals(made.trials) and report.metrics.equals(made.metrics)
+    assert len(report.plot_matrix().data[0].x) == len(made.trials)
+    for name, where, said in (
+        ("other", address, "has no study other"),
+        (None, f"sqlite:///{tmp_path}/none.db", "none.db is not there"),
+    ):
+        with pytest.raises(InputError, match=said):
+            bisect_cfg.load(where, name)
+    assert not (tmp_path / "none.db").exists()

@@ -87,7 +87,7 @@ def test_a_result_is_read_as_it_was_written(outcome, signature, message, seconds
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_optuna_takes_every_outcome(outcome: Outcome) -> None:
-    state, values = state_of(outcome)
+    state, values = state_of(outcome, 0.5, healthy=True)
     study = optuna.create_study(storage=optuna.storages.InMemoryStorage())
     study.add_trial(create_trial(state=state, values=values))
     assert study.trials[0].state.is_finished()

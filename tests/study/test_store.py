@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from pathlib import Path
 
 import optuna
@@ -48,7 +49,7 @@ def test_a_trial_is_whole_as_soon_as_another_can_see_it(storage) -> None:
     assert seen.user_attrs[ASKED] == list(BAD) and seen.user_attrs["worker"]["pid"]
     store.finish(number, {"outcome": "fail"}, Outcome.FAIL)
     (seen,) = other.trials(ASKED)
-    assert (seen.state, seen.value, seen.user_attrs["outcome"]) == (TrialState.COMPLETE, 1.0, "fail")
+    assert (seen.state, seen.value, seen.user_attrs["outcome"]) == (TrialState.COMPLETE, 3.0, "fail")
 
 
 def test_a_trial_that_was_closed_meanwhile_stays_closed(storage) -> None:
@@ -80,6 +81,50 @@ def test_the_living_and_the_dead_of_this_machine(storage) -> None:
     assert [trial.number for trial in other.abandoned(ASKED)] == [number]
     with store.alive():
         assert other.abandoned(ASKED) == []
+
+
+def test_the_best_trial_is_a_healthy_one_that_gives_up_least(storage) -> None:
+    store = Store(difference(GOOD, BAD), storage, "s", weights={"lr": 3.0, "bf16": 1.0, "steps": 0.0, "optim": 0.0})
+    safe, best = SafeTrials(store), {**BAD, "lr": 10**-4.5}
+    for subset in ((), ("bf16",), ("lr",), tuple(BAD)):
+        configuration = {**GOOD, **{name: BAD[name] for name in subset}}
+        number = store.start(store.params(configuration), {ASKED: list(subset)}).number
+        store.finish(number, {}, Outcome.FAIL if len(subset) == len(BAD) else Outcome.PASS)
+    for configuration, outcome in ((GOOD, Outcome.PASS), (best, Outcome.PASS), (BAD, Outcome.FAIL)):
+        safe.finish(safe.start(Attempt(configuration, 0, 30, Aim.VERIFY, ""), ""), {}, outcome)
+    assert [trial.value for trial in store.study.trials] == pytest.approx([2.0, 1.75, 1.25, 3.0, 1.0, 0.375, 3.0])
+    assert store.study.best_trial.params == pytest.approx(store.params(best))
+    assert store.study.metric_names is not None and "given up" in store.study.metric_names[0]
+
+
+def test_a_study_of_an_earlier_version_goes_on_with_its_values(storage) -> None:
+    optuna.create_study(storage=storage, study_name="s", direction="maximize")
+    store = opened(storage)
+    for configuration, outcome in ((BAD, Outcome.FAIL), (GOOD, Outcome.PASS)):
+        store.finish(store.start(store.params(configuration), {ASKED: []}).number, {}, outcome)
+    assert [trial.value for trial in store.study.trials] == [1.0, 0.0]
+
+
+def test_steps_are_intermediate_values_of_which_many_are_thinned_out(storage) -> None:
+    store = opened(storage)
+    long = {step: float(step) if step < 1000 else math.nan for step in range(1, 1001)}
+    number = store.start({}, {ASKED: []}).number
+    store.finish(number, {}, Outcome.FAIL, long)
+    store.add({}, {ASKED: []}, Outcome.PASS, {1: 0.5, 2: 0.25})
+    seen, added = (trial.intermediate_values for trial in opened(storage).study.trials)
+    assert len(seen) == stores.MOST_INTERMEDIATE and list(seen)[0] == 1 and math.isnan(seen[1000])
+    assert added == {1: 0.5, 2: 0.25}
+
+
+def test_what_a_function_tells_of_its_steps_is_recorded() -> None:
+    def trial(configuration) -> TrialResult:
+        outcome = Outcome.FAIL if configuration["bf16"] else Outcome.PASS
+        return TrialResult(outcome, None if outcome is Outcome.PASS else "boom", intermediate={1: 0.5, 2: 0.25})
+
+    for isolation in ("none", "process"):
+        bisection = Bisection(GOOD, BAD, trial, isolation=isolation, max_trials=2)
+        bisection.run()
+        assert [trial.intermediate_values for trial in bisection.study.trials] == [{1: 0.5, 2: 0.25}] * 2
 
 
 def test_a_silent_worker_on_another_machine_is_dead(storage, monkeypatch) -> None:

@@ -1,0 +1,125 @@
+"""What a reader asks besides: one more run, of settings of their own choice.
+
+A subset is a question that the search could have asked, so its answer is evidence like any other. Values of the
+reader's own lie where the search never looks: they are recorded and shown, and no claim rests on them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bisect_cfg.capture.names import SIMILAR
+from bisect_cfg.configuration import UNSET, Configuration, Factor, Subset, Value, configuration_of, equal
+from bisect_cfg.errors import InputError
+from bisect_cfg.probe.secrets import mask
+from bisect_cfg.reports.asked import Wanted
+from bisect_cfg.reports.text import show
+
+REASON = "asked by hand"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A run that somebody wants to see.
+
+    Attributes:
+        configuration: whole.
+        subset: the factors that are bad in it, if it has one of the two levels of each; None otherwise.
+        changes: what it has in place of the bad configuration's values.
+    """
+
+    configuration: dict[str, Value]
+    subset: Subset | None
+    changes: dict[str, Value]
+
+
+def question_of(
+    wanted: Wanted, factors: Sequence[Factor], good: Configuration, bad: Configuration, others: Iterable[str] = ()
+) -> Question:
+    """What is to be run.
+
+    Args:
+        wanted: see `Wanted`.
+        factors: of the study.
+        good: the whole good configuration.
+        bad: the whole bad one.
+        others: names that may be given a value although they are in neither.
+
+    Raises:
+        TypeError: it is neither names nor values.
+        InputError: a name that is not known.
+    """
+    levels = {factor.name: factor for factor in factors}
+    if isinstance(wanted, Mapping):
+        known = dict.fromkeys([*levels, *good, *bad, *others])
+        changes = {_known(name, known, levels): value for name, value in wanted.items()}
+        configuration = {name: value for name, value in {**bad, **changes}.items() if value is not UNSET}
+        both = all(name in levels and _at_level(levels[name], value) for name, value in changes.items())
+        subset = {name for name, factor in levels.items() if equal(configuration.get(name, UNSET), factor.bad)}
+        return Question(configuration, frozenset(subset) if both else None, changes)
+    if not isinstance(wanted, Collection):
+        kind = type(wanted).__name__
+        raise TypeError(f"ask() takes the names of the settings that are to be bad, or a dict of values, not {kind}")
+    names = frozenset(_factor(name, levels) for name in ([wanted] if isinstance(wanted, str) else wanted))
+    changes = {name: factor.good for name, factor in levels.items() if name not in names}
+    return Question(configuration_of(names, good, bad), names, changes)
+
+
+def check_valid(question: Question, why: str | None) -> None:
+    """Refuse what cannot be built.
+
+    Args:
+        question: to be run.
+        why: what its runner says of its configuration; None if it can be built.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if why is None:
+        return
+    asked = ", ".join(f"{name}={show(mask(value, name))}" for name, value in question.changes.items())
+    raise InputError(
+        f"This configuration is not valid: {why}. Nothing was run.",
+        f"It is your own with {asked}." if asked else "It is your own configuration.",
+    )
+
+
+def _at_level(factor: Factor, value: Value) -> bool:
+    return equal(value, factor.good) or equal(value, factor.bad)
+
+
+def _factor(name: object, levels: Mapping[str, Factor]) -> str:
+    """The name of a setting that differs."""
+    if not isinstance(name, str):
+        raise TypeError(f"ask() takes names of settings, not {name!r}")
+    bare = _bare(name, levels)
+    if bare in levels:
+        return bare
+    raise InputError(
+        f"ask() names {name}, which is not among the settings that differ.",
+        _nearest(bare, levels) or f"Those are: {', '.join(levels)}.",
+    )
+
+
+def _known(name: object, known: Mapping[str, None], levels: Mapping[str, Factor]) -> str:
+    """The name of a setting that can have a value."""
+    if not isinstance(name, str):
+        raise TypeError(f"ask() takes names of settings, not {name!r}")
+    bare = _bare(name, known)
+    if bare in known:
+        return bare
+    raise InputError(
+        f"ask() names {name}, which is no setting here.",
+        _nearest(bare, known) or f"Those that differ are: {', '.join(levels)}.",
+    )
+
+
+def _bare(name: str, known: Mapping[str, object]) -> str:
+    return name if name in known else name.strip().removeprefix("args.")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=SIMILAR)
+    return f"Did you mean {near[0]}?" if near else ""
