@@ -45,6 +45,7 @@ from bisect_cfg.reports.events import (
     TrialFinished,
     TrialStarted,
 )
+from bisect_cfg.reports.text import count
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.study.causes import Report
@@ -327,6 +328,17 @@ class Bisection:
             seconds,
             dict(zip(names, state.suspicion, strict=False)),  # () where nothing is weighed
         )
+
+    def _repr_html_(self) -> str:
+        """The notebook's view: the settings that differ, and how far it is."""
+        from bisect_cfg.reports.factors import factors_of
+
+        progress = self.progress()
+        levels = {factor.name: (factor.good, factor.bad) for factor in self.factors}
+        guilty = frozenset(name for cause in progress.causes for name in cause.parameters)
+        done = count(progress.trials, "trial")
+        told = f"{count(len(levels), 'setting')} that differ, {done} done"
+        return f"<p>{told}</p>{factors_of(levels, guilty, progress.suspicion, settled=False)._repr_html_()}"
 
     def rows(self) -> list[JsonObject]:
         """The trials in the form of result.json."""

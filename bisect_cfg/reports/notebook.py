@@ -14,6 +14,7 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports import figures
 from bisect_cfg.reports.answer import of_report
 from bisect_cfg.reports.asked import Asked, Wanted, asked_of
+from bisect_cfg.reports.factors import Factors, recorded_factors
 from bisect_cfg.reports.figures import COLOURS, FAIL, PASS
 from bisect_cfg.reports.frames import figure_of, metrics_of
 from bisect_cfg.reports.page import answer_lines, rows
@@ -67,6 +68,12 @@ class StudyReport(Report):
     def folder(self) -> Path | None:
         """Of the study; None for one of a function, which has none."""
         return self.recorded.folder
+
+    @property
+    def factors(self) -> Factors:
+        """The settings that differ: both values of each, and what is known of it. A notebook shows it as a table;
+        `Factors.frame` is a data frame."""
+        return recorded_factors(self.recorded)
 
     def ask(self, wanted: Wanted) -> Asked:
         """Run one more trial, of your own choice, in the same study and in the same way as the others.
