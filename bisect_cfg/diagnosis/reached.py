@@ -9,6 +9,8 @@ from pathlib import Path
 from bisect_cfg.diagnosis._formats import Unreadable, sources
 from bisect_cfg.diagnosis._logs import blocks
 from bisect_cfg.diagnosis._metrics import rows_in
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.diagnosis.stacks import SIGNALS
 from bisect_cfg.errors import InputError
 
 _BAR = re.compile(rb"(\d+)/(\d+) \[\d+:\d\d")
@@ -52,3 +54,26 @@ def steps_reached(path: Path) -> int:
     if not last:
         raise InputError(f"--log {path} tells of no training step.", "Say how many with --steps N instead.")
     return last
+
+
+def told_in(path: Path, failure: Signature, message: str) -> bool:
+    """Whether a log tells of such a failure: it has the name of the exception, the signal's or what shells call it; of
+    weights that are not finite, "nan".
+
+    Args:
+        path: as for `steps_reached`.
+        failure: that ended a run.
+        message: of that run.
+    """
+    names = [failure.name, message.partition(":")[0].strip()]
+    names += ["nan"] if failure.kind == "non-finite" else []
+    names += [name for name, number in SIGNALS.items() if number.name == failure.name]
+    wanted = [name.encode().lower() for name in names if name]
+    opened, _ = sources([str(path)])
+    return any(
+        name in block.lower()
+        for source in opened
+        if source.stream is not None
+        for block in blocks(source.stream)
+        for name in wanted
+    )

@@ -96,6 +96,20 @@ def learn_intake(context: Context, run: Run) -> None:
         context.runner.begin_at(replace(origin, intake=resumed.intake, until=run.seen.step_of_training))
 
 
+def began_with_data(run: Run) -> bool:
+    """Whether a run began with the weights of step 0 at later data."""
+    resumed = run.traces.event(Resumed)
+    return resumed is not None and resumed.checkpoint is None
+
+
+def begin_at_its_data(context: Context, run: Run) -> None:
+    """Where the reproduction began so, all runs do."""
+    resumed = run.traces.event(Resumed)
+    if resumed is not None and began_with_data(run):
+        until = run.seen.step_of_training if run.seen.failure is not None else None
+        context.runner.begin_at(Origin(None, resumed.step, resumed.intake, until))
+
+
 def check_loaded(run: Run, checkpoint: Path | None) -> None:
     """A checkpoint that the user's own command cannot load is of something else.
 
@@ -138,7 +152,10 @@ def remove_checkpoints(folder: Path, options: Options) -> None:
 
 def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[list[Run], Run | None]:
     """Find where trials begin, and how they start there; see `Baselines.find` for what it returns."""
-    if context.options.from_checkpoint is not None:
+    begun = context.runner.known.origin
+    if begun is not None:  # as the user says, or the reproduction began there
+        if begun.checkpoint is None:
+            _say_it_is_the_data(context, begun, bad_run)
         return baselines.find(bad_run)
     tried = 0
     for origin in _origins_by_data(bad_run):
@@ -223,8 +240,8 @@ def _origins(context: Context, bad_run: Run) -> Iterator[Origin | None]:
 def _say_it_is_the_data(context: Context, origin: Origin, bad_run: Run) -> None:
     row = "" if context.options.isolate_data else " --isolate-data finds the row of the dataset."
     context.note(
-        f"It fails at step {bad_run.seen.step}, and with the weights of step 0 and the data of that step as well: the "
-        f"data of that step does it, not the training before. Trials begin at the data of step {origin.step}.{row}"
+        f"With the weights of step 0 and the data of step {bad_run.seen.step_of_training} it fails as well: that data "
+        f"does it, not the training before. Trials begin at the data of step {origin.step}.{row}"
     )
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.cells import with_cells
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
-from bisect_cfg.diagnosis.reached import steps_reached
+from bisect_cfg.diagnosis.reached import steps_reached, told_in
 from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.phases.context import Context
-from bisect_cfg.phases.origin import check_loaded, own_checkpoints
-from bisect_cfg.probe.protocol import Completed, Raised, TrainEnd
+from bisect_cfg.phases.origin import LEAD, began_with_data, begin_at_its_data, check_loaded, own_checkpoints
+from bisect_cfg.probe.protocol import Completed, Origin, Raised, TrainEnd
 from bisect_cfg.trials.files import tail_of_log, unprinted
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
@@ -33,6 +34,12 @@ FOLDER = 0
 LOG_MARGIN = 20
 """Steps after the one at which a log says that it failed: a log may end a few steps early, and a silent failure is
 certain only some steps after it has begun."""
+
+BY_DATA = "0-by-data"
+"""Of the run that looked whether the data alone does it, where it did not."""
+
+LEAST_LATE = 50
+"""From this step on that is looked at first: the steps before are worth more than a start of the script."""
 
 LINES_SHOWN = 8
 """Of the log of a run that never came to train."""
@@ -70,10 +77,15 @@ def reproduce(context: Context, pins: Configuration) -> Run:
         NeverConfigured: it ended before it built a training config.
     """
     run = load_run(context.folder, FOLDER)
-    if run is None:
-        run = _run(context, pins)
-    else:
+    if run is not None:
         context.listener.phase("resume", f"continuing the study in {context.folder}")
+    else:
+        run = _run_with_data(context, pins)
+    if run is not None and began_with_data(run) and not _is_told(context, run):
+        run.folder.rename(run.folder.with_name(BY_DATA))
+        run = None
+    run = run or _run(context, pins)
+    begin_at_its_data(context, run)
     _check_that_it_trains(context, run)
     failure = run.seen.failure
     _say_which(context, run)
@@ -132,13 +144,43 @@ def study_failure(context: Context, run: Run) -> None:
     context.runner.learn(is_failure=is_failure, silent=run.seen.died is None)
 
 
+def _run_with_data(context: Context, pins: Configuration) -> Run | None:
+    """Where a log tells at which step it failed, a few steps with the weights of step 0 and the data of that step: if
+    they show the same, no run trains all the way there. None if that was tried before, or there is no log."""
+    options = context.options
+    if options.log is None or options.from_checkpoint is not None or options.training not in (None, 1):
+        return None
+    step = steps_reached(options.log) + 1 - LEAD
+    if step < LEAST_LATE or load_run(context.folder, BY_DATA) is not None:
+        return None
+    context.listener.phase("reproduce", f"seeing whether the data of step {step + LEAD} does it by itself")
+    if options.start != COLD:
+        context.runner.starts.prepare()
+    context.runner.begin_at(Origin(None, step))
+    try:
+        return context.train(replace(_plan(context, pins), steps=LEAD + LOG_MARGIN, checkpoints=None))
+    finally:
+        context.runner.begin_at(None)
+
+
+def _is_told(context: Context, run: Run) -> bool:
+    """Whether a run with the data alone died of what the log tells of."""
+    log, died = context.options.log, run.seen.died
+    return died is not None and run.seen.trained and (log is None or told_in(log, died, run.seen.message))
+
+
 def _run(context: Context, pins: Configuration) -> Run:
     origin = context.runner.known.origin
     so = "as it is" if origin is None else f"from step {origin.step} on"
     context.listener.phase("reproduce", f"running your command {so}, to see it fail")
     if context.options.start != COLD:
         context.runner.starts.prepare()
-    timeout = context.options.trial_timeout
+    return context.train(_plan(context, pins))
+
+
+def _plan(context: Context, pins: Configuration) -> Plan:
+    """Of the first run."""
+    origin, timeout = context.runner.known.origin, context.options.trial_timeout
     patience = REPRODUCTION_PATIENCE
     if timeout is not None:
         patience = Patience(max(patience.before_training, timeout), timeout, timeout)
@@ -147,7 +189,7 @@ def _run(context: Context, pins: Configuration) -> Run:
     begun = 0 if origin is None else origin.step
     known = max(failing - begun, 0) + LOG_MARGIN if failing is not None else None
     steps = options.steps or known
-    plan = Plan(
+    return Plan(
         FOLDER,
         {},
         None if options.until_failure else steps or REPRODUCTION_STEPS,
@@ -159,7 +201,6 @@ def _run(context: Context, pins: Configuration) -> Run:
         training=context.options.training,
         overrides={(name if "." in name else f"args.{name}"): value for name, value in pins.items()},
     )
-    return context.train(plan)
 
 
 def _check_that_it_trains(context: Context, run: Run) -> None:

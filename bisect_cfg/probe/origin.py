@@ -70,6 +70,9 @@ def begin(trainer, args, kwargs):
         return args, kwargs, 1.0
     intake, total = intake_of(trainer), _prompts(trainer)
     step = origin.step if origin.intake in (None, intake) else _step_at(origin, intake, total)
+    if origin.checkpoint is None:  # where new completions begin, if nobody knew where that is
+        while step * intake.accumulated % intake.batches:
+            step -= 1
     _watch_loading(trainer)
     if origin.checkpoint is None:
         trainer._load_from_checkpoint = lambda *args, **kwargs: None
