@@ -187,7 +187,7 @@ def _compared(
     known = known_failure(bad_run, runner.settings, report.causes, context.environment)
     try:
         report = with_defaults_of_the_moved(context, baselines, settings.factors, report)
-        if not prove(context, baselines, bad_run, report):
+        if not prove(context, baselines, report, details):
             report = replace(report, complete=False)
         rows = isolate_rows(context, baselines, report, bad_run)
         place = locate(context, report, bad_run)

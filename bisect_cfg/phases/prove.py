@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bisect_cfg.configuration import Configuration, Outcome, configuration_of
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
 from bisect_cfg.reports.text import count, duration, since
 from bisect_cfg.study.causes import Cause, Report
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import horizon_for
-from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.runs import load_run
 
 ASKED, LEFT_OUT = "from-start", "from-checkpoint"
 """What `--prove` says."""
@@ -20,15 +21,19 @@ ASKED, LEFT_OUT = "from-start", "from-checkpoint"
 
 @dataclass(frozen=True)
 class _Proof:
-    """One run from step 0: its folder, its configuration, what it is to show, and in words."""
+    """One run from step 0: its folder, its configuration, what it is to show, in words, the most steps that it makes,
+    and about how many seconds it takes. Its steps may take more or less data than the user's, so it comes to the failing
+    data where the trials did that the claim rests on."""
 
     name: str
     configuration: Configuration
     expected: Outcome
     what: str
+    steps: int
+    seconds: float
 
 
-def prove(context: Context, baselines: Baselines, bad_run: Run, report: Report) -> bool:
+def prove(context: Context, baselines: Baselines, report: Report, details: Mapping[int, JsonObject]) -> bool:
     """Run the claims of the answer from step 0, if they were shown from a checkpoint.
 
     By default they are run where that takes no longer than the search did.
@@ -36,8 +41,8 @@ def prove(context: Context, baselines: Baselines, bad_run: Run, report: Report) 
     Args:
         context: of this pass; its runner begins trials at the checkpoint, and does so afterwards.
         baselines: judge runs.
-        bad_run: the reproduction.
         report: of the isolation.
+        details: by trial number, what the runner kept of it.
 
     Returns:
         Whether every claim that was run showed the same.
@@ -46,9 +51,13 @@ def prove(context: Context, baselines: Baselines, bad_run: Run, report: Report) 
     origin, horizon = runner.known.origin, runner.horizon
     if origin is None or not report.causes or options.prove == LEFT_OUT or options.from_checkpoint is not None:
         return True
-    proofs = [proof for number, cause in enumerate(report.causes, 1) for proof in _proofs(context, number, cause)]
-    steps, pace = horizon_for(bad_run.seen.step), bad_run.seen.pace or 0.0
-    seconds = sum(pace * (steps if proof.expected is Outcome.PASS else bad_run.seen.step) for proof in proofs)
+    seconds_of = {row.number: row.seconds for row in report.rows}
+    proofs = [
+        proof
+        for number, cause in enumerate(report.causes, 1)
+        for proof in _proofs(context, number, cause, details, seconds_of)
+    ]
+    seconds = sum(proof.seconds for proof in proofs)
     if options.prove != ASKED and seconds > report.seconds:
         context.note(
             f"Everything was shown {since(origin)}. To prove it from step 0 takes "
@@ -56,7 +65,7 @@ def prove(context: Context, baselines: Baselines, bad_run: Run, report: Report) 
         )
         return True
     context.listener.phase("prove", "running the claims of the answer from step 0")
-    runner.begin_at(None, steps)
+    runner.begin_at(None)
     try:
         others = list(filter(None, (_other(context, baselines, proof) for proof in proofs)))
     finally:
@@ -68,7 +77,9 @@ def prove(context: Context, baselines: Baselines, bad_run: Run, report: Report) 
     return not others
 
 
-def _proofs(context: Context, number: int, cause: Cause) -> Iterator[_Proof]:
+def _proofs(
+    context: Context, number: int, cause: Cause, details: Mapping[int, JsonObject], seconds_of: Mapping[int, float]
+) -> Iterator[_Proof]:
     settings = context.runner.settings
     claims = [("", cause.evidence.fails, Outcome.FAIL, f"fails with only {', '.join(cause.parameters)} changed")]
     claims += [
@@ -76,22 +87,27 @@ def _proofs(context: Context, number: int, cause: Cause) -> Iterator[_Proof]:
         for name, claim in cause.evidence.without.items()
     ]
     for suffix, claim, expected, what in claims:
-        if claim.subset is not None:
-            configuration = configuration_of(claim.subset, settings.good, settings.bad)
-            yield _Proof(f"proof-{number}{suffix}", configuration, expected, what)
+        if claim.subset is None or not claim.trials:
+            continue
+        configuration = configuration_of(claim.subset, settings.good, settings.bad)
+        made = [(details[trial].get("before", 0), details[trial].get("steps", 0), trial) for trial in claim.trials]
+        reached = max(before + steps for before, steps, _ in made) + (expected is Outcome.FAIL)
+        pace = sum(seconds_of[trial] for *_, trial in made) / max(sum(steps for _, steps, _ in made), 1)
+        limit = horizon_for(reached) if expected is Outcome.FAIL else reached
+        yield _Proof(f"proof-{number}{suffix}", configuration, expected, what, limit, reached * pace)
 
 
 def _other(context: Context, baselines: Baselines, proof: _Proof) -> str:
     """What a run from step 0 shows that the checkpoint did not; "" if it is the same."""
     run = load_run(context.folder, proof.name)
     if run is None:
-        run = context.train(Plan(proof.name, proof.configuration, context.runner.horizon))
+        run = context.train(Plan(proof.name, proof.configuration, proof.steps))
     outcome = baselines.outcome_of(run)
     if outcome is proof.expected:
         return ""
     if proof.expected is Outcome.FAIL:
         return (
-            f"From step 0 the run that {proof.what} from the checkpoint on does not fail in "
+            f"From step 0 the run that {proof.what} from later on does not fail in "
             f"{count(run.seen.steps, 'step')}: the training before, with your other settings, has a part in it."
         )
-    return f"From step 0 the run that {proof.what} from the checkpoint on shows {run.seen.failure}."
+    return f"From step 0 the run that {proof.what} from later on shows {run.seen.failure}."

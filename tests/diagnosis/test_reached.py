@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from bisect_cfg.diagnosis.reached import steps_reached
+from bisect_cfg.diagnosis.reached import steps_reached, told_in
+from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 
 ROW = "{'loss': 0.1, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'reward': 0.5, 'epoch': 0.4}"
@@ -37,3 +38,21 @@ def test_what_tells_of_no_step_is_said(tmp_path, text):
     with pytest.raises(InputError, match="--log") as error:
         steps_reached(path)
     assert error.value.advice
+
+
+@pytest.mark.parametrize(
+    ("log", "failure", "told"),
+    [
+        ("IndexError: index out of range in self", Signature("exception", "IndexError"), True),
+        ("ValueError: no", Signature("exception", "IndexError"), False),
+        ("Floating point exception (core dumped)", Signature("signal", "SIGFPE"), True),
+        ("died with <Signals.SIGFPE: 8>", Signature("signal", "SIGFPE"), True),
+        ("Killed", Signature("signal", "SIGFPE"), False),
+        ("{'loss': 'nan'}", Signature("non-finite", "parameters"), True),
+        ("{'loss': 0.1}", Signature("non-finite", "parameters"), False),
+    ],
+)
+def test_whether_a_log_tells_of_a_failure(tmp_path, log, failure, told):
+    path = tmp_path / "train.log"
+    path.write_text(f" 10%|#  | 299/3000 [00:51<07:43,  5.83it/s]\n{log}\n")
+    assert told_in(path, failure, "") is told
