@@ -338,7 +338,7 @@ class Bisection:
         guilty = frozenset(name for cause in progress.causes for name in cause.parameters)
         done = count(progress.trials, "trial")
         told = f"{count(len(levels), 'setting')} that differ, {done} done"
-        return f"<p>{told}</p>{factors_of(levels, guilty, progress.suspicion, settled=False)._repr_html_()}"
+        return f"<p>{told}</p>{factors_of(levels, guilty, progress.suspicion, settled=False).table()}"
 
     def rows(self) -> list[JsonObject]:
         """The trials in the form of result.json."""

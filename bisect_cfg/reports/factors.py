@@ -48,7 +48,10 @@ class Factors(tuple[FactorRow, ...]):
         return "\n".join(f"{row.name} = {show(row.bad)} (good: {show(row.good)}) {_told(row)}".rstrip() for row in self)
 
     def _repr_html_(self) -> str:
-        """A table, with a bar for the suspicion."""
+        return self.table()
+
+    def table(self) -> str:
+        """As HTML, with a bar for the suspicion."""
         left = "style='text-align:left'"
         heads = "".join(f"<th {left}>{one}</th>" for one in ("setting", "yours", "good", "known"))
         return f"<table><tr>{heads}</tr>{''.join(map(_line, self))}</table>"

@@ -77,3 +77,19 @@ def test_a_study_of_a_function_is_loaded_from_its_storage(tmp_path: Path) -> Non
         with pytest.raises(InputError, match=said):
             bisect_cfg.load(where, name)
     assert not (tmp_path / "none.db").exists()
+
+
+def test_the_settings_and_the_study_show_what_is_known(tmp_path: Path) -> None:
+    bisection = bisect_cfg.Bisection(**SIDES, trial=fails, isolation="none")
+    assert "3 settings that differ, 0 trials done" in bisection._repr_html_()
+    factors = bisection.run().factors
+    assert [(row.name, row.known) for row in factors] == [("clip", "cause"), ("lr", "cause"), ("beta", "cleared")]
+    assert list(factors.frame["bad"]) == [0.0, 1e-3, 0.1] and "lr = 0.001 (good: 1e-06) cause" in repr(factors)
+    begun = bisect_cfg.Bisection(**SIDES, trial=fails, isolation="none", max_trials=4).run().factors
+    assert "suspected" in {row.known for row in begun} and "%" in begun._repr_html_()
+    named = {"good": {HOSTILE: 1, "hub_token": "hf_a"}, "bad": {HOSTILE: 2, "hub_token": f"hf_{'b' * 34}"}}
+    hostile = bisect_cfg.Bisection(**named, trial=lambda c: c[HOSTILE] == 1, isolation="none")
+    for words in (hostile.run().factors._repr_html_(), hostile._repr_html_(), hostile.run()._repr_html_()):
+        assert HOSTILE not in words and "&lt;script&gt;" in words and "bbbb" not in words
+    report = bisect_cfg.load(study(tmp_path / "s"))
+    assert [(row.name, row.known) for row in report.factors] == [("bf16", "cause"), ("learning_rate", "cleared")]
