@@ -21,9 +21,10 @@ ASKED, LEFT_OUT = "from-start", "from-checkpoint"
 
 @dataclass(frozen=True)
 class _Proof:
-    """One run from step 0: its folder, its configuration, what it is to show, in words, the most steps that it makes,
-    and about how many seconds it takes. Its steps may take more or less data than the user's, so it comes to the failing
-    data where the trials did that the claim rests on."""
+    """One run from step 0: its folder, its configuration, what it is to show, in words, its most steps, its seconds.
+
+    Its steps may take more or less data than the user's: it comes to the failing data where the trials did that the
+    claim rests on."""
 
     name: str
     configuration: Configuration
