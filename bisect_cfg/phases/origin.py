@@ -73,7 +73,7 @@ def begin_at_checkpoint(context: Context) -> None:
         return
     checkpoint = read_checkpoint(path)
     context.runner.begin_at(Origin(str(checkpoint.path), checkpoint.step))
-    context.note(f"Every trial goes on from step {checkpoint.step} of your run ({checkpoint.name}).")
+    context.note(f"Your command goes on from step {checkpoint.step} of your run ({checkpoint.name}).")
     if checkpoint.lacks:
         context.note(
             f"{checkpoint.name} lacks {' and '.join(checkpoint.lacks)}: that begins anew in every trial, and a failure "
@@ -136,7 +136,7 @@ def own_checkpoints(context: Context, failing: int | None) -> CheckpointOrders |
         failing: the step at which it is known to fail, if it is.
     """
     options = context.options
-    if options.from_checkpoint is not None or options.max_disk == 0:
+    if options.max_disk == 0:
         return None
     if options.max_disk is not None:
         return CheckpointOrders(int(options.max_disk * GB), failing)
@@ -152,14 +152,13 @@ def remove_checkpoints(folder: Path, options: Options) -> None:
 
 def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[list[Run], Run | None]:
     """Find where trials begin, and how they start there; see `Baselines.find` for what it returns."""
-    begun = context.runner.known.origin
-    if begun is not None:  # as the user says, or the reproduction began there
-        if begun.checkpoint is None:
-            _say_it_is_the_data(context, begun, bad_run)
+    base = context.runner.known.origin
+    if base is not None and base.checkpoint is None:  # the reproduction began there
+        _say_it_is_the_data(context, base, bad_run)
         return baselines.find(bad_run)
-    tried = 0
-    for origin in _origins_by_data(bad_run):
-        _begin_at(context, baselines, origin, bad_run, f"seeing whether the data of step {bad_run.seen.step} does it")
+    step, tried = bad_run.seen.step_of_training, 0
+    for origin in _origins_by_data(bad_run, base):
+        _begin_at(context, baselines, origin, base, bad_run, f"seeing whether the data of step {step} does it")
         tried += 1
         if baselines.fails_once():
             warm_runs, good_run = baselines.find(bad_run)
@@ -167,74 +166,89 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
                 _say_it_is_the_data(context, origin, bad_run)
                 return warm_runs, good_run
             break
-    origins = list(_origins(context, bad_run))
+    origins = list(_origins(context, bad_run, base))
     for number, origin in enumerate(origins):
         began = 0 if origin is None else origin.step
-        _begin_at(context, baselines, origin, bad_run, f"seeing whether it fails from step {began} on")
+        _begin_at(context, baselines, origin, base, bad_run, f"seeing whether it fails from step {began} on")
         warm_runs, good_run = baselines.find(bad_run)
         outcome = None if good_run is None else baselines.outcome_of(good_run)
-        if outcome is Outcome.PASS or origin is None:
+        if outcome is Outcome.PASS or origin is base:
             break
         reached = "does not fail again" if good_run is None else "fails with the good configuration, too"
-        further = "from the beginning" if origins[number + 1] is None else "an earlier one"
+        further = "an earlier one" if origins[number + 1] is not base else _named(base)
         context.note(f"From the checkpoint of step {began} it {reached}; trying {further}.")
-    if origin is not None:
-        _say_from_where(context, origin, bad_run, warm_runs)
+    if origin is not base:
+        _say_from_where(context, origin, base, bad_run, warm_runs)
         if tried == DRAWS:
             context.note(
-                f"With the weights of step 0 and the data of step {bad_run.seen.step} it does not fail "
-                f"({count(tried, 'run')}): the training before has a part in it."
+                f"With the weights of step 0 and the data of step {step} it does not fail ({count(tried, 'run')}): the "
+                "training before has a part in it."
             )
     return warm_runs, good_run
 
 
-def _begin_at(context: Context, baselines: Baselines, origin: Origin | None, bad_run: Run, doing: str) -> None:
-    """Have the runs begin there, and say what for, where it is not step 0."""
-    began = 0 if origin is None else origin.step
-    context.runner.begin_at(origin, context.options.steps or horizon_for(max(bad_run.seen.step - began, 1)))
-    baselines.begin_at(origin)
-    if origin is not None:
+def _named(base: Origin | None) -> str:
+    """Where trials begin if nothing better is found."""
+    return "from the beginning" if base is None else f"from that of step {base.step}"
+
+
+def _begin_at(
+    context: Context, baselines: Baselines, origin: Origin | None, base: Origin | None, bad_run: Run, doing: str
+) -> None:
+    """Have the runs begin there, and say what for, where it is not where the first run began."""
+    seen = bad_run.seen
+    steps = seen.step if origin is None else max(seen.step_of_training - origin.step, 1)
+    context.runner.begin_at(origin, context.options.steps or horizon_for(steps))
+    baselines.begin_at(None if origin is base else origin)
+    if origin is not base:
         context.listener.phase("origin", doing)
 
 
 def _is_worth_it(seen: Observation) -> bool:
-    """Whether trials from step 0 would take long enough to begin elsewhere."""
+    """Whether trials from where the first run began would take long enough to begin elsewhere."""
     return seen.pace is not None and seen.trained and horizon_for(seen.step) * seen.pace > WORTH_SECONDS
 
 
-def _origins_by_data(bad_run: Run) -> Iterator[Origin]:
+def _origins_by_data(bad_run: Run, base: Origin | None) -> Iterator[Origin]:
     """The data shortly before the failing step, without the training that came before.
 
-    A failure that ends no run (a collapse) is one of the training, and is not looked for there.
+    A failure that ends no run (a collapse) is one of the training, and is not looked for there. A script that goes on
+    from a checkpoint by itself has other first weights.
     """
     seen, planned = bad_run.seen, bad_run.traces.event(PlannedSteps)
     intake = None if planned is None else planned.intake
-    if not _is_worth_it(seen) or seen.died is None or intake is None or bad_run.traces.before:
+    if not _is_worth_it(seen) or seen.died is None or intake is None or (base is None and seen.before):
         return
     between = intake.batches // math.gcd(intake.batches, intake.accumulated)  # steps that share completions
-    step = (seen.step - LEAD) // between * between
-    if step > 0:
+    step = (seen.step_of_training - LEAD) // between * between
+    if step > (0 if base is None else base.step):
         for draw in range(DRAWS):
-            yield Origin(None, step, intake, seen.step, draw)
+            yield Origin(None, step, intake, seen.step_of_training, draw)
 
 
-def _origins(context: Context, bad_run: Run) -> Iterator[Origin | None]:
-    """Where trials could begin, latest first; None is step 0."""
+def _origins(context: Context, bad_run: Run, base: Origin | None) -> Iterator[Origin | None]:
+    """Where trials could begin, latest first; the last is `base`, where the first run began; None is step 0."""
     seen, saved = bad_run.seen, bad_run.traces.all(CheckpointSaved)
     none = bad_run.traces.event(NoCheckpoints)
     if _is_worth_it(seen):
+        failing = seen.step_of_training
         if none is not None:
-            context.note(f"The first run saved no checkpoints, so that trials begin at step 0: {none.why}.")
+            begin = "at step 0" if base is None else _named(base)
+            context.note(f"The first run saved no checkpoints, so that trials begin {begin}: {none.why}.")
         places = {one.step: one for one in saved}
         # One of step 2 spares next to nothing, and claims from step 0 are the better ones.
-        kept = (step for step in (saved[-1].kept if saved else ()) if HORIZON_FACTOR * step * seen.pace > WORTH_SECONDS)
-        usable = [places[step] for step in kept if step + LEAD <= seen.step]
+        kept = (
+            step
+            for step in (saved[-1].kept if saved else ())
+            if HORIZON_FACTOR * (step - seen.before) * seen.pace > WORTH_SECONDS
+        )
+        usable = [places[step] for step in kept if step + LEAD <= failing]
         wanted = 0  # steps before the failure
         for one in sorted(usable, key=lambda one: -one.step)[: 4 * TRIES]:
-            if seen.step - one.step >= wanted:
-                yield Origin(one.path, one.step, one.intake, seen.step)
-                wanted = 2 * (seen.step - one.step)
-    yield None
+            if failing - one.step >= wanted:
+                yield Origin(one.path, one.step, one.intake, failing)
+                wanted = 2 * (failing - one.step)
+    yield base
 
 
 def _say_it_is_the_data(context: Context, origin: Origin, bad_run: Run) -> None:
@@ -245,8 +259,9 @@ def _say_it_is_the_data(context: Context, origin: Origin, bad_run: Run) -> None:
     )
 
 
-def _say_from_where(context: Context, origin: Origin, bad_run: Run, warm_runs: list[Run]) -> None:
-    theirs = {row["step"]: row for row in bad_run.traces.metrics.rows}
+def _say_from_where(context: Context, origin: Origin, base: Origin | None, bad_run: Run, warm_runs: list[Run]) -> None:
+    failing = bad_run.seen.step_of_training
+    theirs = {row["step"] + bad_run.seen.before: row for row in bad_run.traces.metrics.rows}
     again = warm_runs[-1] if warm_runs else None
     pairs = [
         (row.get(name), theirs.get(row["step"] + again.seen.before, {}).get(name))
@@ -257,6 +272,6 @@ def _say_from_where(context: Context, origin: Origin, bad_run: Run, warm_runs: l
     same = all(abs(a - b) <= AS_FAR * max(abs(a), abs(b)) for a, b in told)
     repeats = "and repeat them" if same and told else "and fail as it did, though not with the same numbers"
     context.note(
-        f"It fails at step {bad_run.seen.step}: trials begin at a checkpoint of step {origin.step} instead of step 0, "
-        f"make the {count(bad_run.seen.step - origin.step, 'step')} from there {repeats}."
+        f"It fails at step {failing}: trials begin at a checkpoint of step {origin.step} instead of step "
+        f"{0 if base is None else base.step}, make the {count(failing - origin.step, 'step')} from there {repeats}."
     )

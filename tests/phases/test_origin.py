@@ -17,6 +17,7 @@ from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.origin import _origins, _origins_by_data, remove_checkpoints
+from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run
@@ -214,17 +215,19 @@ def begun_at(tmp_path):
     def found(failing: int, kept: tuple[int, ...], pace: float = 1.0) -> list[int]:
         run = first_run(tmp_path, failing, [saved(step, *[one for one in kept if one <= step]) for step in kept], pace)
         context = SimpleNamespace(note=lambda text: None)
-        return [0 if one is None else one.step for one in _origins(context, run)]
+        return [0 if one is None else one.step for one in _origins(context, run, None)]
 
     return found
 
 
-def first_run(tmp_path: Path, failing: int, events: list[dict], pace: float = 1.0, exit_code: int = 1) -> Run:
+def first_run(
+    tmp_path: Path, failing: int, events: list[dict], pace: float = 1.0, exit_code: int = 1, before: int = 0
+) -> Run:
     folder = tmp_path / "trials" / "0"
     folder.mkdir(parents=True)
     events = [{"event": "train_begin", "time": 0.0}, *events]
     (folder / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in events))
-    rows = ({"step": step, "time": step * pace, "loss": 0.1} for step in range(1, failing))
+    rows = ({"step": step, "time": step * pace, "loss": 0.1} for step in range(before + 1, failing))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     traces = Traces.of(folder)
     traces.read()
@@ -257,14 +260,32 @@ def test_the_latest_is_tried_first_then_twice_as_far_back(begun_at, failing, kep
 def test_the_data_alone_is_that_of_shortly_before(tmp_path, failing, intake, step):
     intake = dict(zip(("prompts", "batches", "accumulated"), intake, strict=True))
     planned = {"event": "schedule", "time": 0.0, "max_steps": 1000, "intake": intake}
-    found = list(_origins_by_data(first_run(tmp_path, failing, [planned], pace=5.0)))
+    found = list(_origins_by_data(first_run(tmp_path, failing, [planned], pace=5.0), None))
     assert [(one.checkpoint, one.step, one.draw) for one in found] == [(None, step, 0), (None, step, 1)] * bool(step)
 
 
 def test_of_what_ends_no_run_the_data_alone_is_not_asked(tmp_path):
     planned = {"event": "schedule", "time": 0.0, "intake": {"prompts": 1, "batches": 1, "accumulated": 1}}
     ended = {"event": "train_end", "time": 1500.0, "steps": 299, "stopped": "horizon"}
-    assert not list(_origins_by_data(first_run(tmp_path, 300, [planned, ended], exit_code=0)))
+    assert not list(_origins_by_data(first_run(tmp_path, 300, [planned, ended], exit_code=0), None))
+
+
+def test_after_a_checkpoint_of_the_user_later_ones_are_tried(tmp_path):
+    """With the data alone first; the user's own is the last."""
+    theirs = Origin("/run/checkpoint-1000", 1000)
+    intake = {"prompts": 1, "batches": 1, "accumulated": 1}
+    events = [
+        {"event": "resumed", "time": 0.0, "step": 1000, "checkpoint": theirs.checkpoint, "intake": intake},
+        {"event": "schedule", "time": 0.0, "intake": intake},
+        saved(1400, 1400),
+        saved(1490, 1400, 1490),
+    ]
+    run = first_run(tmp_path, 1500, events, before=1000)
+    assert run.seen.step == 500 and run.seen.step_of_training == 1500
+    found = list(_origins(SimpleNamespace(note=lambda text: None), run, theirs))
+    assert [one.step for one in found] == [1490, 1400, 1000] and found[-1] is theirs
+    assert [one.step for one in _origins_by_data(run, theirs)] == [1496, 1496]
+    assert not list(_origins_by_data(run, None)), "a script that goes on by itself has other first weights"
 
 
 @pytest.mark.parametrize(("failing", "kept", "pace", "steps"), [
