@@ -25,7 +25,7 @@ from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.recommend import find_safe_values
-from bisect_cfg.phases.reproduce import FOLDER, LINES_SHOWN, study_failure
+from bisect_cfg.phases.reproduce import LINES_SHOWN, study_failure
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
@@ -34,7 +34,7 @@ from bisect_cfg.study.folder import open_study
 from bisect_cfg.trials.command_runner import CommandRunner, load_command_run
 from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runner import REPRODUCTION_STEPS, horizon_for
+from bisect_cfg.trials.runner import FIRST, REPRODUCTION_STEPS, horizon_for
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED, judge
@@ -150,12 +150,12 @@ def _answered(context: Context, seen: bool = False) -> Answer:
 def _reproduced(context: Context, seen: bool) -> Run:
     """See the command fail with its bad side."""
     options, runner = context.options, context.runner
-    new = load_command_run(context.folder, FOLDER) is None
+    new = load_command_run(context.folder, FIRST) is None
     if not seen:
         context.listener.phase(
             *(("reproduce", "running your command as it is, to see it fail") if new else _resumed(context))
         )
-    run = _run(context, FOLDER, runner.settings.bad, options.steps or REPRODUCTION_STEPS, until_it_dies=True)
+    run = _run(context, FIRST, runner.settings.bad, options.steps or REPRODUCTION_STEPS, until_it_dies=True)
     failure = run.seen.failure
     context.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
     if new:  # a file that the command names and writes is no input
@@ -220,7 +220,7 @@ def _run(context: Context, name: int | str, configuration: Configuration, steps:
             raise InputError(f"{context.script.typed[0]} cannot be started: {error.strerror}.") from None
     died = run.seen.died
     if _says_nothing(run):
-        side = "bad" if name == FOLDER else "good"
+        side = "bad" if name == FIRST else "good"
         log = "\n".join("    " + line for line in tail_of_log(run.folder / "log.txt", LINES_SHOWN))
         what = f"ended with exit status {died.name}, so it cannot be run"
         if died.kind == SKIPPED:

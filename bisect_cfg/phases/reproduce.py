@@ -18,6 +18,7 @@ from bisect_cfg.trials.files import tail_of_log, unprinted
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import (
+    FIRST,
     REPRODUCTION_PATIENCE,
     REPRODUCTION_SECONDS,
     REPRODUCTION_STEPS,
@@ -27,9 +28,6 @@ from bisect_cfg.trials.runs import Run, load_run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import check_watched
 from bisect_cfg.trials.verdict import same_as, widened
-
-FOLDER = 0
-"""Of this run among the trials."""
 
 LOG_MARGIN = 20
 """Steps after the one at which a log says that it failed: a log may end a few steps early, and a silent failure is
@@ -76,7 +74,7 @@ def reproduce(context: Context, pins: Configuration) -> Run:
         InputError: it never came to train, or does not fail as `--failure` asks.
         NeverConfigured: it ended before it built a training config.
     """
-    run = load_run(context.folder, FOLDER)
+    run = load_run(context.folder, FIRST)
     if run is not None:
         context.listener.phase("resume", f"continuing the study in {context.folder}")
     else:
@@ -190,7 +188,7 @@ def _plan(context: Context, pins: Configuration) -> Plan:
     known = max(failing - begun, 0) + LOG_MARGIN if failing is not None else None
     steps = options.steps or known
     return Plan(
-        FOLDER,
+        FIRST,
         {},
         None if options.until_failure else steps or REPRODUCTION_STEPS,
         least_seconds=0.0 if steps else min(REPRODUCTION_SECONDS, options.max_seconds or REPRODUCTION_SECONDS),

@@ -91,6 +91,9 @@ is the failure to study."""
 CHECKS_CONFIGS = frozenset({"trl", "transformers", "accelerate", "torch"})
 """Packages that have a say in whether a training config can be built."""
 
+FIRST = 0
+"""The folder of the first run, of the user's own command."""
+
 COLD_CHECK = "cold_check"
 """Attribute of a result whose trial died of something else and was repeated cold: "same" if that showed the same,
 "other" if not; then it is the result of the cold run, and later trials start cold."""
@@ -266,19 +269,21 @@ class ScriptRunner:
             if check is not None:
                 self.seen_cold(result.signature, check == "same")
             if result.outcome is Outcome.FAIL and horizon is not None:
-                self._see_failure(result.step, result.attributes.get("before", 0))
+                first = result.attributes.get("folder") == str(FIRST)
+                self._see_failure(result.step, result.attributes.get("before", 0), first)
 
-    def _see_failure(self, step: int | None, before: int) -> None:
+    def _see_failure(self, step: int | None, before: int, first: bool) -> None:
         """If it failed later than trials used to run, from now on they run long enough to see that.
 
         Args:
             step: of the run, counted from where it began.
             before: where that was, in steps of the training.
+            first: whether it is the first run, which may have come to where trials begin, and gone on.
         """
         if step is None or not self.horizon:
             return
-        if self.known.origin is not None and not before:  # the first run came to where trials begin, and went on
-            step -= self.known.origin.step
+        if self.known.origin is not None and first:
+            step += before - self.known.origin.step
         if step > self.horizon:
             self.learn(horizon=horizon_for(step))
 
@@ -287,7 +292,7 @@ class ScriptRunner:
         run = run if run.start else replace(run, start=self.starts.start)  # of an earlier version's study
         result = result_of(run, self.known, run.horizon if steps is None else steps, ended=what_ended(run))
         if result.outcome is Outcome.FAIL:
-            self._see_failure(run.seen.step, run.seen.before)
+            self._see_failure(run.seen.step, run.seen.before, run.folder.name == str(FIRST))
         return result
 
     def train(self, plan: Plan) -> Run:
@@ -350,7 +355,7 @@ class ScriptRunner:
             opened=None if self._inputs is None else self._inputs.to_note(),
             stop_when_non_finite=not plan.until_it_dies,
             env={
-                **({} if plan.name == 0 else own_port(os.environ)),  # the first run is the user's, as it is
+                **({} if plan.name == FIRST else own_port(os.environ)),  # the first run is the user's, as it is
                 **(without_launcher(launched.given[0]) if plain else {}),
                 **_launched_with(overrides),
                 **variables,

@@ -18,8 +18,11 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.origin import _origins, _origins_by_data, remove_checkpoints
 from bisect_cfg.probe.protocol import Origin
+from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.plan import Known
+from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import judge, observe
 
@@ -262,6 +265,16 @@ def test_the_data_alone_is_that_of_shortly_before(tmp_path, failing, intake, ste
     planned = {"event": "schedule", "time": 0.0, "max_steps": 1000, "intake": intake}
     found = list(_origins_by_data(first_run(tmp_path, failing, [planned], pace=5.0), None))
     assert [(one.checkpoint, one.step, one.draw) for one in found] == [(None, step, 0), (None, step, 1)] * bool(step)
+
+
+def test_a_horizon_is_counted_from_where_trials_begin():
+    """Whether the run that failed is the first one, which came there and went on, or a trial, with steps of its own."""
+    runner = ScriptRunner.__new__(ScriptRunner)
+    for folder, before, step, horizon in (("0", 250, 50, 8), ("0", 0, 300, 8), ("7", 1184, 6, 8), ("7", 1184, 14, 28)):
+        runner.known = Known(horizon=8, origin=Origin(None, 296))
+        told = {"folder": folder, "before": before, "horizon": 100}
+        runner.recall([TrialResult(Outcome.FAIL, "died", step=step, attributes=told)])
+        assert runner.horizon == horizon, folder
 
 
 def test_of_what_ends_no_run_the_data_alone_is_not_asked(tmp_path):
