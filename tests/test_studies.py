@@ -252,6 +252,7 @@ def test_the_output_names_the_cause(finished):
     assert "\x1b" not in done.stdout  # plain where there is no terminal
 
 
+@pytest.mark.training
 def test_where_the_librarys_default_is_itself_at_fault(tmp_path):
     """Without the good side that the study gives: TRL's own default, bf16, fails too, and is found all the same."""
     for path in (STUDIES / "trl_2906").iterdir():

@@ -318,7 +318,8 @@ DIED = Signature("exception", "OSError", "disk of the fork")
 def made_up(name: str, died: Signature | None = None, stopped: str | None = "horizon") -> SimpleNamespace:
     seen = SimpleNamespace(died=died, failure=died, seconds=1.0, steps=3, remarks=(), rank=None)
     end = None if stopped is None else SimpleNamespace(stopped=stopped)
-    return SimpleNamespace(seen=seen, folder=Path(name), start="", traces=SimpleNamespace(event=lambda kind: end))
+    traces = SimpleNamespace(event=lambda kind: end, metrics=SimpleNamespace(rows=[]))
+    return SimpleNamespace(seen=seen, folder=Path(name), start="", traces=traces)
 
 
 def test_a_run_that_may_owe_its_death_to_the_warm_start_is_seen_cold_once_for_each_such_death():
