@@ -135,11 +135,13 @@ def failure(seen: Observation, step: int | None = None) -> str:
 
     Args:
         seen: what happened; it shows a failure.
-        step: at which it fails; None for that of this run.
+        step: at which another run with the same failure fails; what came after it in this one is left out. None: of
+            this run.
     """
     kind, name = seen.failure.kind, seen.failure.name
     said = (seen.message if seen.died is not None else seen.symptoms[0].text).rstrip(".")
-    step = seen.step_of_training if step is None else step
+    other = step is not None
+    step = step if other else seen.step_of_training
     at = "" if seen.rank is None else f" on rank {seen.rank}"
     if seen.counted:
         at += f" at step {step}" if step else " before the first step of training"
@@ -150,7 +152,8 @@ def failure(seen: Observation, step: int | None = None) -> str:
         ends = f"ends with exit status {name}{at}" if name != "0" else f"ends in the middle of training{at}"
         return ends + (f": {said}" if seen.failure.message else "")
     if kind == "non-finite" and name == "parameters":
-        return f"gets {said}{at}" + (f", then dies with {seen.after.rstrip('.')}" if seen.after else "")
+        then = f", then dies with {seen.after.rstrip('.')}" if seen.after and not other else ""
+        return f"gets {said}{at}{then}"
     if kind in ("no-gradient", "dead-reward"):
         return f"learns nothing: {said}"
     if kind in VERBS:

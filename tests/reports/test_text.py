@@ -54,6 +54,8 @@ def test_a_failure_is_one_sentence(seen, said):
 
 def test_another_run_of_the_failure_may_show_it_at_another_step():
     assert text.failure(died("signal", "SIGFPE", "SIGFPE"), 2).endswith("at step 2")
+    weights = died("non-finite", "parameters", WEIGHTS, after="ValueError: of a setting that has no part in it")
+    assert text.failure(weights, 2) == f"gets {WEIGHTS} at step 2", "what the first run then died of, others need not"
 
 
 def test_why_a_run_is_not_healthy():
