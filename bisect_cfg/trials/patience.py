@@ -40,11 +40,11 @@ EVERY_STEP = frozenset({"reward call", "vLLM request", "weight sync"})
 """Phases that come in every step, so that the time of a step tells how long they take at most."""
 
 STEP_TIMES = 30.0
-"""Once enough steps have been seen, a phase that comes in every step hangs when it has been silent for so many times
-the longest of them: a judge that answers in two seconds may take a minute when it is busy."""
+"""A phase that comes in every step hangs when it has been silent for so many times this run's longest step: a judge
+that answers in two seconds may take a minute when it is busy."""
 
 STEPS_SEEN = 10
-"""So many steps are enough, of all runs so far together."""
+"""... once so many steps have been seen, of all runs so far together."""
 
 LOOK_SECONDS = 1.0
 """A single look counts for no more silence than this. Looks are hundredths of a second apart; if one comes later, it is
@@ -64,7 +64,7 @@ class Patience:
             where that is longer.
         phase: the least limit in a named slow phase. Only with `times`.
         seen: name of a phase -> its longest silence in earlier runs. Only with `times`.
-        every_step: the least limit in a phase that comes in every step, once this run has made one; None: `phase`.
+        steady: whether enough steps have been seen that a phase that comes in every step is judged by those.
     """
 
     before_training: float
@@ -73,7 +73,7 @@ class Patience:
     times: float | None = None
     phase: float = PHASE_SECONDS
     seen: Mapping[str, float] = field(default_factory=dict)
-    every_step: float | None = None
+    steady: bool = False
 
 
 class Silence:
@@ -89,6 +89,7 @@ class Silence:
         self._looked: float | None = None
         self._phase = ""
         self._training = False
+        self._steps, self._step, self._longest_step = 0, 0.0, 0.0
         self.seconds = 0.0
         """Of the present silence."""
         self.longest = 0.0
@@ -109,9 +110,13 @@ class Silence:
         Returns:
             Why it is a hang, None if it is not (yet).
         """
-        if self._looked is not None:
-            self.seconds += min(now - self._looked, LOOK_SECONDS)
+        passed = 0.0 if self._looked is None else min(now - self._looked, LOOK_SECONDS)
         self._looked = now
+        self.seconds += passed
+        self._step += passed if training else 0.0
+        if steps != self._steps:
+            self._longest_step = max(self._longest_step, self._step)
+            self._steps, self._step = steps, 0.0
         sign = (written, beat if self._patience.times is not None else None)
         if sign != self._sign:
             self._ended()
@@ -135,8 +140,8 @@ class Silence:
         if self._phase:
             seen = max(patience.seen.get(self._phase, 0.0), self.phases.get(self._phase, 0.0))
             least = patience.phase if self._training else max(patience.phase, patience.before_training)
-            if patience.every_step is not None and steps and self._phase in EVERY_STEP:
-                least = min(least, patience.every_step)
+            if patience.steady and steps and self._phase in EVERY_STEP:
+                least = min(least, max(HANG_SECONDS, STEP_TIMES * self._longest_step))
             return max(least, patience.times * seen), f"no sign of life in a phase that may be slow ({self._phase})"
         if not self._training:
             return patience.before_training, "no sign of life before the start of training"

@@ -15,7 +15,6 @@ import shlex
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
 from pathlib import Path
 
 from bisect_cfg.capture.distributions import PACKAGE
@@ -55,6 +54,7 @@ from bisect_cfg.trials.patience import (
     FIRST_STEP_SECONDS,
     HANG_SECONDS,
     HANG_TIMES,
+    STEPS_SEEN,
     UNKNOWN_SECONDS,
     Patience,
 )
@@ -427,20 +427,18 @@ class ScriptRunner:
 
     def _kept(self, plan: Plan, start: str, folder: Path, traces: Traces, ending: Ending) -> Run:
         """Write down how a run ended, and read what it left."""
+        if plan.instruments is not None:  # what is slow under instruments says nothing of other runs
+            ending = replace(ending, longest_silence=0.0, phases={})
         traces.read()
         traces.adopt()
-        rows = traces.metrics.rows
-        longest = max((after["time"] - before["time"] for before, after in pairwise(rows)), default=0.0)
-        if plan.instruments is not None:  # what is slow under instruments says nothing of other runs
-            ending, longest = replace(ending, longest_silence=0.0, phases={}), 0.0
         shorten(folder / "log.txt")
         self._cleaner.clean(folder, traces.events)
         if self._inputs is not None:  # it may have changed before the script was read: then this is no evidence
             self._inputs.after_run(traces)
             self._inputs.check()
-        more = {"horizon": plan.steps, "steps": len(rows), "longest_step": round(longest, 3), "level": start}
-        write_json(folder / "ending.json", {**asdict(ending), **more})
-        self._seen.note(ending, len(rows), longest)
+        made = len(traces.metrics.rows)
+        write_json(folder / "ending.json", {**asdict(ending), "horizon": plan.steps, "steps": made, "level": start})
+        self._seen.note(ending, made)
         seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
         return Run(seen, traces, folder, plan.steps, start, ending.costly)
 
@@ -461,13 +459,14 @@ class ScriptRunner:
         start = self.starts.patience
         if self._timeout is not None:
             return Patience(max(start, self._timeout), self._timeout, self._timeout)
-        seen, first, every_step = self._seen, UNKNOWN_SECONDS, None
-        if seen.silence is not None:
+        seen, steady = self._seen, self._seen.steps >= STEPS_SEEN
+        if seen.silence is None:
+            first = UNKNOWN_SECONDS
+        else:
             # Where a step is more work its pauses are longer, too.
             more = max(1.0, self.settings.work(configuration) / self.settings.work(self.settings.good))
             first = max(FIRST_STEP_SECONDS, HANG_TIMES * seen.silence * more)
-            every_step = seen.every_step(more)
-        return Patience(start, first, HANG_SECONDS, times=HANG_TIMES, seen=dict(seen.phases), every_step=every_step)
+        return Patience(start, first, HANG_SECONDS, times=HANG_TIMES, seen=dict(seen.phases), steady=steady)
 
     # ------------------------------------------------------------------------------------------------ files
 

@@ -14,7 +14,6 @@ from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.patience import HANG_SECONDS, STEP_TIMES, STEPS_SEEN
 from bisect_cfg.trials.plan import Known
 from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.ranks import ranks_of
@@ -60,7 +59,7 @@ def read_ending(folder: Path) -> tuple[Ending, JsonObject] | None:
         known = {field.name: kept.pop(field.name) for field in fields(Ending) if field.name in kept}
         known["phases"] = {str(name): float(seconds) for name, seconds in known.get("phases", {}).items()}
         ending = Ending(**known)
-        float(ending.longest_silence), int(kept.get("steps", 0)), float(kept.get("longest_step", 0.0))
+        float(ending.longest_silence), int(kept.get("steps", 0))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
     told = isinstance(ending.exit_code, (int, type(None))) and isinstance(ending.hang, (str, type(None)))
@@ -100,14 +99,12 @@ class Pauses:
         silence: in training, outside of named slow phases, in seconds; None if no run has made a step yet.
         phases: name of a slow phase -> seconds.
         steps: optimizer steps of the runs so far.
-        step: the longest of them, but each run's first, in seconds.
     """
 
     def __init__(self) -> None:
         self.silence: float | None = None
         self.phases: dict[str, float] = {}
         self.steps = 0
-        self.step = 0.0
 
     @classmethod
     def of(cls, study: Path) -> Pauses:
@@ -116,24 +113,16 @@ class Pauses:
         for path in study.glob("trials/*/ending.json"):
             ending = read_ending(path.parent)
             if ending is not None:
-                found.note(ending[0], int(ending[1].get("steps", 0)), float(ending[1].get("longest_step", 0.0)))
+                found.note(ending[0], int(ending[1].get("steps", 0)))
         return found
 
-    def note(self, ending: Ending, steps: int, longest_step: float) -> None:
-        """Another run is over, after so many steps, of which the longest after the first took so many seconds."""
-        self.steps, self.step = self.steps + steps, max(self.step, longest_step)
+    def note(self, ending: Ending, steps: int) -> None:
+        """Another run is over, after so many steps."""
+        self.steps += steps
         if steps:
             self.silence = max(self.silence or 0.0, ending.longest_silence)
         for name, seconds in ending.phases.items():
             self.phases[name] = max(self.phases.get(name, 0.0), seconds)
-
-    def every_step(self, work: float) -> float | None:
-        """The least limit, in seconds, of a phase that comes in every step; None while too few steps have been seen.
-
-        Args:
-            work: how many times as much a step may be as one of these.
-        """
-        return max(HANG_SECONDS, STEP_TIMES * self.step * work) if self.steps >= STEPS_SEEN else None
 
 
 def result_of(run: Run, known: Known, horizon: int | None, **more: Value) -> TrialResult:

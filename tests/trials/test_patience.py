@@ -22,7 +22,6 @@ from bisect_cfg.trials.patience import (
     LOOK_SECONDS,
     PHASE_SECONDS,
     STEP_TIMES,
-    STEPS_SEEN,
     Patience,
     Pulse,
     Silence,
@@ -109,17 +108,26 @@ def test_a_hang_in_a_slow_phase_is_found():
     assert PHASE_SECONDS < run.now - at < PHASE_SECONDS + 1
 
 
-def test_what_comes_in_every_step_is_judged_by_the_steps_of_earlier_runs():
-    patience = replace(REPRODUCTION_PATIENCE, every_step=30.0)
+def test_what_comes_in_every_step_is_judged_by_the_steps_so_far():
+    patience = replace(REPRODUCTION_PATIENCE, steady=True)
     run = Simulated(patience).begin()
     assert run.announced("reward call", 100.0) is None, "of this run no step has been seen"
     run = Simulated(patience).begin()
-    run.step(1.0)
+    assert not any(run.step(1.0) for _ in range(2))
     assert run.announced("saving", 100.0) is None, "a checkpoint does not come in every step"
+    at = run.now
+    assert "reward call" in run.announced("reward call", 10000.0)
+    assert STEP_TIMES * 1.0 < run.now - at < STEP_TIMES * 1.1 + 1
+    run = Simulated(patience).begin()
+    run.step(0.1)
     assert run.announced("reward call", 4.0) is None
     at = run.now
     assert "reward call" in run.announced("reward call", 10000.0)
-    assert 10 * 4.0 < run.now - at < 10 * 4.0 + 1, "ten times what it took here, which is more than 30 s"
+    assert HANG_TIMES * 4.0 < run.now - at < HANG_TIMES * 4.0 + 1, "ten times what it took before"
+    run = Simulated(patience).begin()
+    run.step(10.0)
+    at = run.now
+    assert run.announced("reward call", 10000.0) and PHASE_SECONDS < run.now - at < PHASE_SECONDS + 1, "never longer"
 
 
 def test_what_earlier_runs_have_seen_counts():
@@ -383,9 +391,9 @@ def test_pauses_are_read_back_from_the_study(tmp_path):
     for number, more in enumerate(
         (
             {},
-            {"longest_silence": 3.0, "steps": 4, "phases": {"load": 50.0}, "longest_step": 2.0},
+            {"longest_silence": 3.0, "steps": 4, "phases": {"load": 50.0}},
             {"longest_silence": 90.0, "steps": 0, "phases": {"load": 20.0}},
-            {"longest_silence": 1.0, "steps": STEPS_SEEN - 5, "longest_step": 1.0},
+            {"longest_silence": 1.0, "steps": 5},
             {"phases": 7},
         )
     ):
@@ -394,9 +402,4 @@ def test_pauses_are_read_back_from_the_study(tmp_path):
     (tmp_path / "trials/9").mkdir()
     (tmp_path / "trials/9/ending.json").write_text("[]")
     pauses = Pauses.of(tmp_path)
-    assert (pauses.silence, pauses.phases) == (3.0, {"load": 50.0})
-    assert pauses.every_step(1.0) is None, "too few steps"
-    pauses.note(Ending(0, None, 1.0), 1, 0.1)
-    assert (pauses.every_step(1.0), pauses.every_step(2.0)) == (STEP_TIMES * 2, STEP_TIMES * 4)
-    pauses.step = 0.1
-    assert pauses.every_step(1.0) == HANG_SECONDS
+    assert (pauses.silence, pauses.phases, pauses.steps) == (3.0, {"load": 50.0}, 9)
