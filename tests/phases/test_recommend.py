@@ -307,7 +307,7 @@ class Standing:
             seen_cold=lambda signature, same: self.doubted.add(signature),
         )  # fmt: skip
 
-    def finish(self, number: int, values: dict, outcome: Outcome) -> None:
+    def finish(self, number: int, values: dict, outcome: Outcome, intermediate: dict) -> None:
         self.recorded.append((values["attributes"]["folder"], outcome))
 
 
