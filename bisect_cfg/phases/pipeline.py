@@ -29,6 +29,7 @@ from bisect_cfg.phases.command_pipeline import as_command, command_answer
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.factors import find_factors, say_what_is_not_in_force
 from bisect_cfg.phases.isolate import ask, isolate
+from bisect_cfg.phases.isolate_data import isolate_rows
 from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.locate import locate
@@ -37,7 +38,6 @@ from bisect_cfg.phases.origin import begin_at_checkpoint, find_origin, learn_int
 from bisect_cfg.phases.prove import prove
 from bisect_cfg.phases.recommend import find_safe_values
 from bisect_cfg.phases.reproduce import reproduce
-from bisect_cfg.phases.rows import isolate_rows
 from bisect_cfg.phases.start import Baselines, with_defaults_of_the_moved, without_risky_defaults
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
