@@ -43,6 +43,13 @@ LEAD = 4
 """Steps before the failure that a trial makes at least: what broke the weights may have come a little before they
 showed it, and the steps before that are compared with the first run's."""
 
+NEAR = 16
+"""Steps before the failure of the nearest of the checkpoints that are saved for that; and trials from any go on for as
+many after it, at least: a failure that comes a little later with other settings is still one."""
+
+FAR = 2 * NEAR
+"""A checkpoint that lies farther before the failure is one to save a nearer one from."""
+
 TRIES = 4
 """So many checkpoints are tried at most, each about twice as far back as the one before."""
 
@@ -138,15 +145,17 @@ def own_checkpoints(context: Context, failing: int | None) -> CheckpointOrders |
     options = context.options
     if options.max_disk == 0:
         return None
-    if options.max_disk is not None:
-        return CheckpointOrders(int(options.max_disk * GB), failing)
-    return CheckpointOrders(int(SHARE_OF_DISK * shutil.disk_usage(context.folder).free), failing)
+    files = context.folder.glob(f"trials/*/{CHECKPOINTS_FOLDER}/*/*")
+    taken = sum(path.stat().st_size for path in files if path.is_file())
+    share = SHARE_OF_DISK * shutil.disk_usage(context.folder).free
+    total = options.max_disk * GB if options.max_disk is not None else share
+    return CheckpointOrders(max(int(total) - taken, 0), failing)
 
 
 def remove_checkpoints(folder: Path, options: Options) -> None:
-    """At the end of a study, remove what the first run has saved; not while `recommend` is still to come."""
+    """At the end of a study, remove what its runs have saved; not while `recommend` is still to come."""
     if options.recommend:
-        for path in folder.glob(f"trials/0*/{CHECKPOINTS_FOLDER}"):
+        for path in folder.glob(f"trials/*/{CHECKPOINTS_FOLDER}"):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -166,17 +175,17 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
                 _say_it_is_the_data(context, origin, bad_run)
                 return warm_runs, good_run
             break
-    origins = list(_origins(context, bad_run, base))
-    for number, origin in enumerate(origins):
+    began, reached = 0, ""
+    for origin in _nearest_first(context, baselines, base, bad_run):
+        if reached:
+            further = "an earlier one" if origin is not base else _named(base)
+            context.note(f"From the checkpoint of step {began} it {reached}; trying {further}.")
         began = 0 if origin is None else origin.step
-        _begin_at(context, baselines, origin, base, bad_run, f"seeing whether it fails from step {began} on")
+        _begin_at(context, baselines, origin, base, bad_run)
         warm_runs, good_run = baselines.find(bad_run)
-        outcome = None if good_run is None else baselines.outcome_of(good_run)
-        if outcome is Outcome.PASS or origin is base:
+        if good_run is not None and baselines.outcome_of(good_run) is Outcome.PASS:
             break
         reached = "does not fail again" if good_run is None else "fails with the good configuration, too"
-        further = "an earlier one" if origins[number + 1] is not base else _named(base)
-        context.note(f"From the checkpoint of step {began} it {reached}; trying {further}.")
     if origin is not base:
         _say_from_where(context, origin, base, bad_run, warm_runs)
         if tried == DRAWS:
@@ -193,15 +202,16 @@ def _named(base: Origin | None) -> str:
 
 
 def _begin_at(
-    context: Context, baselines: Baselines, origin: Origin | None, base: Origin | None, bad_run: Run, doing: str
+    context: Context, baselines: Baselines, origin: Origin | None, base: Origin | None, bad_run: Run, doing: str = ""
 ) -> None:
     """Have the runs begin there, and say what for, where it is not where the first run began."""
     seen = bad_run.seen
     steps = seen.step if origin is None else max(seen.step_of_training - origin.step, 1)
-    context.runner.begin_at(origin, context.options.steps or horizon_for(steps))
+    further = NEAR if origin is not None and origin.checkpoint is not None else 0
+    context.runner.begin_at(origin, context.options.steps or max(horizon_for(steps), steps + further))
     baselines.begin_at(None if origin is base else origin)
     if origin is not base:
-        context.listener.phase("origin", doing)
+        context.listener.phase("origin", doing or f"seeing whether it fails from step {origin.step} on")
 
 
 def _is_worth_it(seen: Observation) -> bool:
@@ -226,23 +236,46 @@ def _origins_by_data(bad_run: Run, base: Origin | None) -> Iterator[Origin]:
             yield Origin(None, step, intake, seen.step_of_training, draw)
 
 
+def _nearest_first(
+    context: Context, baselines: Baselines, base: Origin | None, bad_run: Run
+) -> Iterator[Origin | None]:
+    """Where trials could begin, latest first; the last is `base`, where the first run began; None is step 0.
+
+    Where one lies far before the failure, the failing run is made once from there, and saves checkpoints nearer to it.
+    """
+    failing = bad_run.seen.step_of_training
+    for origin in _origins(context, bad_run, base):
+        orders = own_checkpoints(context, failing)
+        if origin is not None and orders is not None and failing - origin.step > FAR:
+            _begin_at(context, baselines, origin, base, bad_run)
+            again = baselines.fails_once(orders)
+            for one in [] if again is None else sorted(_saved(again), key=lambda one: -one.step):
+                if origin.step < one.step <= failing - NEAR // 2:
+                    yield Origin(one.path, one.step, one.intake, failing)
+        yield origin
+
+
+def _saved(run: Run) -> list[CheckpointSaved]:
+    """The checkpoints that a run has left."""
+    saved = run.traces.all(CheckpointSaved)
+    return [one for one in saved if one.step in saved[-1].kept]
+
+
 def _origins(context: Context, bad_run: Run, base: Origin | None) -> Iterator[Origin | None]:
-    """Where trials could begin, latest first; the last is `base`, where the first run began; None is step 0."""
-    seen, saved = bad_run.seen, bad_run.traces.all(CheckpointSaved)
+    """At which of the first run's checkpoints trials could begin, latest first; the last is where that run began."""
+    seen = bad_run.seen
     none = bad_run.traces.event(NoCheckpoints)
     if _is_worth_it(seen):
         failing = seen.step_of_training
         if none is not None:
             begin = "at step 0" if base is None else _named(base)
             context.note(f"The first run saved no checkpoints, so that trials begin {begin}: {none.why}.")
-        places = {one.step: one for one in saved}
         # One of step 2 spares next to nothing, and claims from step 0 are the better ones.
-        kept = (
-            step
-            for step in (saved[-1].kept if saved else ())
-            if HORIZON_FACTOR * (step - seen.before) * seen.pace > WORTH_SECONDS
-        )
-        usable = [places[step] for step in kept if step + LEAD <= failing]
+        usable = [
+            one
+            for one in _saved(bad_run)
+            if one.step + LEAD <= failing and HORIZON_FACTOR * (one.step - seen.before) * seen.pace > WORTH_SECONDS
+        ]
         wanted = 0  # steps before the failure
         for one in sorted(usable, key=lambda one: -one.step)[: 4 * TRIES]:
             if failing - one.step >= wanted:

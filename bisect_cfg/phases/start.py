@@ -14,7 +14,7 @@ from bisect_cfg.configuration import Configuration, Factor, Outcome, Purpose, Va
 from bisect_cfg.parameters import every, parameter
 from bisect_cfg.parameters.odds import names_it
 from bisect_cfg.phases.context import Context
-from bisect_cfg.probe.protocol import Origin
+from bisect_cfg.probe.protocol import CheckpointOrders, Origin
 from bisect_cfg.reports.text import duration
 from bisect_cfg.study.causes import Report
 from bisect_cfg.trials.files import Traces
@@ -106,12 +106,18 @@ class Baselines:
             self._at = f"-data-of-{origin.step}" + (f"-{origin.draw}" if origin.draw else "")
         self._settled, self._passed, self._tries = None, [], 0
 
-    def fails_once(self) -> bool:
-        """Whether the bad configuration fails where runs begin now: in one run, at the first start that comes up."""
+    def fails_once(self, checkpoints: CheckpointOrders | None = None) -> Run | None:
+        """The run in which the bad configuration fails where runs begin now, at the first start that comes up; None if
+        it does not fail in one.
+
+        Args:
+            checkpoints: how that run saves some of its own.
+        """
         start = next(filter(self.come_up, self.allowed()), None)
         if start is None:
-            return False
-        return self.outcome_of(self._run(self._bad_name(start, 1), self._runner.settings.bad)) is Outcome.FAIL
+            return None
+        run = self._run(self._bad_name(start, 1), self._runner.settings.bad, checkpoints=checkpoints)
+        return run if self.outcome_of(run) is Outcome.FAIL else None
 
     def find(self, bad_run: Run) -> tuple[list[Run], Run | None]:
         """Find the fastest way to start trials at which both configurations behave as they should.
@@ -308,11 +314,13 @@ class Baselines:
         name: str,
         configuration: dict[str, Value],
         costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
+        checkpoints: CheckpointOrders | None = None,
     ) -> Run:
         known = load_run(self._context.folder, name)
         if known is not None:
             return known
-        return self._context.train(Plan(name, configuration, self._runner.horizon, costly=costly))
+        plan = Plan(name, configuration, self._runner.horizon, costly=costly, checkpoints=checkpoints)
+        return self._context.train(plan)
 
     def _good_baseline(self, bad_run: Run, start: str) -> Run:
         """Run the good configuration; where it cannot be afforded, move into it what of the user's makes it cheaper.

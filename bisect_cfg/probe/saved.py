@@ -20,8 +20,9 @@ _BYTES_PER_SECOND = 200e6
 
 _LEAST_SECONDS = 1.0  # of training before the first one: what fails sooner is as quickly begun anew
 
-# Where the step is known at which it fails: one is saved so many steps before it, at the first that is a boundary.
-_SHORTLY = (4, 12)
+# Where the step is known at which it fails: so many steps before it one is saved each, or at the first boundary after
+# that, if it is no later than the last number: the nearest is the cheapest to begin at, unless it is ruined already.
+_SHORTLY, _LATEST = (64, 32, 16), 4
 
 _LAST = 3  # so many of the last ones are kept
 
@@ -41,7 +42,8 @@ class Saver:
         self.seconds = None  # that the last one took
         self.most = 0  # how many may be kept
         self.given_up = False
-        self.shortly_before = False  # whether the one before the failure is there
+        self.shortly = []  # those shortly before the failure, which are kept
+        self.due = list(_SHORTLY)  # and those that are still to come
 
     def after_step(self, module):
         """Save if it is time for it. `module` is `transformers.trainer`."""
@@ -58,9 +60,11 @@ class Saver:
     def _is_time(self):
         if not self._at_boundary() or (self.seconds is None and not self._begin()):
             return False
-        left = (self.orders.before or 0) - self.trainer.state.global_step
-        if _SHORTLY[0] <= left <= _SHORTLY[1] and not self.shortly_before:
-            self.shortly_before = True
+        step = self.trainer.state.global_step
+        left = math.inf if self.orders.before is None else self.orders.before - step
+        if _LATEST <= left <= (self.due or [0])[0]:
+            self.due = [steps for steps in self.due if steps < left]
+            self.shortly.append(step)
             return True
         return time.monotonic() - self.last >= self.seconds / _SHARE
 
@@ -69,7 +73,7 @@ class Saver:
         _save(self.trainer, module, os.path.dirname(path))
         self.last = time.monotonic()
         self.seconds = self.last - begun
-        self.kept = to_keep([*self.kept, step], self.most)
+        self.kept = to_keep([*self.kept, step], self.most, self.shortly)
         for name in os.listdir(os.path.dirname(path)):
             if name not in {f"checkpoint-{kept}" for kept in self.kept}:
                 shutil.rmtree(os.path.join(os.path.dirname(path), name), ignore_errors=True)
@@ -102,18 +106,20 @@ class Saver:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def to_keep(steps, most):
-    """Which checkpoints are kept: the last ones, and of the others the nearest to each power of two, the latest first.
+def to_keep(steps, most, shortly=()):
+    """Which checkpoints are kept, the latest first: those shortly before the failure, the last ones, and of the others
+    the nearest to each power of two.
 
     Args:
         steps: of the checkpoints, ascending.
         most: how many there is room for, at least 1.
+        shortly: those of them that lie shortly before the step at which it fails, ascending.
 
     Returns:
         Steps, ascending.
     """
-    chosen = list(steps[-_LAST:][::-1])
-    rest = steps[:-_LAST]
+    chosen = list(dict.fromkeys([*shortly[::-1], *steps[-_LAST:][::-1]]))
+    rest = [step for step in steps[:-_LAST] if step not in chosen]
     for power in range(int(math.log2(steps[-1])) if steps[-1] > 0 else 0, -1, -1):
         nearest = min(rest, key=lambda step: (abs(step - 2**power), step), default=None)
         if nearest is not None and nearest not in chosen:

@@ -30,13 +30,13 @@ def parse_arguments():
     parser = HfArgumentParser((ScriptArguments, GRPOConfig))
     parser.set_defaults(
         output_dir=os.path.join(tempfile.gettempdir(), "grpo-variety-late"),
-        learning_rate=0.03,
+        learning_rate=0.02,
         lr_scheduler_type="constant",
         weight_decay=0.01,
         max_grad_norm=0.5,
         bf16=False,
         gradient_checkpointing=False,
-        temperature=0.2,
+        temperature=0.1,
         max_completion_length=8,
         loss_type="bnpo",
         epsilon_high=0.28,

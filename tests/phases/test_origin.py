@@ -16,7 +16,14 @@ import toys
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.options import Options
-from bisect_cfg.phases.origin import _origins, _origins_by_data, remove_checkpoints
+from bisect_cfg.phases.origin import (
+    FAR,
+    _begin_at,
+    _nearest_first,
+    _origins,
+    _origins_by_data,
+    remove_checkpoints,
+)
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.checkpoints import read_checkpoint
@@ -85,7 +92,7 @@ def test_trials_begin_at_a_checkpoint_of_our_own(real_tool):
     result = json.loads((real_tool.folder / "s/result.json").read_text())
     (cause,) = result["causes"]
     assert sorted(cause["parameters"]) == ["temperature", "weight_decay"] and result["failure"]["step"] == 91
-    assert 91 - 12 <= result["origin"]["step"] <= 91 - 4 and "and repeat them" in said.out
+    assert 91 - 16 <= result["origin"]["step"] <= 91 - 4 and "and repeat them" in said.out
     assert "of step 91 it does not fail (2 runs): the training before has a part in it" in " ".join(said.out.split())
     assert Path(result["origin"]["checkpoint"]).is_dir()  # `recommend` is still to come
 
@@ -299,6 +306,42 @@ def test_after_a_checkpoint_of_the_user_later_ones_are_tried(tmp_path):
     assert [one.step for one in found] == [1490, 1400, 1000] and found[-1] is theirs
     assert [one.step for one in _origins_by_data(run, theirs)] == [1496, 1496]
     assert not list(_origins_by_data(run, None)), "a script that goes on by itself has other first weights"
+
+
+@pytest.mark.parametrize(
+    ("kept", "nearer", "steps"),
+    [
+        ((512, 1100), (1436, 1468, 1484), [1484, 1468, 1436, 1100, 1484, 1468, 1436, 512, 0]),
+        ((1100,), (1484, 1496), [1484, 1100, 0]),  # a failure that comes later would not show from 1496
+        ((1480,), (1484,), [1480, 0]),  # near enough
+        ((1100,), None, [1100, 0]),  # it does not fail again
+    ],
+)
+def test_a_nearer_one_is_saved_on_the_way_from_one_that_lies_far_before(tmp_path, kept, nearer, steps):
+    events = [saved(step, *[one for one in kept if one <= step]) for step in kept]
+    run = first_run(tmp_path, 1500, events)
+    again = None if nearer is None else first_run(tmp_path / "again", 1500, [saved(step, *nearer) for step in nearer])
+    begun, orders = [], []
+    baselines = SimpleNamespace(begin_at=begun.append, fails_once=lambda told: (orders.append(told), again)[1])
+    runner = SimpleNamespace(begin_at=lambda origin, horizon: begun.append(horizon))
+    context = SimpleNamespace(
+        note=None, options=Options(), folder=tmp_path, runner=runner, listener=SimpleNamespace(phase=lambda *told: None)
+    )
+    found = [0 if one is None else one.step for one in _nearest_first(context, baselines, None, run)]
+    assert found == steps and {told.before for told in orders} <= {1500}
+    assert bool(begun) == (kept[-1] < 1500 - FAR)
+
+
+@pytest.mark.parametrize(("failed", "step", "horizon"), [(1500, 1484, 32), (1500, 1492, 24), (1500, 1400, 200)])
+def test_trials_go_on_after_the_failing_step_in_proportion(tmp_path, failed, step, horizon):
+    told = []
+    runner = SimpleNamespace(begin_at=lambda origin, horizon: told.append(horizon))
+    context = SimpleNamespace(
+        options=Options(), runner=runner, listener=SimpleNamespace(phase=lambda *told: None), folder=tmp_path
+    )
+    baselines = SimpleNamespace(begin_at=lambda origin: None)
+    _begin_at(context, baselines, Origin("c", step), None, first_run(tmp_path, failed, []))
+    assert told == [horizon]
 
 
 @pytest.mark.parametrize(("failing", "kept", "pace", "steps"), [

@@ -209,6 +209,8 @@ ROOM = CheckpointOrders(1 << 30)
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60, unique=True), st.integers(1, 30))
 def test_the_last_ones_are_kept_and_one_near_each_power_of_two(steps, most):
     steps = sorted(steps)
+    shortly = steps[len(steps) // 2 :][:3]
+    assert set(shortly[-most:]) <= set(to_keep(steps, most, shortly)) and len(to_keep(steps, most, shortly)) <= most
     found = to_keep(steps, most)
     assert found == sorted(set(found)) and set(found) <= set(steps) and len(found) <= most
     assert steps[-1] in found
