@@ -4,12 +4,16 @@
 number and no callback, so the rows of the run are the same with and without them (tests/probe/test_origin.py). They
 cost at most a share of the run's time, and no more than a share of the disk: the last ones are kept, and of those
 before one near each power of two, since the damage may be older than the last.
+
+Of several processes the first decides, and writes down at which step all of them save: one that is still to come. They
+have all read it by then, since none comes to the end of a step in which the first one has no part. How FSDP and
+DeepSpeed save is not known to work so: there are none then.
 """
 
 import shutil
 
 from . import objects, origin, protocol, record
-from .held import math, os, time
+from .held import math, open, os, time
 
 _ARGUMENTS_FILE = "training_args.bin"  # has the tokens of the user, and nobody needs it to go on
 
@@ -26,6 +30,9 @@ _SHORTLY, _LATEST = (64, 32, 16), 4
 
 _LAST = 3  # so many of the last ones are kept
 
+_PLAN_FILE = "next"  # at which step all processes save
+_NEVER = -1
+
 
 class Saver:
     """Decides after each step whether to save.
@@ -37,6 +44,9 @@ class Saver:
 
     def __init__(self, trainer, orders):
         self.trainer, self.orders = trainer, orders
+        self.folder = os.path.join(record.trial(), protocol.CHECKPOINTS_FOLDER)
+        self.several = (getattr(trainer.args, "world_size", 1) or 1) > 1
+        self.decides = not self.several or trainer.args.process_index == 0
         self.kept = []
         self.last = time.monotonic()
         self.seconds = None  # that the last one took
@@ -44,23 +54,45 @@ class Saver:
         self.given_up = False
         self.shortly = []  # those shortly before the failure, which are kept
         self.due = list(_SHORTLY)  # and those that are still to come
+        self.planned = None  # of several processes: the step at which all save
 
     def after_step(self, module):
         """Save if it is time for it. `module` is `transformers.trainer`."""
-        if self.given_up or (self.orders.before is None and time.monotonic() - self.last < _LEAST_SECONDS):
+        if self.given_up:
             return
         step = self.trainer.state.global_step
-        path = os.path.join(record.folder(), protocol.CHECKPOINTS_FOLDER, f"checkpoint-{step}")
+        path = os.path.join(self.folder, f"checkpoint-{step}")
         try:
-            if self._is_time():
+            if self.several:
+                self._go_by_plan(step, path, module)
+            elif self._may_decide() and self._is_time(step):
                 self._save(step, path, module)
         except Exception as error:  # the run is about something else
             self._give_up(f"{type(error).__name__}: {str(error)[:300]}", path)
 
-    def _is_time(self):
-        if not self._at_boundary() or (self.seconds is None and not self._begin()):
+    def _may_decide(self):
+        return self.orders.before is not None or time.monotonic() - self.last >= _LEAST_SECONDS
+
+    def _go_by_plan(self, step, path, module):
+        if not self.decides:
+            self.planned = _read_plan(self.folder)
+        if self.planned == _NEVER:
+            self.given_up = True
+        elif self.planned == step:
+            self.planned = None
+            self._save(step, path, module)
+        elif self.decides and (self.planned or 0) < step and self._may_decide():
+            coming = step + 1
+            while not self._at_boundary(coming):
+                coming += 1
+            if self._is_time(coming):
+                self.planned = coming
+                _write_plan(self.folder, coming)
+
+    def _is_time(self, step):
+        """Whether to save after `step`."""
+        if not self._at_boundary(step) or (self.seconds is None and not self._begin()):
             return False
-        step = self.trainer.state.global_step
         left = math.inf if self.orders.before is None else self.orders.before - step
         if _LATEST <= left <= (self.due or [0])[0]:
             self.due = [steps for steps in self.due if steps < left]
@@ -70,20 +102,22 @@ class Saver:
 
     def _save(self, step, path, module):
         begun = time.monotonic()
-        _save(self.trainer, module, os.path.dirname(path))
+        _save(self.trainer, module, self.folder)
+        if not self.decides:
+            return
         self.last = time.monotonic()
         self.seconds = self.last - begun
         self.kept = to_keep([*self.kept, step], self.most, self.shortly)
-        for name in os.listdir(os.path.dirname(path)):
-            if name not in {f"checkpoint-{kept}" for kept in self.kept}:
-                shutil.rmtree(os.path.join(os.path.dirname(path), name), ignore_errors=True)
+        for name in os.listdir(self.folder):
+            if name not in (_PLAN_FILE, *(f"checkpoint-{kept}" for kept in self.kept)):
+                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
         taken = origin.intake_of(self.trainer)
         record.event(protocol.CheckpointSaved(step, path, round(self.seconds, 3), self.kept, taken))
 
-    def _at_boundary(self):
-        """Whether the next step begins with new completions: those that are used again are not saved."""
+    def _at_boundary(self, step):
+        """Whether what comes after a step begins with new completions: those that are used again are not saved."""
         intake = origin.intake_of(self.trainer)
-        return self.trainer.state.global_step * intake.accumulated % intake.batches == 0
+        return step * intake.accumulated % intake.batches == 0
 
     def _begin(self):
         """How large one will be, and how many there is room for; whether any."""
@@ -102,8 +136,31 @@ class Saver:
     def _give_up(self, why, path=None):
         self.given_up = True
         record.event(protocol.NoCheckpoints(why))
-        if path is not None:
+        if self.decides and self.several:
+            _write_plan(self.folder, _NEVER)
+        if self.decides and path is not None:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def can_save(trainer):
+    """Whether checkpoints of this training can be saved so."""
+    return not any(getattr(trainer, name, False) for name in ("is_fsdp_enabled", "is_deepspeed_enabled"))
+
+
+def _write_plan(folder, step):
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, _PLAN_FILE)
+    with open(path + ".new", "w", encoding="utf-8", opener=record.private) as stream:
+        stream.write(str(step))
+    os.replace(path + ".new", path)
+
+
+def _read_plan(folder):
+    try:
+        with open(os.path.join(folder, _PLAN_FILE), encoding="utf-8") as stream:
+            return int(stream.read())
+    except (OSError, ValueError):
+        return None
 
 
 def to_keep(steps, most, shortly=()):
@@ -143,6 +200,8 @@ def _save(trainer, module, folder):
         finally:
             for name, value in before.items():
                 object.__setattr__(args, name, value)
+    if getattr(args, "process_index", 0):
+        return
     path = os.path.join(folder, f"checkpoint-{trainer.state.global_step}")
     if os.path.exists(os.path.join(path, _ARGUMENTS_FILE)):
         os.remove(os.path.join(path, _ARGUMENTS_FILE))

@@ -377,8 +377,8 @@ def _callback_class(module):
             self.bad_since = None  # the step at which the weights were first seen non-finite
             self.began = time.monotonic()
             self.within_epoch = False  # whether a step of this epoch has begun
-            wanted = limits.checkpoints if getattr(trainer.args, "world_size", 1) == 1 else None
-            self.saver = saved.Saver(trainer, wanted) if wanted is not None else None
+            wanted = limits.checkpoints is not None and saved.can_save(trainer)
+            self.saver = saved.Saver(trainer, limits.checkpoints) if wanted else None
 
         def on_train_begin(self, args, state, control, **kwargs):
             record.event(protocol.PlannedSteps(getattr(state, "max_steps", None), origin.intake_of(self.trainer)))

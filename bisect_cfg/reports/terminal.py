@@ -376,7 +376,7 @@ def _other_steps(answer: Answer, step: int | None) -> str:
     theirs = answer.bad_run.seen.step_of_training
     if answer.origin is None or not step or not theirs or abs(step - theirs) <= OTHER_STEPS * theirs:
         return ""
-    return f"(With its batch size the data of your step {theirs} comes in about its step {step}.)"
+    return f"(Its steps take other amounts of data than yours: your step {theirs} is about its step {step}.)"
 
 
 def _print_cause(
