@@ -42,8 +42,12 @@ SCRIPT = f"""
 
     parts = {{}}
     if adapter:
-        from peft import LoraConfig
-        parts["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+        from peft import LoraConfig, get_peft_model
+        lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+        if adapter == "existing":
+            path = get_peft_model(toy.model(), lora)
+        else:
+            parts["peft_config"] = lora
     trainer = toy.trainer(args, model=path, train_dataset=toy.data(rows or 64), callbacks=[Save()], **parts)
     trainer.train()
 """
@@ -110,6 +114,8 @@ class Checkpoint:
         (4, {"lr_scheduler_type": "cosine_with_restarts", "max_steps": 10}),
         (4, {"adapter": True, "max_steps": 8}),
         (4, {"adapter": True, "beta": 0.1, "max_steps": 8}),
+        (4, {"adapter": "existing", "max_steps": 8}),
+        (4, {"adapter": "existing", "beta": 0.1, "max_steps": 8}),
     ],
 )
 def test_with_nothing_changed_the_rows_are_those_of_the_whole_run(warm, script, saved_model, saved, settings):
