@@ -31,26 +31,31 @@ from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.invocation import read_command, write_command, written_here
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from bisect_cfg.reports.asked import Wanted
     from bisect_cfg.reports.notebook import Asks, StudyReport
     from bisect_cfg.reports.recorded import Recorded
 
 
 def run(
-    target: str, arguments: Sequence[str], python: str | None, options: Options, console: Console, live: bool | None
+    target: str, arguments: Sequence[str], python: str | None, options: Options, listener: Listener
 ) -> tuple[Answer, JsonObject]:
     """Bisect, show it, write the study's files.
+
+    Args:
+        target: a script, a folder, or the first word of a command.
+        arguments: the words after it.
+        python: the interpreter that trains; None for this one.
+        options: of the user.
+        listener: what is told all of it, entered already.
 
     Returns:
         The answer, and the content of result.json.
     """
     script = _found(target, arguments, python, options)
     if isinstance(script, CommandTarget):
-        return _run(script, target, arguments, python, options, console, live)
+        return _run(script, target, arguments, python, options, listener)
     with _set(script.variables):
-        return _run(script, target, arguments, python, options, console, live)
+        return _run(script, target, arguments, python, options, listener)
 
 
 def _found(target: str, arguments: Sequence[str], python: str | None, options: Options) -> Script | CommandTarget:
@@ -102,23 +107,21 @@ def _run(
     arguments: Sequence[str],
     python: str | None,
     options: Options,
-    console: Console,
-    live: bool | None,
+    listener: Listener,
 ) -> tuple[Answer, JsonObject]:
     from bisect_cfg.reports.page import write_report
-    from bisect_cfg.reports.terminal import View, print_answer, told
+    from bisect_cfg.reports.terminal import told
 
     options = checked(options, script)
     command = {"target": target, "arguments": list(arguments), "python": python, "folder": os.getcwd()}
-    with View(console, live=live) as view:
-        bisects = bisect_command if isinstance(script, CommandTarget) else bisect_script
-        answer = bisects(script, options, view)
+    bisects = bisect_command if isinstance(script, CommandTarget) else bisect_script
+    answer = bisects(script, options, listener)
     write_command(answer.folder, {**command, "options": asdict(options)})
     environment = {}  # of a command nobody knows where it runs, if it is not a Python that it names
     if script.python:
         environment = fingerprint(None if script.python == sys.executable else script.python)
     result = write_answer(answer, environment, lambda result: told(answer, result))
-    print_answer(console, answer, result)
+    listener.answer(answer, result)
     write_report(answer.folder)
     if answer.stopped is not None:  # said last, as it asks for something to be done
         raise answer.stopped
@@ -143,8 +146,7 @@ def _loaded(study: Path, name: str, value: Value) -> str:
 def recommend_again(
     study: Path,
     wishes: Mapping[str, Value],
-    console: Console,
-    live: bool | None,
+    listener: Listener,
     arguments: Sequence[str] = (),
     python: str | None = None,
     trust: bool = False,
@@ -154,8 +156,7 @@ def recommend_again(
     Args:
         study: its folder.
         wishes: option name -> value; None leaves it as the study had it.
-        console: where to show it.
-        live: as for `View`.
+        listener: what is told all of it, entered already.
         arguments: of the script, in place of those that the study has: it keeps no secrets.
         python: the interpreter that trains; None for this one.
         trust: run what the study's folder says, with the interpreter that it names, wherever it comes from.
@@ -166,9 +167,9 @@ def recommend_again(
     """
     command, options = _asked_before(study, wishes, arguments, python, trust)
     runs = shown({**command, "arguments": mask_arguments(command["arguments"])})
-    console.print(f"Runs: {runs}", markup=False, highlight=False, soft_wrap=True)
+    listener.note(f"Runs: {runs}")
     with _where_it_began(command):
-        return run(command["target"], command["arguments"], command["python"], options, console, live)
+        return run(command["target"], command["arguments"], command["python"], options, listener)
 
 
 def ask(
@@ -366,6 +367,7 @@ def bisect(
         TypeError: an unknown option, or neither a target nor a command.
     """
     from bisect_cfg.reports.console import console
+    from bisect_cfg.reports.live import View
     from bisect_cfg.reports.notebook import of_folder, with_plots
     from bisect_cfg.reports.recorded import read
 
@@ -375,7 +377,8 @@ def bisect(
         target, *arguments = command
     given = from_python(options)
     arguments = tuple(map(str, arguments))
-    answer, result = run(str(target), arguments, python, given, console(), live=False)
+    with View(console(), live=False) as view:
+        answer, result = run(str(target), arguments, python, given, view)
     asks = _asks(answer.folder, arguments=arguments, python=python, storage=given.storage, trust=True)
     if answer.report is not None:
         report = replace(answer.report, recommendation=result["recommendation"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,11 @@ from bisect_cfg.interrupts import INTERRUPTED
 from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Sequence
+
+    from click.shell_completion import CompletionItem
+
+    from bisect_cfg.reports.listener import Listener
 
 SIMILAR = 0.75
 """From so much likeness on (`difflib`) an option may be the one that was meant: no --failure for --lr."""
@@ -57,6 +62,13 @@ class _Count(click.ParamType):
 
 
 class _Group(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(self.commands)  # in the order in which they are needed
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_commands(context, formatter)
+        _write_examples(formatter, EXAMPLES)
+
     def resolve_command(
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -84,13 +96,57 @@ class _Option(click.Option):
     section = "Options"
 
 
+def _help_all(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        context.meta[EVERY_OPTION] = True
+        click.echo(context.get_help())
+        context.exit()
+
+
+EVERY_OPTION = "every option"
+"""In `click.Context.meta`: the help is to show more than what matters most."""
+
+
+def _write_examples(formatter: click.HelpFormatter, examples: Sequence[tuple[str, str]]) -> None:
+    """Commands with what each is for: beside them where there is room, else above."""
+    widest = max(len(command) for command, _ in examples)
+    beside = all(widest + len(words) + len("    # ") <= formatter.width for _, words in examples)
+    with formatter.section("Examples"):
+        for command, words in examples:
+            if not beside:
+                formatter.write(f"  # {words}\n")
+            formatter.write(f"  {command:<{widest}}  # {words}\n" if beside else f"  {command}\n")
+
+
 class _Command(click.Command):
+    """A command whose help shows examples, and of many options those that matter most.
+
+    Args:
+        *arguments: as of a `click.Command`.
+        examples: commands, and what each is for.
+        most_wanted: names of the options that --help shows; none: all. Then --help-all shows the others, by section.
+        **details: as of a `click.Command`.
+    """
+
+    def __init__(
+        self, *arguments: Any, examples: Sequence[tuple[str, str]] = (), most_wanted: Sequence[str] = (), **details: Any
+    ) -> None:
+        super().__init__(*arguments, **details)
+        self.examples, self.most_wanted = examples, most_wanted
+        if most_wanted:
+            more: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _help_all}
+            self.params.append(_Option(["--help-all"], help="Show every option, by what it is about.", **more))
+
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            _write_examples(formatter, self.examples)
         sections: dict[str, list[tuple[str, str]]] = {}
+        short = bool(self.most_wanted) and EVERY_OPTION not in context.meta
         for parameter in self.get_params(context):
             record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
-            if record is not None:
-                sections.setdefault(getattr(parameter, "section", _Option.section), []).append(record)
+            title = getattr(parameter, "section", _Option.section)
+            if record is not None and (not short or title == _Option.section or parameter.name in self.most_wanted):
+                sections.setdefault(_Option.section if short else title, []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -118,6 +174,32 @@ class _Bisect(_Command):
         return super().parse_args(context, arguments)
 
 
+def _files(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """For a shell: any file."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(begun, type="file")]
+
+
+def _studies(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """For a shell: the studies where they lie by default, else any folder."""
+    from click.shell_completion import CompletionItem
+
+    from bisect_cfg.study.folder import STUDIES
+
+    found = sorted(str(path.parent) for path in STUDIES.glob("*/study.json"))
+    return [CompletionItem(path) for path in found if path.startswith(begun)] or [CompletionItem(begun, type="dir")]
+
+
+def _settings(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """For a shell: names of settings that something is known of."""
+    from click.shell_completion import CompletionItem
+
+    from bisect_cfg.parameters import every
+
+    return [CompletionItem(name) for name in every() if name.startswith(begun)]
+
+
 def _option(names: str, text: str, **details: Any) -> _Option:
     default = details.get("default", "")
     return _Option(names.split(), help=text, show_default=default != "" and default is not True, **details)
@@ -134,19 +216,29 @@ OFF: dict[str, Any] = {"is_flag": True, "default": True, "flag_value": False}
 """Of a flag that switches off what is on by default."""
 SECONDS = _Number(1, MORE_THAN_ANYONE_WAITS)
 
-PLAIN = _option("--plain", "Plain lines instead of the live view.", is_flag=True)
+OUTPUT = _section(
+    "Output",
+    _option("--plain", "Plain lines instead of the live view.", is_flag=True),
+    _option("--quiet -q", "Nothing but the answer.", is_flag=True),
+    _option("--json-lines", "Every event as a line of JSON, the last one the answer (docs/result.md).", is_flag=True),
+)
 AS_JSON = _option("--json as_json", "Print everything as JSON.", is_flag=True)
 
 COMPARED = _section(
     "What is compared",
     _option(
-        "--good", "Change the good configuration. [the library's defaults]", multiple=True, metavar="FILE|NAME=VALUE"
+        "--good",
+        "Change the good configuration. [the library's defaults]",
+        multiple=True,
+        metavar="FILE|NAME=VALUE",
+        shell_complete=_files,
     ),
     _option(
         "--bad",
         "Of any command: the values that fail; none: the flag is left out. [those that stand in the command]",
         multiple=True,
         metavar="FILE|NAME=VALUE",
+        shell_complete=_files,
     ),
     _option(
         "--good-packages",
@@ -154,8 +246,14 @@ COMPARED = _section(
         type=click.Path(path_type=Path),
         metavar="FILE",
     ),
-    _option("--only", "Vary only these settings.", multiple=True, metavar="NAME"),
-    _option("--except excluded", "Leave these settings as the script has them.", multiple=True, metavar="NAME"),
+    _option("--only", "Vary only these settings.", multiple=True, metavar="NAME", shell_complete=_settings),
+    _option(
+        "--except excluded",
+        "Leave these settings as the script has them.",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=_settings,
+    ),
     _option("--pin pins", "Fix a setting in every trial.", multiple=True, metavar="NAME=VALUE"),
     _option(
         "--failure",
@@ -218,7 +316,7 @@ TRIALS = _section(
         "--start", "Start trials no warmer than this. [the warmest that is sound]", type=click.Choice(list(STARTS))
     ),
     _option("--level", "What --start was called before.", type=click.Choice(list(STARTS)), hidden=True),
-    _option("--python", "Interpreter that runs the script. [this one]", metavar="PATH"),
+    _option("--python", "Interpreter that runs the script. [this one]", metavar="PATH", shell_complete=_files),
 )
 
 SEARCH = _section(
@@ -263,7 +361,13 @@ SAFE_VALUES = _section(
         "Do not build environments to try known cures that are other versions of a package.",
         **OFF,
     ),
-    _option("--keep", "Prefer remedies that leave this setting as it is.", multiple=True, metavar="NAME"),
+    _option(
+        "--keep",
+        "Prefer remedies that leave this setting as it is.",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=_settings,
+    ),
     _option(
         "--margin",
         "How far a safe value stays back from the last healthy one, as a share of the way back to the good value.",
@@ -305,24 +409,51 @@ STUDY = _section(
 )
 
 
+EXAMPLES = (
+    ("bisect-cfg bisect train.py", "which setting breaks it, and what to use instead"),
+    ("bisect-cfg explain train.log", "only a log is left"),
+    ("bisect-cfg doctor train.py", "before you train"),
+)
+
+BISECT_EXAMPLES = (
+    ("bisect-cfg bisect train.py -- --lr 1e-6", "what follows -- is the script's own"),
+    ("bisect-cfg bisect -- accelerate launch train.py", "with a launcher, or python -m"),
+    ("bisect-cfg bisect train.py --good bf16=false", "your idea of what works; also a YAML file"),
+    ("bisect-cfg bisect train.py --good packages.trl=0.19.0", "it worked with another version"),
+    ("bisect-cfg bisect --good g.yaml --bad b.yaml -- program {flags}", "any program: {flags} are what differs"),
+)
+
+BISECT_MOST_WANTED = (
+    "good", "only", "excluded", "python", "from_checkpoint", "jobs", "max_seconds", "keep", "recommend", "study",
+    "restart", "quiet",
+)  # fmt: skip
+"""What most who bisect may want to say, of more than forty options."""
+
+RECOMMEND_EXAMPLES = (
+    ("bisect-cfg recommend STUDY --verify-seeds 10", "surer, from the runs that are there already"),
+    ("bisect-cfg recommend STUDY --keep learning_rate", "leave this one as it is, if anything else helps"),
+    ("bisect-cfg recommend STUDY --frontier 20", "a cause of two numbers: how far can they go together?"),
+)
+
+
 @cli.command(
     cls=_Bisect,
-    params=[*COMPARED, *ANY_COMMAND, *TRIALS, *SEARCH, *NO_RECOMMEND, *SAFE_VALUES, *STUDY, PLAIN],
+    short_help="Which settings make a training, or any command, fail.",
+    examples=BISECT_EXAMPLES,
+    most_wanted=BISECT_MOST_WANTED,
+    params=[*COMPARED, *ANY_COMMAND, *TRIALS, *SEARCH, *NO_RECOMMEND, *SAFE_VALUES, *STUDY, *OUTPUT],
     epilog="""Exit status: 0 isolated; 1 nothing to isolate (yours passes, or the good configuration fails);
     2 wrong usage or input, or the system refused something; 3 inconclusive, or something
     that the trials read has changed; 70 a fault of bisect-cfg;
     130 interrupted (run the same command again to continue).""",
 )
-@click.argument("target")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
+@click.argument("target", shell_complete=_files)
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]", shell_complete=_files
+)
 def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     """Isolate the settings that make TARGET fail: a training script or notebook, a folder with train.py and good.yaml,
     a whole command that trains, or any command.
-
-    \b
-    bisect-cfg bisect train.py -- --lr 1e-6
-    bisect-cfg bisect -- accelerate launch --multi_gpu --num_processes 2 train.py --lr 1e-6
-    bisect-cfg bisect --good good.yaml --bad bad.yaml -- any-program {flags}
 
     TARGET is run as it is, in short trials that are prefixes of the real run. If it is killed or
     interrupted, run the same command again to continue.
@@ -332,38 +463,51 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     from bisect_cfg.reports.answer import EXIT_STATUS
 
     devices = tuple(device.strip() for device in options.pop("devices").split(",") if device.strip())
-    plain, python, level = options.pop("plain"), options.pop("python"), options.pop("level")
+    plain, quiet, json_lines = (options.pop(name) for name in ("plain", "quiet", "json_lines"))
+    python, level = options.pop("python"), options.pop("level")
     options["start"] = options["start"] or level
     given = Options(devices=devices, **options)
-    answer, _ = run(target, arguments, python, given, _console(), False if plain else None)
+    with _shown(plain, quiet, json_lines) as listener:
+        answer, _ = run(target, arguments, python, given, listener)
     return EXIT_STATUS[answer.status]
 
 
 @cli.command(
     cls=_Command,
+    short_help="Safe values again, for a study: more seeds, another margin.",
+    examples=RECOMMEND_EXAMPLES,
     params=[
         *SAFE_VALUES,
+        *OUTPUT,
         _option(
             "--storage", "Where the study was recorded. Needed only if that address has a password.", metavar="URL"
         ),
         _option("--jobs", "Runs in parallel. [as in the bisection]", **COUNT),
         _option("--max-trials", "Stop when the study has this many trials in total.", **COUNT),
         _option("--max-seconds", "Start no run after this many seconds.", type=SECONDS),
-        _option("--python", "Interpreter that runs the script. [this one]", metavar="PATH"),
+        _option("--python", "Interpreter that runs the script. [this one]", metavar="PATH", shell_complete=_files),
         _option(
             "--trust",
             "Run what the folder says, even if it was made elsewhere or names another interpreter.",
             is_flag=True,
         ),
-        PLAIN,
     ],
     epilog="""Exit status: 0 a verified configuration was found; 2 wrong usage or input; 3 none was found,
     or not everything is settled; 130 interrupted (run the same command again to continue).""",
 )
-@click.argument("study", type=click.Path(path_type=Path))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]")
+@click.argument("study", type=click.Path(path_type=Path), shell_complete=_studies)
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS OF THE SCRIPT]", shell_complete=_files
+)
 def recommend(
-    study: Path, arguments: tuple[str, ...], plain: bool, python: str | None, trust: bool, **options: Any
+    study: Path,
+    arguments: tuple[str, ...],
+    plain: bool,
+    quiet: bool,
+    json_lines: bool,
+    python: str | None,
+    trust: bool,
+    **options: Any,
 ) -> int:
     """Find safe values again for an isolated STUDY (its folder), with another margin, more seeds, or
     other settings to keep.
@@ -373,15 +517,22 @@ def recommend(
     """
     from bisect_cfg.api import recommend_again
 
-    _, result = recommend_again(study, options, _console(), False if plain else None, arguments, python, trust)
+    with _shown(plain, quiet, json_lines) as listener:
+        _, result = recommend_again(study, options, listener, arguments, python, trust)
     recommended = result["recommendation"]
     return 0 if recommended is not None and recommended["verified"] else 3
 
 
 @cli.command(
+    cls=_Command,
+    short_help="A study to look at, or to paste into an issue.",
+    examples=(
+        ("bisect-cfg report bisect-cfg-studies/train --open", "in a browser"),
+        ("bisect-cfg report bisect-cfg-studies/train --format md > issue.md", "for an issue"),
+    ),
     epilog="""Exit status: 0; 2 the folder holds no study, or something cannot be written.""",
 )
-@click.argument("study", type=click.Path(path_type=Path))
+@click.argument("study", type=click.Path(path_type=Path), shell_complete=_studies)
 @click.option(
     "--format",
     "form",
@@ -393,10 +544,6 @@ def recommend(
 @click.option("--open", "look", is_flag=True, help="Show report.html in a browser.")
 def report(study: Path, form: str, look: bool) -> int:
     """Show a STUDY (its folder): finished, running or interrupted. Runs nothing.
-
-    \b
-    bisect-cfg report bisect-cfg-studies/train --open
-    bisect-cfg report bisect-cfg-studies/train --format md > issue.md
 
     Home directories, user names and secrets are masked, so that it can be shown to others.
     """
@@ -415,11 +562,18 @@ def report(study: Path, form: str, look: bool) -> int:
 
 
 @cli.command(
+    cls=_Command,
+    short_help="What is known about the failure in a log.",
+    examples=(
+        ("bisect-cfg explain train.log", "or a .gz, a notebook, trainer_state.json, CSV"),
+        ("bisect-cfg explain logs/", "a run's folder: all its ranks"),
+        ("dmesg | bisect-cfg explain -", "what comes through a pipe"),
+    ),
     params=[AS_JSON],
     epilog="Exit status: 0 a known failure; 1 a failure that is not known; 3 no failure found; 2 nothing that can be "
     "read.",
 )
-@click.argument("logs", nargs=-1, required=True, metavar="FILE|FOLDER|- ...")
+@click.argument("logs", nargs=-1, required=True, metavar="FILE|FOLDER|- ...", shell_complete=_files)
 def explain(logs: tuple[str, ...], as_json: bool) -> int:
     """Say what is known about the failure in a log, with sources and cures. Needs no GPU, no script, no torch.
 
@@ -432,26 +586,36 @@ def explain(logs: tuple[str, ...], as_json: bool) -> int:
 
 
 @cli.command(
+    cls=_Command,
+    short_help="Check environment and settings before you train.",
+    examples=(
+        ("bisect-cfg doctor", "the environment alone"),
+        ("bisect-cfg doctor train.py -- --lr 1e-6", "and what the script sets; nothing is trained"),
+        ("bisect-cfg doctor -- accelerate launch train.py", "every process that the launcher starts, compared"),
+        ("bisect-cfg doctor --fingerprint their.json", "what doctor --json recorded on another machine"),
+    ),
     params=[
         _option(
             "--fingerprint recorded",
             "Judge the environment that doctor --json recorded on another machine; give several to compare them.",
             multiple=True,
             metavar="FILE",
+            shell_complete=_files,
         ),
-        _option("--python", "Interpreter that trains. [this one]", metavar="PATH"),
+        _option("--python", "Interpreter that trains. [this one]", metavar="PATH", shell_complete=_files),
         AS_JSON,
     ],
     epilog="Exit status: 0 no findings (notes do not count); 1 findings; 2 wrong usage or input.",
 )
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TARGET] [-- ARGUMENTS | -- LAUNCHER COMMAND]")
+@click.argument(
+    "words",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="[TARGET] [-- ARGUMENTS | -- LAUNCHER COMMAND]",
+    shell_complete=_files,
+)
 def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None, as_json: bool) -> int:
     """Check an environment and a configuration against known failures, before any training.
-
-    \b
-    bisect-cfg doctor                             the environment alone
-    bisect-cfg doctor train.py -- --lr 1e-6       and what the script sets; nothing is trained
-    bisect-cfg doctor -- accelerate launch train.py   every process that the launcher starts, compared
 
     The script is run as it is, up to its trainer. On each GPU a few small matrix products and copies are
     run, to see whether the results are right.
@@ -471,6 +635,12 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
 
 
 @cli.command(
+    cls=_Command,
+    short_help="Environments of other packages that trials ran in: list, prune.",
+    examples=(
+        ("bisect-cfg envs", "what there is, and how large"),
+        ("bisect-cfg envs prune --keep 10", "remove the oldest until 10 GiB are left"),
+    ),
     params=[
         _option(
             "--env-cache",
@@ -500,10 +670,41 @@ def envs(action: str, env_cache: Path | None, keep: float) -> int:
     return 0
 
 
-def _console() -> Console:
-    from bisect_cfg.reports.console import console
+@cli.command(
+    cls=_Command,
+    short_help="Completion for bash, zsh and fish.",
+    examples=(
+        ('eval "$(bisect-cfg completion bash)"', "in ~/.bashrc"),
+        ('eval "$(bisect-cfg completion zsh)"', "in ~/.zshrc, after compinit"),
+        ("bisect-cfg completion fish | source", "in ~/.config/fish/config.fish"),
+    ),
+    epilog="Exit status: 0; 2 another shell than these.",
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> int:
+    """Print what makes a shell complete commands, options, their values and files at a TAB."""
+    from click.shell_completion import get_completion_class
 
-    return console()
+    made = get_completion_class(shell)
+    assert made is not None
+    click.echo(made(cli, {}, "bisect-cfg", COMPLETION_VARIABLE).source())
+    return 0
+
+
+COMPLETION_VARIABLE = "_BISECT_CFG_COMPLETE"
+"""Set by the shell's function when it asks for completions (`click.Command.main`)."""
+
+
+def _shown(plain: bool, quiet: bool, json_lines: bool) -> Listener:
+    """What shows how it goes, in the form that was asked for."""
+    if json_lines:
+        from bisect_cfg.reports.json_lines import JsonLines
+
+        return JsonLines(sys.stdout)
+    from bisect_cfg.reports.console import console
+    from bisect_cfg.reports.live import Quiet, View
+
+    return Quiet(console()) if quiet else View(console(), live=False if plain else None)
 
 
 def main() -> None:
@@ -540,7 +741,7 @@ def _run() -> int:
         return error.status
     except (KeyboardInterrupt, click.Abort):
         return _interrupted()
-    except crash.OutputGone:
+    except (crash.OutputGone, SystemExit):  # the latter: what a shell asked for is printed
         raise
     except BaseException as error:
         if crash.was_interrupted(error):

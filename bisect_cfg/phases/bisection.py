@@ -8,6 +8,7 @@ study, so that stopping and starting again, here or elsewhere, changes nothing.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ from bisect_cfg.reports.events import (
     TrialStarted,
 )
 from bisect_cfg.reports.text import count
-from bisect_cfg.search import Ask, Conclusion, Done, Problem, State, look
+from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.study.causes import Report
 from bisect_cfg.study.encoding import plain
@@ -315,7 +316,6 @@ class Bisection:
         records = self._trials.records()
         state = look(self._trials.problem, records)
         finished = [r for r in records if r.outcome is not None]
-        seconds = sum(r.seconds for r in finished) / len(finished) if finished else 0.0
         names = self._trials.problem.names
         return Progress(
             len(finished),
@@ -324,9 +324,11 @@ class Bisection:
             tuple(names[i] for i in bits(state.ruled_out)),
             tuple(names[i] for i in bits(state.suspected)),
             tuple(cause_of(found, self._trials) for found in state.causes),
-            _remaining(state, len(self.factors), len(finished)),
-            seconds,
+            state.remaining,
+            _seconds(finished),
             dict(zip(names, state.suspicion, strict=False)),  # () where nothing is weighed
+            tuple((frozenset(self._trials.names(r.subset)), r.outcome) for r in finished),
+            self._trials.problem.jobs,
         )
 
     def _repr_html_(self) -> str:
@@ -487,11 +489,9 @@ def _is_runner(trial: object) -> bool:
     return all(callable(getattr(trial, name, None)) for name in ("run", "is_valid")) and not isinstance(trial, type)
 
 
-def _remaining(state: State, factors: int, finished: int) -> int:
-    """The search's estimate of the trials to come; one from the number of factors while a baseline is open.
-
-    One or two settings of 19 take 6 to 13 trials after the baselines, of 64 8 to 16: about twice log2 of their number.
-    """
-    if state.remaining or isinstance(state.question, Done):
-        return state.remaining
-    return max(2 - finished, 0) + 2 * (factors - 1).bit_length()
+def _seconds(finished: Sequence[Record]) -> tuple[float, float]:
+    """How long a trial takes that fails and one that passes, by their medians, the shorter first: the first one of all
+    started cold and took longer than those to come."""
+    kinds = ([r.seconds for r in finished if r.outcome is outcome] for outcome in (Outcome.FAIL, Outcome.PASS))
+    medians = sorted(statistics.median(kind) for kind in kinds if kind)
+    return (medians[0], medians[-1]) if medians else (0.0, 0.0)

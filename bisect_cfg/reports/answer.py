@@ -85,7 +85,7 @@ def write_answer(
         diff.unlink(missing_ok=True)
     if isinstance(answer.script, Script):
         _write_notebook(answer.script, answer, recommended)
-    write_json(answer.folder / "result.json", _strict(result))
+    write_json(answer.folder / "result.json", strict(result))
     return result
 
 
@@ -93,7 +93,7 @@ def add_trial(folder: Path, row: JsonObject) -> None:
     """Add one more trial to the result.json of a study's folder."""
     path = folder / "result.json"
     result = json.loads(path.read_text("utf-8"))
-    result["trials"] = sorted([*result["trials"], _strict(row)], key=itemgetter("number"))
+    result["trials"] = sorted([*result["trials"], strict(row)], key=itemgetter("number"))
     write_json(path, result)
 
 
@@ -122,14 +122,14 @@ def _safe_config(answer: Answer, recommended: JsonObject) -> str:
     return own or safe_yaml(answer.settings, recommended["configuration"], title)
 
 
-def _strict(value: Value) -> Value:
+def strict(value: Value) -> Value:
     """JSON has no NaN and no infinity; as text they survive every reader."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
+        return {str(key): strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_strict(item) for item in value]
+        return [strict(item) for item in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return repr(value)

@@ -12,6 +12,34 @@ from rich.text import Text
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.reports.text import clean
 
+NARROW = 60
+"""Columns of a terminal below which indentation would take too much of it."""
+
+NARROW_INDENT = 2
+
+
+class Hanging:
+    """A text whose lines are indented where a terminal breaks it; where nobody breaks lines it stays one.
+
+    Args:
+        words: the text.
+        first: columns before it.
+        rest: columns before its further lines.
+    """
+
+    def __init__(self, words: Text, first: int = 0, rest: int = 7) -> None:
+        self.words, self.first, self.rest = words, first, rest
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if options.no_wrap:
+            yield Text(" " * self.first) + self.words
+            return
+        narrow = options.max_width < NARROW
+        first, rest = (min(columns, NARROW_INDENT) if narrow else columns for columns in (self.first, self.rest))
+        for position, line in enumerate(self.words.wrap(console, options.max_width - max(first, rest))):
+            line.rstrip()
+            yield Text(" " * (rest if position else first)) + line
+
 
 class Cleaned:
     """A renderable without the control characters that names, values and logs brought into it.
@@ -20,7 +48,7 @@ class Cleaned:
         renderable: anything that rich prints.
     """
 
-    def __init__(self, renderable: ConsoleRenderable | str) -> None:
+    def __init__(self, renderable: ConsoleRenderable | str | Hanging) -> None:
         self._renderable = renderable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -35,8 +63,12 @@ def _cleaned(line: str) -> str:
     return clean(line[:-1]) + "\n" if line.endswith("\n") else clean(line)
 
 
-def _without_secrets(renderable: ConsoleRenderable | str) -> ConsoleRenderable | str:
+def _without_secrets(renderable: ConsoleRenderable | str | Hanging) -> ConsoleRenderable | str | Hanging:
     # Before lines are broken: a key that is cut in two is not recognised any more.
+    if isinstance(renderable, Hanging):
+        words = _without_secrets(renderable.words)
+        assert isinstance(words, Text)
+        return Hanging(words, renderable.first, renderable.rest)
     words = renderable.plain if isinstance(renderable, Text) else renderable
     if not isinstance(words, str) or (shown := scrub(words)) == words:
         return renderable

@@ -59,10 +59,12 @@ class Progress:
         ruled_out: factors that are in no cause, as far as is known.
         suspected: factors that may be in the cause looked for now.
         causes: proven ones.
-        remaining: a rough estimate of the trials still needed.
-        seconds: mean duration of a trial so far.
+        remaining: the least and the most trials that are still to be expected, if the failure shows whenever it can.
+        seconds: how long a trial takes that fails and one that passes, the shorter first; 0.0 before any has ended.
         suspicion: factor -> the probability that it is in a proven cause or in the one looked for now; empty where
             nothing is weighed.
+        tried: of each finished trial its bad factors, and what came out, in their order.
+        jobs: trials that may run at once.
     """
 
     trials: int
@@ -71,9 +73,17 @@ class Progress:
     ruled_out: tuple[str, ...]
     suspected: tuple[str, ...]
     causes: tuple[Cause, ...]
-    remaining: int
-    seconds: float
+    remaining: tuple[int, int]
+    seconds: tuple[float, float]
     suspicion: Mapping[str, float] = field(default_factory=dict)
+    tried: tuple[tuple[frozenset[str], Outcome], ...] = ()
+    jobs: int = 1
+
+    @property
+    def left(self) -> tuple[float, float]:
+        """Seconds that isolating may still take, from the trials that remain and the time that they took so far."""
+        least, most = (-(-trials // self.jobs) for trials in self.remaining)
+        return least * self.seconds[0], most * self.seconds[1]
 
 
 BisectionEvent = Resumed | TrialStarted | TrialFinished | CauseFound | Concluded

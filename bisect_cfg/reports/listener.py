@@ -1,21 +1,34 @@
-"""What a view hears of while the phases go on."""
+"""What a view hears of while the phases go on, and at their end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import Sides
 from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.diagnosis.health import Row
+from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports.events import BisectionEvent, Progress
+from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
 
 
 class Listener:
-    """What a view hears of; every method may be overridden, none must be."""
+    """What a view hears of, from its `__enter__` to its `__exit__`; every method may be overridden, none must be."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """It is over, by this error if there is one."""
 
     def phase(self, name: str, detail: str = "") -> None:
         """A new phase begins."""
@@ -23,8 +36,9 @@ class Listener:
     def note(self, text: str) -> None:
         """Something the user should know."""
 
-    def step(self, number: int | str, steps: int, horizon: int | None) -> None:
-        """A trial has made a step."""
+    def step(self, number: int | str, rows: Sequence[Row], horizon: int | None) -> None:
+        """A trial goes on: the metrics of the steps that it has made so far, of at most `horizon`. May be called from
+        the thread of the trial."""
 
     def run_finished(self, purpose: Purpose, run: Run, outcome: Outcome | None) -> None:
         """One of the runs before the bisection proper is over."""
@@ -47,3 +61,6 @@ class Listener:
 
     def safe_run_finished(self, number: int, attempt: Attempt, health: Health, seconds: float) -> None:
         """... and has ended."""
+
+    def answer(self, answer: Answer, result: JsonObject) -> None:
+        """The answer stands, and `result` is written as result.json; nothing follows."""

@@ -23,6 +23,7 @@ from bisect_cfg.recommend.remedy import RemedyStatus, failure_bound
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
+from bisect_cfg.reports.console import Hanging
 from bisect_cfg.reports.recommendation import UNTRIED, in_words
 from bisect_cfg.reports.tradeoff import in_lines, span
 
@@ -40,7 +41,8 @@ LONGEST_LINE = 60
 
 _ITEMS = re.compile(r"([,()\[\]{}])")
 
-INDENT = "       "
+INDENT = 7
+"""Columns before what explains a line."""
 
 OUTCOME_WIDTH = len("unresolved")
 """Columns of the outcome in the lines of the runs: its longest word."""
@@ -83,7 +85,7 @@ def print_recommendation(console: Console, answer: answers.Answer, result: JsonO
         packages = all(name.startswith(PACKAGE) for name in found["changes"])
         kept = "all your settings as they are" if packages else "everything else as you have it"
         said = (("Use instead  ", "bold"), (changes, "bold green"), f"   {kept}  (safe_config.yaml)")
-        console.print(Text.assemble(*said))
+        console.print(Hanging(Text.assemble(*said)))
         _print_lines(console, _evidence(found, answer.safe.full_rate))
     else:
         console.print(
@@ -102,13 +104,14 @@ def print_recommendation(console: Console, answer: answers.Answer, result: JsonO
         _print_lines(console, _ranges(remedy) or ([" ".join(remedy["why"].split())] if remedy["why"] else []))
     for remedy in found.get("alternatives", ()):
         if remedy["status"] == RemedyStatus.REJECTED:
-            console.print(Text(f"Not recommended  {in_words(remedy['changes'])}   {remedy['rejected']}", style="dim"))
+            words = f"Not recommended  {in_words(remedy['changes'])}   {remedy['rejected']}"
+            console.print(Hanging(Text(words, style="dim")))
             if _only_delays(result, remedy):
                 advice = (
                     "So this reset may only delay the failure: the rest of the cause may be enough. "
                     "Check with a larger --steps."
                 )
-                console.print(Text(f"{INDENT}{advice}", style="yellow"))
+                console.print(Hanging(Text(advice, style="yellow"), INDENT))
     left = [
         remedy
         for remedy in found.get("alternatives", ())
@@ -118,15 +121,16 @@ def print_recommendation(console: Console, answer: answers.Answer, result: JsonO
         names = "; ".join(_known(remedy) for remedy in left)
         more = 1 + len(others) + len(left)
         verify = f"bisect-cfg recommend {shlex.quote(answers.short_path(answer.folder))} --remedies {more}"
-        console.print(Text(f"Known, not verified  {names}   ({verify} runs them)", style="dim"))
+        console.print(Hanging(Text(f"Known, not verified  {names}   ({verify} runs them)", style="dim")))
     for frontier in found.get("frontiers", ()):
         title, *rows = in_lines(frontier)
-        console.print(Text.assemble(("Together  ", "bold"), title))
+        console.print(Hanging(Text.assemble(("Together  ", "bold"), title)))
         _print_lines(console, rows)
     for position, what in enumerate(found.get("unsettled", ())):  # the first says why it ended
         console.print(Text(f"Not settled: {what}" if position else what, style="yellow"))
     for label, command in answers.commands(answer).items():
-        console.print(Text.assemble((f"To repeat the {label} run:", "dim"), f"  {command}"))
+        # Not broken into lines: it is there to be copied.
+        console.print(Text.assemble((f"To repeat the {label} run:", "dim"), f"  {command}"), soft_wrap=True)
 
 
 def _print_none(console: Console, answer: answers.Answer) -> None:
@@ -136,7 +140,7 @@ def _print_none(console: Console, answer: answers.Answer) -> None:
     console.print(Text("Nothing to recommend: no remedy trained healthily.", style="bold yellow"))
     for remedy in answer.safe.remedies:
         changes = {name: {"to": value} for name, value in remedy.changes.items()}
-        console.print(Text(f"{INDENT}{in_words(changes)}: {remedy.rejected or 'not tried'}"))
+        console.print(Hanging(Text(f"{in_words(changes)}: {remedy.rejected or 'not tried'}"), INDENT))
 
 
 def _evidence(found: JsonObject, full_rate: Prefix) -> list[str]:
@@ -203,10 +207,10 @@ def _print_edits(console: Console, found: JsonObject) -> None:
             where = answers.short_path(Path(edit["file"]).absolute())
             where += f":{edit['line']}" if edit.get("cell") is None else f", cell {edit['cell']}, line {edit['line']}"
         change = [(old, "red"), "  ->  ", (new or "(remove it)", "green")] if old else [("add ", "dim"), (new, "green")]
-        console.print(Text.assemble((f"{INDENT}{where}  ", "dim"), *change))
+        console.print(Hanging(Text.assemble((f"{where}  ", "dim"), *change), INDENT, INDENT + 2))
     for missing in found.get("unplaced", ()):
         words = f"{missing['setting']}: {missing['why']}; {missing['add']}."
-        console.print(Text(INDENT + words.replace(f"{Path.cwd()}/", ""), style="dim"))
+        console.print(Hanging(Text(words.replace(f"{Path.cwd()}/", ""), style="dim"), INDENT))
 
 
 def _difference(old: str, new: str, settings: Sequence[str]) -> tuple[str, str]:
@@ -240,9 +244,9 @@ def _only_delays(result: JsonObject, remedy: JsonObject) -> bool:
 
 
 def _line(console: Console, label: str, words: str, style: str) -> None:
-    console.print(Text.assemble((label, style), " ".join(words.split())))
+    console.print(Hanging(Text.assemble((label, style), " ".join(words.split()))))
 
 
 def _print_lines(console: Console, lines: list[str]) -> None:
     for line in lines:
-        console.print(Text(INDENT + line))
+        console.print(Hanging(Text(line), INDENT))

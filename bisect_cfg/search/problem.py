@@ -167,7 +167,7 @@ class State:
         ruled_out: factors in no cause, as far as is known.
         suspicion: of each factor, the probability that it is in a proven cause or in the one looked for now; empty
             where nothing is looked for, or by a strategy that weighs nothing.
-        remaining: a rough estimate of the trials still needed.
+        remaining: the least and the most trials that are still to be expected (`trials_left`).
         so_far: the conclusion if nothing more could be run.
     """
 
@@ -176,7 +176,7 @@ class State:
     suspected: int = 0
     ruled_out: int = 0
     suspicion: tuple[float, ...] = ()
-    remaining: int = 0
+    remaining: tuple[int, int] = (0, 0)
     so_far: Conclusion = Conclusion("inconclusive")
 
     def partial(self, why: str) -> Conclusion:

@@ -219,7 +219,7 @@ class CommandRunner:
         folder: the study folder.
         timeout: seconds without output that are called a hang; None: see `SILENCE_SECONDS`.
         devices: values of CUDA_VISIBLE_DEVICES for the parallel trials, handed out in turn; empty: leave it.
-        on_progress: called with (trial number, steps done, horizon) while a trial runs.
+        on_progress: called with (trial number, rows of metrics so far, horizon) while a trial runs.
 
     Attributes:
         known: of the failure; see `learn`.
@@ -233,7 +233,7 @@ class CommandRunner:
         *,
         timeout: float | None = None,
         devices: Sequence[str] = (),
-        on_progress: Callable[[int | str, int, int | None], None] = lambda number, steps, horizon: None,
+        on_progress: Callable[[int | str, Sequence[Row], int | None], None] = lambda number, rows, horizon: None,
     ) -> None:
         self.target, self.folder, self._timeout = target, folder, timeout
         self.known = Known()
@@ -382,7 +382,7 @@ class CommandRunner:
             now = time.monotonic()
             if rows.read():
                 longest, heard = max(longest, now - heard), now
-                self._on_progress(plan.name, len(rows.rows), plan.steps)
+                self._on_progress(plan.name, rows.rows, plan.steps)
                 if code is None and self._enough(plan, traces):
                     return ending(None)
             if code is not None:

@@ -31,6 +31,7 @@ from bisect_cfg.capture.launched import (
 from bisect_cfg.capture.script import Script, by_hand, is_masked
 from bisect_cfg.capture.settings import Settings, processes_in
 from bisect_cfg.configuration import Configuration, Outcome
+from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
@@ -118,7 +119,7 @@ class ScriptRunner:
         jobs: trials that may run at once.
         devices: values of CUDA_VISIBLE_DEVICES for the parallel trials, handed out in turn; empty: leave it.
         inputs: what the runs read, compared around each of them; None: nothing is.
-        on_progress: called with (trial number, steps done, horizon) while a trial runs.
+        on_progress: called with (trial number, rows of metrics so far, horizon) while a trial runs.
 
     Attributes:
         known: of the script and its failure; see `learn`.
@@ -135,7 +136,7 @@ class ScriptRunner:
         jobs: int = 1,
         devices: Sequence[str] = (),
         inputs: Inputs | None = None,
-        on_progress: Callable[[int, int, int | None], None] = lambda number, steps, horizon: None,
+        on_progress: Callable[[int | str, Sequence[Row], int | None], None] = lambda number, rows, horizon: None,
     ) -> None:
         self.script, self.folder = script, folder
         self.known = Known()
@@ -416,7 +417,7 @@ class ScriptRunner:
                 traces,
                 plan.patience or self._patience(plan.configuration),
                 enough=_until(plan.enough or self._enough(plan.until_it_dies), plan.seconds),
-                progress=lambda traces: self._on_progress(plan.name, len(traces.metrics.rows), plan.steps),
+                progress=lambda traces: self._on_progress(plan.name, traces.metrics.rows, plan.steps),
                 interrupted=self._interrupted,
                 costly=plan.costly,
             )

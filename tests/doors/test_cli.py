@@ -522,20 +522,6 @@ def test_two_scripts_of_one_name_get_two_studies(tool):
     assert sorted(path.name for path in (tool.folder / "bisect-cfg-studies").iterdir()) == ["x", "x-2"]
 
 
-def test_the_help_lists_every_option_under_a_title_and_the_old_names_work_on():
-    from click.testing import CliRunner
-
-    from bisect_cfg.cli import bisect, recommend
-
-    for command in (bisect, recommend):
-        said = CliRunner().invoke(command, ["--help"]).output
-        shown = [option for option in command.params if option.opts[0].startswith("--") and not option.hidden]
-        assert all(len(re.findall(rf"^  {option.opts[0]}(?![\w-])", said, re.MULTILINE)) == 1 for option in shown), said
-        assert "Safe values:" in said and "Options:" in said and "TARGET\n" not in said
-    assert "--level" not in CliRunner().invoke(bisect, ["--help"]).output
-    assert {"--level", "--start"} <= {name for option in bisect.params for name in option.opts}
-
-
 def test_a_death_before_training_is_no_step_and_its_sentence_ends_once(tool):
     dies = """
     args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True)

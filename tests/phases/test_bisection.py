@@ -117,14 +117,14 @@ def test_added_trials_count_once() -> None:
 
 def test_what_is_left_is_estimated_from_the_first_trial_to_the_last() -> None:
     good, bad = {f"x{i}": 0 for i in range(19)}, {f"x{i}": 1 for i in range(19)}
-    said: list[int] = []
+    said: list[tuple[int, int]] = []
     bisection = Bisection(
         good, bad, lambda c: not (c["x3"] and c["x11"]), isolation="none", prior="flat",
         on_event=lambda event: said.append(bisection.progress().remaining),
     )  # fmt: skip
     report = bisection.run()
-    assert said[-1] == 0 and all(said[:-2]), said
-    assert len(report.rows) / 2 <= said[0] <= 2 * len(report.rows)
+    assert said[-1] == (0, 0) and all(least >= 1 for least, _ in said[:-2]), said
+    assert said[0][0] <= len(report.rows) - 1 <= said[0][1]
 
 
 @pytest.mark.parametrize(("changes", "error", "words"), [

@@ -1,23 +1,17 @@
-"""What the user reads while it runs, and at its end."""
+"""The answer as the user reads it at the end."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
 from rich.console import Console
 
 from bisect_cfg.capture.settings import Setting
-from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Placed, PlacedModel, TrainBegin, Weights
 from bisect_cfg.reports.answer import as_result
-from bisect_cfg.reports.events import CauseFound, Progress, TrialFinished
-from bisect_cfg.reports.terminal import View, print_answer
-from bisect_cfg.study.interface import TrialRequest, TrialResult
+from bisect_cfg.reports.terminal import print_answer
 from tests.reports import made
 
 
@@ -25,19 +19,6 @@ def lines(answer) -> list[str]:
     out = io.StringIO()
     print_answer(Console(file=out, width=300, no_color=True), answer, as_result(answer, {}))
     return [line.strip() for line in out.getvalue().splitlines()]
-
-
-@pytest.fixture
-def view(tmp_path):
-    seen = View(Console(file=io.StringIO(), width=300, no_color=True), live=False)
-    settings = made.answer(tmp_path).settings
-    seen.factors(settings)
-    seen.isolating(settings, lambda: SimpleNamespace(trials=1, remaining=1, seconds=1.0, causes=(), ruled_out=()))
-    return seen
-
-
-def said(view: View) -> str:
-    return view.console.file.getvalue().splitlines()[-1]
 
 
 def test_the_answer(tmp_path):
@@ -129,41 +110,3 @@ def test_what_was_said_as_a_note_is_not_said_again(tmp_path):
     note = "No setting differs from the good configuration."
     told = lines(made.answer(tmp_path, status="baseline_fails", report=None, good_run=None, notes=(note,)))
     assert "No cause could be isolated." in told and note not in told
-
-
-@pytest.mark.parametrize(
-    ("outcome", "step", "line"),
-    [
-        (Outcome.PASS, 1, "   5  passes     yours without learning_rate  (1 step, 2.0 s)"),
-        (Outcome.FAIL, 3, "   5  fails      yours without learning_rate  (step 3, 2.0 s)"),
-        (Outcome.FAIL, 0, "   5  fails      yours without learning_rate  (before training, 2.0 s)"),
-        (Outcome.UNRESOLVED, 3, "   5  unresolved yours without learning_rate  (a different failure: E, 2.0 s)"),
-    ],
-)
-def test_a_trial_is_one_line(view, outcome, step, line):
-    request = TrialRequest(5, {}, frozenset({"bf16"}), Purpose.SEARCH, "")
-    view.event(TrialFinished(request, TrialResult(outcome, "E", "", 2.0, step), outcome))
-    assert said(view) == line
-
-
-def test_what_is_proven_is_said_at_once(view):
-    view.event(CauseFound(made.CAUSE))
-    assert said(view) == "Proven: bf16=True"
-
-
-def test_the_first_run(view, tmp_path):
-    view.run_finished(Purpose.BAD_BASELINE, made.run(tmp_path, made.DIED), Outcome.FAIL)
-    assert said(view).startswith("Your configuration dies with SIGFPE") and said(view).endswith("(2.0 s)")
-    before = dataclasses.replace(made.DIED, died=Signature("exception", "E"), trained=False, message="E: no.", place="")
-    view.run_finished(Purpose.BAD_BASELINE, made.run(tmp_path, before), Outcome.FAIL)
-    assert said(view) == "Your configuration dies before the first step of training with E: no  (2.0 s)"
-
-
-def test_the_live_view_says_how_much_each_setting_is_suspected(tmp_path: Path) -> None:
-    out = io.StringIO()
-    seen = View(Console(file=out, width=120), live=False)
-    known = {"bf16": 0.48, "learning_rate": 0.001}
-    seen.isolating(made.answer(tmp_path).settings, lambda: Progress(3, (), 2, (), tuple(known), (), 2, 1.0, known))
-    seen.console.print(seen._render())
-    assert "3 trials done, about 2 to go" in out.getvalue()
-    assert "bf16 48%  learning_rate  " in out.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 
@@ -229,3 +230,24 @@ def test_settings_that_can_only_change_together_are_named_together(together: int
     assert found.inseparable == (clique if cause & clique else 0)
     corrections = [mask for mask, _ in asked.conclusion.corrections]
     assert len(corrections) == len(set(corrections)) and all(mask & wanted for mask in corrections)
+
+
+def test_what_is_left_lies_within_the_range_that_is_told():
+    """Of one or two settings that fail every time nearly always; the range narrows as the search goes on."""
+    within: list[bool] = []
+    widths: dict[int, list[int]] = {}
+    for size, count, seed in itertools.product((4, 8, 19), (1, 2), range(8)):
+        told: list[tuple[int, int]] = []
+
+        def ask(problem, records, told=told):
+            state = look(problem, records)
+            told.append(state.remaining)
+            return state.question
+
+        cause = sum(1 << i for i in random.Random(seed).sample(range(size), count))
+        _, records, _ = solve(Oracle(size, (cause,)), ask=ask, confirm=None)
+        left = range(len(records), 0, -1)
+        within += [least <= trials <= most for trials, (least, most) in zip(left, told, strict=False)]
+        widths.setdefault(told[0][1], []).append(told[-2][1])
+    assert sum(within) > 0.95 * len(within)
+    assert all(max(last) < first for first, last in widths.items())

@@ -1,0 +1,115 @@
+"""What --help says, and what a shell completes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import click
+import pexpect
+import pytest
+from click.testing import CliRunner
+
+from bisect_cfg.cli import BISECT_MOST_WANTED, EXAMPLES, bisect, cli, recommend
+
+COMMANDS = list(cli.commands.values())
+SHELL_SECONDS = 60
+"""A busy machine takes its time."""
+
+
+def shown(command: click.Command, *options: str) -> str:
+    said = CliRunner().invoke(command, options)
+    assert said.exit_code == 0, said.output
+    return said.output
+
+
+def listed(text: str) -> list[str]:
+    return re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)
+
+
+def visible(command: click.Command) -> list[click.Option]:
+    return [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+
+
+@pytest.mark.parametrize("command", [bisect, recommend], ids=lambda command: command.name)
+def test_every_option_is_listed_once_under_a_title(command):
+    everything = shown(command, "--help-all" if command is bisect else "--help")
+    names = [next(name for name in one.opts if name.startswith("--")) for one in visible(command)]
+    assert sorted(listed(everything)) == sorted([*names, "--help"])
+    assert "Safe values:" in everything and "Output:" in everything and "TARGET\n" not in everything
+    assert "--level" not in everything and {"--level", "--start"} <= {
+        name for one in bisect.params for name in one.opts
+    }
+
+
+def test_the_help_is_short_and_says_how_to_see_the_rest():
+    assert {one.name for one in visible(bisect)} >= set(BISECT_MOST_WANTED)
+    short = shown(bisect, "--help")
+    assert len(listed(short)) == len(BISECT_MOST_WANTED) + 2 and {"--help-all", "--help"} <= set(listed(short))
+    assert len(short.splitlines()) <= 50
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_examples_are_commands_as_one_would_type_them(width):
+    for line in CliRunner().invoke(cli, ["--help"], terminal_width=width).output.partition("Examples:")[2].splitlines():
+        assert not line.strip() or line.strip().startswith(("# ", "bisect-cfg ")), line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [line for command in COMMANDS for line, _ in command.examples] + [line for line, _ in EXAMPLES],
+)
+def test_examples_are_understood(line):
+    words = shlex.split(re.search(r"bisect-cfg [^)>|]+", line)[0])[1:]
+    name, command, rest = cli.resolve_command(click.Context(cli), words)
+    command.make_context(name, rest).close()  # an unknown option or value is an error
+
+
+# ---------------------------------------------------------------------------------------------------------- completion
+
+
+@pytest.fixture(scope="module")
+def bash(tmp_path_factory: pytest.TempPathFactory) -> pexpect.spawn:
+    """An interactive bash with the completion, in a folder with a script and a study."""
+    folder = tmp_path_factory.mktemp("bash")
+    (folder / "train_it.py").write_text("")
+    (folder / "bisect-cfg-studies" / "mine").mkdir(parents=True)
+    (folder / "bisect-cfg-studies" / "mine" / "study.json").write_text("{}")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": path, "TERM": "dumb", "PS1": "READY> ", "HOME": str(folder)}
+    options = ["--norc", "--noprofile", "-i"]
+    shell = pexpect.spawn("bash", options, env=environment, cwd=str(folder), encoding="utf-8", dimensions=(50, 200))
+    shell.timeout = SHELL_SECONDS
+    shell.sendline("bind 'set enable-bracketed-paste off'; bind 'set bell-style none'")
+    shell.sendline('eval "$(bisect-cfg completion bash)"; echo is $((40 + 2))')
+    shell.expect("is 42")
+    yield shell
+    shell.close(force=True)
+
+
+@pytest.mark.parametrize(
+    ("begun", "completed"),
+    [
+        ("bisect-cfg rec", "bisect-cfg recommend "),
+        ("bisect-cfg bisect --str", "bisect-cfg bisect --strategy "),
+        ("bisect-cfg bisect --strategy one", "bisect-cfg bisect --strategy one-at-a-time "),
+        ("bisect-cfg bisect --only learning_r", "bisect-cfg bisect --only learning_rate "),
+        ("bisect-cfg bisect trai", "bisect-cfg bisect train_it.py "),
+        ("bisect-cfg report ", "bisect-cfg report bisect-cfg-studies/mine "),
+        ("bisect-cfg report x --format m", "bisect-cfg report x --format md "),
+    ],
+)
+def test_a_tab_completes_in_bash(bash, begun, completed):
+    bash.send(begun + "\t")
+    bash.expect_exact(completed)
+    bash.sendcontrol("u")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_is_printed_for_a_shell_names_the_tool(shell):
+    said = CliRunner().invoke(cli, ["completion", shell])
+    assert said.exit_code == 0 and "_BISECT_CFG_COMPLETE=" in said.output and "bisect-cfg" in said.output
+    assert CliRunner().invoke(cli, ["completion", "csh"]).exit_code == 2
