@@ -94,8 +94,10 @@ def test_a_study_holds_no_secret(tool):
     # The dictionary's other keys are kept.
     assert "float16" in (tool.folder / "s/result.json").read_text()
     # Given again the same command goes on; recommend needs the arguments, and says so.
-    again = tool(*command, "--", "--token", FLAG)
-    assert again.status == 0 and "Cause  bf16" in again.out, again.all
+    again = tool(*command, "--json-lines", "--", "--token", FLAG)
+    last = json.loads(again.out.splitlines()[-1])
+    assert again.status == 0 and list(last["result"]["causes"][0]["parameters"]) == ["bf16"], again.all
+    assert not [secret for secret in secrets if secret in again.all]
     refused = tool("recommend", "s")
     assert refused.status == 2 and "--token" in refused.err and "recommend" in refused.err, refused.all
 

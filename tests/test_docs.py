@@ -1,0 +1,206 @@
+"""The pages of the commands: their options are the parser's, their examples say what the tool says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tools import ForkedTool, Tool
+from toys import FAILS, script
+
+from bisect_cfg.cli import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "docs" / "commands"
+COLUMNS = "100"
+"""Of the terminal in which the examples were made."""
+
+BLOCK = re.compile(
+    r"(?P<before>[^\n]*)\n*^(?P<fence>```+)(?P<kind>\S+)(?: (?P<name>\S+))?\n(?P<text>.*?)^(?P=fence)$",
+    re.MULTILINE | re.DOTALL,
+)
+RECORDED = "<!-- recorded -->"
+ENVIRONMENTS = "<!-- prepare: environments -->"
+SIZES = {"9f31c04be7a2": 4.9, "27d80f6b11ce": 5.2}
+"""Of environments in GiB, the one that was used last first."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A command of a page, what it prints there, and whether it was recorded on a larger run than a test can make."""
+
+    command: str
+    printed: str
+    recorded: bool
+
+
+def page(name: str) -> str:
+    return (PAGES / f"{name}.md").read_text("utf-8")
+
+
+def examples(text: str) -> list[Example]:
+    found = []
+    for block in BLOCK.finditer(text):
+        if block["kind"] == "console":
+            for part in re.split(r"^\$ ", block["text"], flags=re.MULTILINE)[1:]:
+                command, _, printed = part.partition("\n")
+                found.append(Example(command, printed, block["before"] == RECORDED))
+    return found
+
+
+def files(text: str) -> dict[str, str]:
+    """Files that a page shows: the name stands behind the kind of the block."""
+    return {block["name"]: block["text"] for block in BLOCK.finditer(text) if block["name"]}
+
+
+def steady(printed: str) -> list[str]:
+    """What is the same each time: durations and the first empty lines are not."""
+    text = re.sub(r"\d+(\.\d+)? s\b|\d+ min \d+ s\b", "TIME", printed).replace(sys.executable, "python")
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def options() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("options", ROOT / "docs" / "options.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_command_has_a_page_and_the_overview_lists_it():
+    assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == set(cli.commands)
+    assert re.findall(r"\]\((\w+)\.md\)", page("README")) == list(cli.commands)
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_a_page_lists_the_options_of_the_parser(options, name):
+    text = page(name)
+    assert options.with_table(text, cli.commands[name]) == text, "python docs/options.py writes it anew"
+    assert all(f"## {title}" in text for title in ("Examples", "Exit status", "Options"))
+
+
+@pytest.mark.parametrize("name", ["explain", "doctor", "report", "recommend", "envs", "completion"])
+def test_examples_say_what_the_tool_says(tmp_path, name):
+    shown = page(name)
+    before, prepared, after = shown.partition(ENVIRONMENTS)
+    tool = ForkedTool(tmp_path, None)
+    tool.environment |= {"COLUMNS": COLUMNS, "NO_COLOR": "1"}
+    for file, text in files(shown).items():
+        (tmp_path / file).write_text(text)
+    compare(tool, examples(before))
+    if prepared:
+        prepare_environments(tmp_path)
+        compare(tool, examples(after))
+
+
+def prepare_environments(folder: Path) -> None:
+    """Two that were built once, as far as their names and their age go."""
+    for age, name in enumerate(SIZES):
+        environment = folder / "bisect-cfg-studies" / "environments" / name
+        environment.mkdir(parents=True)
+        (environment / "complete").touch()
+        os.utime(environment / "complete", (1e9 - age, 1e9 - age))
+
+
+def give_them_their_sizes() -> None:
+    """In the process of the command: nobody wants ten GiB of a test."""
+    from bisect_cfg.trials import environments
+
+    environments.size_of = lambda folder: int(SIZES[folder.name] * 2**30)
+
+
+def compare(tool: Tool, every: list[Example]) -> None:
+    status = 0
+    for one in every:
+        if one.recorded:
+            continue
+        if one.command == "echo $?":
+            assert one.printed == f"{status}\n"
+            continue
+        said = tool(*shlex.split(one.command)[1:], prepare=give_them_their_sizes)
+        status = said.status
+        assert steady(said.out + said.err) == steady(one.printed), one.command
+
+
+def test_any_command_is_bisected_as_the_page_has_it(tmp_path):
+    text = page("bisect")
+    tool = ForkedTool(tmp_path, None)
+    tool.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    (tmp_path / "render.py").write_text(files(text)["render.py"])
+    compare(tool, examples(text))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory, library: Path) -> ForkedTool:
+    """A study of the stand-in library's, of the same story as the recorded one: bf16 dies of SIGFPE."""
+    tool = ForkedTool(tmp_path_factory.mktemp("recorded") / "trl_2906", library)  # a study is called as its folder
+    tool.folder.mkdir()
+    script(tool.folder, f"\n    print('loading', flush=True){FAILS}")
+    (tool.folder / "good.yaml").write_text("bf16: false\n")
+    return tool
+
+
+@pytest.mark.parametrize("name", ["bisect", "recommend", "report"])  # in this order: the others read its study
+def test_recorded_examples_are_of_the_shape_that_the_tool_prints(study, name):
+    """A line of another kind on the page, or one that is missing there, is seen; numbers and names are others."""
+    (example,) = [one for one in examples(page(name)) if one.recorded]
+    said = study(*shlex.split(example.command)[1:])
+    assert said.status == 0, said.all
+    assert kinds(said.out) - OF_OTHERS == kinds(example.printed) - OF_OTHERS
+
+
+OF_OTHERS = {"Known", "Published", "This"}
+"""How lines begin that only the recorded study has: what is simulated there, and known of real settings."""
+
+
+def kinds(printed: str) -> set[str]:
+    """How the lines begin that are no explanation of another one; headings of Markdown whole."""
+    found = set()
+    for line in printed.splitlines():
+        if line.startswith(("**", "#", "<details>")):
+            found.add(re.sub(r"\d+ trials?", "N trials", line))
+        elif word := re.match(r" {0,4}(\d+  \w+|[A-Z][\w-]*)", line):
+            found.add(re.sub(r"\d+", "N", word[1]))
+    return found
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh.md"])
+def test_a_readme_says_what_the_pages_say_and_links_to_what_there_is(readme):
+    text = (ROOT / readme).read_text("utf-8")
+    every = "\n".join(path.read_text("utf-8") for path in PAGES.glob("*.md"))
+    for one in examples(text):
+        for line in one.printed.splitlines():
+            assert line.strip("\n.") in every, line
+    places = re.findall(r"\]\(((?!https?:)[^)]+)\)", text)
+    for place in places:
+        path, _, heading = place.partition("#")
+        assert (ROOT / path).exists(), place
+        if heading and path:
+            titles = re.findall(r"^#+ (.+)$", (ROOT / path).read_text("utf-8"), re.MULTILINE)
+            assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, place
+
+
+def test_the_numbers_of_the_comparison_are_those_of_its_study():
+    """Of each tool in the README its trials are rows of the study's table, rounded."""
+    rows = (ROOT / "studies" / "search_cost" / "table.md").read_text("utf-8").splitlines()
+    known: dict[str, set[str]] = {}
+    for row in rows[2:]:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        trials = Decimal(cells[3].split()[0]).quantize(Decimal("0.1"), ROUND_HALF_UP)
+        known.setdefault(cells[1].split()[0], set()).add(str(trials))
+    names = {"bisect-cfg": "ours", "Optuna's TPE": "optuna", "Optuna（TPE）": "optuna"}
+    for readme in ("README.md", "README.zh.md"):
+        table = [row for row in (ROOT / readme).read_text("utf-8").splitlines() if re.match(r"\| .*\d\.\d \|", row)]
+        assert len(table) >= 5
+        for row in table:
+            name, *cells = [cell.strip(" *") for cell in row.strip("|").split("|")]
+            numbers = {number for cell in cells for number in re.findall(r"(?<![\d.])\d+\.\d(?!\d| %)", cell)}
+            assert numbers and numbers <= known[names.get(name, name)], row
