@@ -3,7 +3,7 @@
 `Trainer`'s own function saves them, into the trial's folder. Nothing of the training is drawn on for that, no random
 number and no callback, so the rows of the run are the same with and without them (tests/probe/test_origin.py). They
 cost at most a share of the run's time, and no more than a share of the disk: the last ones are kept, and of those
-before one near each power of two, since the damage may be older than the last.
+before some that lie twice as far back each, since the damage may be older than the last.
 
 Of several processes the first decides, and writes down at which step all of them save: one that is still to come. They
 have all read it by then, since none comes to the end of a step in which the first one has no part. How FSDP and
@@ -165,7 +165,7 @@ def _read_plan(folder):
 
 def to_keep(steps, most, shortly=()):
     """Which checkpoints are kept, the latest first: those shortly before the failure, the last ones, and of the others
-    the nearest to each power of two.
+    so many that each is at most twice as many steps back as the one after it.
 
     Args:
         steps: of the checkpoints, ascending.
@@ -175,13 +175,12 @@ def to_keep(steps, most, shortly=()):
     Returns:
         Steps, ascending.
     """
-    chosen = list(dict.fromkeys([*shortly[::-1], *steps[-_LAST:][::-1]]))
-    rest = [step for step in steps[:-_LAST] if step not in chosen]
-    for power in range(int(math.log2(steps[-1])) if steps[-1] > 0 else 0, -1, -1):
-        nearest = min(rest, key=lambda step: (abs(step - 2**power), step), default=None)
-        if nearest is not None and nearest not in chosen:
-            chosen.append(nearest)
-    return sorted(chosen[:most])
+    last = list(steps[-_LAST:][::-1])
+    rest = list(steps[:-_LAST][::-1])
+    for step, before in zip(rest, [*rest[1:], -math.inf]):  # noqa: B905
+        if steps[-1] - before > 2 * (steps[-1] - last[-1]):
+            last.append(step)
+    return sorted(list(dict.fromkeys([*shortly[::-1], *last]))[:most])
 
 
 def _save(trainer, module, folder):

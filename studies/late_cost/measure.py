@@ -34,7 +34,6 @@ PARTS = {
     "reproduction": "the first run, until it is certain",
     "origin": "where trials begin, and both baselines there",
     "isolation": "the isolation",
-    "proof": "proofs from step 0",
 }
 
 
@@ -74,7 +73,8 @@ class Bisected:
 def bisected(steps: int, folder: Path, *options: str) -> Bisected:
     """Bisect the study whose weights are let loose at a step."""
     command = [sys.executable, "-m", "bisect_cfg", "bisect", "--plain", "--study", str(folder), "--until-failure"]
-    command += ["--no-recommend", "--no-where", *options, str(STUDY), "--", "--all_from", str(steps)]
+    command += ["--no-recommend", "--no-where", "--prove", "from-checkpoint", *options]
+    command += [str(STUDY), "--", "--all_from", str(steps)]
     begun = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True)
     seconds = time.perf_counter() - begun
@@ -92,7 +92,7 @@ def _trial(folder: Path, failing: int, horizon: int) -> Trial:
     name = folder.name
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     seconds = json.loads((folder / "ending.json").read_text())["seconds"]
-    part = "isolation" if name.isdecimal() else "proof" if name.startswith("proof") else "origin"
+    part = "isolation" if name.isdecimal() else "origin"
     passed = part == "isolation" and json.loads((folder / "result.json").read_text())["outcome"] == "pass"
     prefix = round(len(rows) / horizon * horizon_for(failing)) if passed else rows[-1]["step"]
     return Trial("reproduction" if name == "0" else part, len(rows), seconds, prefix)

@@ -213,20 +213,24 @@ ROOM = CheckpointOrders(1 << 30)
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60, unique=True), st.integers(1, 30))
-def test_the_last_ones_are_kept_and_one_near_each_power_of_two(steps, most):
+def test_the_last_ones_are_kept_and_those_shortly_before_the_failure(steps, most):
     steps = sorted(steps)
     shortly = steps[len(steps) // 2 :][:3]
     assert set(shortly[-most:]) <= set(to_keep(steps, most, shortly)) and len(to_keep(steps, most, shortly)) <= most
     found = to_keep(steps, most)
     assert found == sorted(set(found)) and set(found) <= set(steps) and len(found) <= most
-    assert steps[-1] in found
-    if most >= 30:
-        assert set(steps[-3:]) <= set(found)
-        for power in range(steps[-1].bit_length() - 1):
-            nearest = min(abs(step - 2**power) for step in steps)
-            assert any(abs(step - 2**power) == nearest for step in found) or any(
-                abs(step - 2**power) == nearest for step in steps[-3:]
-            )
+    assert set(steps[-min(most, 3) :]) <= set(found)
+
+
+@pytest.mark.parametrize(("spacing", "saves"), [(1, 37), (1, 3000), (7, 500), (40, 1000)])
+def test_however_late_it_is_each_kept_one_is_at_most_twice_as_far_back_as_the_one_after(spacing, saves):
+    kept = []
+    for step in range(spacing, spacing * saves, spacing):
+        kept = to_keep([*kept, step], 30)
+        backs = sorted(step - one for one in kept[:-1])
+        assert not backs or backs[0] == spacing
+        assert all(further <= 2 * back for back, further in zip(backs, backs[1:], strict=False))
+    assert len(kept) <= 3 + 2 * saves.bit_length()
 
 
 @pytest.mark.parametrize(
