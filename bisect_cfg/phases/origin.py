@@ -17,6 +17,7 @@ from pathlib import Path
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
+from bisect_cfg.phases.isolate_data import rows_of
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.start import Baselines
 from bisect_cfg.probe.protocol import (
@@ -31,8 +32,9 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.reports.text import count
 from bisect_cfg.trials.checkpoints import read_checkpoint
+from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import HORIZON_FACTOR, horizon_for
-from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.runs import Run, load_run
 from bisect_cfg.trials.verdict import Observation
 
 WORTH_SECONDS = 10.0
@@ -56,6 +58,9 @@ TRIES = 4
 DRAWS = 2
 """So often the data alone is tried, each time with other random numbers: the completions are others than in the user's
 run, so that it may pass by chance."""
+
+EXCHANGED = "other-rows"
+"""The folder of the run with other rows in place of those of the failing step."""
 
 SHARE_OF_DISK = 0.1
 """What the first run's own checkpoints may take of what is free, unless --max-disk says otherwise."""
@@ -163,8 +168,9 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
     """Find where trials begin, and how they start there; see `Baselines.find` for what it returns."""
     base = context.runner.known.origin
     if base is not None and base.checkpoint is None:  # the reproduction began there
-        _say_it_is_the_data(context, base, bad_run)
-        return baselines.find(bad_run)
+        warm_runs, good_run = baselines.find(bad_run)
+        _say_what_does_it(context, baselines, base, bad_run, warm_runs)
+        return warm_runs, good_run
     step, tried = bad_run.seen.step_of_training, 0
     for origin in _origins_by_data(bad_run, base):
         _begin_at(context, baselines, origin, base, bad_run, f"seeing whether the data of step {step} does it")
@@ -172,7 +178,7 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         if baselines.fails_once():
             warm_runs, good_run = baselines.find(bad_run)
             if good_run is not None and baselines.outcome_of(good_run) is Outcome.PASS:
-                _say_it_is_the_data(context, origin, bad_run)
+                _say_what_does_it(context, baselines, origin, bad_run, warm_runs)
                 return warm_runs, good_run
             break
     began, reached = 0, ""
@@ -284,11 +290,35 @@ def _origins(context: Context, bad_run: Run, base: Origin | None) -> Iterator[Or
     yield base
 
 
-def _say_it_is_the_data(context: Context, origin: Origin, bad_run: Run) -> None:
-    row = "" if context.options.isolate_data else " --isolate-data finds the row of the dataset."
+def _say_what_does_it(
+    context: Context, baselines: Baselines, origin: Origin, bad_run: Run, warm_runs: list[Run]
+) -> None:
+    """Without the training before, it is the data of the failing step, or something else that comes with that step (the
+    schedule, a callback): one run with other rows in their place tells."""
+    step = bad_run.seen.step_of_training
+    failed = next((run for run in warm_runs if baselines.outcome_of(run) is Outcome.FAIL), None)
+    of = None if failed is None else rows_of(failed)
+    others = [] if of is None else of.others()
+    outcome = None
+    if others:
+        run = load_run(context.folder, f"{EXCHANGED}-{origin.step}")
+        if run is None:
+            exchanged = dict(zip(of.rows, others, strict=True))
+            name, configuration = f"{EXCHANGED}-{origin.step}", context.runner.settings.bad
+            run = context.train(Plan(name, configuration, context.runner.horizon, exchanged=exchanged))
+        outcome = baselines.outcome_of(run)
+        if run.seen.step_of_training != failed.seen.step_of_training:  # there are more rows of that kind
+            outcome = Outcome.PASS
+    if outcome is Outcome.PASS:
+        row = "" if context.options.isolate_data else " (--isolate-data finds the row)"
+        what = f"with other rows in place of that step's it passes, so the data of that step does it{row}."
+    elif outcome is Outcome.FAIL:
+        what = "with other rows, too, so it is no row: look at what else comes with that step, a schedule, a callback."
+    else:
+        what = "so it is the data of that step, or what else comes with it, not the training before."
     context.note(
-        f"With the weights of step 0 and the data of step {bad_run.seen.step_of_training} it fails as well: that data "
-        f"does it, not the training before. Trials begin at the data of step {origin.step}.{row}"
+        f"It fails with the weights of step 0 and the data of step {step}; {what} Trials begin at the data of step "
+        f"{origin.step}."
     )
 
 

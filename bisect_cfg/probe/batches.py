@@ -18,7 +18,6 @@ class _State:
     """Of one trial."""
 
     exchanged = None  # protocol.TrialOrders.exchanged
-    noting = None  # _Noting of the training
     wanted = False
 
 
@@ -29,40 +28,34 @@ def set_orders(request):
     """What `protocol.TrialOrders` says of the rows of this trial."""
     state.exchanged = request.exchanged
     state.wanted = any(part is not None for part in (request.exchanged, request.origin, request.instruments))
-    state.noting = None
 
 
 def watch(trainer):
     """From now on note the rows of each step of a training, and exchange some, if that is wanted."""
     if not state.wanted:
         return
-    state.noting = _Noting(trainer, {int(row): other for row, other in (state.exchanged or {}).items()})
+    noting = _Noting(trainer, {int(row): other for row, other in (state.exchanged or {}).items()})
     loader_of = trainer.get_train_dataloader
 
     def get_train_dataloader(*args, **kwargs):
         loader = loader_of(*args, **kwargs)
         try:
-            state.noting.attach(loader)
-        except Exception:  # a loader of another make: its rows have no names, and exchanging them says so
-            state.noting.steps = None
+            noting.attach(loader)
+        except Exception:  # a loader of another make: its rows have no names
+            pass
         return loader
 
     trainer.get_train_dataloader = get_train_dataloader
 
 
-def step_begins(global_step):
-    """An optimizer step begins, after so many."""
-    if state.noting is not None:
-        state.noting.tell(global_step)
-
-
 class _Noting:
-    """The batches of an epoch, as its sampler gives them."""
+    """The batches of an epoch, as its sampler gives them: before they are used, and some before that."""
 
     def __init__(self, trainer, exchanged):
         self.trainer, self.exchanged = trainer, exchanged
-        self.batches = {}  # place in the epoch -> rows
-        self.steps = None  # of an epoch; None: the rows are not known
+        self.steps = None  # of an epoch
+        self.begun = 0  # steps of the training when the epoch begins, or is gone on with
+        self.rows = []  # of the step whose batches are being given
 
     def attach(self, loader):
         sampler = getattr(loader, "batch_sampler", None)
@@ -74,9 +67,10 @@ class _Noting:
             """Gives what it always gave, and tells us."""
 
             def __iter__(self):
-                noting.batches.clear()
-                for place, batch in enumerate(super().__iter__()):
+                noting.begun, place = noting.trainer.state.global_step, 0
+                for place, batch in enumerate(super().__iter__(), 1):
                     yield noting.note(place, batch)
+                noting.tell(place)  # the last step of an epoch may have fewer batches
 
         Noted.__name__, Noted.__qualname__, Noted.__module__ = cls.__name__, cls.__qualname__, cls.__module__
         sampler.__class__ = Noted
@@ -86,21 +80,20 @@ class _Noting:
         if not isinstance(batch, (list, tuple)) or not all(isinstance(row, int) for row in batch):
             return batch
         taken = [self.exchanged.get(row, row) for row in batch]
-        self.batches[place] = taken
+        self.rows += taken
+        if place % self.trainer.args.gradient_accumulation_steps == 0:
+            self.tell(place)
         return taken
 
-    def tell(self, global_step):
-        if self.steps is None:
-            return
-        each = self.trainer.args.gradient_accumulation_steps
-        first = global_step % self.steps * each
-        rows = list(dict.fromkeys(row for place in range(first, first + each) for row in self.batches.get(place, ())))
-        for place in [place for place in self.batches if place < first]:
-            del self.batches[place]
-        if rows:
+    def tell(self, place):
+        """Note the rows of a step, all of whose batches have been given; `place` is that of the last, from 1."""
+        rows, self.rows = list(dict.fromkeys(self.rows)), []
+        within = math.ceil(place / self.trainer.args.gradient_accumulation_steps)  # a step of this epoch
+        step = self.begun - self.begun % self.steps + within
+        if rows and step > self.begun:  # those before are passed over
             data = self.trainer.train_dataset
             total = len(data) if hasattr(data, "__len__") else None
-            record.event(protocol.StepRows(global_step + 1, rows, [_characters(data, row) for row in rows], total))
+            record.event(protocol.StepRows(step, rows, [_characters(data, row) for row in rows], total))
 
 
 def _characters(data, row):

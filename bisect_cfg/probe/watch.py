@@ -391,7 +391,6 @@ def _callback_class(module):
             if self.first_step is None:
                 self.first_step = state.global_step
             self._flush(state)  # a trainer that does not log every step still gets its row
-            batches.step_begins(state.global_step)
             # What begins an epoch has drawn a random number already, which would be drawn again on going on.
             if self.saver is not None and self.within_epoch and self.bad_since is None:
                 self.saver.after_step(module)

@@ -137,7 +137,7 @@ def test_a_row_of_the_data_is_found_without_the_training_before_it(real_tool):
     (cause,) = result["causes"]
     assert list(cause["parameters"]) == ["temperature"] and result["failure"]["step"] == step
     assert result["origin"]["kind"] == "data" and result["rows"]["guilty"] == [[row]]
-    assert f"row {row}" in said.out and "that data does it, not the training before" in " ".join(said.out.split())
+    assert f"row {row}" in said.out and "so the data of that step does it" in " ".join(said.out.split())
     for run in (real_tool.folder / "s/trials").iterdir():
         taken = (run / "metrics.jsonl").read_text().splitlines() if run.name != "0" else ()
         assert all(json.loads(line)["step"] > step - 8 for line in taken)
