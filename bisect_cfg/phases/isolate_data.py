@@ -136,7 +136,7 @@ def _searched(
     if report.status == "baseline_fails":
         return replace(
             found, others=None,
-            note=f"With other rows in the place of all {len(of.rows)} of step {of.step} it fails as well: "
+            note=f"With other rows in place of those of step {of.step} it fails as well: "
             "it is not the rows of that step.",
         )  # fmt: skip
     if not report.causes:
