@@ -271,7 +271,7 @@ TRIALS = _section(
     ),
     _option(
         "--from-checkpoint",
-        "Begin every trial at this checkpoint of your run (its folder, checkpoint-N) instead of at step 0.",
+        "Go on from this checkpoint of your run (its folder, checkpoint-N): no trial makes the steps before it.",
         type=click.Path(path_type=Path),
         metavar="DIR",
     ),
