@@ -367,6 +367,7 @@ def bisect(
         TypeError: an unknown option, or neither a target nor a command.
     """
     from bisect_cfg.reports.console import console
+    from bisect_cfg.reports.jupyter import NotebookView, in_notebook
     from bisect_cfg.reports.live import View
     from bisect_cfg.reports.notebook import of_folder, with_plots
     from bisect_cfg.reports.recorded import read
@@ -377,7 +378,7 @@ def bisect(
         target, *arguments = command
     given = from_python(options)
     arguments = tuple(map(str, arguments))
-    with View(console(), live=False) as view:
+    with NotebookView() if in_notebook() else View(console(), live=False) as view:
         answer, result = run(str(target), arguments, python, given, view)
     asks = _asks(answer.folder, arguments=arguments, python=python, storage=given.storage, trust=True)
     if answer.report is not None:

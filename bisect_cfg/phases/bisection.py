@@ -7,10 +7,11 @@ study, so that stopping and starting again, here or elsewhere, changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ import optuna
 from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
+from bisect_cfg.capture.target import Sides
 from bisect_cfg.configuration import (
     RECORDED,
     UNSET,
@@ -59,6 +61,7 @@ from bisect_cfg.trials.function import FunctionRunner, TrialFunction, identity_o
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted
+    from bisect_cfg.reports.jupyter import NotebookView
     from bisect_cfg.reports.notebook import StudyReport
 
 _OTHERS_POLL_SECONDS = 0.2
@@ -110,6 +113,8 @@ class Bisection:
         timeout: seconds until a function in a child counts as hanging.
         identity: what else tells this study from others, name -> value that JSON can hold. It is kept with the study
             and compared: trials of something else are no evidence. None: the code of the function.
+        progress: whether `run` shows what goes on in a notebook; None: unless `on_event` does. Elsewhere it prints
+            nothing.
         limits: in place of `max_trials` and `max_seconds`, with what they are called where they were set.
 
     Raises:
@@ -144,6 +149,7 @@ class Bisection:
         timeout: float | None = None,
         identity: JsonObject | None = None,
         limits: Limits | None = None,
+        progress: bool | None = None,
     ) -> None:
         check_kinds(
             {"good": good, "bad": bad},
@@ -192,7 +198,10 @@ class Bisection:
         self._store = Store(self.factors, storage, study_name, identity, loss)
         self._trials = SearchTrials(self._store, problem, _verdict(is_failure))
         self._store.study.sampler = BisectionSampler(self._trials)
-        self._emit: Callable[[BisectionEvent], None] = on_event or (lambda event: None)
+        self._on_event = on_event
+        self._view: NotebookView | None = None
+        self._progress = on_event is None if progress is None else progress
+        self._emit: Callable[[BisectionEvent], None] = self._tell
         sampler = self._store.study.sampler
         self._isolation = _Isolation(self._trials, sampler, runner, self.good, self.bad, self._emit)
         self._max_trials, self._max_seconds, self._limits = max_trials, max_seconds, limits
@@ -221,10 +230,33 @@ class Bisection:
         """
         from bisect_cfg.reports.notebook import concluded, with_trials
 
-        report = self.search()
+        with self._shown():
+            report = self.search()
         known = concluded(report)
         self._store.conclude(plain(secrets.mask(known)))
         return with_trials(report, known, self.rows, self.ask)
+
+    @contextlib.contextmanager
+    def _shown(self) -> Iterator[None]:
+        """With what goes on shown, in a notebook."""
+        from bisect_cfg.reports.jupyter import NotebookView, in_notebook
+
+        if not (self._progress and in_notebook()):
+            yield
+            return
+        with NotebookView(ticks=False) as view:
+            view.isolating(Sides(self.factors, {}, {}), self.progress)
+            self._view = view
+            try:
+                yield
+            finally:
+                self._view = None
+
+    def _tell(self, event: BisectionEvent) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
+        if self._view is not None:
+            self._view.event(event)
 
     def search(self) -> Report:
         """As `run`, with the report as plain data."""

@@ -87,7 +87,8 @@ def console(**options: Any) -> Console:
     Args:
         **options: of `rich.console.Console`.
     """
-    common: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, **options}
+    # In a notebook's kernel rich would show what is printed on the page, whatever file it is to go to.
+    common: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "force_jupyter": False, **options}
     made = Console(**common)
     if not made.is_terminal and not options:
         made = Console(no_color=True, soft_wrap=True, **common)  # whoever reads it breaks lines

@@ -109,12 +109,19 @@ def test_an_interrupted_cell_leaves_nothing_running_and_can_be_run_again(kernel:
         (kernel.folder / name).unlink(missing_ok=True)
     stopped = kernel.run(code, kernel.interrupt_once_it_runs)
     assert stopped["error"][0]["ename"] == "KeyboardInterrupt"
+    assert "Interrupted; what ran was ended." in stopped["update_display_data"][-1]["data"]["text/plain"]
     assert kernel.left() == []
     (kernel.folder / "go").touch()
     again = kernel.run(code)
     assert "error" not in again, again["error"]
+    shown = {message["transient"]["display_id"] for message in again["display_data"] + again["update_display_data"]}
+    assert len(shown) == 1  # one output, which was redrawn
+    last = again["update_display_data"][-1]["data"]
+    assert "Proven: " in last["text/plain"] and "</span>" in last["text/html"] and "Proven: " in last["text/html"]
+    assert not any("\x1b" in words for words in last.values()) and "stream" not in again
     page = again["execute_result"][0]["data"]["text/html"]
     assert all(name in page for name in cause)
+    assert code is FUNCTION or "Fails" in page  # the words of the terminal, which went to no cell
     told = kernel.run("print(__import__('json').dumps([report.status, list(report.causes[0].parameters)]))")
     assert json.loads(told["stream"][0]["text"]) == ["isolated", cause]
     assert kernel.left() == []
