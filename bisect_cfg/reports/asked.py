@@ -59,7 +59,8 @@ class Asked:
             *metrics: names; none for those that tell most.
         """
         trials = [row for row in self.recorded.trials if row["number"] in {*self.recorded.evidence, self.number}]
-        return figure_of(figures.traces(self.recorded.only(trials), metrics), "No run has traced anything.", 2)
+        shown = self.recorded.only(shared(trials))
+        return figure_of(figures.traces(shown, metrics), "No run has traced anything.", 2)
 
     @property
     def _row(self) -> JsonObject:
@@ -71,6 +72,9 @@ class Asked:
         return [row for row in every if row.number == self.number] + [
             row for row in every if row.evidence and row.number != self.number
         ]
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         mine = self._beside()[0]

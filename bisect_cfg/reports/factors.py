@@ -45,7 +45,8 @@ class Factors(tuple[FactorRow, ...]):
         return pandas.DataFrame(list(self), columns=FactorRow._fields)
 
     def __repr__(self) -> str:
-        return "\n".join(f"{row.name} = {show(row.bad)} (good: {show(row.good)}) {_told(row)}".rstrip() for row in self)
+        lines = (f"{row.name} = {show(row.bad)} (good: {show(row.good)}) {_told(row)}".rstrip() for row in self)
+        return shared("\n".join(lines))
 
     def _repr_html_(self) -> str:
         return self.table()

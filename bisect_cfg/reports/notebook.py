@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from bisect_cfg.reports.figures import COLOURS, FAIL, PASS
 from bisect_cfg.reports.frames import figure_of, metrics_of
 from bisect_cfg.reports.page import answer_lines, rows
 from bisect_cfg.reports.recorded import EMPTY, EMPTY_ROW, Recorded, asked, level, read
+from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.text import show
 from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
 
@@ -136,7 +137,8 @@ class StudyReport(Report):
         """Factors by trials: filled where a trial had the user's value, the outcome on top."""
         import plotly.graph_objects as go
 
-        recorded, levels = self.recorded, self.recorded.levels
+        recorded = self._passed_on
+        levels = recorded.levels
         trials = [row for row in recorded.trials if row["values"]]
         places = list(range(len(trials)))
         shades = {"good": 0.0, "other": 0.25, "bad": 0.5}
@@ -172,7 +174,7 @@ class StudyReport(Report):
 
     def plot_suspicion(self) -> Figure:
         """How the suspicion of each factor moved from trial to trial."""
-        return figure_of(list(filter(None, [figures.suspicion(self.recorded)])), "This study recorded no suspicion.")
+        return figure_of(list(filter(None, [figures.suspicion(self._passed_on)])), "This study recorded no suspicion.")
 
     def plot_traces(self, *metrics: str) -> Figure:
         """What the runs traced, step by step; those that the answer rests on in full.
@@ -180,26 +182,34 @@ class StudyReport(Report):
         Args:
             *metrics: names; none for those that tell most.
         """
-        return figure_of(figures.traces(self.recorded, metrics), "No run of this study has traced anything.", COLUMNS)
+        return figure_of(figures.traces(self._passed_on, metrics), "No run of this study has traced anything.", COLUMNS)
 
     def plot_ranges(self) -> Figure:
         """Safe ranges on their natural scale: asked for, failed, healthy, recommended, published."""
-        return figure_of(figures.ranges(self.recorded), "No range was looked for in this study.")
+        return figure_of(figures.ranges(self._passed_on), "No range was looked for in this study.")
 
     def plot_frontier(self) -> Figure:
         """How far two settings can go together, where it was mapped (``frontier=20``)."""
         return figure_of(
-            figures.frontiers(self.recorded), "No frontier was mapped in this study: frontier=RUNS does it."
+            figures.frontiers(self._passed_on), "No frontier was mapped in this study: frontier=RUNS does it."
         )
 
     # -------------------------------------------------------------------------------------------------------- text
 
+    @property
+    def _passed_on(self) -> Recorded:
+        """What is shown: notebooks are shared with their outputs."""
+        return replace(self.recorded, result=shared(self.recorded.result))
+
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         if self.folder is None:
-            return super().__str__()
+            return shared(super().__str__())
         return "\n".join(
             f"{label:<13}{''.join(words for _, words in pieces)}".rstrip()
-            for label, pieces in answer_lines(self.recorded)
+            for label, pieces in answer_lines(self._passed_on)
         )
 
     def _repr_html_(self) -> str:
@@ -210,19 +220,19 @@ class StudyReport(Report):
             f"<tr><td>{row.number}</td><td style='text-align:left;color:{COLOURS.get(row.outcome, 'inherit')}'>"
             f"{e(row.came)}</td><td style='text-align:left'>{e(row.what)}</td>"
             f"<td style='text-align:left'>{e(row.reason)}</td></tr>"
-            for row in rows(self.recorded)
+            for row in rows(self._passed_on)
         )
         details = f"<details><summary>every trial</summary><table><tr>{head}</tr>{every}</table></details>"
         return self.answer_html() + (details if every else "")
 
-    def answer_html(self) -> str:
+    def answer_html(self, e: Callable[[str], str] = lambda words: html.escape(shared(words))) -> str:
         """The answer; of a script in the words of the terminal."""
         if self.folder is None:
-            return super().answer_html()
+            return super().answer_html(e)
         lines = "".join(
             f"<tr><th style='text-align:left;vertical-align:top'>{html.escape(label)}</th>"
             f"<td style='text-align:left'>{''.join(map(_styled, pieces))}</td></tr>"
-            for label, pieces in answer_lines(self.recorded)
+            for label, pieces in answer_lines(self._passed_on)
         )
         return f"<table>{lines}</table>"
 

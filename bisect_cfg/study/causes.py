@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -187,9 +187,12 @@ class Report:
         every = f"<details><summary>every trial</summary>{_table(shown, rows)}</details>" if rows else ""
         return f"{self.answer_html()}\n{every}"
 
-    def answer_html(self) -> str:
-        """The failure, the causes with their evidence, and what cures."""
-        e = html.escape
+    def answer_html(self, e: Callable[[str], str] = html.escape) -> str:
+        """The failure, the causes with their evidence, and what cures.
+
+        Args:
+            e: makes a text part of a page.
+        """
         minutes = f"{self.seconds / 60:.1f} min" if self.seconds >= 60 else f"{self.seconds:.1f} s"
         parts = [f"<h4>{e(self.status.replace('_', ' '))}: {len(self.rows)} trials, {minutes}</h4>"]
         if self.signature is not None:
@@ -202,7 +205,7 @@ class Report:
                 for name, v in cause.values.items()
             ]
             parts.append(f"<p><b>Cause {number}</b>: fails {e(_evidence(cause.evidence.fails))}</p>")
-            parts.append(_table(("setting", "good", "bad", "passes without it"), rows))
+            parts.append(_table(("setting", "good", "bad", "passes without it"), rows, e))
             if cause.companions:
                 parts.append(f"<p>Valid only together with {e(', '.join(cause.companions))}.</p>")
             if cause.inseparable:
@@ -243,9 +246,8 @@ def _cell(value: Value) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], e: Callable[[str], str] = html.escape) -> str:
     """An HTML table of texts, escaped here."""
-    e = html.escape
     top = "".join(f"<th>{e(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{e(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{top}</tr>{body}</table>"

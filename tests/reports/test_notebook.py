@@ -91,5 +91,13 @@ def test_the_settings_and_the_study_show_what_is_known(tmp_path: Path) -> None:
     hostile = bisect_cfg.Bisection(**named, trial=lambda c: c[HOSTILE] == 1, isolation="none")
     for words in (hostile.run().factors._repr_html_(), hostile._repr_html_(), hostile.run()._repr_html_()):
         assert HOSTILE not in words and "&lt;script&gt;" in words and "bbbb" not in words
+    secret = {"good": {"model": "/home/anneliese/a"}, "bad": {"model": "/home/anneliese/b"}}
+    homely = bisect_cfg.Bisection(**secret, trial=lambda c: c["model"].endswith("a"), isolation="none").run()
+    asked = homely.ask({"model": "/home/anneliese/c"})
+    plots = (homely.plot_matrix(), asked.plot_traces())
+    for words in (homely._repr_html_(), repr(homely), repr(asked), asked._repr_html_(), homely.factors._repr_html_(),
+                  repr(homely.factors), *map(repr, plots)):  # fmt: skip
+        assert "anneliese" not in words
+    assert "~/b" in homely._repr_html_() and homely.causes[0].values["model"]["bad"] == "/home/anneliese/b"
     report = bisect_cfg.load(study(tmp_path / "s"))
     assert [(row.name, row.known) for row in report.factors] == [("bf16", "cause"), ("learning_rate", "cleared")]
