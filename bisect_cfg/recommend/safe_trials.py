@@ -17,7 +17,7 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
 from bisect_cfg.study.causes import TrialRow
 from bisect_cfg.study.encoding import purpose_of
-from bisect_cfg.study.store import Store
+from bisect_cfg.study.store import BESIDES, Store
 
 ASKED = "recommend"
 """The attribute that a trial of this phase is known by: what it ran."""
@@ -64,6 +64,7 @@ class SafeTrials:
         }
         purpose = {"purpose": Purpose.RECOMMEND.value, "run": attempt.aim.value}
         attributes = {ASKED: _plain(asked), **purpose, "reason": attempt.reason}
+        attributes[BESIDES] = [name for name in attempt.configuration if name not in self.store.distributions]
         return self.store.start(self.store.params(attempt.configuration), attributes).number
 
     def finish(

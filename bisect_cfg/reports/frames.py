@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
+MARGINS = {"t": 60, "b": 20, "r": 20}
+"""Around a plot, in pixels: a cell has a border of its own."""
+
+
 def metrics_of(recorded: Recorded, rows: Iterable[JsonObject]) -> pandas.DataFrame:
     """What some trials traced: one row a number, with trial, outcome (of that trial), step, metric and value."""
     import pandas
@@ -41,7 +45,7 @@ def figure_of(plots: Sequence[Plot], otherwise: str, columns: int = 1) -> Figure
     if len(plots) == 1:
         (one,) = plots
         made = go.Figure(one.data, one.layout)
-        return made.update_layout(template="plotly_white", title=figures.label(one.title))
+        return made.update_layout(template="plotly_white", title=figures.label(one.title), margin=MARGINS)
     down = -(-len(plots) // columns)
     made = make_subplots(down, columns, subplot_titles=[figures.label(one.title) for one in plots])
     for number, one in enumerate(plots):
@@ -53,4 +57,4 @@ def figure_of(plots: Sequence[Plot], otherwise: str, columns: int = 1) -> Figure
         for shape in one.layout.get("shapes", ()):
             made.add_shape({**shape, "yref": "y domain"}, row=row, col=column)
     height = max(one.layout["height"] for one in plots) * down
-    return made.update_layout(template="plotly_white", showlegend=False, height=height)
+    return made.update_layout(template="plotly_white", showlegend=False, height=height, margin=MARGINS)

@@ -16,7 +16,7 @@ from bisect_cfg.reports.answer import of_report
 from bisect_cfg.reports.asked import Asked, Wanted, asked_of
 from bisect_cfg.reports.factors import Factors, recorded_factors
 from bisect_cfg.reports.figures import COLOURS, FAIL, PASS
-from bisect_cfg.reports.frames import figure_of, metrics_of
+from bisect_cfg.reports.frames import MARGINS, figure_of, metrics_of
 from bisect_cfg.reports.page import answer_lines, rows
 from bisect_cfg.reports.recorded import EMPTY, EMPTY_ROW, Recorded, asked, level, read
 from bisect_cfg.reports.shared import shared
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SHADES = [[0.0, "rgba(139,145,156,.12)"], [0.25, "#b9bec7"], [0.5, "#4a5260"], [0.75, "#f0b3a8"], [1.0, FAIL]]
 """Of the matrix: good, another value, yours; and the last two again in a cause."""
 
-ROW_HEIGHT, AROUND = 22, 150
+ROW_HEIGHT, AROUND = 22, 90
 """Pixels of a row of the matrix, and of what is around it."""
 
 COLUMNS = 2
@@ -167,6 +167,7 @@ class StudyReport(Report):
         names = ["outcome", *(figures.label(name) for name in levels)]  # by number: a heatmap has every category
         return go.Figure([heat, outcomes]).update_layout(
             template="plotly_white",
+            margin=MARGINS,
             height=AROUND + ROW_HEIGHT * len(names),
             xaxis={"tickvals": places, "ticktext": [row["number"] for row in trials], "side": "top", "title": "trial"},
             yaxis={"tickvals": list(range(len(names))), "ticktext": names, "autorange": "reversed", "automargin": True},

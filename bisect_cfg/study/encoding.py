@@ -134,7 +134,9 @@ def state_of(outcome: Outcome, given_up: float, healthy: bool) -> tuple[TrialSta
     return TrialState.COMPLETE, [given_up if healthy else SHORT + given_up]
 
 
-def given_up(params: Mapping[str, Value], factors: Sequence[Factor], weights: Mapping[str, float]) -> float:
+def given_up(
+    params: Mapping[str, Value], factors: Sequence[Factor], weights: Mapping[str, float], besides: int = 0
+) -> float:
     """How much of what the user wished for a trial does without: 0 with all bad values, 1 with all good ones.
 
     Args:
@@ -142,8 +144,9 @@ def given_up(params: Mapping[str, Value], factors: Sequence[Factor], weights: Ma
             given up.
         factors: of the study.
         weights: name -> how much it weighs, 1 if missing.
+        besides: so many settings have other values besides, each of which weighs 1.
     """
-    total = lost = 0.0
+    total = lost = float(besides)
     for factor in factors:
         weight = weights.get(factor.name, 1.0)
         total += weight

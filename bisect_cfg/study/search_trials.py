@@ -20,7 +20,7 @@ from bisect_cfg.search import Ask, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
 from bisect_cfg.study.encoding import plain, purpose_of, result_attributes, result_of
 from bisect_cfg.study.interface import TrialResult
-from bisect_cfg.study.store import Store, Void
+from bisect_cfg.study.store import BESIDES, Store, Void
 
 ASKED = "subset"
 """The attribute that a trial of the search is known by: the factors that were bad in it."""
@@ -144,6 +144,7 @@ class SearchTrials:
         """Write a run of the bad configuration with other values as begun; see `WANTED`."""
         told = {name: plain(secrets.mask(value, name)) for name, value in changes.items()}
         attributes = {WANTED: told, "purpose": Purpose.ASKED.value, "reason": reason}
+        attributes[BESIDES] = [name for name in changes if name not in self.bad]
         return self.store.start(self.store.params({**self.bad, **changes}), attributes)
 
     def finish_wanted(self, trial: FrozenTrial, result: TrialResult) -> Outcome:

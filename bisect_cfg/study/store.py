@@ -55,6 +55,9 @@ MOST_INTERMEDIATE = 50
 """Steps of a trial that Optuna is given: each is a transaction of its own, of some 1.2 ms in SQLite, and more make no
 curve plainer. The trial's folder has them all."""
 
+BESIDES = "besides"
+"""Attribute of a trial: names of the settings, beside the factors, that it sets otherwise than the user has them."""
+
 CONCLUDED = "concluded"
 """Attribute of a study: what was last concluded from its trials, for those who do not have what they were made with."""
 
@@ -228,20 +231,21 @@ class Store:
             healthy: whether it was looked at for health, not merely for the failure under study.
         """
         trial_id = self._of(number)
-        params = self._kept.get_trial(trial_id).params
+        trial = self._kept.get_trial(trial_id)
+        besides = len(trial.user_attrs.get(BESIDES, ()))
         with suppress(UpdateFinishedTrialError):
             for name, value in attributes.items():
                 self._kept.set_trial_user_attr(trial_id, name, value)
             for step, value in even_share(intermediate or {}, MOST_INTERMEDIATE).items():
                 self._kept.set_trial_intermediate_value(trial_id, step, value)
-        self._close(trial_id, *self._state(outcome, params, healthy))
+        self._close(trial_id, *self._state(outcome, trial.params, healthy, besides))
 
     def _state(
-        self, outcome: Outcome, params: Configuration, healthy: bool
+        self, outcome: Outcome, params: Configuration, healthy: bool, besides: int = 0
     ) -> tuple[TrialState, Sequence[float] | None]:
         """State and value of a trial. A study that an earlier version began goes on with its values: 1 fails, 0 passes,
         to be maximized."""
-        state, values = state_of(outcome, given_up(params, self.factors, self._weights), healthy)
+        state, values = state_of(outcome, given_up(params, self.factors, self._weights, besides), healthy)
         if values is not None and self.study.direction is StudyDirection.MAXIMIZE:
             values = [1.0 if outcome is Outcome.FAIL else 0.0]
         return state, values

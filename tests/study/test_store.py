@@ -90,10 +90,13 @@ def test_the_best_trial_is_a_healthy_one_that_gives_up_least(storage) -> None:
         configuration = {**GOOD, **{name: BAD[name] for name in subset}}
         number = store.start(store.params(configuration), {ASKED: list(subset)}).number
         store.finish(number, {}, Outcome.FAIL if len(subset) == len(BAD) else Outcome.PASS)
-    for configuration, outcome in ((GOOD, Outcome.PASS), (best, Outcome.PASS), (BAD, Outcome.FAIL)):
+    other = {**BAD, "adam_epsilon": 1e-6}
+    for configuration, outcome in (
+        (GOOD, Outcome.PASS), (best, Outcome.PASS), (BAD, Outcome.FAIL), (other, Outcome.PASS)
+    ):  # fmt: skip
         safe.finish(safe.start(Attempt(configuration, 0, 30, Aim.VERIFY, ""), ""), {}, outcome)
-    assert [trial.value for trial in store.study.trials] == pytest.approx([2.0, 1.75, 1.25, 3.0, 1.0, 0.375, 3.0])
-    assert store.study.best_trial.params == pytest.approx(store.params(best))
+    assert [trial.value for trial in store.study.trials] == pytest.approx([2.0, 1.75, 1.25, 3.0, 1.0, 0.375, 3.0, 0.2])
+    assert store.study.best_trial.user_attrs["besides"] == ["adam_epsilon"]
     assert store.study.metric_names is not None and "given up" in store.study.metric_names[0]
 
 
