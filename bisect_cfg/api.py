@@ -424,4 +424,11 @@ def load(
 
 def _asks(folder: Path, **how: Any) -> Asks:
     """What runs one more trial of a study's folder; see `ask`."""
-    return lambda wanted: ask(folder, wanted, **how)
+
+    def asks(wanted: Wanted) -> tuple[int, Recorded]:
+        from bisect_cfg.reports.jupyter import AskedView, in_notebook
+
+        with AskedView(wanted) if in_notebook() else Listener() as listener:
+            return ask(folder, wanted, listener=listener, **how)
+
+    return asks

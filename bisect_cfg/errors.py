@@ -26,6 +26,10 @@ class InputError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\n{self.advice}" if self.advice else self.message
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: where in our code it was raised helps nobody."""
+        return [f"{type(self).__name__}: {self.message}", *filter(None, [self.advice])]
+
 
 class NeverConfigured(InputError):
     """A script that ends before it builds a training config: as a training there is nothing about it to vary."""

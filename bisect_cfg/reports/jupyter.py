@@ -11,7 +11,7 @@ import io
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,15 +20,20 @@ from rich.segment import Segment
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.capture.target import Sides
 from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.secrets import mask
 from bisect_cfg.recommend.attempts import Attempt
+from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.console import Cleaned, Hanging, console
-from bisect_cfg.reports.events import BisectionEvent
+from bisect_cfg.reports.events import BisectionEvent, Progress
 from bisect_cfg.reports.figures import ACCENT, FAIL, NEUTRAL, PASS, UNRESOLVED
 from bisect_cfg.reports.live import View
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.shared import shared
+from bisect_cfg.reports.text import duration, show
 
 COLUMNS = 100
 """Letters in a line: about what a notebook's page has room for."""
@@ -143,3 +148,40 @@ class NotebookView(View):
             rule = segment.style.get_html_style(THEME) if segment.style else ""
             styled.append(f"<span style='{rule}'>{html.escape(said)}</span>" if rule else html.escape(said))
         return {"text/plain": "".join(words), "text/html": FRAME.format("".join(styled))}
+
+
+class AskedView(NotebookView):
+    """What goes on while a run is made that a reader asked for: that run alone, since the rest was told before.
+
+    Args:
+        wanted: what it is to be.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__()
+        if isinstance(wanted, Mapping):
+            told = ", ".join(f"{name}: {show(mask(value, str(name)))}" for name, value in wanted.items())
+        else:
+            names = wanted if isinstance(wanted, Collection) and not isinstance(wanted, str) else [wanted]
+            told = f"only {', '.join(map(str, names))}" if names else "the good configuration"
+        self._phase = ("", f"One more trial ({told})")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            took = duration(time.monotonic() - self._phase_since)
+            self._lines = [Text(f"{self._phase[1]}, {took} with all that it needs", "dim")]
+        super().__exit__(kind, error, trace)
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """Walked past."""
+
+    def isolating(self, settings: Settings | Sides, progress: Callable[[], Progress]) -> None:
+        """Nothing is searched."""
+
+    def event(self, event: BisectionEvent) -> None:
+        """Its steps are told."""
+
+    def _line(self, line: str | Text | Hanging) -> None:
+        """It was said when it came up."""

@@ -111,6 +111,8 @@ def test_an_interrupted_cell_leaves_nothing_running_and_can_be_run_again(kernel:
     assert stopped["error"][0]["ename"] == "KeyboardInterrupt"
     assert "Interrupted; what ran was ended." in stopped["update_display_data"][-1]["data"]["text/plain"]
     assert kernel.left() == []
+    refused = kernel.run("bisect_cfg.load('nowhere')")["error"][0]
+    assert refused["traceback"] == ["InputError: nowhere holds no study.", refused["traceback"][1]]
     (kernel.folder / "go").touch()
     again = kernel.run(code)
     assert "error" not in again, again["error"]
@@ -122,6 +124,10 @@ def test_an_interrupted_cell_leaves_nothing_running_and_can_be_run_again(kernel:
     page = again["execute_result"][0]["data"]["text/html"]
     assert all(name in page for name in cause)
     assert code is FUNCTION or "Fails" in page  # the words of the terminal, which went to no cell
+    one = kernel.run(f"report.ask({{{cause[0]!r}}})")
+    assert f"only {cause[0]}" in one["execute_result"][0]["data"]["text/html"]
+    if code is BISECT:
+        assert "One more trial (only check), " in one["update_display_data"][-1]["data"]["text/plain"]
     told = kernel.run("print(__import__('json').dumps([report.status, list(report.causes[0].parameters)]))")
     assert json.loads(told["stream"][0]["text"]) == ["isolated", cause]
     assert kernel.left() == []
