@@ -257,7 +257,7 @@ class View(Listener):
         trials = list(self._running.items())  # a trial's own thread may add its steps
         for number, running in trials:
             told = _running(running, width, "\n" if len(trials) <= IN_TWO_LINES else "  ")
-            rows.add_row(Text(f"  {number}" if running.asked else "", style="cyan"), told)
+            rows.add_row(Text(f"  trial {number}" if running.asked else "", style="cyan"), told)
         if progress is not None:
             if self._learned:
                 rows.add_row(Text("  learned", style="dim"), Text(self._learned))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 import secrets
 import shlex
 from collections.abc import Iterator, Mapping
@@ -54,6 +55,10 @@ LAUNCHER_WITHIN = 4
 
 ENVIRONMENT = ("python", "cuda", "driver", "platform", "cpus", "memory_mb")
 """What is shown of the environment beside packages and GPUs."""
+
+
+_OPTION = re.compile(r"(--\w[\w-]*)")
+"""An option in a sentence: a browser would break the line within it."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["options_apart"] = _OPTION.split
     return environment.get_template("report.html")
 
 

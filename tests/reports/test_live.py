@@ -94,7 +94,7 @@ def test_the_live_view(tmp_path):
     head, *rest = drawn(tmp_path, 100)
     assert head.startswith("3 trials done, 2 to 6 to go (2.0 s to 24 s) if the failure always shows  ")
     assert rest == [
-        "  6         yours without bf16",
+        "  trial 6   yours without bf16",
         "            step 1 of at most 14  loss 0.312  grad_norm nan  reward 2",
         "  learned   Without learning_rate your configuration passes: the failure needs it",
         "  suspects  bf16  ██████        48%",

@@ -72,6 +72,13 @@ def test_a_page_answers_first_and_shows_the_trials(tmp_path: Path) -> None:
     ]  # on top: those that fail
 
 
+def test_an_option_is_one_word_whatever_stands_beside_it(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", status="no_failure", report=None, bad_run=made.run(tmp_path, made.HEALTHY))
+    html = page(read(folder))
+    assert '<span class="option">--until-failure</span> goes on' in html and "&lt;span" not in html
+    assert re.search(r"\.option \{[^}]*nowrap", html)
+
+
 def test_markdown_has_what_a_maintainer_needs(tmp_path: Path) -> None:
     words = as_markdown(read(study(tmp_path / "s")))
     assert "bf16: True" in words and "learning_rate: " not in words  # of a target that has no training config
