@@ -131,11 +131,19 @@ def compare(tool: Tool, every: list[Example]) -> None:
 
 
 def test_any_command_is_bisected_as_the_page_has_it(tmp_path):
+    """The cause, and what is to be changed; which runs lead there is decided by how long each takes, too."""
     text = page("bisect")
     tool = ForkedTool(tmp_path, None)
     tool.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     (tmp_path / "render.py").write_text(files(text)["render.py"])
-    compare(tool, examples(text))
+    _, example = [one for one in examples(text) if one.recorded]
+    said = tool(*shlex.split(example.command)[1:])
+    assert said.status == 0, said.all
+    assert kinds(said.out) ^ kinds(example.printed) <= OF_OTHERS
+    told = steady(said.out)
+    for line in steady(example.printed):
+        if line.startswith(("3 settings", "Cause", "       with ", "       With them", "       command line")):
+            assert line in told, line
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +159,15 @@ def study(tmp_path_factory: pytest.TempPathFactory, library: Path) -> ForkedTool
 @pytest.mark.parametrize("name", ["bisect", "recommend", "report"])  # in this order: the others read its study
 def test_recorded_examples_are_of_the_shape_that_the_tool_prints(study, name):
     """A line of another kind on the page, or one that is missing there, is seen; numbers and names are others."""
-    (example,) = [one for one in examples(page(name)) if one.recorded]
+    example = next(one for one in examples(page(name)) if one.recorded)
     said = study(*shlex.split(example.command)[1:])
     assert said.status == 0, said.all
     assert kinds(said.out) - OF_OTHERS == kinds(example.printed) - OF_OTHERS
 
 
-OF_OTHERS = {"Known", "Published", "This"}
-"""How lines begin that only the recorded study has: what is simulated there, and known of real settings."""
+OF_OTHERS = {"Known", "Note", "Or", "Published", "This", "N  unresolved"}
+"""How lines begin that only one of two runs may have: what is simulated, or known of real settings, other remedies (as
+many as there is time for), and that a busy machine was slow."""
 
 
 def kinds(printed: str) -> set[str]:
