@@ -34,8 +34,10 @@ def watch(trainer):
     """From now on note the rows of each step of a training, and exchange some, if that is wanted."""
     if not state.wanted:
         return
+    loader_of = getattr(trainer, "get_train_dataloader", None)
+    if loader_of is None:  # a trainer of another make: its rows have no names
+        return
     noting = _Noting(trainer, {int(row): other for row, other in (state.exchanged or {}).items()})
-    loader_of = trainer.get_train_dataloader
 
     def get_train_dataloader(*args, **kwargs):
         loader = loader_of(*args, **kwargs)
