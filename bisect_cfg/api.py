@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bisect_cfg.capture.command import is_launcher
+from bisect_cfg.capture.names import parse_assignment
 from bisect_cfg.capture.programs import runs_code
 from bisect_cfg.capture.script import Script, find_script, interpreter
 from bisect_cfg.capture.target import CommandTarget, find_target, is_any_command
-from bisect_cfg.checks import check_choices, checked, from_python
+from bisect_cfg.checks import check_choices, checked, encoded, from_python
 from bisect_cfg.configuration import Value
 from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputError
@@ -203,6 +204,9 @@ def ask(
     from bisect_cfg.reports.recorded import read
 
     study = study.absolute()
+    if isinstance(wanted, Mapping):
+        given = (parse_assignment(one, "ask()") for one in wanted.items())
+        wanted = {name: encoded(name, value) for name, value in given}
     command, options = _asked_before(study, {"storage": storage}, arguments, python, trust, _loaded)
     with _where_it_began(command):
         script = _found(command["target"], command["arguments"], command["python"], options)

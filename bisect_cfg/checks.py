@@ -73,7 +73,7 @@ def from_python(options: Mapping[str, Value]) -> Options:
     for name in ("good", "bad", "pins"):
         value = given.get(name)
         if isinstance(value, Mapping):
-            given[name] = tuple((str(key), _encoded(str(key), item)) for key, item in value.items())
+            given[name] = tuple((str(key), encoded(str(key), item)) for key, item in value.items())
     for name in MANY:
         value = given.get(name) or ()
         given[name] = (value,) if isinstance(value, (str, int)) else tuple(value)
@@ -84,14 +84,19 @@ def from_python(options: Mapping[str, Value]) -> Options:
     return Options(**given, flags=False)
 
 
-def _encoded(name: str, value: Value) -> Value:
-    encoded = encode(value)
-    if isinstance(encoded, dict) and ({"$opaque", "$object"} & encoded.keys()):
+def encoded(name: str, value: Value) -> Value:
+    """A value as it is handed to another process.
+
+    Raises:
+        InputError: it cannot be.
+    """
+    made = encode(value)
+    if isinstance(made, dict) and ({"$opaque", "$object"} & made.keys()):
         raise InputError(
             f"{name}: a {type(value).__name__} cannot be handed to another process.",
             "Give a number, a string, True, False, None, a torch.dtype, or a list or dict of these.",
         )
-    return value if isinstance(value, float) else encoded
+    return value if isinstance(value, float) else made
 
 
 def checked(options: Options, script: Script | CommandTarget) -> Options:

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from bisect_cfg.capture.names import convert
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import Purpose, Value
+from bisect_cfg.configuration import Purpose
 from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
@@ -80,16 +80,10 @@ def ask(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: Run)
     types = settings.capture.args.types if isinstance(settings, Settings) else {}
     wanted = context.wanted
     if isinstance(wanted, Mapping):
-        wanted = {name: _converted(name, value, types) for name, value in wanted.items()}
+        wanted = {name: convert(name, value, types.get(name, ""))[0] for name, value in wanted.items()}
     bisection = begun(context, bad_run, warm_runs, good_run)
     number = bisection.ask(wanted, types)
     return next(row for row in bisection.rows() if row["number"] == number)
-
-
-def _converted(name: str, value: Value, types: Mapping[str, str]) -> Value:
-    """A value as the setting takes it: a number where one was written as text."""
-    bare = name.strip().removeprefix("args.")
-    return convert(bare, value, types[bare])[0] if bare in types else value
 
 
 def _bisection(context: Context, bad_run: Run) -> Bisection:

@@ -188,6 +188,15 @@ def study(tmp_path, monkeypatch):
 def test_a_command_is_asked_in_its_study(study, tmp_path) -> None:
     before = len(study.trials)
     assert study.ask({"check", "output"}).outcome is Outcome.FAIL
+    refused = {
+        "cannot be handed to another process": {"output": object()},
+        "holds a secret": {"hub_token": f"hf_{'a' * 34}"},
+        "Did you mean check?": {"chekc": True},
+    }
+    for said, wanted in refused.items():
+        with pytest.raises(InputError) as error:
+            study.ask(wanted)
+        assert said in str(error.value)
     other = study.ask({"output": "p.txt"})
     assert other.outcome is Outcome.FAIL and (tmp_path / "study" / "trials" / str(other.number) / "log.txt").exists()
     loaded = bisect_cfg.load(tmp_path / "study")
