@@ -237,6 +237,7 @@ def _keep_settings(trainer, moved):
         load(checkpoint)
         _load_reference(trainer, checkpoint)
         _set_groups(trainer.optimizer, groups)
+        _watch_first_step(trainer.optimizer)
         if schedule is not None:
             _step_schedule(schedule, fresh, moved)
 
@@ -294,6 +295,23 @@ def _step_schedule(schedule, fresh, moved):
 
 
 # ------------------------------------------------------------------------------------------------ what is refused
+
+
+def _watch_first_step(optimizer):
+    """The state of another optimizer's class is taken as it is, and is found to be of no use in the first step."""
+    inner = getattr(optimizer, "optimizer", optimizer)
+    if not hasattr(inner, "register_step_post_hook"):
+        return
+
+    def before(*_):
+        state.loading = "optimizer"
+
+    def after(*_):
+        state.loading = ""
+        for one in hooks:
+            one.remove()
+
+    hooks = [inner.register_step_pre_hook(before), inner.register_step_post_hook(after)]
 
 
 def _watch_loading(trainer):

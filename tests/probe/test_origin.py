@@ -206,6 +206,16 @@ def test_what_cannot_be_loaded_is_said(warm, script):
     assert told is not None and not again.traces.metrics.rows, (again.folder / "log.txt").read_text()[-2000:]
 
 
+def test_another_optimizers_state_is_no_failure_of_the_training(warm, script):
+    """It is loaded without a word, and the first step ends with an error."""
+    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
+    again = checkpoint.run(optim="rmsprop")
+    told = again.traces.event(OriginRefused)
+    assert told is not None and told.what == "optimizer", (again.folder / "log.txt").read_text()[-2000:]
+    assert again.seen.invalid is None and not again.traces.metrics.rows
+    assert checkpoint.run(optim="adamw_torch").seen.failure is None
+
+
 # ----------------------------------------------------------------------------------------------- our own
 
 
