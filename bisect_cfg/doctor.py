@@ -309,7 +309,7 @@ def _said(title: str, words: str, name: str, log: Sequence[str] = ()) -> Finding
     old = outdated_in(words)
     cure = "see its last lines below" if log else "run it by hand; python -X faulthandler shows where a signal comes"
     source = "measured"
-    if known:
+    if known and not known[0].doubt:
         cure, source = known[0].steps[0], known[0].entry.sources[0]
         title = f"{title}: {known[0].title[0].lower()}{known[0].title[1:]}"
     return Finding("problem", title, " ".join(words.split())[:400], old or cure, source, name)

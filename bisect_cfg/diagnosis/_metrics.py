@@ -165,8 +165,22 @@ _ROW = re.compile(
     + rb")['\"]: |actor/grad_norm['\"]?: ?|actor/pg_loss['\"]?: ?|\| lm loss: | grad norm: |^ *iteration +\d+/",
     re.MULTILINE,
 )
+_PAIRS_ROW = re.compile(
+    rb"(?:^|[\s|,;:({\[/'\"])(?:loss|reward|entropy|grad_norm|gnorm|pg_loss)(?:[/_]mean)?(?:=|: ?| +)[-+]?(?:\d|nan|inf)"
+)
+"""A row of a trainer of one's own: names and numbers with = or a blank between them."""
+_PAIR = re.compile(
+    r"(?<![\w/.-])(?P<name>[A-Za-z][\w/.@-]*)(?:=|: ?| +)(?P<value>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?[Nn]a[Nn]|-?[Ii]nf)"
+    r"(?![\w./-]|\.\d)"
+)
 # What every such row contains, as plain words, which are found at memory speed.
 _ROW_WORDS = (
+    b"reward=",
+    b"reward ",
+    b"reward:",
+    b"loss=",
+    b"loss ",
+    b"loss:",
     b"grad_norm",
     b"loss'",
     b'loss"',
@@ -266,7 +280,30 @@ def canonical(name: str) -> str:
     for prefix in ("train/", "train_"):
         if name.startswith(prefix) and name not in ("train_runtime", "train_loss"):
             name = name.removeprefix(prefix)
-    return _ALIASES.get(name, _ALIASES.get(name.lower(), name.lower().replace(" ", "_")))
+    known = _ALIASES.get(name) or _ALIASES.get(name.lower())
+    if known is not None:
+        return known
+    plain_name = name.lower().replace(" ", "_")
+    if plain_name in KNOWN or plain_name.startswith(("eval", "val", "test", "rewards/", "timing", "perf/")):
+        return plain_name
+    return next((metric for metric, pattern in _SUFFIXES if pattern.search(plain_name)), plain_name)
+
+
+_SUFFIXES = tuple(
+    (metric, re.compile(rf"(?:^|[/._])(?:{pattern})$"))
+    for metric, pattern in (
+        ("grad_norm", "grad_?norm(?:/mean|_mean)?|gnorm|gradient_norm"),
+        ("entropy", "entropy(?:[/_]mean|[/_]avg)?"),
+        ("kl", "kl(?:_div(?:ergence)?)?(?:[/_]mean|[/_]avg)?"),
+        ("reward_std", "(?:reward|score|return)s?[/_]std(?:dev)?"),
+        ("reward", "(?:mean_|avg_)?(?:reward|score|return)s?(?:[/_](?:mean|avg|total))?"),
+        ("clipped_ratio", "truncat(?:ed|ion)(?:[/_](?:rate|ratio|frac(?:tion)?))?"),
+        ("length", "(?:response|completion|answer|output|gen)s?[/_]?len(?:gth)?s?(?:[/_](?:mean|avg))?|len|mean_len(?:gth)?"),
+        ("loss", "(?:total|lm|policy|pg|actor|policy_gradient|train)_loss|loss(?:/mean|_mean)?"),
+    )
+)
+"""How trainers and loggers of one's own end the names of what is judged; what stands before (``actor/``, ``policy/``) is
+theirs."""
 
 
 def parse(line: int, text: str) -> Row:
@@ -276,6 +313,15 @@ def parse(line: int, text: str) -> Row:
         value = found["value"]
         values.setdefault(canonical(found["name"]), math.nan if value in ("None", "null") else float(value))
     return Row(line, text, values)
+
+
+def _parse_pairs(line: int, text: str) -> Row | None:
+    """A row of pairs without quotation marks; one name alone may be a sentence's."""
+    values: dict[str, float] = {}
+    for found in _PAIR.finditer(text):
+        values.setdefault(canonical(found["name"]), float(found["value"]))
+    known = KNOWN & set(values)
+    return Row(line, text, values) if len(known) > 1 or (known and values.keys() & {"step", "epoch", "iter"}) else None
 
 
 def row_of(line: int, values: Mapping[str, object]) -> Row | None:
@@ -372,8 +418,10 @@ class _Piece:
             start = max(block.rfind(b"\n", begun, at), block.rfind(b"\r", begun, at), begun - 1) + 1
             ends = [found for mark in (b"\n", b"\r") if (found := block.find(mark, at)) >= 0]
             end = min(ends, default=len(block))
-            if at - start < ROW_BYTES and _ROW.search(block, start, min(end, at + ROW_BYTES)):
-                return start, end
+            if at - start < ROW_BYTES:
+                upto = min(end, at + ROW_BYTES)
+                if _ROW.search(block, start, upto) or _PAIRS_ROW.search(block, start, upto):
+                    return start, end
             begun = end + 1
 
     def rows(self, begun: int, stride: float = 0) -> Iterator[tuple[int, Row | None]]:
@@ -413,6 +461,8 @@ class _Piece:
 def _printed(number: int, text: str) -> Row | None:
     """A row that names its metrics."""
     row = parse(number, text)
+    if not KNOWN & set(row.values):
+        row = _parse_pairs(number, text) or row
     return row if KNOWN & set(row.values) and not _a_sample(row) else None
 
 
@@ -771,7 +821,7 @@ def _signal(
             far = [row for row in rows if row.values.get("kl", math.inf) <= DRIFTED_KL]
             facts["diverged"] = [far[-1] if far else rows[0], rows[-1]]
     clipped = column("clipped_ratio", rows)
-    if len(clipped) >= ENOUGH and _always(clipped, lambda value: value >= 1):
+    if len(clipped) >= ENOUGH and _always(clipped, lambda value: value >= health.CUT_OFF):
         facts["all-clipped"] = rows_with("clipped_ratio", rows)[-LAST_ROWS:]
     if len(rewards) > LOST and not any(rewards[-LOST:]) and any(rewards):
         facts["reward-lost"] = rows_with("reward", rows)[-LOST:]

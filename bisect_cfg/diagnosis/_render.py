@@ -64,6 +64,7 @@ class Match:
     named: Mapping[str, str] = field(default_factory=dict)  # what the clues' named groups caught
     decided: tuple[EntryCase, ...] = ()  # of the causes that the error may have, those for which the log speaks
     open: tuple[EntryCase, ...] = ()  # ... and those of which it says nothing
+    doubt: str = ""  # why it does not lead (`_lead`): it is named after the error, as what that may have to do with
 
     @property
     def title(self) -> str:
@@ -99,6 +100,7 @@ class Explanation:
         no_log: what the text is, if nothing failed and it is no log.
         stands: the line of starting, retrying or step 0 with which a log without a failure ends.
         said: what the error's own message says to do, if the first match does not say the same.
+        raised: where the error was raised, and from which line of one's own, as far as frames tell.
     """
 
     matches: tuple[Match, ...]
@@ -114,6 +116,7 @@ class Explanation:
     no_log: str = ""
     stands: Line | None = None
     said: str = ""
+    raised: str = ""
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -125,6 +128,8 @@ class Explanation:
         of_traceback = self.advice.steps if self.advice else ()
         if not self.matches:
             return of_traceback
+        if self.matches[0].doubt:
+            return (*own, *of_traceback)
         return (
             (*own, *of_traceback, *self.matches[0].steps)
             if self.matches[0].entry.general
@@ -136,7 +141,7 @@ class Explanation:
         """The exit status: known, a failure that is not known, or no failure."""
         if self.stands is not None:
             return NO_FAILURE  # it may go on
-        if self.matches and not self.matches[0].entry.aftermath:
+        if self.matches and not self.matches[0].entry.aftermath and not self.matches[0].doubt:
             return KNOWN
         return UNKNOWN if self.matches or self.error is not None or self.signature is not None else NO_FAILURE
 
@@ -147,10 +152,11 @@ class Explanation:
 def render(explanation: Explanation) -> str:
     """The whole explanation as plain text."""
     width = min(shutil.get_terminal_size().columns, WIDEST)
-    parts = [_known(explanation, width)] if explanation.matches else [_unknown(explanation, width)]
+    leads = bool(explanation.matches) and not explanation.matches[0].doubt
+    parts = [_known(explanation, width)] if leads else [_unknown(explanation, width)]
     others = [*explanation.matches[1:], *explanation.seen][:ALTERNATIVES]
     if others:
-        lines = ["It may also be:" if explanation.matches else "The log also mentions, which need not be the cause:"]
+        lines = ["It may also be:" if leads else "The log also mentions, which need not be the cause:"]
         for match in others:
             place = f" ({_at(match.evidence[0])})" if match.evidence else ""
             lines.append(wrapped(f"{match.title}{place} [{match.entry.id}]", width, "  - ", "    "))
@@ -192,6 +198,7 @@ def _match(match: Match) -> dict[str, Json]:
         "id": entry.id,
         "title": match.title,
         "score": match.score,
+        "doubt": match.doubt,
         "general": entry.general,
         "why": list(match.why),
         "evidence": [_line(line) for line in match.evidence],
@@ -294,17 +301,31 @@ def _unknown(explanation: Explanation, width: int) -> str:
             "that writes the log."
         )
         return wrapped(text, width, "", "")
-    shown = _error(explanation) or [f"  {explanation.signature}"]
-    advice = explanation.advice
+    shown = _error(explanation) or ([f"  {explanation.signature}"] if explanation.signature else [])
+    advice, raised = explanation.advice, explanation.raised
+    possible = _possible(explanation.matches[0], width) if explanation.matches else []
     if advice is None:
         text = "The log shows a failure that no known issue covers. A cause would be a guess. The failure:"
-        return wrapped(text, width, "", "") + "\n\n" + "\n".join(shown)
+        lines = [wrapped(text, width, "", ""), "", *shown]
+        lines += ["", wrapped(raised, width, "", "")] if raised else []
+        return "\n".join([*lines, *possible])
     text = (
         "The log shows a failure that no known issue covers. What follows is read from the log's own lines, not from a "
         "known report."
     )
     lines = [wrapped(text, width, "", ""), "", "The error in the log:", *shown, "", wrapped(advice.says, width, "", "")]
-    return "\n".join([*lines, "", "What to do, in this order:", *_numbered(explanation.steps, width)])
+    lines += [wrapped(raised, width, "", "")] if raised else []
+    if explanation.steps:
+        lines += ["", "What to do, in this order:", *_numbered(explanation.steps, width)]
+    return "\n".join([*lines, *possible])
+
+
+def _possible(match: Match, width: int) -> list[str]:
+    """What is known of failures like this one, and by what to tell whether it is that."""
+    title = f"{match.title} [{match.entry.id}]. {match.filled(match.entry.meaning)}"
+    lines = ["", "It may have to do with this, which is not certain:", wrapped(title, width, "  ", "  ")]
+    cases = [f"{match.filled(case.title)}: {match.filled(case.cures[0])}" for case in match.open]
+    return [*lines, *(wrapped(one, width, "  - ", "    ") for one in (cases or match.steps[:OTHERWISE]))]
 
 
 def _numbered(steps: Sequence[str], width: int) -> list[str]:
@@ -319,13 +340,14 @@ def _next(explanation: Explanation, width: int) -> str:
         return wrapped("To compare a configuration that fails with one that works:", width, "", "") + (
             f"\n\n  {explanation.command}"
         )
-    settings = explanation.matches[0].entry.bisect if explanation.matches else ()
-    if explanation.matches and not settings:
+    known = explanation.matches[0] if explanation.matches and not explanation.matches[0].doubt else None
+    settings = known.entry.bisect if known else ()
+    if known and not settings:
         return ""  # a missing package, a full disk, a dead network: no setting of the run is at fault
-    if not explanation.matches and explanation.advice is not None and explanation.advice.kind in NOT_OF_SETTINGS:
+    if not known and explanation.advice is not None and explanation.advice.kind in NOT_OF_SETTINGS:
         return ""
     own = explanation.advice is None or explanation.advice.kind == "own-code"
-    if not explanation.matches and own and explanation.error and explanation.error.text.startswith(OF_THE_SCRIPT):
+    if not known and own and explanation.error and explanation.error.text.startswith(OF_THE_SCRIPT):
         return wrapped(
             "That is a slip in the script or its data, so its line number is the place to look.", width, "", ""
         )

@@ -32,6 +32,7 @@ class VersionPair:
     certain: bool = False
     early: bool = False
     general: bool = False
+    wide: bool = False
 
     @property
     def source(self) -> str:
@@ -75,6 +76,7 @@ def as_entries() -> Iterator[dict[str, Json]]:
             "cases": list(pair.cases),
             "early": pair.early,
             "general": pair.general,
+            "wide": pair.wide,
         }
 
 

@@ -24,6 +24,7 @@ from typing import BinaryIO
 
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis import _faults, _logs, _render, _silence, facts, signature
+from bisect_cfg.diagnosis._lead import doubt
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._plain_text import clean
 from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
@@ -241,6 +242,9 @@ def combine(
     stands = readings[0].stands() if len(readings) == 1 and not errors and not silent else None
     last = max(errors, key=lambda error: error.line) if len(readings) == 1 and errors else None
     advice = _without_secrets(_advice_beside(matches, cause, where.get("packages") or {}))
+    matches = _doubted(matches, cause, advice, readings)
+    if matches and matches[0].doubt and advice is None:
+        advice = _without_secrets(advise(cause, where.get("packages") or {}))
     return Explanation(
         tuple(matches),
         failure or (None if survived_all else _scrubbed(signature.from_evidence(evidence))),
@@ -259,7 +263,38 @@ def combine(
         "" if stands or len(readings) > 1 else readings[0].no_log(),
         stands,
         _said(cause, matches[0], advice) if matches and cause is not None else "",
+        _raised(cause),
     )
+
+
+def _doubted(
+    matches: Sequence[Match], cause: _faults.Error | None, advice: Advice | None, readings: Sequence[Reading]
+) -> list[Match]:
+    """The matches with what speaks against their lead; those that may lead first."""
+    message = cause.paragraphs()[0] if cause is not None else ""
+    shown = b"".join(part for one in readings for part in (one.head, one.tail))
+    shown += cause.before if cause is not None else b""
+    text = shown.decode("utf-8", "replace")
+    judged = []
+    for match in matches:
+        lines = {line.number for line in match.evidence}
+        elsewhere = cause is not None and any(not cause.line <= line <= cause.line + len(cause.more) for line in lines)
+        definite = advice is not None and match is matches[0]
+        judged.append(replace(match, doubt=doubt(match.entry, match.decided, message, definite, text, elsewhere)))
+    return sorted(judged, key=lambda match: bool(match.doubt))
+
+
+def _raised(cause: _faults.Error | None) -> str:
+    """Where an error was raised, and from which line of one's own."""
+    frames = frames_before(cause) if cause is not None and cause.type_name else ()
+    frames = tuple(frame for frame in frames if frame.package != "python")
+    if not frames:
+        return ""
+    own = next((frame for frame in reversed(frames) if not frame.package), None)
+    if own is frames[-1]:
+        return f"It was raised in your own file, at {own}."
+    called_from = f", called from your own file at {own}" if own else ""
+    return f"It was raised at {frames[-1]}{called_from}."
 
 
 def _said(cause: _faults.Error, match: Match, advice: Advice | None) -> str:

@@ -22,6 +22,7 @@ from bisect_cfg.diagnosis.advice.numbers import mismatch, refused_by_gpu
 from bisect_cfg.diagnosis.advice.otherwise import failed_assertion, inside_library, said_alone
 from bisect_cfg.diagnosis.advice.parts import by_part, first_step
 from bisect_cfg.diagnosis.advice.reading import (
+    INNER,
     Advice,
     RaisedError,
     frames_before,
@@ -70,8 +71,8 @@ def _split(error: _faults.Error) -> tuple[str, str]:
     message = (
         re.sub(r"^(?:[\w.]+: ?)?", "", text, count=1) if kind and text.startswith((error.type_name, kind)) else text
     )
-    inner = re.match(r"Worker failed with error '(?P<inner>.*)', please check", message)
-    return kind, inner["inner"] if inner else message
+    inner = INNER.search(message)
+    return kind, inner[inner.lastgroup] if inner else message
 
 
 def _with_the_message(advice: Advice, read: RaisedError) -> Advice:

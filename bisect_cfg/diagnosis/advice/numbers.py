@@ -23,7 +23,7 @@ _SHAPES = re.compile(
 
 
 _DTYPES = re.compile(
-    r"dtype|same type|scalar type|expected \w+ (?:type )?but (?:got|found) \w+|Half|BFloat16"
+    r"(?<!numpy\.)dtype|same type|scalar type|expected \w+ (?:type )?but (?:got|found) \w+|Half|BFloat16"
     r"|bfloat16 != |Float and|FloatTensor"
 )
 

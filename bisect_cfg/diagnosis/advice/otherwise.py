@@ -13,7 +13,6 @@ from bisect_cfg.diagnosis.advice.reading import (
     RaisedError,
     belongs_to,
     called,
-    how_to_install,
     place_of,
     quoted,
     said_cure,
@@ -104,7 +103,9 @@ def inside_library(read: RaisedError) -> Advice | None:
         )
         names = settings_in(read.message)
         steps = [f"the message names {', '.join(names)}: is that what you meant to give?"] if names else []
-        steps.append(f"the lines above {place} show what was checked; if all is as it should be, a newer {who}")
+        steps.append(
+            f"the lines above {place} show what was checked; if all is as it should be, search the issues of {who}"
+        )
         return Advice("library", says, tuple(steps), place)
     says = (
         f"It failed inside of {called(frame.package)}{by}"
@@ -141,9 +142,7 @@ def inside_library(read: RaisedError) -> Advice | None:
             f"it was handed a value of type {handed[1] or handed[2]} where it expects something "
             f"else: a row of the data, a reward or a setting of another form (print it)"
         )
-    steps.append(
-        f"no frame of your own is inside: a fault of {who}, or a case it does not handle. A newer "
-        f"{who} ({how_to_install(above if by else frame.package)}), and its issues searched for the "
-        f"message"
-    )
+    if handed is None and "NoneType" not in read.message:
+        steps.append(f"print what that line reads ({place}): its type and value, and where it was made")
+    steps.append(f"the issues of {who}, searched for the message: it may be a case that this version does not handle")
     return Advice("library", says, tuple(steps), place)

@@ -13,12 +13,19 @@ LONGEST_QUOTE = 300
 """Characters of a message or a source line that are repeated."""
 
 
-INNER = 4
+INNER_FRAMES = 4
 """Frames from the inside by which it is judged in which part of a run something happened."""
 
 
 NAMED = 4
 """Settings that are named at most; a line with more of them is a list of all there are."""
+
+
+INNER = re.compile(
+    r"because of the following error[^:]*: (?P<import>.*)|an exception occurred ?: ?\(?['\"](?P<copied>.*)"
+    r"|Worker failed with error ['\"](?P<worker>.*?)(?:', please check|$)"
+)
+"""Messages that only hand on what another error said."""
 
 
 PACKAGES = {
@@ -174,7 +181,10 @@ _PLACES = (
     ),
     ("while log-probabilities are computed", re.compile(r"logp|log_prob|logits|entropy")),
     ("in the loss", re.compile(r"loss|kl_pen|advantage|masked_mean|agg_")),
-    ("while answers are generated", re.compile(r"generate|rollout|sampl|engine|llm\.py|inference")),
+    (
+        "while answers are generated",
+        re.compile(r"generate\b|_generate_|rollout|_sample\b|llm_engine|entrypoints/llm|inference"),
+    ),
     ("in the data", IN_DATA),
     ("in an adapter (LoRA)", re.compile(r"lora|peft|tuners")),
     ("in a product of matrices", re.compile(r"linear\.py|matmul|fused_dense")),
@@ -324,10 +334,8 @@ class RaisedError:
 
     def place(self) -> str:
         """Where in a run it happened, by the innermost frame whose name tells it; "" if none does."""
-        for frame in [frame for frame in reversed(self.frames) if frame.package != "python"][:INNER]:
-            text = f"{str(frame) if frame.package else frame.function} {frame.source}".replace("tr_loss", "").replace(
-                "torch/optim", ""
-            )
+        for frame in [frame for frame in reversed(self.frames) if frame.package != "python"][:INNER_FRAMES]:
+            text = (str(frame) if frame.package else frame.function).replace("torch/optim", "")
             for name, pattern in _PLACES:
                 if pattern.search(text):
                     return name
@@ -569,8 +577,9 @@ def pair_steps(caller: str, callee: str) -> tuple[str, ...]:
         )
     if not callee or callee == caller:
         return (
-            f"update {called(caller)} ({how_to_install(caller)}), with the versions of its neighbours that it asks for",
-            f"pip show {pip_name(caller)} lists what it requires; pip check names what does not fit",
+            f"is the script written for the {called(caller)} that is installed (pip show {pip_name(caller)})? The "
+            f"examples of that version show what it takes and what it expects to be handed",
+            f"pip check names neighbours of {called(caller)} that are of another version than it asks for",
         )
     return (
         f"make {called(caller)} and {called(callee)} fit: update {called(caller)} "

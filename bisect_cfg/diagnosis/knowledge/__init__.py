@@ -14,6 +14,8 @@ with a sample log, and the tests check that the sample leads to it. The fields:
     early           true if the clue is a warning that comes before the error it explains
     lasting         true for what training goes on after: a row of metrics does not make it survived
     general         true for an entry that gives way to any other (a fallback)
+    wide            true for one that knows only the family of a failure: it leads where the log decides for a case,
+                    otherwise it is named after the error (`_lead`)
     aftermath       true for an entry that only says that the cause stands elsewhere: it leads where there is nothing
                     else, and the failure counts as one that is not known
     conditions      where it applies: `packages` {name: version specifier}, `gpu` (regular expression), `cuda`
@@ -113,6 +115,7 @@ class Entry:
     lasting: bool = False
     general: bool = False
     aftermath: bool = False
+    wide: bool = False
     doctor: bool = False
     conditions: Conditions = field(default_factory=dict, hash=False)
     trigger: str = ""
@@ -196,7 +199,9 @@ def check(data: Json, place: str) -> Entry:
         values["sources"] = tuple(map(address, data["sources"]))
     except ValueError as error:
         raise KnowledgeError(f"{place}: {error}") from error
-    values |= {name: bool(data.get(name, False)) for name in ("general", "aftermath", "doctor", "early", "lasting")}
+    values |= {
+        name: bool(data.get(name, False)) for name in ("general", "aftermath", "wide", "doctor", "early", "lasting")
+    }
     values["conditions"] = _conditions(data.get("conditions", {}), place)
     values["cured_by"] = _versions(data.get("cured_by", {}), place)
     values["cases"] = tuple(_case(one, f"{place}, cases") for one in data.get("cases", []))
