@@ -45,6 +45,9 @@ FACTS = {
     "one-answer": "the reward, one part of it or the choice between completions is gone, and does not come back",
     "diverged": "kl to the reference has exploded, and half of the reward is gone",
     "loss-diverged": "the loss rose far above the level it had held, and stayed there to the end",
+    "loss-jumped": "the loss jumped from one row to the next, far above what it was",
+    "surroundings-broke": "with the reward, what the environment gives broke off; the policy did not change",
+    "memory-grew": "the memory that is used grew from the first rows to the last",
     "growing-gradient": "grad_norm grew a hundredfold",
     "stalled": "the log ends in a long silence, without an error",
     "standing": "the log ends while the run starts, retries or has no step yet",
@@ -166,11 +169,13 @@ _ROW = re.compile(
     re.MULTILINE,
 )
 _PAIRS_ROW = re.compile(
-    rb"(?:^|[\s|,;:({\[/'\"])(?:loss|reward|entropy|grad_norm|gnorm|pg_loss)(?:[/_]mean)?(?:=|: ?| +)[-+]?(?:\d|nan|inf)"
+    rb"(?:^|[\s|,;:({\[/'\"])(?:loss|reward|entropy|grad_norm|gnorm|pg_loss)(?:[/_]mean)?(?:['\"]: ?['\"]?|=|: ?| +)"
+    rb"[-+]?(?:\d|nan|NaN|inf)"
 )
 """A row of a trainer of one's own: names and numbers with = or a blank between them."""
 _PAIR = re.compile(
-    r"(?<![\w/.-])(?P<name>[A-Za-z][\w/.@-]*)(?:=|: ?| +)(?P<value>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?[Nn]a[Nn]|-?[Ii]nf)"
+    r"(?<![\w/.-])(?P<name>[A-Za-z][\w/.@-]*)(?:=|: ?| +)"
+    r"(?P<value>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?[Nn]a[Nn]|-?[Ii]nf)"
     r"(?![\w./-]|\.\d)"
 )
 # What every such row contains, as plain words, which are found at memory speed.
@@ -298,7 +303,10 @@ _SUFFIXES = tuple(
         ("reward_std", "(?:reward|score|return)s?[/_]std(?:dev)?"),
         ("reward", "(?:mean_|avg_)?(?:reward|score|return)s?(?:[/_](?:mean|avg|total))?"),
         ("clipped_ratio", "truncat(?:ed|ion)(?:[/_](?:rate|ratio|frac(?:tion)?))?"),
-        ("length", "(?:response|completion|answer|output|gen)s?[/_]?len(?:gth)?s?(?:[/_](?:mean|avg))?|len|mean_len(?:gth)?"),
+        (
+            "length",
+            "(?:response|completion|answer|output)s?[/_]?len(?:gth)?s?(?:[/_](?:mean|avg))?|len|mean_len(?:gth)?",
+        ),
         ("loss", "(?:total|lm|policy|pg|actor|policy_gradient|train)_loss|loss(?:/mean|_mean)?"),
     )
 )
@@ -719,6 +727,15 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
             level = CERTAIN_SHARE * median(entropy[:FIRST])
             until = [row for row in rows_with("entropy", rows) if row.values["entropy"] > level]
             facts["one-answer"] = [until[-1], rows[-1]]
+    for name in ("collapse", "one-answer", "diverged", "loss-diverged", "nothing-left"):
+        if len(facts.get(name, ())) > 1 and (
+            changed := _changed_at(rows, facts[name][1 if name != "one-answer" else 0])
+        ):
+            facts[name] = [*facts[name][:2], changed]
+            if name == "collapse" and _OF_SURROUNDINGS.search(changed.text) and not _OF_POLICY.search(changed.text):
+                facts["surroundings-broke"] = [changed]
+    _jumped(facts, rows_with("loss", rows))
+    _grown_memory(facts, rows)
     if facts.keys() & {"collapse", "one-answer"}:
         for name, fell, rose in (("entropy", "entropy-fell", "entropy-rose"), ("length", "length-fell", "")):
             values = [value for value in column(name, rows) if math.isfinite(value)]
@@ -748,6 +765,74 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
     if len(ratios) >= ENOUGH and median(ratios) < RATIO_FLOOR and median(ratios[:FIRST]) < RATIO_FLOOR:
         facts["biased-ratio"] = rows_with("ratio", last)
     return facts
+
+
+_OF_SURROUNDINGS = re.compile(
+    r"(?:^|[ /_])(?:env|tools?|search\w*|sandbox|turns?|empty\w*|retriev\w*|judge\w*)(?=[/_ ])"
+)
+_OF_POLICY = re.compile(r"\b(?:entropy|kl|grad_norm) ")
+_OF_MEMORY = re.compile(
+    r"(?:cpu|host|ram|sys\w*)_?mem|mem\w*_(?:cpu|host|ram)|(?:^|[/_.])(?:rss|ram)(?:_|$)|cpu_memory"
+)
+CHANGED_ROWS, CHANGED_TIMES, CHANGED_SHARE, CHANGED_MOST = 8, 6.0, 0.5, 5
+"""A metric broke where a run did if the median of so many rows after it is so many of its usual deviations, and this share
+of itself, away from that of so many rows before; that many are told, the farthest first."""
+
+MEMORY_TIMES, MEMORY_STILL = 1.5, 0.2
+"""Memory grows without end if it ends at so many times its first quarter's, with this share of the growth in the last
+quarter: what fills a cache levels off."""
+
+JUMP_ROWS = 4
+"""Rows for which a loss stays up after a jump; one or two are a bad batch."""
+
+
+def _changed_at(rows: Sequence[Row], onset: Row) -> Row | None:
+    """What else broke at a row, as a row whose text says it."""
+    at = next((index for index, row in enumerate(rows) if row.line >= onset.line), 0)
+    before, after = rows[max(at - CHANGED_ROWS, 0) : at], rows[at + 1 : at + 1 + CHANGED_ROWS]
+    if min(len(before), len(after)) < ENOUGH:
+        return None
+    found: list[tuple[float, str]] = []
+    for name in before[-1].values:
+        one, other = ([row.values[name] for row in part if name in row.values] for part in (before, after))
+        if min(len(one), len(other)) < ENOUGH or not all(map(math.isfinite, (*one, *other))):
+            continue
+        was, now, spread = median(one), median(other), stdev(one)
+        if abs(now - was) > max(CHANGED_TIMES * spread, CHANGED_SHARE * abs(was), ROUNDING):
+            found.append((abs(now - was) / max(spread, ROUNDING), f"{name} {was:.3g} -> {now:.3g}"))
+    if not found:
+        return None
+    told = [text for _, text in sorted(found, reverse=True)[:CHANGED_MOST]]
+    return Row(onset.line, f"what changed there: {', '.join(told)}", {})
+
+
+def _jumped(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
+    """A loss that is learnt by, far above its level from one row to the next."""
+    values = [row.values["loss"] for row in rows]
+    if health.has_rewards([row.values for row in rows]) or not all(map(math.isfinite, values)):
+        return
+    for at in range(ENOUGH, len(values) - JUMP_ROWS):
+        level = median(values[at - ENOUGH : at])
+        risen = max(health.RISEN_TIMES * level, level + health.RISEN_BY)
+        if min(values[:ENOUGH]) >= 0 and all(value > risen for value in values[at : at + JUMP_ROWS]):
+            facts["loss-jumped"] = [rows[at - 1], rows[at]]
+            return
+
+
+def _grown_memory(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
+    """Host memory that grows to the end of the rows."""
+    names = [name for name in rows[-1].values if _OF_MEMORY.search(name) and "gpu" not in name and "cuda" not in name]
+    for name in names:
+        values = [row.values[name] for row in rows if name in row.values and math.isfinite(row.values[name])]
+        if len(values) < TREND_ROWS:
+            continue
+        size = len(values) // QUARTERS
+        quarters = [median(values[at * size : (at + 1) * size]) for at in range(QUARTERS)]
+        growth = quarters[-1] - quarters[0]
+        steps = [after - before for before, after in zip(quarters, quarters[1:], strict=False)]
+        if 0 < quarters[0] * MEMORY_TIMES < quarters[-1] and min(steps) > MEMORY_STILL * growth:
+            text = f"{name} grew from {values[0]:.4g} to {values[-1]:.4g} in {len(values)} rows"
+            facts["memory-grew"] = [Row(rows[-1].line, text, {})]
 
 
 def _left_course(rows: list[Row]) -> list[Row]:

@@ -43,6 +43,11 @@ _DIFF = re.compile(r"diff --git |--- (?:a/|\S+\s+\d{4}-)|Index: \S+$|@@ -\d+,\d+
 _FOUND = re.compile(r"(?:\./)?[\w./-]+\.(?:py|md|rst|txt|ya?ml|toml|sh|js|ts|go|rs|ipynb)[:-]\d+[:-]")
 _LISTED = re.compile(r"\s*(?:[-*+•]|\d+[.)]|#\d+:?|[A-Z]{2,8}-\d+:?) +\S")
 _HEADING = re.compile(r"#{1,4} \w|```|[=~-]{4,}$")
+_RELEASE = re.compile(
+    r"(?:#{1,4} |=+ )?(?:\[?v?\d+\.\d+[\w.]*\]?(?: |$)|\[?Unreleased|(?:Release|Version) v?\d|(?:# )?Change ?log|What's (?:new|Changed))",
+    re.IGNORECASE,
+)
+"""The head of a release in a list of changes."""
 _RULED = re.compile(r"(?:[=-]{4,}\n)?\w.{2,80}\n[=~-]{4,}\n")
 _PASSED = re.compile(r"=+ (?:\d+ \w+, )*\d+ passed.* in [\d.:]+s?\b|^Ran \d+ tests? in .*\n+OK\b", re.MULTILINE)
 _NOT_PASSED = re.compile(r"\d+ (?:failed|errors?)\b")
@@ -77,6 +82,9 @@ def quotes(head: bytes, whole: bool = False) -> str:
     count = {kind: sum(map(bool, map(kind.match, lines))) for kind in _SHAPES}
     kinds = {
         "a history of commits": count[_COMMIT] >= max(SHORT, HISTORY * len(lines)),
+        "a list of changes": any(map(_RELEASE.match, lines[:TITLES]))
+        and count[_LISTED] + count[_HEADING] > MOSTLY * len(lines)
+        and count[_LISTED] >= SHORT,
         "a page of text": (count[_HEADING] >= 2 and (lines[0].startswith("# ") or bool(_RULED.match(text.lstrip()))))
         or _is_markdown(lines),
         "a diff": any(map(_DIFF.match, lines[:TITLES])),

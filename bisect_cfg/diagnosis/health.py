@@ -73,6 +73,10 @@ sparse reward has dead steps all the time."""
 GONE, GONE_STEPS = 0.15, 16
 """No more than this share of the best reward left in so many steps is a collapse, whatever the other metrics say."""
 
+BELOW_START = 0.5
+"""... and so is a reward that stays below this share of what the run began with, after it had learnt more: a healthy run
+falls back to its beginning at most. A tool, a judge or data that broke looks like this, with entropy as before."""
+
 STILL = 0.01
 """A gradient norm of at most this share of the largest there was counts as none in steps without any signal: what pulls
 there is the KL term alone (TRL before 0.19 has beta=0.04); 3e-4 and less was measured in a collapsed policy."""
@@ -480,6 +484,9 @@ def lost(rows: Sequence[Row], past: _Past) -> str:
         return f"{down}, and every completion is cut off"
     if len(rows) >= GONE_STEPS and past.fallen(rewards, GONE):
         return f"{down}, and stayed there"
+    began = fmean(past.began)
+    if len(rows) >= GONE_STEPS and began > 0 and max(rewards) < began and fmean(rewards) < BELOW_START * began:
+        return f"{down}, far below the {began:.2g} it began with, and stayed there"
     return ""
 
 
