@@ -54,6 +54,7 @@ LITERALS = (
     "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp", "rror response from daemon", "Error in cpuinfo",
     "Fatal Python", "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
     "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
+    "low on resource",
 )  # fmt: skip
 WORDS = frozenset(literal.encode() for literal in LITERALS)
 """What a line has that may be an error (tracebacks are found by `_logs`)."""
@@ -61,7 +62,7 @@ WORDS = frozenset(literal.encode() for literal in LITERALS)
 _WORTH = re.compile(
     rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called|panicked"
     rb"|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly"
-    rb"|No space|Out of memory"
+    rb"|No space|Out of memory|low on resource"
 )
 _TYPE = (
     r"(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*"
@@ -79,7 +80,7 @@ _SAID = re.compile(
     r"^(?:[\w./ -]{0,80}: )?(?:line \d+: )?(?:error|ERROR|Error|fatal|FATAL|fatal error)(?:\[\w+\])?: ?\S"
     r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^make: \*\*\*|^ninja: "
     r"|[Ee]rror response from daemon"
-    r"|slurmstepd: error|srun: error|fatal error: "
+    r"|slurmstepd: error|srun: error|fatal error: |The node was low on resource"
 )
 _LEVEL = re.compile(
     r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)|^\[?[EF]\d{4} \d\d:\d\d|\[E[ \d]"
@@ -240,6 +241,23 @@ class Errors:
     def after(self, survived: Callable[[Error], bool]) -> list[Error]:
         """Those that nothing survived, in the order of the log."""
         return sorted((one for one in (*self._first, *self._last) if not survived(one)), key=lambda one: one.line)
+
+
+def traceback_lines(error: Error) -> int:
+    """How many lines before an error its traceback begins, with those of the exceptions it goes back to; 0 without."""
+    lines = error.before.split(b"\n")[-BEFORE_LINES:]
+    begins = [
+        at for at, line in enumerate(lines) if b"Traceback (most recent call last)" in line or b"-- Traceback" in line
+    ]
+    if not begins:
+        return len(lines) if error.traced else 0
+    first = begins.pop()
+    while begins and any(mark in line for line in lines[begins[-1] : first] for mark in _CHAINED):
+        first = begins.pop()
+    return len(lines) - first
+
+
+_CHAINED = (b"The above exception was the direct cause", b"During handling of the above exception", b'"""')
 
 
 def cause(errors: list[Error]) -> Error | None:

@@ -45,6 +45,7 @@ FACTS = {
     "one-answer": "the reward, one part of it or the choice between completions is gone, and does not come back",
     "diverged": "kl to the reference has exploded, and half of the reward is gone",
     "loss-diverged": "the loss rose far above the level it had held, and stayed there to the end",
+    "reward-jumped": "the reward jumped up from one level to another, and KL and entropy broke away with it",
     "loss-jumped": "the loss jumped from one row to the next, far above what it was",
     "surroundings-broke": "with the reward, what the environment gives broke off; the policy did not change",
     "memory-grew": "the memory that is used grew from the first rows to the last",
@@ -310,8 +311,7 @@ _SUFFIXES = tuple(
         ("loss", "(?:total|lm|policy|pg|actor|policy_gradient|train)_loss|loss(?:/mean|_mean)?"),
     )
 )
-"""How trainers and loggers of one's own end the names of what is judged; what stands before (``actor/``, ``policy/``) is
-theirs."""
+"""How trainers and loggers of one's own end the names of what is judged; what stands before (``actor/``) is theirs."""
 
 
 def parse(line: int, text: str) -> Row:
@@ -736,6 +736,7 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
                 facts["surroundings-broke"] = [changed]
     _jumped(facts, rows_with("loss", rows))
     _grown_memory(facts, rows)
+    _reward_jumped(facts, rows)
     if facts.keys() & {"collapse", "one-answer"}:
         for name, fell, rose in (("entropy", "entropy-fell", "entropy-rose"), ("length", "length-fell", "")):
             values = [value for value in column(name, rows) if math.isfinite(value)]
@@ -775,12 +776,16 @@ _OF_MEMORY = re.compile(
     r"(?:cpu|host|ram|sys\w*)_?mem|mem\w*_(?:cpu|host|ram)|(?:^|[/_.])(?:rss|ram)(?:_|$)|cpu_memory"
 )
 CHANGED_ROWS, CHANGED_TIMES, CHANGED_SHARE, CHANGED_MOST = 8, 6.0, 0.5, 5
-"""A metric broke where a run did if the median of so many rows after it is so many of its usual deviations, and this share
-of itself, away from that of so many rows before; that many are told, the farthest first."""
+"""A metric broke where a run did if the median of so many rows after it is so many of its usual deviations, and this
+share of itself, away from that of so many rows before; that many are told, the farthest first."""
 
 MEMORY_TIMES, MEMORY_STILL = 1.5, 0.2
 """Memory grows without end if it ends at so many times its first quarter's, with this share of the growth in the last
 quarter: what fills a cache levels off."""
+
+JUMP_SHARE, JUMP_KL = 0.3, 10.0
+"""A reward that rises within a few rows by this share of its best, with KL so many times what it was and the entropy
+more than halved, has found a trick: learning takes hundreds of rows for that."""
 
 JUMP_ROWS = 4
 """Rows for which a loss stays up after a jump; one or two are a bad batch."""
@@ -816,6 +821,28 @@ def _jumped(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
         risen = max(health.RISEN_TIMES * level, level + health.RISEN_BY)
         if min(values[:ENOUGH]) >= 0 and all(value > risen for value in values[at : at + JUMP_ROWS]):
             facts["loss-jumped"] = [rows[at - 1], rows[at]]
+            return
+
+
+def _reward_jumped(facts: dict[str, list[Row]], rows: list[Row]) -> None:
+    """A reward that rises at once, with KL and entropy away from all they were."""
+    whole = [row for row in _points(rows) if {"reward", "kl", "entropy"} <= set(row.values)]
+    if len(whole) < 2 * CHANGED_ROWS:
+        return
+    reward, kl, entropy = ([row.values[name] for row in whole] for name in ("reward", "kl", "entropy"))
+    if not all(map(math.isfinite, (*reward, *kl, *entropy))):
+        return
+    ended = [median(values[-CHANGED_ROWS:]) for values in (reward, kl, entropy)]
+    for at in range(CHANGED_ROWS, len(whole) - CHANGED_ROWS + 1):
+        was, before = (
+            (median(values[at - CHANGED_ROWS : at]) for values in (reward, kl)),
+            entropy[at - CHANGED_ROWS : at],
+        )
+        level, far = was
+        now = median(reward[at : at + CHANGED_ROWS])
+        risen = now - level > JUMP_SHARE * max(abs(value) for value in reward) and ended[0] - level > (now - level) / 2
+        if risen and ended[1] > JUMP_KL * max(far, 0.0) > 0 and ended[2] < median(before) / 2:
+            facts["reward-jumped"] = [whole[at - 1], whole[at]]
             return
 
 

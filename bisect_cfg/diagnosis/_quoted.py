@@ -43,8 +43,10 @@ _DIFF = re.compile(r"diff --git |--- (?:a/|\S+\s+\d{4}-)|Index: \S+$|@@ -\d+,\d+
 _FOUND = re.compile(r"(?:\./)?[\w./-]+\.(?:py|md|rst|txt|ya?ml|toml|sh|js|ts|go|rs|ipynb)[:-]\d+[:-]")
 _LISTED = re.compile(r"\s*(?:[-*+•]|\d+[.)]|#\d+:?|[A-Z]{2,8}-\d+:?) +\S")
 _HEADING = re.compile(r"#{1,4} \w|```|[=~-]{4,}$")
+_TITLE = re.compile(r"#{1,4} \w")
 _RELEASE = re.compile(
-    r"(?:#{1,4} |=+ )?(?:\[?v?\d+\.\d+[\w.]*\]?(?: |$)|\[?Unreleased|(?:Release|Version) v?\d|(?:# )?Change ?log|What's (?:new|Changed))",
+    r"(?:#{1,4} |=+ )?(?:\[?v?\d+\.\d+[\w.]*\]?(?: |$)|\[?Unreleased|(?:Release|Version) v?\d|(?:# )?Change ?log"
+    r"|What's (?:new|Changed))",
     re.IGNORECASE,
 )
 """The head of a release in a list of changes."""
@@ -85,7 +87,7 @@ def quotes(head: bytes, whole: bool = False) -> str:
         "a list of changes": any(map(_RELEASE.match, lines[:TITLES]))
         and count[_LISTED] + count[_HEADING] > MOSTLY * len(lines)
         and count[_LISTED] >= SHORT,
-        "a page of text": (count[_HEADING] >= 2 and (lines[0].startswith("# ") or bool(_RULED.match(text.lstrip()))))
+        "a page of text": (count[_HEADING] >= 2 and (bool(_TITLE.match(lines[0])) or bool(_RULED.match(text.lstrip()))))
         or _is_markdown(lines),
         "a diff": any(map(_DIFF.match, lines[:TITLES])),
         "the help of a command": lines[0].startswith("usage: ") and count[_OPTION] > len(lines) / 2,
@@ -112,7 +114,7 @@ def _is_markdown(lines: Sequence[str]) -> bool:
         if _MARKED.search(line) or _LISTED.match(line) or _SENTENCE.search(line) or _TITLED.match(line)
     ]
     return (
-        lines[0].startswith("# ")
+        bool(_TITLE.match(lines[0]))
         and max(len(marked), len(titled)) >= SHORT
         and len(written) > (MOSTLY if len(titled) < SHORT else 1 / 2) * len(rest)
     )

@@ -17,7 +17,7 @@ import io
 import math
 import re
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import BinaryIO
@@ -66,6 +66,9 @@ FREQUENT, RARER = 100, 4
 
 LONGEST_REASON = 100
 """Characters of a clue's words that are repeated as the reason for an answer."""
+
+REPEATED = 3
+"""An exception that training survives so often is a part of it."""
 
 PARAGRAPHS = 40
 """Errors whose lines are read as one text, to find what is wrapped."""
@@ -193,8 +196,12 @@ def combine(
     where = {**told, **dict(environment or {})}
     configuration = {**told.get("settings", {}), **(configuration or {})}
     places = {
-        (by_error[id(error)].name, error.line + extra) for error in errors for extra in range(len(error.more) + 1)
+        (by_error[id(error)].name, error.line + extra)
+        for error in errors
+        if not _of_a_former_run(error, cause)
+        for extra in range(len(error.more) + 1)
     }
+    former = {(by_error[id(error)].name, error.line) for error in errors if _of_a_former_run(error, cause)}
     own = cause and (by_error[id(cause)].name, cause.line, cause.line + len(cause.more))
     of_cause = cause is not None and cause.rank == _faults.RAISED
     matches, aside = [], []
@@ -216,7 +223,11 @@ def combine(
         bonus = 0
         if own and any(line.file == own[0] and own[1] <= line.number <= own[2] for line in any_lines):
             bonus = FOR_CAUSE
-        elif any((line.file, line.number) in places or _leads_to(line, cause, by_error) for line in any_lines):
+        elif any(
+            (line.file, line.number) in places
+            or ((line.file, line.number) not in former and _leads_to(line, cause, by_error, entry.early))
+            for line in any_lines
+        ):
             bonus = FOR_ERROR
         if of_cause and not bonus and by_line and not entry.lasting and not entry.early:
             aside.append(match)  # a warning somewhere else; the error is another one
@@ -238,11 +249,19 @@ def combine(
     survived_all = not errors and (
         evidence.progress or any(reading.quoting for reading in readings) or not evidence.signals
     )  # the tracebacks that are there killed nothing
+    again = next((one for reading in readings for one in reading.repeated()), None) if not errors else None
+    if again is not None and matches and matches[0].entry.general and _of_metrics(matches[0].entry, found):
+        by_error[id(again)] = next(reading for reading in readings if again in reading.repeated())
+        beside = "an error comes again and again beside it"
+        matches = [replace(match, doubt=beside) if match.entry.general else match for match in matches]
+        cause = again
     silent = Clue("metric", "stalled") in found
     stands = readings[0].stands() if len(readings) == 1 and not errors and not silent else None
     last = max(errors, key=lambda error: error.line) if len(readings) == 1 and errors else None
     advice = _without_secrets(_advice_beside(matches, cause, where.get("packages") or {}))
     matches = _doubted(matches, cause, advice, readings)
+    if cause is None and failure is None and matches and matches[0].doubt and not _of_metrics(matches[0].entry, found):
+        matches, aside = [], [*matches, *aside]
     if matches and matches[0].doubt and advice is None:
         advice = _without_secrets(advise(cause, where.get("packages") or {}))
     return Explanation(
@@ -280,7 +299,8 @@ def _doubted(
         lines = {line.number for line in match.evidence}
         elsewhere = cause is not None and any(not cause.line <= line <= cause.line + len(cause.more) for line in lines)
         definite = advice is not None and match is matches[0]
-        judged.append(replace(match, doubt=doubt(match.entry, match.decided, message, definite, text, elsewhere)))
+        said = match.doubt or doubt(match.entry, match.decided, message, definite, text, elsewhere)
+        judged.append(replace(match, doubt=said))
     return sorted(judged, key=lambda match: bool(match.doubt))
 
 
@@ -471,6 +491,15 @@ class Reading:
             found.append(_faults.Error(number, f"{kernel}: Assertion `{asserted}` failed", "", _faults.NATIVE))
         return sorted(found, key=lambda error: error.line)
 
+    def repeated(self) -> list[_faults.Error]:
+        """The first of each exception that training survives, and that comes again and again."""
+        if self.quoting:
+            return []
+        raised = [error for error in self.errors.after(lambda error: not error.traced) if error.rank == _faults.RAISED]
+        kinds = Counter((error.type_name, error.text) for error in raised)
+        firsts = {(error.type_name, error.text): error for error in reversed(raised)}
+        return [firsts[kind] for kind, count in kinds.most_common(1) if count >= REPEATED]
+
     @functools.cached_property
     def _well_until(self) -> int:
         """The last line before which the end of the log says that all went well, 0 if it does not.
@@ -569,11 +598,25 @@ class Reading:
             self._open.pop(pattern, None)
 
 
-def _leads_to(line: Line, cause: _faults.Error | None, by_error: Mapping[int, Reading]) -> bool:
-    """Whether a line stands in the traceback that ends in the cause, or right before it."""
+def _leads_to(line: Line, cause: _faults.Error | None, by_error: Mapping[int, Reading], early: bool) -> bool:
+    """Whether a line stands in the traceback that ends in the cause, or right before it; a warning that is known to
+    come before such an error may stand farther away."""
     if cause is None or line.file != by_error[id(cause)].name:
         return False
-    return 0 < cause.line - line.number <= (OF_TRACEBACK if cause.traced else BEFORE)
+    before = _faults.traceback_lines(cause) + BEFORE if cause.traced else BEFORE
+    return 0 < cause.line - line.number <= (max(before, OF_TRACEBACK) if early else before)
+
+
+def _of_a_former_run(error: _faults.Error, cause: _faults.Error | None) -> bool:
+    """Whether an exception was printed by itself, before another one that ended the run with its traceback."""
+    return (
+        cause is not None
+        and cause.traced
+        and error.rank == _faults.RAISED
+        and not error.traced
+        and not error.stamped
+        and error.line < cause.line - _faults.traceback_lines(cause)
+    )
 
 
 def _killed_after(entry: Entry, found: Mapping[Clue, list[Line]], cause: _faults.Error | None) -> bool:

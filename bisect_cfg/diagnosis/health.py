@@ -73,9 +73,9 @@ sparse reward has dead steps all the time."""
 GONE, GONE_STEPS = 0.15, 16
 """No more than this share of the best reward left in so many steps is a collapse, whatever the other metrics say."""
 
-BELOW_START = 0.5
-"""... and so is a reward that stays below this share of what the run began with, after it had learnt more: a healthy run
-falls back to its beginning at most. A tool, a judge or data that broke looks like this, with entropy as before."""
+BELOW_START = 0.4
+"""... and so is a reward that stays below this share of what the run began with, after it had learnt more: a healthy
+run falls back to its beginning at most. A tool, a judge or data that broke looks like this, with entropy as before."""
 
 STILL = 0.01
 """A gradient norm of at most this share of the largest there was counts as none in steps without any signal: what pulls

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import math
 import random
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from bisect_cfg.diagnosis import _metrics, health
 from bisect_cfg.diagnosis._logs import blocks
 from bisect_cfg.diagnosis._metrics import WORDS, Row, Rows, _collapse
-from bisect_cfg.diagnosis.explain import explain_text
+from bisect_cfg.diagnosis.explain import explain_paths, explain_text
 
 Make = Callable[[float, random.Random], dict[str, Any]]
 
@@ -69,6 +71,8 @@ COLLAPSED: dict[str, Make] = {
         else row(d, 0.0, 0.0, 0.001, 0.0, 1.0),
     "negative rewards": lambda t, d: row(d, d.gauss(-0.2 + t, 0.1), 0.5, around(d, 0.9, 0.05)) if t < 0.5
         else row(d, d.gauss(-1.0, 0.01), 0.0, around(d, 0.02, 0.005), 0.01, 0.97),
+    "far below its start": lambda t, d: row(d, around(d, 0.3 + 0.3 * t, 0.03), 0.3, around(d, 0.6, 0.02)) if t < 0.5
+        else row(d, around(d, 0.1, 0.01), 0.2, around(d, 0.55, 0.02)),
 }  # fmt: skip
 
 
@@ -170,6 +174,77 @@ def test_a_run_of_nan_is_not_called_a_collapse(broken: str) -> None:
     found = explain_text(healthy + lost).matches
     assert found
     assert ("policy-collapse" in [match.entry.id for match in found]) == (broken == "0.0")
+
+
+def as_lines(name: str, rows: list[dict[str, Any]]) -> str:
+    """The same rows as trainers of one's own print them."""
+    shapes: dict[str, Callable[[dict[str, Any]], str]] = {
+        "bars": lambda row: f"step {row['step']:4} | train/reward {row['reward']:.4f} | actor/grad_norm "
+            f"{row['grad_norm']:.3f} | policy/entropy {row['entropy']:.4f} | reward_std {row['reward_std']:.3f}",
+        "equals": lambda row: f"[{row['step']}/900] reward={row['reward']:.3f} reward_std={row['reward_std']:.3f} "
+            f"entropy={row['entropy']:.4f} gnorm={row['grad_norm']:.3f} len=211",
+        "JSON": lambda row: json.dumps({"step": row["step"], "reward/mean": row["reward"], "policy/kl": 0.01,
+            "reward/std": row["reward_std"], "policy/entropy": row["entropy"], "policy/grad_norm": row["grad_norm"]}),
+        "CSV": lambda row: f"{row['step']},{row['loss']:.4f},{row['reward']:.4f},{row['reward_std']:.4f},"
+            f"{row['entropy']:.4f},{row['grad_norm']:.4f}",
+    }  # fmt: skip
+    header = "step,grpo/total_loss,rollout/rewards/mean,rollout/reward_std,policy/entropy_mean,opt/grad_norm\n"
+    return (header if name == "CSV" else "") + "".join(f"{shapes[name](row)}\n" for row in rows)
+
+
+@pytest.mark.parametrize("shape", ["bars", "equals", "JSON", "CSV"])
+def test_rows_of_a_trainer_of_ones_own(shape: str, tmp_path: Path) -> None:
+    path = tmp_path / ("metrics.csv" if shape == "CSV" else "train.log")
+    for make, expected in ((COLLAPSED["dies midway"], ["policy-collapse"]), (HEALTHY["noisy"], [])):
+        path.write_text(as_lines(shape, run(make, 120, 1)))
+        explanation, _ = explain_paths([str(path)])
+        assert [match.entry.id for match in explanation.matches][:1] == expected
+        assert explanation.rows == 120
+
+
+def test_what_broke_with_the_reward_is_told() -> None:
+    dice = random.Random(3)
+    rows = [
+        {"reward": around(dice, 0.4 if at < 70 else 0.1, 0.02), "reward_std": 0.3, "entropy": around(dice, 0.6, 0.01),
+         "grad_norm": 0.2, "env/tool_calls": around(dice, 3.0 if at < 70 else 0.02, 0.05)}
+        for at in range(140)
+    ]  # fmt: skip
+    found = explain_text("".join(map(printed, rows))).matches[0]
+    assert found.entry.id == "policy-collapse" and "environment" in found.title
+    assert any("env/tool_calls" in line.text and " -> 0" in line.text for line in found.evidence)
+
+
+def test_a_loss_that_jumps_where_a_run_resumes() -> None:
+    before = [{"lm loss": 8 * 0.75**at, "grad norm": 1.0} for at in range(10)]
+    after = [{"lm loss": 10 * 0.9**at, "grad norm": 6.0} for at in range(30)]
+    resumed = (
+        "".join(map(printed, before)) + "loading checkpoint from out/iter_0000010\n" + "".join(map(printed, after))
+    )
+    assert leading(resumed) == ["loss-jumped-at-resume"]
+    spike = [*before, *before[-1:], {"lm loss": 6.0, "grad norm": 9.0}, *([before[-1]] * 20)]
+    assert leading(loads + "".join(map(printed, spike))) == []
+
+
+@pytest.mark.parametrize(("growth", "entry"), [(20.0, ["host-memory-grows"]), (0.2, []), (None, [])])
+def test_memory_that_grows_to_the_end(growth: float | None, entry: list[str]) -> None:
+    dice = random.Random(4)
+    used = [200 + (growth * at if growth is not None else 120 * min(at / 20, 1)) for at in range(100)]
+    rows = [{"reward": around(dice, 0.4, 0.05), "grad_norm": 0.2, "perf/cpu_memory_used_gb": gb} for gb in used]
+    assert leading("".join(map(printed, rows))) == entry
+
+
+def test_a_reward_that_jumps_with_kl_and_entropy_is_a_trick() -> None:
+    dice = random.Random(5)
+
+    def rows(kl: float, entropy: float) -> str:
+        return "".join(
+            printed({"reward": around(dice, 0.35 if at < 60 else 0.95, 0.02), "grad_norm": 0.3, "reward_std": 0.2,
+                     "kl": 0.01 if at < 60 else kl, "entropy": 0.4 if at < 60 else entropy})
+            for at in range(120)
+        )  # fmt: skip
+
+    assert leading(rows(0.6, 0.05)) == ["reward-jumped"]
+    assert leading(rows(0.02, 0.35)) == []
 
 
 def printed(values: dict[str, float]) -> str:

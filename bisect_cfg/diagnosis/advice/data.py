@@ -80,7 +80,10 @@ def own_code(read: RaisedError) -> Advice | None:
     earlier = [
         one for one in read.frames[: read.frames.index(frame)] if one.package in PACKAGES and one.package not in TOOLS
     ]
-    reward = bool(IN_REWARD.search(frame.function) or IN_REWARD.search(frame.file.rpartition("/")[2]))
+    around = [one for one in read.frames if one.file == frame.file]  # a comprehension has a frame of its own
+    reward = any(IN_REWARD.search(one.function) for one in around) or bool(
+        IN_REWARD.search(frame.file.rpartition("/")[2])
+    )
     what = (
         "reward function"
         if reward

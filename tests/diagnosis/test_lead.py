@@ -1,0 +1,122 @@
+"""An entry leads only where it explains the error itself; otherwise the error comes first and the entry is a hint."""
+
+from __future__ import annotations
+
+import pytest
+
+from bisect_cfg.diagnosis._render import KNOWN, NO_FAILURE, UNKNOWN
+from bisect_cfg.diagnosis.explain import explain_text
+
+SITE = "/opt/env/lib/python3.11/site-packages"
+
+
+def traceback(*frames: str, error: str) -> str:
+    lines = (f'  File "{frame.split()[0]}", line 7, in {frame.split()[1]}\n    call()\n' for frame in frames)
+    return f"Traceback (most recent call last):\n{''.join(lines)}{error}\n"
+
+
+DOUBTED = {
+    "only the family": ("Bus error (core dumped)\n", "segmentation-fault"),
+    "another trainer": (
+        traceback(
+            "/home/me/ppo.py <module>", f"{SITE}/trl/trainer/ppo_trainer.py __init__",
+            error="AttributeError: 'AutoModelForCausalLMWithValueHead' object has no attribute 'generation_config'",
+        ).replace("call()", "PPOTrainer(config, model)"),
+        "value-head-in-grpo",
+    ),
+    "a message that hands on another": (
+        traceback(
+            "/home/me/load.py main", f"{SITE}/torch/nn/modules/module.py load_state_dict",
+            error='RuntimeError: Error(s) in loading state_dict for Model: While copying the parameter named "w", an '
+            "exception occurred : ('the moon is in the wrong phase',).",
+        ),
+        "checkpoint-mismatch",
+    ),
+    "only the exception's kind": (
+        traceback(
+            "/home/me/train.py <module>", f"{SITE}/triton/compiler/compiler.py make_ir",
+            error="triton.compiler.errors.CompilationError: at 4:31: some kernel of somebody does this and that",
+        ),
+        "compile-failed",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("log", "entry"), DOUBTED.values(), ids=DOUBTED.keys())
+def test_an_entry_that_does_not_explain_the_error_is_a_hint(log: str, entry: str) -> None:
+    found = explain_text(log)
+    assert found.matches[0].entry.id == entry and found.matches[0].doubt
+    assert found.status == UNKNOWN
+    shown = str(found)
+    assert shown.startswith("The log shows a failure that no known issue covers")
+    assert found.error is not None and found.error.text[:40] in shown
+    assert shown.index("The error" if "The error" in shown else "The failure") < shown.index("may have to do with")
+    assert not set(found.steps) & set(found.matches[0].steps)
+
+
+def test_a_case_that_the_log_decides_for_leads() -> None:
+    log = traceback(
+        "/home/me/train.py <module>",
+        f"{SITE}/trl/trainer/grpo_trainer.py _calculate_rewards",
+        "/home/me/train.py my_reward",
+        error="TypeError: string indices must be integers",
+    )
+    found = explain_text(log)
+    assert found.status == KNOWN and not found.matches[0].doubt
+    assert "plain text where the reward function expects a list" in found.matches[0].title
+
+
+def test_a_warning_outside_of_the_traceback_does_not_explain_it() -> None:
+    warning = (
+        "Error while downloading from https://cdn-lfs.hf.co/a: HTTPSConnectionPool(host='cdn-lfs.hf.co', port=443)"
+    )
+    log = f"{warning}: Read timed out.\nTrying to resume download...\n" + "Loading weights\n" * 20
+    log += traceback(
+        "/home/me/train.py <module>",
+        f"{SITE}/transformers/models/some.py forward",
+        error="ValueError: the moon is full",
+    )
+    leads = [match.entry.id for match in explain_text(log).matches if not match.doubt]
+    assert "hub-unreachable" not in leads
+
+
+def test_an_error_of_an_earlier_start_does_not_explain_the_later_one() -> None:
+    log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB.\nstarted again with half the batch\n"
+    log += traceback("/home/me/train.py <module>", f"{SITE}/some/thing.py run", error="RuntimeError: the moon is full")
+    assert all(match.entry.id != "gpu-out-of-memory" for match in explain_text(log).matches)
+
+
+def test_an_error_that_training_survives_again_and_again_goes_before_a_general_finding() -> None:
+    raised = traceback("/home/me/score.py judge", error="ValueError: the judge does not answer the moon")
+    rows = "".join(
+        f"{raised}{{'loss': 0.0, 'grad_norm': 0.0, 'reward': 0.0, 'reward_std': 0.0, 'epoch': 0.{at}}}\n"
+        for at in range(1, 9)
+    )
+    found = explain_text(rows)
+    assert found.error is not None and "the judge does not answer" in found.error.text
+    assert found.matches[0].doubt and found.status == UNKNOWN
+
+
+def test_where_it_was_raised_is_told() -> None:
+    log = traceback(
+        "/home/me/train.py main", f"{SITE}/oddpackage/core.py run", error="oddpackage.core.OddError: the moon is full"
+    )
+    assert "called from your own file at /home/me/train.py:7 in main" in explain_text(log).raised
+
+
+PAGES = {
+    "changes": "## v0.9.2\n- fix: CUDA error: device-side assert triggered when pad token missing\n- feat: KTO\n"
+    "- docs: note on `Watchdog caught collective operation timeout`\n\n## v0.9.1\n- fix: KeyError: 'chosen'\n"
+    "- bump transformers\n",
+    "release notes": "Changelog\n=========\n\n1.4.0 (2025-02-01)\n------------------\n* CUDA out of memory is avoided\n"
+    "* Address already in use: a free port is taken\n* faster\n",
+    "troubleshooting": "## Troubleshooting\n\nIf you see `torch.OutOfMemoryError: CUDA out of memory`, lower it.\n"
+    "\n| Symptom | Try |\n|---|---|\n| `Address already in use` | `--main_process_port 29501` |\n\n## Quick start\n"
+    "```bash\naccelerate launch train.py\n```\n",
+}
+
+
+@pytest.mark.parametrize("text", PAGES.values(), ids=PAGES.keys())
+def test_pages_about_errors_are_no_logs(text: str) -> None:
+    found = explain_text(text)
+    assert found.status == NO_FAILURE and not found.matches and found.error is None
