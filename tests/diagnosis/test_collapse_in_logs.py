@@ -217,9 +217,8 @@ def test_what_broke_with_the_reward_is_told() -> None:
 def test_a_loss_that_jumps_where_a_run_resumes() -> None:
     before = [{"lm loss": 8 * 0.75**at, "grad norm": 1.0} for at in range(10)]
     after = [{"lm loss": 10 * 0.9**at, "grad norm": 6.0} for at in range(30)]
-    resumed = (
-        "".join(map(printed, before)) + "loading checkpoint from out/iter_0000010\n" + "".join(map(printed, after))
-    )
+    loads = "loading checkpoint from out/iter_0000010\n"
+    resumed = "".join(map(printed, before)) + loads + "".join(map(printed, after))
     assert leading(resumed) == ["loss-jumped-at-resume"]
     spike = [*before, *before[-1:], {"lm loss": 6.0, "grad norm": 9.0}, *([before[-1]] * 20)]
     assert leading(loads + "".join(map(printed, spike))) == []
