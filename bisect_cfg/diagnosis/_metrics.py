@@ -721,7 +721,7 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
     rewards = column("reward", rows)
     if not facts.keys() & told_otherwise:
         entropy = column("entropy", rows)
-        if _gone(rewards) or _narrowed(rows, rewards, column("reward_std", rows)):
+        if _gone(rewards) or _cut_short(rows) or _narrowed(rows, rewards, column("reward_std", rows)):
             facts["one-answer"] = [rows[0], rows[-1]]
         elif _certain(entropy, rewards):
             level = CERTAIN_SHARE * median(entropy[:FIRST])
@@ -953,6 +953,18 @@ def _gone(rewards: Sequence[float]) -> bool:
     tail = next((at for at, value in enumerate(reversed(nothing)) if not value), len(nothing))
     before = nothing[: len(nothing) - tail]
     return level > 0 and tail >= GONE_ROWS and bool(before) and sum(before) <= (1 - ALWAYS) * len(before)
+
+
+def _cut_short(rows: Sequence[Row]) -> bool:
+    """Whether the answers have become stumps, which cost half of the best reward and more than had been gained."""
+    whole = [row for row in rows if {"reward", "length"} <= set(row.values)]
+    if len(whole) < QUARTERS * GONE_ROWS:
+        return False
+    rewards, lengths = ([row.values[name] for row in whole] for name in ("reward", "length"))
+    size = len(whole) // QUARTERS
+    best = max(fmean(rewards[at : at + size]) for at in range(0, len(rewards) - size + 1, size))
+    short = median(lengths[-size:]) < STUMPS * median(lengths[:size])
+    return short and fmean(rewards[-size:]) < min(best / 2, fmean(rewards[:size]))
 
 
 def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[float]) -> bool:

@@ -235,6 +235,10 @@ def combine(
         if of_cause and bonus != FOR_CAUSE and entry.general and not entry.early and not _of_metrics(entry, found):
             aside.append(match)  # a launcher's or an engine's words about the error that is already there
             continue
+        of_rows = _of_metrics(entry, found) and not any(clue.value in ("stalled", "standing") for clue in entry.any)
+        if of_cause and bonus != FOR_CAUSE and of_rows and not _OF_NUMBERS.search(cause.text):
+            aside.append(match)  # rows that went wrong, and an error that has nothing to do with numbers
+            continue
         match = replace(match, score=match.score + bonus)
         if _applies(entry, found, where, configuration):
             matches.append(match)
@@ -637,6 +641,11 @@ def _quoted_in_prose(line: Line, entry: Entry) -> bool:
     bare = _IN_QUOTES.sub(" ", line.text)
     return bare != line.text and not any(clue.kind == "line" and re.search(clue.value, bare) for clue in entry.any)
 
+
+_OF_NUMBERS = re.compile(
+    r"\b(?:[Nn]a[Nn]s?|[Ii]nf|[Nn]on-?finite|not finite|overflow\w*|loss scale|scaler|multinomial)\b", re.I
+)
+"""An error that numbers bring about."""
 
 _IN_QUOTES = re.compile(r'(?:^|[\s(])["“„][^"”“]{8,}["”“]')
 

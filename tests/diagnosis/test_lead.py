@@ -16,7 +16,10 @@ def traceback(*frames: str, error: str) -> str:
 
 
 DOUBTED = {
-    "only the family": ("Bus error (core dumped)\n", "segmentation-fault"),
+    "only the family": (
+        traceback("/home/me/train.py <module>", f"{SITE}/some/thing.py run", error="ZeroDivisionError: division by zero"),
+        "division-by-zero",
+    ),
     "another trainer": (
         traceback(
             "/home/me/ppo.py <module>", f"{SITE}/trl/trainer/ppo_trainer.py __init__",
