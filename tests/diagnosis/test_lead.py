@@ -17,7 +17,7 @@ def traceback(*frames: str, error: str) -> str:
 
 DOUBTED = {
     "only the family": (
-        traceback("/home/me/train.py <module>", f"{SITE}/some/thing.py run", error="ZeroDivisionError: division by zero"),
+        traceback("/home/me/train.py <module>", f"{SITE}/a/b.py run", error="ZeroDivisionError: division by zero"),
         "division-by-zero",
     ),
     "another trainer": (
