@@ -54,7 +54,7 @@ LITERALS = (
     "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp", "rror response from daemon", "Error in cpuinfo",
     "Fatal Python", "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
     "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
-    "low on resource",
+    "low on resource", "using all available RAM",
 )  # fmt: skip
 WORDS = frozenset(literal.encode() for literal in LITERALS)
 """What a line has that may be an error (tracebacks are found by `_logs`)."""
@@ -62,7 +62,7 @@ WORDS = frozenset(literal.encode() for literal in LITERALS)
 _WORTH = re.compile(
     rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called|panicked"
     rb"|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly"
-    rb"|No space|Out of memory|low on resource"
+    rb"|No space|Out of memory|low on resource|available RAM"
 )
 _TYPE = (
     r"(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*"
@@ -80,7 +80,7 @@ _SAID = re.compile(
     r"^(?:[\w./ -]{0,80}: )?(?:line \d+: )?(?:error|ERROR|Error|fatal|FATAL|fatal error)(?:\[\w+\])?: ?\S"
     r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^make: \*\*\*|^ninja: "
     r"|[Ee]rror response from daemon"
-    r"|slurmstepd: error|srun: error|fatal error: |The node was low on resource"
+    r"|slurmstepd: error|srun: error|fatal error: |The node was low on resource|crashed after using all available RAM"
 )
 _LEVEL = re.compile(
     r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)|^\[?[EF]\d{4} \d\d:\d\d|\[E[ \d]"

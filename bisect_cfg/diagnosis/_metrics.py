@@ -46,6 +46,8 @@ FACTS = {
     "diverged": "kl to the reference has exploded, and half of the reward is gone",
     "loss-diverged": "the loss rose far above the level it had held, and stayed there to the end",
     "reward-jumped": "the reward jumped up from one level to another, and KL and entropy broke away with it",
+    "no-learning-rate": "learning_rate is exactly 0 in every row",
+    "part-lost": "one of the rewards, that for right answers, is gone, while the total did not fall",
     "loss-jumped": "the loss jumped from one row to the next, far above what it was",
     "surroundings-broke": "with the reward, what the environment gives broke off; the policy did not change",
     "memory-grew": "the memory that is used grew from the first rows to the last",
@@ -205,6 +207,11 @@ _VALUE = re.compile(
     r"(?P<value>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?[Nn]a[Nn]|-?[Ii]nf(?:inity)?|None|null)\b"
 )
 _TABLE = re.compile(rb"^[| \t]*Step[ \t|]+.*(?:Loss|loss|reward|Reward|entropy)", re.MULTILINE)
+_SMALL_TABLE = re.compile(
+    rb"^[| \t]*(?:step|iter|iteration|epoch)(?:[ \t]{2,}|[ \t]*[|\t][ \t]*)[\w/ |\t]*(?:loss|reward|entropy)",
+    re.MULTILINE,
+)
+"""A table whose first column is in small letters; such a name stands in any log, so only its beginning is searched."""
 _STEP_COLUMN = b"Step"
 _FINISHED = b"train_runtime"
 WORDS = (*_ROW_WORDS, _RUN_SUMMARY, _STEP_COLUMN, _FINISHED)
@@ -524,7 +531,9 @@ class Rows:
         if _RUN_SUMMARY in words:
             self._sum_up(block, number)
         begun = 0
-        if not self._columns and _STEP_COLUMN in words and (header := _TABLE.search(block)):
+        header = _TABLE.search(block) if not self._columns and _STEP_COLUMN in words else None
+        header = header or (_SMALL_TABLE.search(block, 0, OF_SUMMARY * 10) if number == 1 else None)
+        if header:
             begun = block.find(b"\n", header.end()) + 1 or len(block)
             self._columns = tuple(_cells(block[header.start() : begun].decode("utf-8", "replace")))
         if self._columns:
@@ -737,6 +746,10 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
     _jumped(facts, rows_with("loss", rows))
     _grown_memory(facts, rows)
     _reward_jumped(facts, rows)
+    _part_lost(facts, rows)
+    rates = column("learning_rate", rows)
+    if len(rates) > 2 * ENOUGH and not any(rates):
+        facts["no-learning-rate"] = rows[-1:]
     if facts.keys() & {"collapse", "one-answer"}:
         for name, fell, rose in (("entropy", "entropy-fell", "entropy-rose"), ("length", "length-fell", "")):
             values = [value for value in column(name, rows) if math.isfinite(value)]
@@ -786,6 +799,9 @@ quarter: what fills a cache levels off."""
 JUMP_SHARE, JUMP_KL = 0.3, 10.0
 """A reward that rises within a few rows by this share of its best, with KL so many times what it was and the entropy
 more than halved, has found a trick: learning takes hundreds of rows for that."""
+
+PART, PART_LEFT = 0.05, 0.2
+"""A part of the reward that was above this, and of which less than that share of its best is left, was given up."""
 
 JUMP_ROWS = 4
 """Rows for which a loss stays up after a jump; one or two are a bad batch."""
@@ -844,6 +860,29 @@ def _reward_jumped(facts: dict[str, list[Row]], rows: list[Row]) -> None:
         if risen and ended[1] > JUMP_KL * max(far, 0.0) > 0 and ended[2] < median(before) / 2:
             facts["reward-jumped"] = [whole[at - 1], whole[at]]
             return
+
+
+_OF_RIGHT_ANSWERS = re.compile(
+    r"^rewards/\S*(?:accura|correct|exact|answer|solve|math|code|task)(?!.*std$)", re.IGNORECASE
+)
+
+
+def _part_lost(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
+    """A reward for right answers that was there and is nothing any more, while the total reward went up."""
+    whole = [row for row in rows if "reward" in row.values]
+    if len(whole) < QUARTERS * GONE_ROWS:
+        return
+    size = len(whole) // QUARTERS
+    total = [row.values["reward"] for row in whole]
+    if not fmean(total[-size:]) > fmean(total[:size]):
+        return
+    for name in filter(_OF_RIGHT_ANSWERS.search, whole[-1].values):
+        values = [row.values[name] for row in whole if name in row.values]
+        if len(values) < len(whole) or not all(map(math.isfinite, values)):
+            continue
+        means = [fmean(values[at * size : (at + 1) * size]) for at in range(QUARTERS)]
+        if means[0] > PART and max(means) > 0 and means[-1] < PART_LEFT * max(means):
+            facts["part-lost"] = [whole[0], Row(whole[-1].line, f"{name} {means[0]:.2g} -> {means[-1]:.2g}", {})]
 
 
 def _grown_memory(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
@@ -978,6 +1017,10 @@ def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[fl
     if all(lengths) and median(lengths[1]) < STUMPS * median(lengths[0]) and max(rewards[-FIRST:]) < SOLVED:
         return True
     sure = all(row.values.get("entropy", 1.0) < NO_CHOICE for row in last)
+    entropies = [[row.values["entropy"] for row in part if "entropy" in row.values] for part in (first, last)]
+    level = CERTAIN_SHARE * median(entropies[0]) if entropies[0] else 0.0
+    if len(entropies[1]) == len(last) and max(entropies[1]) < min(level, CERTAIN) and max(rewards[-FIRST:]) < SOLVED:
+        return True
     alike = sure and all(row.values.get("frac_reward_zero_std", 0.0) > MOST for row in last)
     if alike and max(rewards[-FIRST:]) < SOLVED:
         return True

@@ -77,6 +77,11 @@ def quotes(head: bytes, whole: bool = False) -> str:
     """
     text = head.decode("utf-8", "replace")
     lines = [line for line in text.split("\n")[:LINES] if line.strip()]
+    kind = _of_people(lines, text)
+    if kind:
+        return kind
+    if lines and _TITLE.match(lines[0]) and "Traceback (most recent call last)" not in text:
+        lines = [line for line in _EXAMPLE.sub("", text).split("\n")[:LINES] if line.strip()]
     if not lines or lines[0].lstrip()[:1] in "{[" or any(map(_LOGGED.match, lines)):
         return ""
     if _PASSED.search(text[-END:]):
@@ -100,6 +105,22 @@ def quotes(head: bytes, whole: bool = False) -> str:
     }
     # Code with comments looks like a page of text, too; what is said last is the most definite.
     return next((kind for kind, holds in reversed(kinds.items()) if holds), "")
+
+
+def _of_people(lines: Sequence[str], text: str) -> str:
+    """What people said or typed, and what Kubernetes says of a pod that has done its work."""
+    if len(lines) > FEW and sum(map(bool, map(_CHAT.match, lines))) > MOSTLY * len(lines):
+        return "a conversation"
+    typed = [int(found[1]) for line in lines if (found := _TYPED.match(line))]
+    if len(lines) > FEW and len(typed) == len(lines) and typed == list(range(typed[0], typed[0] + len(typed))):
+        return "a history of commands"
+    return "the state of a pod that succeeded" if _SUCCEEDED.search(text) else ""
+
+
+_CHAT = re.compile(r"(?:\[\d{1,2}:\d\d(?::\d\d)?\]|\d{1,2}:\d\d) <?[A-Za-z][\w .-]{0,24}>?: \S")
+_TYPED = re.compile(r"\s*(\d{1,5})  +[a-z./~]\S*")
+_SUCCEEDED = re.compile(r"^(?:Status|status|phase):\s+Succeeded\s*$", re.MULTILINE)
+_EXAMPLE = re.compile(r"^```.*?^```[ ]*$", re.MULTILINE | re.DOTALL)
 
 
 def _is_markdown(lines: Sequence[str]) -> bool:

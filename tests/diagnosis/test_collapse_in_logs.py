@@ -246,6 +246,24 @@ def test_a_reward_that_jumps_with_kl_and_entropy_is_a_trick() -> None:
     assert leading(rows(0.02, 0.35)) == []
 
 
+def test_a_learning_rate_of_nothing() -> None:
+    rows = [{"loss": 0.693, "grad_norm": 1e-4, "learning_rate": 0.0, "rewards/margins": 1e-3} for _ in range(40)]
+    assert leading("".join(map(printed, rows))) == ["no-learning-rate"]
+    warm = [{**row, "learning_rate": at * 1e-7} for at, row in enumerate(rows)]
+    assert leading("".join(map(printed, warm))) == []
+
+
+@pytest.mark.parametrize(("name", "entry"), [("accuracy_reward", ["reward-part-lost"]), ("repetition_penalty", [])])
+def test_a_part_of_the_reward_that_is_given_up(name: str, entry: list[str]) -> None:
+    dice = random.Random(6)
+    rows = [
+        {"reward": around(dice, 0.4 + 0.005 * at, 0.03), "reward_std": 0.2, "grad_norm": 0.3, "kl": 0.01,
+         "entropy": 0.5, f"rewards/{name}/mean": around(dice, max(0.35 - 0.004 * at, 0.01), 0.005)}
+        for at in range(120)
+    ]  # fmt: skip
+    assert leading("".join(map(printed, rows))) == entry
+
+
 def printed(values: dict[str, float]) -> str:
     return f"{values}\n"
 

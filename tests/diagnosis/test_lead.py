@@ -123,3 +123,38 @@ PAGES = {
 def test_pages_about_errors_are_no_logs(text: str) -> None:
     found = explain_text(text)
     assert found.status == NO_FAILURE and not found.matches and found.error is None
+
+
+OF_PEOPLE = {
+    "a conversation": "".join(
+        f"[10:0{at}] {'anna' if at % 2 else 'ben'}: {said}\n"
+        for at, said in enumerate(
+            ["my run died with RuntimeError: CUDA error: device-side assert triggered", "token ids?", "yes", "resize",
+             "works now", "fine", "lunch"]
+        )
+    ),
+    "a history of commands": "".join(
+        f"  {at}  {typed}\n"
+        for at, typed in enumerate(
+            ["python train.py", "nvidia-smi", "kill -9 4711", "grep -rn 'CUDA out of memory' logs/", "df -h", "sbatch a",
+             "history"], 501
+        )
+    ),
+    "a pod that succeeded": "Name: a\nStatus:       Succeeded\n    Last State:  Terminated\n      Exit Code:    1\n"
+    "  Warning  FailedScheduling  9h    0/14 nodes are available: 14 Insufficient nvidia.com/gpu.\n",
+    "a page with an example": "# Troubleshooting\n\nLook above it.\n\n## Example\n\n```\ntorch.OutOfMemoryError: CUDA out of "
+    "memory. Tried to allocate 5 GiB.\n```\n\nLower `per_device_train_batch_size`.\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OF_PEOPLE.values(), ids=OF_PEOPLE.keys())
+def test_what_people_wrote_is_no_log(text: str) -> None:
+    found = explain_text(text)
+    assert found.status == NO_FAILURE and not found.matches and found.error is None
+
+
+def test_a_report_with_a_traceback_in_it_is_read() -> None:
+    log = traceback(
+        "/home/me/train.py <module>", f"{SITE}/a/b.py run", error="torch.OutOfMemoryError: CUDA out of memory"
+    )
+    assert explain_text(f"# Bug\n\nIt fails:\n\n```\n{log}```\n\n## Versions\n\ntorch 2.6\n").status == KNOWN

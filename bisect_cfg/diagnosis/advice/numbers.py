@@ -18,7 +18,7 @@ from bisect_cfg.diagnosis.advice.reading import (
 _SHAPES = re.compile(
     r"size of tensor|[Ss]izes? (?:of tensors )?must match|shape|mat1 and mat2|dimension|expanded "
     r"size|broadcast|reshape|split_with_sizes|index_\w+\(\)|same reduction dim|stack expects|out "
-    r"of bounds|numel|length mismatch|same length|size mismatch"
+    r"of bounds for (?:dim|axis)|numel|length mismatch|same length|size mismatch"
 )
 
 
