@@ -175,6 +175,7 @@ def as_json(explanation: Explanation, problems: Sequence[str] = ()) -> str:
         "signature": explanation.signature.to_json() if explanation.signature else None,
         "said": explanation.said,
         "advice": dataclasses.asdict(explanation.advice) if explanation.advice else None,
+        "raised": explanation.raised,
         "matches": [_match(match) for match in explanation.matches],
         "mentioned": [_match(match) for match in explanation.seen],
         "environment": dict(explanation.environment),

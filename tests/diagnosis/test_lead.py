@@ -136,14 +136,15 @@ OF_PEOPLE = {
     "a history of commands": "".join(
         f"  {at}  {typed}\n"
         for at, typed in enumerate(
-            ["python train.py", "nvidia-smi", "kill -9 4711", "grep -rn 'CUDA out of memory' logs/", "df -h", "sbatch a",
+            ["python train.py", "nvidia-smi", "kill -9 47",
+             "grep -rn 'CUDA out of memory' logs/", "df -h", "sbatch a",
              "history"], 501
         )
     ),
     "a pod that succeeded": "Name: a\nStatus:       Succeeded\n    Last State:  Terminated\n      Exit Code:    1\n"
     "  Warning  FailedScheduling  9h    0/14 nodes are available: 14 Insufficient nvidia.com/gpu.\n",
-    "a page with an example": "# Troubleshooting\n\nLook above it.\n\n## Example\n\n```\ntorch.OutOfMemoryError: CUDA out of "
-    "memory. Tried to allocate 5 GiB.\n```\n\nLower `per_device_train_batch_size`.\n",
+    "a page with an example": "# Troubleshooting\n\nLook above it.\n\n## Example\n\n```\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 5 GiB.\n```\n\nLower `the_batch`.\n",
 }  # fmt: skip
 
 
