@@ -208,7 +208,8 @@ _VALUE = re.compile(
 )
 _TABLE = re.compile(rb"^[| \t]*Step[ \t|]+.*(?:Loss|loss|reward|Reward|entropy)", re.MULTILINE)
 _SMALL_TABLE = re.compile(
-    rb"^[| \t]*(?:step|iter|iteration|epoch)(?:[ \t]{2,}|[ \t]*[|\t][ \t]*)[\w/ |\t]*(?:loss|reward|entropy)",
+    rb"^[| \t]*(?:step|iter|iteration|epoch)(?:[ \t]{2,}|[ \t]*[|\t][ \t]*)"
+    rb"(?=[A-Za-z])[\w/ |\t]*(?:loss|reward|entropy)",
     re.MULTILINE,
 )
 """A table whose first column is in small letters; such a name stands in any log, so only its beginning is searched."""

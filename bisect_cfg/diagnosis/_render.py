@@ -315,7 +315,8 @@ def _unknown(explanation: Explanation, width: int) -> str:
         "known report."
     )
     lines = [wrapped(text, width, "", ""), "", "The error in the log:", *shown, "", wrapped(advice.says, width, "", "")]
-    lines += [wrapped(raised, width, "", "")] if raised else []
+    told = bool(advice.place) and advice.place in advice.says and advice.place in raised and "called from" not in raised
+    lines += [wrapped(raised, width, "", "")] if raised and not told else []
     if explanation.steps:
         lines += ["", "What to do, in this order:", *_numbered(explanation.steps, width)]
     return "\n".join([*lines, *possible])

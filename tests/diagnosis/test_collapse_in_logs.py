@@ -185,14 +185,17 @@ def as_lines(name: str, rows: list[dict[str, Any]]) -> str:
             f"entropy={row['entropy']:.4f} gnorm={row['grad_norm']:.3f} len=211",
         "JSON": lambda row: json.dumps({"step": row["step"], "reward/mean": row["reward"], "policy/kl": 0.01,
             "reward/std": row["reward_std"], "policy/entropy": row["entropy"], "policy/grad_norm": row["grad_norm"]}),
+        "columns": lambda row: f"{row['step']:5} {row['reward']:8.4f} {row['reward_std']:8.4f}  {row['entropy']:8.4f}  "
+            f"{row['grad_norm']:8.3f}".replace("  ", " ").replace(" ", "   "),
         "CSV": lambda row: f"{row['step']},{row['loss']:.4f},{row['reward']:.4f},{row['reward_std']:.4f},"
             f"{row['entropy']:.4f},{row['grad_norm']:.4f}",
     }  # fmt: skip
     header = "step,grpo/total_loss,rollout/rewards/mean,rollout/reward_std,policy/entropy_mean,opt/grad_norm\n"
-    return (header if name == "CSV" else "") + "".join(f"{shapes[name](row)}\n" for row in rows)
+    headers = {"CSV": header, "columns": "step   reward   reward_std   entropy   grad_norm\n"}
+    return headers.get(name, "") + "".join(f"{shapes[name](row)}\n" for row in rows)
 
 
-@pytest.mark.parametrize("shape", ["bars", "equals", "JSON", "CSV"])
+@pytest.mark.parametrize("shape", ["bars", "equals", "JSON", "CSV", "columns"])
 def test_rows_of_a_trainer_of_ones_own(shape: str, tmp_path: Path) -> None:
     path = tmp_path / ("metrics.csv" if shape == "CSV" else "train.log")
     for make, expected in ((COLLAPSED["dies midway"], ["policy-collapse"]), (HEALTHY["noisy"], [])):

@@ -187,7 +187,7 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
         ),
         (ACTOR, "killed from outside"),
         ("memory.max_usage_in_bytes 500\n" + ACTOR, "memory limit of the container"),
-        ("*** SIGSEGV received at time=1 on cpu 3 ***\n" + ACTOR, "A library crashed"),
+        ("*** SIGSEGV received at time=1 on cpu 3 ***\n" + ACTOR, "Native code crashed"),
         (REFUSED, "The account me may not write"),
         ("wandb.errors.CommError: failed to upsert bucket: returned error 500\n", "does not take this run"),
         ("wandb: ERROR api key is not valid\nwandb.errors.CommError: 401 api_key\n", "asks for a key"),
