@@ -19,10 +19,10 @@ PATIENCE = 600
 """Seconds, on a machine that is busy."""
 
 
-def bisected(tool: Tool, name: str, late: int, *options: object) -> tuple[Said, dict]:
-    """What the tool finds where a study's failure is due at a step."""
-    target = (STUDIES / name, "--", "--all_from", late)
-    said = tool("bisect", "--study", "s", "--no-recommend", "--no-where", *options, *target, seconds=PATIENCE)
+def bisected(tool: Tool, name: str, *options: object, arguments: tuple[object, ...] = ()) -> tuple[Said, dict]:
+    """What the tool finds in a study, whose script has these arguments."""
+    target = (STUDIES / name, "--", *arguments)
+    said = tool("bisect", "--study", "s", "--no-recommend", *options, *target, seconds=PATIENCE)
     assert said.status == 0, said.all
     return said, json.loads((tool.folder / "s/result.json").read_text())
 
@@ -36,11 +36,11 @@ def assert_expected(result: dict, name: str) -> None:
     assert (result["known_issue"] or {}).get("id") == expected["known_issue"]
 
 
-FEW = [word for name in ("learning_rate", "temperature", "weight_decay") for word in ("--only", name)]
+FEW = [word for name in ("learning_rate", "temperature") for word in ("--only", name)]
 
 
 def test_a_collapse_that_is_due_early(real_tool):
-    _, result = bisected(real_tool, "late_collapse", 10, *FEW)
+    _, result = bisected(real_tool, "late_collapse", "--no-where", *FEW, arguments=("--all_from", 10))
     assert_expected(result, "late_collapse")
     assert 10 < result["failure"]["step"] <= 30
     real_tool.assert_nothing_left()
@@ -68,7 +68,16 @@ def test_a_late_collapse_is_isolated_from_shortly_before_it(real_tool, way):
         options = ["--log", log] if way == "log" else ["--from-checkpoint", real_tool.folder / "out/checkpoint-190"]
         if way == "log":
             shutil.rmtree(real_tool.folder / "out")
-    _, result = bisected(real_tool, "late_collapse", 200, *options)
+    _, result = bisected(real_tool, "late_collapse", "--no-where", *options, arguments=("--all_from", 200))
     assert_expected(result, "late_collapse")
     assert 200 < result["failure"]["step"] <= 220
     assert 150 <= result["origin"]["step"] <= 200
+
+
+@pytest.mark.slow
+def test_a_late_overflow_is_isolated_from_shortly_before_it(real_tool):
+    _, result = bisected(real_tool, "late_overflow", "--until-failure")
+    assert_expected(result, "late_overflow")
+    assert result["origin"]["kind"] == "state" and result["failure"]["step"] - 32 <= result["origin"]["step"]
+    expected = json.loads((STUDIES / "late_overflow" / "expected.json").read_text())["where"]
+    assert all(value in result["where"][key] for key, value in expected.items())

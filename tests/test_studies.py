@@ -19,6 +19,7 @@ STUDIES = Path(__file__).parent.parent / "studies"
 ELSEWHERE = {
     "two_ranks": "test_two_ranks.py",
     "late_collapse": "test_late.py",
+    "late_overflow": "test_late.py",
     "bad_row": "phases/test_origin.py",
     "vllm_versions": "test_package_versions.py",
     "trl_2906_original": "test_old_stack.py",
