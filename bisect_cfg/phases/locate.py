@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from bisect_cfg.configuration import configuration_of
@@ -71,8 +72,10 @@ def locate(context: Context, report: Report, bad_run: Run) -> Place | None:
         raise
     except (InputError, OSError):  # nothing that was proven depends on it
         return None
-    same = _same(run, failure, context.runner)
+    same, origin = _same(run, failure, context.runner), context.runner.known.origin
     where = _read(run, kind) if same else Where()
+    if where.step and origin is not None and run.seen.before:  # as the user's run counts
+        where = replace(where, step=where.step - run.seen.before + origin.step)
     note = "" if same else _otherwise(run)
     return Place(where, same, run.folder.name, run.seen.seconds, note) if where or note else None
 
@@ -82,6 +85,7 @@ def _run(runner: ScriptRunner, report: Report, bad_run: Run, kind: str) -> Run:
     steps = [row.step for row in report.rows if row.number in proof.trials and row.step]
     subset, whole = proof.subset, settings.bad
     silent = bad_run.seen.died is None
+    late = runner.known.origin is not None  # then it makes few steps anyway
     plan = Plan(
         FOLDER,
         whole if subset is None else configuration_of(subset, settings.good, whole),
@@ -90,7 +94,7 @@ def _run(runner: ScriptRunner, report: Report, bad_run: Run, kind: str) -> Run:
         until_it_dies=not silent,
         instruments=InstrumentOrders(
             kind,
-            from_step=1 if silent else max(1, min(steps, default=bad_run.seen.step) - STEPS_AHEAD),
+            from_step=1 if silent or late else max(1, min(steps, default=bad_run.seen.step) - STEPS_AHEAD),
             gdb=shutil.which("gdb"),
         ),
         environment={"CUDA_LAUNCH_BLOCKING": "1"},

@@ -8,6 +8,7 @@ beginning.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.isolate_data import rows_of
-from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.start import Baselines
 from bisect_cfg.probe.protocol import (
     CHECKPOINTS_FOLDER,
@@ -157,11 +157,31 @@ def own_checkpoints(context: Context, failing: int | None) -> CheckpointOrders |
     return CheckpointOrders(max(int(total) - taken, 0), failing)
 
 
-def remove_checkpoints(folder: Path, options: Options) -> None:
-    """At the end of a study, remove what its runs have saved; not while `recommend` is still to come."""
-    if options.recommend:
-        for path in folder.glob(f"trials/*/{CHECKPOINTS_FOLDER}"):
-            shutil.rmtree(path, ignore_errors=True)
+def remove_checkpoints(folder: Path, origin: Origin | None) -> None:
+    """At the end of a study, remove what its runs have saved.
+
+    Args:
+        folder: of the study.
+        origin: where `recommend`, which is still to come, begins its trials: that one stays; None: nothing does.
+    """
+    needed = None if origin is None or origin.checkpoint is None else Path(origin.checkpoint)
+    for path in folder.glob(f"trials/*/{CHECKPOINTS_FOLDER}/*"):
+        if path != needed:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in folder.glob(f"trials/*/{CHECKPOINTS_FOLDER}"):
+        with contextlib.suppress(OSError):
+            path.rmdir()  # not while something is in it
+
+
+def say_what_stays(context: Context, origin: Origin | None) -> None:
+    """Of what our runs have saved, and what it takes."""
+    checkpoint = None if origin is None or origin.checkpoint is None else Path(origin.checkpoint)
+    if checkpoint is not None and checkpoint.is_relative_to(context.folder):
+        size = max(1, round(sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file()) / 2**20))
+        context.note(
+            f"The checkpoint of step {origin.step} stays in the study ({size} MiB): recommend begins there, "
+            "and whoever repeats a trial by hand."
+        )
 
 
 def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[list[Run], Run | None]:
@@ -177,7 +197,8 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         tried += 1
         if baselines.fails_once():
             warm_runs, good_run = baselines.find(bad_run)
-            if good_run is not None and baselines.outcome_of(good_run) is Outcome.PASS:
+            # What the good configuration shows there as well is owed to no setting.
+            if good_run is not None and baselines.outcome_of(good_run) in (Outcome.PASS, Outcome.FAIL):
                 _say_what_does_it(context, baselines, origin, bad_run, warm_runs)
                 return warm_runs, good_run
             break

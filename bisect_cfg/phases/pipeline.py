@@ -34,7 +34,7 @@ from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.locate import locate
 from bisect_cfg.phases.options import Options
-from bisect_cfg.phases.origin import begin_at_checkpoint, find_origin, learn_intake, remove_checkpoints
+from bisect_cfg.phases.origin import begin_at_checkpoint, find_origin, learn_intake, remove_checkpoints, say_what_stays
 from bisect_cfg.phases.prove import prove
 from bisect_cfg.phases.recommend import find_safe_values
 from bisect_cfg.phases.reproduce import reproduce
@@ -86,7 +86,9 @@ def bisect_script(script: Script, options: Options, listener: Listener, wanted: 
         try:
             answer = _answered(context)
             if wanted is None:
-                remove_checkpoints(folder, options)
+                kept = None if options.recommend or answer.report is None else answer.origin
+                remove_checkpoints(folder, kept)
+                say_what_stays(context, kept)
         except NeverConfigured:
             target = as_command(script, options)
             if target is None:
@@ -183,11 +185,12 @@ def _compared(
         return _answer(context, "inconclusive", settings=runner.settings, bad_run=bad_run, asked=asked)
     bisection, report = isolate(context, bad_run, warm_runs, good_run)
     details = bisection.details()
-    place = safe = stopped = rows = None
+    place = safe = stopped = rows = proven = None
     known = known_failure(bad_run, runner.settings, report.causes, context.environment)
     try:
         report = with_defaults_of_the_moved(context, baselines, settings.factors, report)
-        if not prove(context, baselines, report, details):
+        proven = prove(context, baselines, report, details)
+        if proven is False:
             report = replace(report, complete=False)
         rows = isolate_rows(context, baselines, report, bad_run)
         place = locate(context, report, bad_run)
@@ -213,6 +216,7 @@ def _compared(
         safe=safe,
         stopped=stopped,
         rows=rows,
+        proven=proven,
     )
 
 

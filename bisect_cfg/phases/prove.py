@@ -34,7 +34,7 @@ class _Proof:
     seconds: float
 
 
-def prove(context: Context, baselines: Baselines, report: Report, details: Mapping[int, JsonObject]) -> bool:
+def prove(context: Context, baselines: Baselines, report: Report, details: Mapping[int, JsonObject]) -> bool | None:
     """Run the claims of the answer from step 0, if they were shown from a checkpoint.
 
     By default they are run where that takes no longer than the search did.
@@ -46,12 +46,12 @@ def prove(context: Context, baselines: Baselines, report: Report, details: Mappi
         details: by trial number, what the runner kept of it.
 
     Returns:
-        Whether every claim that was run showed the same.
+        Whether every claim showed the same; None if they were not run.
     """
     runner, options = context.runner, context.options
     origin, horizon = runner.known.origin, runner.horizon
-    if origin is None or not report.causes or options.prove == LEFT_OUT or options.from_checkpoint is not None:
-        return True
+    if origin is None or not report.causes or options.prove == LEFT_OUT:
+        return None
     seconds_of = {row.number: row.seconds for row in report.rows}
     proofs = [
         proof
@@ -64,7 +64,7 @@ def prove(context: Context, baselines: Baselines, report: Report, details: Mappi
             f"Everything was shown {since(origin)}. To prove it from step 0 takes "
             f"{count(len(proofs), 'run')}, about {duration(seconds)}: --prove {ASKED}."
         )
-        return True
+        return None
     context.listener.phase("prove", "running the claims of the answer from step 0")
     runner.begin_at(None)
     try:

@@ -18,13 +18,12 @@ from bisect_cfg.trials.files import tail_of_log, unprinted
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import (
-    FIRST,
     REPRODUCTION_PATIENCE,
     REPRODUCTION_SECONDS,
     REPRODUCTION_STEPS,
     horizon_for,
 )
-from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.runs import FIRST, Run, load_run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import check_watched
 from bisect_cfg.trials.verdict import same_as, widened

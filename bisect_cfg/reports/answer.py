@@ -166,7 +166,7 @@ def as_result(answer: Answer, environment: Fingerprint) -> JsonObject:
         "start": answer.start,
         "start_level": answer.start,  # the same, as it was called before
         "horizon": answer.horizon,
-        **({"origin": origin_of(answer.origin)} if answer.origin is not None else {}),
+        **({"origin": origin_of(answer.origin, answer.proven)} if answer.origin is not None else {}),
         **({"rows": answer.rows.to_json()} if answer.rows is not None else {}),
         "notes": [*answer.notes, *report.notes],
         "warnings": warnings_of(answer),
@@ -190,10 +190,10 @@ def _environments(environments: Environments) -> JsonObject:
     }
 
 
-def origin_of(origin: Origin) -> JsonObject:
-    """Where the trials began."""
+def origin_of(origin: Origin, proven: bool | None) -> JsonObject:
+    """Where the trials began, and whether the claims were proven from step 0."""
     kind = "data" if origin.checkpoint is None else "state"
-    return {"kind": kind, "step": origin.step, "checkpoint": origin.checkpoint}
+    return {"kind": kind, "step": origin.step, "checkpoint": origin.checkpoint, "proven_from_start": proven}
 
 
 def _training(run: Run | None) -> JsonObject:
@@ -380,6 +380,9 @@ def _remarks(answer: Answer, number: int) -> list[Symptom]:
 def commands(answer: Answer) -> dict[str, str]:
     """Shell commands that repeat the first bad and the last good run of the proof by hand, from a cold start."""
     if answer.report is None or not answer.report.causes:
+        return {}
+    checkpoint = None if answer.origin is None else answer.origin.checkpoint
+    if checkpoint is not None and not Path(checkpoint).is_dir():  # one of ours: it is removed at the end
         return {}
     evidence = answer.report.causes[0].evidence
     found = {}

@@ -39,6 +39,7 @@ class Answer:
         start: how trials' processes came to be: "config", "imports" or "cold".
         horizon: steps per trial.
         origin: where the trials began; None: at the beginning of the training.
+        proven: where they did not begin at step 0, whether the claims showed the same there; None: not run.
         notes: sentences for the user.
         details: by trial number, what the runner kept of it (folder, steps, remarks, ...).
         seconds: wall-clock time of this call.
@@ -62,6 +63,7 @@ class Answer:
     start: str = COLD
     horizon: int | None = None
     origin: Origin | None = None
+    proven: bool | None = None
     notes: tuple[str, ...] = ()
     details: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
     seconds: float = 0.0

@@ -15,7 +15,6 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.configuration import configuration_of
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging
@@ -26,9 +25,6 @@ from bisect_cfg.study.causes import Cause
 from bisect_cfg.study.folder import STUDIES
 from bisect_cfg.trials.environments import CACHE
 from bisect_cfg.trials.start_points import STARTS
-
-OTHER_STEPS = 0.1
-"""Above this share of difference the step of a cause's run and that of the user's run are not the same data."""
 
 
 def told(answer: Answer, result: JsonObject) -> list[Line]:
@@ -135,8 +131,7 @@ def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
         seen = answer.bad_run.seen
         if _in_one_process(cause, answer.settings):
             seen = replace(seen, rank=None)
-        step = result["causes"][number - 1]["step"]
-        _print_cause(console, title, cause, text.failure(seen, step), answer.origin, _other_steps(answer, step))
+        _print_cause(console, title, cause, text.failure(seen, result["causes"][number - 1]["step"]), answer)
     if report.causes and (report.reproduction_rate or 1.0) < 1.0:
         low, high = report.reproduction_interval or (0.0, 1.0)
         console.print(
@@ -163,17 +158,7 @@ def _in_one_process(cause: Cause, settings: Settings) -> bool:
     return subset is not None and configuration_of(subset, settings.good, settings.bad).get(PROCESSES) == 1
 
 
-def _other_steps(answer: Answer, step: int | None) -> str:
-    """Where the steps of a cause's run take so much more or less data than the user's that their numbers are others."""
-    theirs = answer.bad_run.seen.step_of_training
-    if answer.origin is None or not step or not theirs or abs(step - theirs) <= OTHER_STEPS * theirs:
-        return ""
-    return f"(Its steps take other amounts of data than yours: your step {theirs} is about its step {step}.)"
-
-
-def _print_cause(
-    console: Console, title: str, cause: Cause, failure: str, origin: Origin | None, elsewhere: str
-) -> None:
+def _print_cause(console: Console, title: str, cause: Cause, failure: str, answer: Answer) -> None:
     table = Table.grid(padding=(0, 2))
     for position, name in enumerate(cause.parameters):
         value = cause.values[name]
@@ -191,10 +176,9 @@ def _print_cause(
             if claim.subset is not None
             else f"without {name}: {claim.note}"
         )
-    since = f" Shown {text.since(origin)}." if origin is not None else ""
+    since = f" Shown {text.since(answer.origin)}" if answer.origin is not None else ""
+    since += "" if not since else ", and from step 0." if answer.proven else "."
     lines = [f"With {together} the run {failure}.", ", ".join(claims) + "." + since]
-    if elsewhere:
-        lines.append(elsewhere)
     if cause.companions:
         left_out = "it" if len(cause.companions) == 1 else "them"
         reason = f"without {left_out} they are invalid or end in a different failure"

@@ -63,7 +63,7 @@ from bisect_cfg.trials.plan import Known, Plan
 from bisect_cfg.trials.ports import free_port, own_port
 from bisect_cfg.trials.process import Child, Ending, Reaper, Sweep, follow, launch
 from bisect_cfg.trials.reaper import shorten
-from bisect_cfg.trials.runs import Pauses, Run, result_of, what_ended
+from bisect_cfg.trials.runs import FIRST, Pauses, Run, result_of, what_ended
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
@@ -91,9 +91,6 @@ is the failure to study."""
 
 CHECKS_CONFIGS = frozenset({"trl", "transformers", "accelerate", "torch"})
 """Packages that have a say in whether a training config can be built."""
-
-FIRST = 0
-"""The folder of the first run, of the user's own command."""
 
 COLD_CHECK = "cold_check"
 """Attribute of a result whose trial died of something else and was repeated cold: "same" if that showed the same,
@@ -501,7 +498,7 @@ class ScriptRunner:
         told["BISECT_CFG_PROBE"] = str(folder / "orders-by-hand.json")
         lines = [
             "#!/bin/sh",
-            "# Repeats this trial by hand, from the start, with everything printed here.",
+            "# Repeats this trial by hand, with everything printed here.",
             f"cd {shlex.quote(os.getcwd())} || exit",
             f"mkdir -p {shlex.quote(again.folder)}",
             "exec env "

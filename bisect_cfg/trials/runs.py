@@ -24,6 +24,10 @@ SHOWN = ("reward", "loss", "grad_norm")
 logs."""
 
 
+FIRST = 0
+"""The folder of the first run, of the user's own command."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A run that is over: what happened, and the traces it left.
@@ -149,6 +153,7 @@ def result_of(run: Run, known: Known, horizon: int | None, **more: Value) -> Tri
         "horizon": horizon,
         "steps": seen.steps,
         "before": seen.before,
+        **_since(run, known),
         **more,
         "failure": None if signature is None else signature.to_json(),
         "remarks": [asdict(remark) for remark in seen.remarks],
@@ -171,6 +176,14 @@ def intermediate_of(rows: Sequence[JsonObject]) -> dict[int, float]:
 def is_value(value: Value) -> bool:
     """Whether it is a number, finite or not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _since(run: Run, known: Known) -> dict[str, Value]:
+    """At which step of the user's run a trial began: its own number of that is another where its steps take other
+    amounts of data."""
+    if known.origin is None or not run.seen.before or run.folder.name == str(FIRST):
+        return {}
+    return {"since": known.origin.step}
 
 
 def what_ended(run: Run) -> str:

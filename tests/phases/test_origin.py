@@ -365,10 +365,13 @@ def test_a_training_that_ends_before_the_failing_step_says_nothing(tmp_path):
     assert "step 361 of at least 401 (max_steps=-1)" in seen.message
 
 
-def test_they_are_removed_at_the_end_unless_they_are_needed(tmp_path):
-    path = tmp_path / "trials/0/checkpoints/checkpoint-4"
-    path.mkdir(parents=True)
-    remove_checkpoints(tmp_path, Options(recommend=False))
-    assert path.exists()
-    remove_checkpoints(tmp_path, Options())
-    assert not path.parent.exists() and path.parent.parent.exists()
+def test_they_are_removed_at_the_end_but_for_what_recommend_begins_at(tmp_path):
+    first, near = (tmp_path / "trials" / run / "checkpoints" for run in ("0", "bad-config-from-4-1"))
+    for path in (first / "checkpoint-4", first / "checkpoint-8", near / "checkpoint-9"):
+        path.mkdir(parents=True)
+        (path / "model.safetensors").touch()
+    (first / "next").touch()
+    remove_checkpoints(tmp_path, Origin(str(first / "checkpoint-4"), 4))
+    assert [path.name for path in first.iterdir()] == ["checkpoint-4"] and not near.exists()
+    remove_checkpoints(tmp_path, None)
+    assert not first.exists() and first.parent.exists()
