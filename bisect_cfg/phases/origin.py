@@ -193,7 +193,8 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         return warm_runs, good_run
     step, tried = bad_run.seen.step_of_training, 0
     for origin in _origins_by_data(bad_run, base):
-        _begin_at(context, baselines, origin, base, bad_run, f"seeing whether the data of step {step} does it")
+        again = ", with other random numbers" if origin.draw else ""
+        _begin_at(context, baselines, origin, base, bad_run, f"seeing whether the data of step {step} does it{again}")
         tried += 1
         if baselines.fails_once():
             warm_runs, good_run = baselines.find(bad_run)
