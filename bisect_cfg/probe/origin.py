@@ -303,15 +303,16 @@ def _watch_first_step(optimizer):
     if not hasattr(inner, "register_step_post_hook"):
         return
 
+    steps = iter(("optimizer",))
+
     def before(*_):
-        state.loading = "optimizer"
+        state.loading = next(steps, "")
 
-    def after(*_):
+    def after(*_):  # stays registered: torch goes through the hooks just now
         state.loading = ""
-        for one in hooks:
-            one.remove()
 
-    hooks = [inner.register_step_pre_hook(before), inner.register_step_post_hook(after)]
+    inner.register_step_pre_hook(before)
+    inner.register_step_post_hook(after)
 
 
 def _watch_loading(trainer):

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from bisect_cfg.probe.protocol import (
     CheckpointOrders,
     CheckpointSaved,
+    InstrumentOrders,
     Intake,
     NoCheckpoints,
     OptimizerSettings,
     Origin,
     OriginRefused,
     Resumed,
+    Update,
 )
 from bisect_cfg.probe.saved import to_keep
 
@@ -268,3 +270,13 @@ def test_without_room_there_are_none_and_the_run_goes_on(warm, script):
     run = warm.run(script, json.dumps({"max_steps": 40}), steps=None, checkpoints=CheckpointOrders(10))
     assert "no room" in run.traces.event(NoCheckpoints).why and len(run.traces.metrics.rows) == 40
     assert not run.traces.all(CheckpointSaved)
+
+
+def test_the_instruments_go_along(warm, script):
+    """Both listen to the optimizer's steps."""
+    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
+    origin = Origin(str(checkpoint.path), 4)
+    told, kind = json.dumps(checkpoint.settings), InstrumentOrders("non-finite", from_step=1)
+    again = warm.run(script, told, steps=2, origin=origin, instruments=kind)
+    assert again.seen.failure is None, (again.folder / "log.txt").read_text()[-2000:]
+    assert [one.step for one in again.traces.all(Update)] == [5, 6]
