@@ -13,6 +13,7 @@ double registration of TensorFlow's plugins. What training survived is told by t
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -153,6 +154,18 @@ class Error:
     stamped: bool = False
     before: bytes = b""
 
+    @functools.cached_property
+    def traceback(self) -> int:
+        """How many lines before it its traceback begins, with those of the exceptions it goes back to; 0 without."""
+        lines = self.before.split(b"\n")[-BEFORE_LINES:]
+        begins = [at for at, line in enumerate(lines) if b"Traceback (most recent call last)" in line]
+        if not begins:
+            return len(lines) if self.traced else 0
+        first = begins.pop()
+        while begins and any(mark in line for line in lines[begins[-1] : first] for mark in _CHAINED):
+            first = begins.pop()
+        return len(lines) - first
+
     def paragraphs(self) -> tuple[str, str]:
         """All it says on one line: wrapped between words, and wrapped within them."""
         parts = [self.text, *self.more]
@@ -241,20 +254,6 @@ class Errors:
     def after(self, survived: Callable[[Error], bool]) -> list[Error]:
         """Those that nothing survived, in the order of the log."""
         return sorted((one for one in (*self._first, *self._last) if not survived(one)), key=lambda one: one.line)
-
-
-def traceback_lines(error: Error) -> int:
-    """How many lines before an error its traceback begins, with those of the exceptions it goes back to; 0 without."""
-    lines = error.before.split(b"\n")[-BEFORE_LINES:]
-    begins = [
-        at for at, line in enumerate(lines) if b"Traceback (most recent call last)" in line or b"-- Traceback" in line
-    ]
-    if not begins:
-        return len(lines) if error.traced else 0
-    first = begins.pop()
-    while begins and any(mark in line for line in lines[begins[-1] : first] for mark in _CHAINED):
-        first = begins.pop()
-    return len(lines) - first
 
 
 _CHAINED = (b"The above exception was the direct cause", b"During handling of the above exception", b'"""')

@@ -182,13 +182,10 @@ _PAIR = re.compile(
     r"(?![\w./-]|\.\d)"
 )
 # What every such row contains, as plain words, which are found at memory speed.
+_PAIR_WORDS = (b"reward=", b"reward ", b"reward:", b"loss=", b"loss ", b"loss:")
+_NUMBER = re.compile(rb" *[-+]?(?:\d|nan|NaN|inf)")
 _ROW_WORDS = (
-    b"reward=",
-    b"reward ",
-    b"reward:",
-    b"loss=",
-    b"loss ",
-    b"loss:",
+    *_PAIR_WORDS,
     b"grad_norm",
     b"loss'",
     b'loss"',
@@ -430,7 +427,12 @@ class _Piece:
                         del places[word]
             if not places:
                 return None
-            at = min(places.values())
+            word = min(places, key=places.__getitem__)
+            at = places[word]
+            if word in _PAIR_WORDS and not _NUMBER.match(block, at + len(word)):
+                begun_at = block.find(word, at + 1)
+                places.pop(word) if begun_at < 0 else places.update({word: begun_at})
+                continue
             start = max(block.rfind(b"\n", begun, at), block.rfind(b"\r", begun, at), begun - 1) + 1
             ends = [found for mark in (b"\n", b"\r") if (found := block.find(mark, at)) >= 0]
             end = min(ends, default=len(block))

@@ -607,7 +607,7 @@ def _leads_to(line: Line, cause: _faults.Error | None, by_error: Mapping[int, Re
     come before such an error may stand farther away."""
     if cause is None or line.file != by_error[id(cause)].name:
         return False
-    before = _faults.traceback_lines(cause) + BEFORE if cause.traced else BEFORE
+    before = cause.traceback + BEFORE if cause.traced else BEFORE
     return 0 < cause.line - line.number <= (max(before, OF_TRACEBACK) if early else before)
 
 
@@ -619,7 +619,7 @@ def _of_a_former_run(error: _faults.Error, cause: _faults.Error | None) -> bool:
         and error.rank == _faults.RAISED
         and not error.traced
         and not error.stamped
-        and error.line < cause.line - _faults.traceback_lines(cause)
+        and error.line < cause.line - cause.traceback
     )
 
 
