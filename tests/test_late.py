@@ -13,7 +13,7 @@ from tools import Said, Tool
 
 STUDIES = Path(__file__).parent.parent / "studies"
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.slow]
 
 PATIENCE = 600
 """Seconds, on a machine that is busy."""
@@ -55,7 +55,6 @@ def from_log(folder: Path, script: Path, *arguments: object) -> Path:
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["own", "log", "theirs"])
 def test_a_late_collapse_is_isolated_from_shortly_before_it(real_tool, way):
     """From the user's checkpoint, from the tool's own, and with only a log of a run that failed."""
@@ -74,7 +73,6 @@ def test_a_late_collapse_is_isolated_from_shortly_before_it(real_tool, way):
     assert 150 <= result["origin"]["step"] <= 200
 
 
-@pytest.mark.slow
 def test_a_late_overflow_is_isolated_from_shortly_before_it(real_tool):
     _, result = bisected(real_tool, "late_overflow", "--until-failure")
     assert_expected(result, "late_overflow")
