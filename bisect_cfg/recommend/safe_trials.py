@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 
 from optuna.trial import FrozenTrial
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose, Value
 from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.secrets import mask
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
 from bisect_cfg.study.causes import TrialRow
 from bisect_cfg.study.encoding import purpose_of
@@ -39,7 +40,7 @@ class SafeTrials:
 
     def ran(self) -> list[Ran]:
         """What the plan is made from."""
-        return [_ran(trial) for trial in self.all() if trial.state.is_finished()]
+        return [self._ran(trial) for trial in self.all() if trial.state.is_finished()]
 
     def asked(self, aim: Aim) -> int:
         """How many runs with this aim were asked for."""
@@ -56,7 +57,7 @@ class SafeTrials:
             Its number in the study.
         """
         asked = {
-            "configuration": attempt.configuration,
+            "configuration": {name: mask(value, name) for name, value in attempt.configuration.items()},
             "seed": attempt.seed,
             "steps": attempt.steps,
             "part": attempt.aim,
@@ -82,7 +83,7 @@ class SafeTrials:
 
     def abandoned(self) -> list[tuple[int, Attempt]]:
         """Runs that a process which lives no longer left unfinished."""
-        return [(trial.number, _question(trial)) for trial in self.store.abandoned(ASKED)]
+        return [(trial.number, self._question(trial)) for trial in self.store.abandoned(ASKED)]
 
     def rows(self) -> Iterator[TrialRow]:
         """One row a run, as in the report of the bisection."""
@@ -118,26 +119,35 @@ class SafeTrials:
             }
         return found
 
+    def _configuration(self, trial: FrozenTrial) -> dict[str, Value]:
+        """What a run was asked with: secrets, which stand in no study, as the factors have them."""
+        found = dict(trial.user_attrs[ASKED]["configuration"])
+        for factor in self.store.factors:
+            for level in (factor.bad, factor.good):
+                shown = mask(level, factor.name)
+                if shown != level and found.get(factor.name) == shown:
+                    found[factor.name] = level
+                    break
+        return found
+
+    def _question(self, trial: FrozenTrial) -> Attempt:
+        asked = trial.user_attrs[ASKED]
+        return Attempt(
+            self._configuration(trial), asked["seed"], asked["steps"], Aim(asked["part"]), trial.user_attrs["reason"]
+        )
+
+    def _ran(self, trial: FrozenTrial) -> Ran:
+        attributes, asked = trial.user_attrs, trial.user_attrs[ASKED]
+        return Ran(
+            key_of(self._configuration(trial), asked["seed"]),
+            asked["steps"],
+            attributes["outcome"] == Outcome.PASS.value,
+            trial.number,
+            attributes.get("failed_at"),
+            attributes.get("text", ""),
+            float(attributes.get("seconds") or 0.0),
+        )
+
 
 def _plain(values: JsonObject) -> JsonObject:
     return json.loads(json.dumps(values, default=repr))
-
-
-def _question(trial: FrozenTrial) -> Attempt:
-    asked = trial.user_attrs[ASKED]
-    return Attempt(
-        asked["configuration"], asked["seed"], asked["steps"], Aim(asked["part"]), trial.user_attrs["reason"]
-    )
-
-
-def _ran(trial: FrozenTrial) -> Ran:
-    attributes, asked = trial.user_attrs, trial.user_attrs[ASKED]
-    return Ran(
-        key_of(asked["configuration"], asked["seed"]),
-        asked["steps"],
-        attributes["outcome"] == Outcome.PASS.value,
-        trial.number,
-        attributes.get("failed_at"),
-        attributes.get("text", ""),
-        float(attributes.get("seconds") or 0.0),
-    )

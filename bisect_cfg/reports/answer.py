@@ -78,7 +78,7 @@ def write_answer(
     recommended = result["recommendation"]
     yaml, diff = answer.folder / "safe_config.yaml", answer.folder / "safe_config.diff"
     if recommended is not None:
-        write_text(yaml, _safe_config(answer, recommended))
+        write_text(yaml, scrub(_safe_config(answer, recommended)))
         write_text(diff, recommended["diff"])
     else:  # what an earlier pass recommended did not stand a closer look
         yaml.unlink(missing_ok=True)
@@ -378,7 +378,7 @@ def _remarks(answer: Answer, number: int) -> list[Symptom]:
 
 
 def commands(answer: Answer) -> dict[str, str]:
-    """Shell commands that repeat the first bad and the last good run of the proof by hand, from a cold start."""
+    """Shell commands that repeat the minimal failing run of the proof and the nearest passing one by hand, cold."""
     if answer.report is None or not answer.report.causes:
         return {}
     checkpoint = None if answer.origin is None else answer.origin.checkpoint
@@ -388,7 +388,7 @@ def commands(answer: Answer) -> dict[str, str]:
     found = {}
     outcomes = {row.number: row.outcome for row in answer.report.rows}
     good = [number for claim in evidence.without.values() for number in claim.trials]
-    wanted = (("last good", good, Outcome.PASS), ("first bad", list(evidence.fails.trials), Outcome.FAIL))
+    wanted = (("nearest passing", good, Outcome.PASS), ("minimal failing", list(evidence.fails.trials), Outcome.FAIL))
     for label, numbers, outcome in wanted:
         for number in reversed([number for number in numbers if outcomes.get(number) is outcome]):
             path = trial_folder(answer, number) / "command.sh"

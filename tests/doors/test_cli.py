@@ -107,8 +107,8 @@ def test_commands_by_hand_repeat_the_runs(whole, finished):
     import subprocess
 
     tool, said = whole
-    bad = re.search(r"To repeat the first bad run: +(.+)", said.out)[1]
-    good = re.search(r"To repeat the last good run: +(.+)", said.out)[1]
+    bad = re.search(r"To repeat the minimal failing run: +(.+)", said.out)[1]
+    good = re.search(r"To repeat the nearest passing run: +(.+)", said.out)[1]
     traces = sorted((tool.folder / "s").rglob("events.jsonl"))
     sizes = [path.stat().st_size for path in traces]
     run = {"cwd": tool.folder, "env": tool.environment, "shell": True}

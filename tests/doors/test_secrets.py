@@ -217,13 +217,27 @@ def test_recommend_takes_secrets_from_its_own_command_line(tool):
     assert other.status == 2 and "other arguments" in other.err, other.all
 
 
+def test_a_secret_within_a_value_of_any_command(tool):
+    """Its safe values have it as well."""
+    (tool.folder / "render.py").write_text(
+        "import sys\nif '--fast' in sys.argv and '8' in sys.argv:\n    raise SystemExit('two took the same tile')\n"
+    )
+    words = ("--workers", "8", "--fast", "--quality", f"hub_token={FLAG}")
+    good = ("--good", "workers=1", "--good", "fast=false", "--good", "quality=low")
+    said = tool("bisect", "--study", "s", "--flag-style", "argparse", *good, "--", "python", "render.py", *words)
+    assert said.status == 0 and FLAG not in said.all, said.all
+    assert (tool.folder / "s/safe_config.yaml").exists() and files_with(tool.folder / "s", FLAG) == []
+    again = tool("bisect", "--study", "s", "--flag-style", "argparse", *good, "--", "python", "render.py", *words)
+    assert again.status == 0 and len(list((tool.folder / "s/trials").iterdir())) > 4, again.all
+
+
 def test_by_hand_asks_for_the_secret(tool):
     import subprocess
 
     write_script(tool)
     tool.environment["HF_TOKEN"] = ENVIRONMENT
     said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--", "--token", FLAG, "--x=a b")
-    command = re.search(r"To repeat the first bad run: +(.+)", said.out)[1]
+    command = re.search(r"To repeat the minimal failing run: +(.+)", said.out)[1]
     run = {"cwd": tool.folder, "shell": True, "capture_output": True, "text": True}
     without = subprocess.run(command, env=tool.environment, **run)
     assert without.returncode != 0 and "TOKEN" in without.stderr

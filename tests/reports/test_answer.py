@@ -110,7 +110,10 @@ def test_commands_repeat_the_runs_that_prove_it(tmp_path, monkeypatch):
     for number in (1, 2):
         (tmp_path / f"trials/{number}").mkdir(parents=True)
         (tmp_path / f"trials/{number}/command.sh").touch()
-    assert commands(answer) == {"last good": "sh trials/1/command.sh", "first bad": "sh trials/2/command.sh"}
+    assert commands(answer) == {
+        "nearest passing": "sh trials/1/command.sh",
+        "minimal failing": "sh trials/2/command.sh",
+    }
 
 
 def test_of_several_causes_that_which_the_log_decides_for_is_told():
