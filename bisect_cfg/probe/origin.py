@@ -34,6 +34,10 @@ REFERENCE_FILE = "reference.pt"
 """Of a checkpoint of ours: the reference model, where that follows the policy. `Trainer` does not save it."""
 
 
+# What an optimizer keeps for each weight, of that weight's shape. (8-bit optimizers keep bytes under the first two.)
+_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+
+
 class _State:
     """Of one trial."""
 
@@ -83,7 +87,7 @@ def begin(trainer, args, kwargs):
         trainer._step = step * intake.accumulated
     record.event(protocol.Resumed(step, origin.checkpoint, intake))
     kwargs = {name: value for name, value in kwargs.items() if name != "resume_from_checkpoint"}
-    same = origin.checkpoint is not None and step == origin.step
+    same = origin.checkpoint is not None and step == origin.step and not _unknown(_saved_state(origin))
     kwargs["resume_from_checkpoint"] = origin.checkpoint if same else _at_step(trainer, origin, step)
     ratio = 1.0 if origin.intake is None else _per_step(origin.intake) / _per_step(intake)
     if origin.until is not None:
@@ -168,6 +172,18 @@ def _step_at(origin, intake, total):
     return step + (epochs * _steps_of_an_epoch(intake, total) if epochs else 0)
 
 
+def _saved_state(origin):
+    with open(os.path.join(origin.checkpoint, protocol.STATE_FILE), encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+def _unknown(saved):
+    """What another version of transformers has saved of its state, and this one refuses."""
+    from transformers import TrainerState
+
+    return set(saved) - set(TrainerState.__dataclass_fields__)
+
+
 def _at_step(trainer, origin, step):
     """A folder with what the checkpoint holds, if there is one, in whose state another step stands."""
     folder = os.path.join(record.folder(), "origin")
@@ -178,8 +194,8 @@ def _at_step(trainer, origin, step):
             target = os.path.join(folder, name)
             if name != protocol.STATE_FILE and not os.path.lexists(target):
                 os.symlink(os.path.join(os.path.abspath(origin.checkpoint), name), target)
-        with open(os.path.join(origin.checkpoint, protocol.STATE_FILE), encoding="utf-8") as stream:
-            told = json.load(stream)
+        saved = _saved_state(origin)
+        told = {name: value for name, value in saved.items() if name not in _unknown(saved)}
     told["global_step"] = step
     path = os.path.join(folder, protocol.STATE_FILE)
     own = f"{path}.{os.getpid()}"  # each process of several writes the same
@@ -235,6 +251,7 @@ def _keep_settings(trainer, moved):
         schedule = _bare(trainer.lr_scheduler)
         fresh = copy.deepcopy(schedule.state_dict()) if schedule is not None else None
         load(checkpoint)
+        _check_moments(trainer.optimizer)
         _load_reference(trainer, checkpoint)
         _set_groups(trainer.optimizer, groups)
         _watch_first_step(trainer.optimizer)
@@ -268,6 +285,18 @@ def _bare(schedule):
     """A scheduler without accelerate's wrapper; None if it is none of torch's (DeepSpeed's own keeps its state)."""
     inner = getattr(schedule, "scheduler", schedule)
     return inner if hasattr(inner, "optimizer") and hasattr(inner, "state_dict") else None
+
+
+def _check_moments(optimizer):
+    """torch takes moments of any shape, and computes with them."""
+    for weight, kept in getattr(optimizer, "state", {}).items():
+        for name in _MOMENTS:
+            found = kept.get(name) if isinstance(kept, dict) else None
+            if getattr(found, "shape", None) not in (None, weight.shape) and found.dtype.is_floating_point:
+                state.loading = "optimizer"
+                raise ValueError(
+                    f"{name} of shape {list(found.shape)} is kept for a weight of shape {list(weight.shape)}"
+                )
 
 
 def _set_groups(optimizer, groups):

@@ -272,6 +272,26 @@ def test_without_room_there_are_none_and_the_run_goes_on(warm, script):
     assert not run.traces.all(CheckpointSaved)
 
 
+def test_a_state_of_another_version_is_taken_as_far_as_it_is_known(warm, script):
+    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
+    path = checkpoint.path / "trainer_state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "of_tomorrow": 1}))
+    assert kept(checkpoint.run()) == checkpoint.rows
+
+
+def test_moments_of_other_weights_are_refused(warm, script):
+    import torch
+
+    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
+    told = torch.load(checkpoint.path / "optimizer.pt", weights_only=True)
+    first = told["state"][0]
+    first["exp_avg"] = first["exp_avg"].reshape(-1)[:3].clone()
+    torch.save(told, checkpoint.path / "optimizer.pt")
+    again = checkpoint.run()
+    refused = again.traces.event(OriginRefused)
+    assert refused is not None and refused.what == "optimizer" and "exp_avg of shape [3]" in refused.message
+
+
 def test_the_instruments_go_along(warm, script):
     """Both listen to the optimizer's steps."""
     checkpoint = Checkpoint(warm, script, 4, max_steps=8)
