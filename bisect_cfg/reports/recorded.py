@@ -255,7 +255,7 @@ def asked(row: JsonObject, levels: Levels) -> str:
         yours = {name: bad for name, (_, bad) in levels.items()}
         changed = [f"{n}: {text.show(v)}" for n, v in values.items() if n not in yours or not equal(v, yours[n])]
         return ", ".join(changed) or "your configuration"
-    if not values:  # it ended before its settings were known
+    if not values or not levels:  # it ended before its settings were known, or nothing was isolated
         return "the good configuration" if row["purpose"] == Purpose.GOOD_BASELINE else "your configuration"
     bad = [name for name in levels if level(values, name, levels) == "bad"]
     return text.subset(bad, list(levels))
