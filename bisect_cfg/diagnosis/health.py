@@ -66,6 +66,10 @@ alone."""
 FALLEN_BACK = 0.1
 """... and is back where it began, to within this share of what had been gained."""
 
+GIVEN_UP = 0.25
+"""A policy without entropy has learnt its task if it holds what it had gained of reward; if it has given up more than
+this share of it, it has not."""
+
 BY_CHANCE = 1e-6
 """A row of steps without any signal is a change, if what came before would show such a row by chance this seldom: a
 sparse reward has dead steps all the time."""
@@ -407,6 +411,14 @@ class _Past:
         """The entropy it began with."""
         return max(self.entropies, default=0.0)
 
+    def keeps(self, rewards: Sequence[float]) -> bool:
+        """Whether these rewards are above those it began with, and hold most of what had been gained."""
+        if not self.began or not rewards:
+            return False
+        now, began = fmean(rewards), fmean(self.began)
+        given_up = self.best - now
+        return now > began and not given_up > max(GIVEN_UP * (self.best - began), FALLEN_DEVIATIONS * self.noise)
+
     def fallen(self, rewards: Sequence[float], left: float = 1 - FALLEN) -> bool:
         """Whether these rewards have lost what had been reached, and lie where the run began or below."""
         if not rewards or len(self.began) < COLLAPSE_STREAK or not math.isfinite(self.best):
@@ -452,7 +464,7 @@ def lost(rows: Sequence[Row], past: _Past) -> str:
     start, rewards = past.start, _rewards(rows)
     entropy = number(rows[-1], "entropy")
     fell = f"entropy fell from {start:.3g} to {entropy:.2g}" if entropy is not None else ""
-    learnt = past.fading >= SLOWLY and len(past.began) > 0 and bool(rewards) and fmean(rewards) > fmean(past.began)
+    learnt = past.fading >= SLOWLY and past.keeps(rewards)
     with_entropy = start > 0 and all(number(row, "entropy") is not None for row in rows)
     dead = [_dead_groups(row) for row in rows]
     if with_entropy and not learnt:

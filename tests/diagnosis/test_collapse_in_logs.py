@@ -71,6 +71,8 @@ COLLAPSED: dict[str, Make] = {
         else row(d, 0.0, 0.0, 0.001, 0.0, 1.0),
     "negative rewards": lambda t, d: row(d, d.gauss(-0.2 + t, 0.1), 0.5, around(d, 0.9, 0.05)) if t < 0.5
         else row(d, d.gauss(-1.0, 0.01), 0.0, around(d, 0.02, 0.005), 0.01, 0.97),
+    "gave up a part of what it had learnt": lambda t, d: row(d, around(d, 0.7 + 2.2 * t, 0.12), 0.3, 1.0 - 1.6 * t)
+        if t < 0.5 else row(d, around(d, 1.1, 0.06), 0.0, max(0.0015, 0.2 - 2 * (t - 0.5)), 0.002, 1.0),
     "far below its start": lambda t, d: row(d, around(d, 0.3 + 0.3 * t, 0.03), 0.3, around(d, 0.6, 0.02)) if t < 0.5
         else row(d, around(d, 0.1, 0.01), 0.2, around(d, 0.55, 0.02)),
 }  # fmt: skip

@@ -30,6 +30,9 @@ _CONDITIONS = {
 """What a condition is about, by a word of it."""
 
 
+_SHELL_TRACE = re.compile(r"\++ \S")
+
+
 def failed_assertion(read: RaisedError) -> Advice | None:
     """An assertion, with or without words."""
     if read.type != "AssertionError":
@@ -37,6 +40,7 @@ def failed_assertion(read: RaisedError) -> Advice | None:
     frame, place = read.last, place_of(read.last)
     source = frame.source if frame else ""
     message = read.message.strip().removeprefix("AssertionError").strip(": ")
+    message = "" if _SHELL_TRACE.match(message) else message  # what `set -x` prints after an error without words
     if not message and not source.startswith("assert"):
         return None
     condition = re.match(r"assert (?P<condition>.+?)(?:, *[fr]?['\"(].*|,? *[\\(]?)$", source)

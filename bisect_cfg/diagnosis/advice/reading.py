@@ -515,7 +515,7 @@ def settings_of(source: str) -> tuple[str, ...]:
     names: dict[str, None] = {}
     for found in _SETTING.finditer(source):
         name = found[1] if found[1] else ""
-        parts = [part for part in name.split(".") if part not in _NOT_A_SETTING]
+        parts = [part for part in name.split(".") if part and part not in _NOT_A_SETTING]
         if parts:
             names.setdefault(".".join(parts), None)
     return tuple(names)[:NAMED]
