@@ -59,7 +59,7 @@ def prove(context: Context, baselines: Baselines, report: Report, details: Mappi
         for proof in _proofs(context, number, cause, details, seconds_of)
     ]
     seconds = sum(proof.seconds for proof in proofs)
-    if options.prove != ASKED and seconds > report.seconds:
+    if options.prove != ASKED and (options.from_checkpoint is not None or seconds > report.seconds):
         context.note(
             f"Everything was shown {since(origin)}. To prove it from step 0 takes "
             f"{count(len(proofs), 'run')}, about {duration(seconds)}: --prove {ASKED}."

@@ -381,7 +381,11 @@ def _callback_class(module):
             self.saver = saved.Saver(trainer, limits.checkpoints) if wanted else None
 
         def on_train_begin(self, args, state, control, **kwargs):
-            record.event(protocol.PlannedSteps(getattr(state, "max_steps", None), origin.intake_of(self.trainer)))
+            try:
+                intake = origin.intake_of(self.trainer)
+            except (AttributeError, TypeError, ZeroDivisionError):  # a trainer of another make
+                intake = None
+            record.event(protocol.PlannedSteps(getattr(state, "max_steps", None), intake))
             try:
                 record.event(protocol.Placed(placed.models(self.trainer)))
             except Exception:  # models of a kind that nobody has seen: the run is not about them

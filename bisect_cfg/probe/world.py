@@ -52,6 +52,11 @@ def several():
     return _state["rank"] is not None
 
 
+def rank():
+    """The number of this process; 0 if it trains alone."""
+    return _state["rank"] or 0
+
+
 def numbered():
     """Whether this process has become one of several since it began."""
     return not several() and number(WORLD, 1) > 1 and (number(RANK, None), number(WORLD, 1)) != _AT_START

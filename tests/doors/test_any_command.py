@@ -122,7 +122,8 @@ def test_the_study_of_openrlhf(tool):
     assert causes_of(result) == expected["causes"] and result["failure"]["kind"] == expected["failure"]["kind"]
     assert "8192 tokens" in result["simulated"] and result["failure"]["step"] == 2
     assert result["failure"]["message"] == "RuntimeError: CUDA error: an illegal memory access was encountered"
-    assert result["recommendation"]["verified"] and result["recommendation"]["ranges"]
+    found = result["recommendation"]  # which of the two is given up less, their times have a say in
+    assert found["verified"] and any(way["ranges"] for way in (found, *found["alternatives"]))
     again = tool("bisect", "--preset", "openrlhf", "--good", STUDY / "good.yaml", "--jobs", "2", "--", *words)
     assert again.status == 0 and len(result_of(tool)["trials"]) == len(result["trials"]), "nothing is run again"
 

@@ -39,7 +39,10 @@ def test_all_save_after_the_same_steps(first_comes_first, intake, before, fails_
         saved, _save=save, record=SimpleNamespace(trial=lambda: folder, event=events.append, private=None),
         origin=SimpleNamespace(intake_of=lambda trainer: intake), time=SimpleNamespace(monotonic=lambda: now[0]),
     ):  # fmt: skip
-        both = [a_process(number, CheckpointOrders(1 << 20, before)) for number in (0, 1)]
+        both = []
+        for number in (0, 1):
+            with mock.patch.object(saved.world, "rank", lambda number=number: number):
+                both.append(a_process(number, CheckpointOrders(1 << 20, before)))
         for step, order in enumerate(first_comes_first, 1):
             now[0] += 1.0
             for one in both if order else both[::-1]:
