@@ -22,11 +22,14 @@ from typing import TYPE_CHECKING
 
 from bisect_cfg.capture.command import LAUNCHERS
 from bisect_cfg.configuration import Value
+from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_text
+from bisect_cfg.probe.secrets import mask_arguments
 from bisect_cfg.reports import figures, text
 from bisect_cfg.reports.recorded import Levels, Recorded, asked, level, read, ruled_out
 from bisect_cfg.reports.said import Line
 from bisect_cfg.reports.shared import shared
+from bisect_cfg.study.invocation import read_command
 
 if TYPE_CHECKING:
     import jinja2
@@ -49,6 +52,14 @@ STATUS = {
 
 COMPRESSION = 6
 """Of gzip: one more makes the page 0.2 % smaller, and takes a third longer."""
+
+OPTIONS = {
+    "good": "--good", "bad": "--bad", "preset": "--preset", "flag_style": "--flag-style",
+    "config_format": "--config-format", "good_packages": "--good-packages", "only": "--only", "excluded": "--except",
+    "pins": "--pin", "training": "--training", "from_checkpoint": "--from-checkpoint", "failure": "--failure",
+    "steps": "--steps",
+}  # fmt: skip
+"""Options that say what is compared, as `bisect_cfg.phases.options` and as the command line calls them."""
 
 LAUNCHER_WITHIN = 4
 """A launcher is among so many first words of a command: variables and an interpreter stand before it."""
@@ -278,24 +289,46 @@ def commands(recorded: Recorded) -> list[tuple[str, str]]:
     launched = any(map(_launches, arguments[:LAUNCHER_WITHIN]))  # then they are the whole command
     own = str(target.get("command") or shlex.join(arguments if launched else [script, *arguments]))
     found = [("Your command", own)]
+    options = _options(recorded)
+    isolate = shlex.join(["bisect-cfg", "bisect", *options])
     if launched or any(map(_launches, own.split()[:LAUNCHER_WITHIN])):
-        found.append(("Isolate it", f"bisect-cfg bisect -- {own}"))
+        found.append(("Isolate it", f"{isolate} -- {own}"))
     elif script.endswith((".py", ".ipynb")):
-        words = ["bisect-cfg", "bisect", script, *(["--", *arguments] if arguments else [])]
+        words = ["bisect-cfg", "bisect", script, *options, *(["--", *arguments] if arguments else [])]
         found.append(("Isolate it", shlex.join(words)))
+    elif options:  # a command of any kind
+        found.append(("Isolate it", f"{isolate} -- {own}"))
     study = shlex.quote(str(shared(str(recorded.folder))))
     outcomes = {row["number"]: row for row in recorded.trials}
     for cause in recorded.result["causes"][:1]:
         fails, passes = cause["evidence"]["fails"]["trials"], [
             number for claim in cause["evidence"]["passes_without"].values() for number in claim["trials"]
         ]  # fmt: skip
-        for label, numbers, outcome in (("First bad run", fails, "fail"), ("Last good run", passes, "pass")):
+        for label, numbers, outcome in (
+            ("Minimal failing run", fails, "fail"),
+            ("Nearest passing run", passes, "pass"),
+        ):
             known = [outcomes[n] for n in numbers if n in outcomes and outcomes[n]["outcome"] == outcome]
             if known and (recorded.folder / known[-1]["folder"] / "command.sh").exists():
                 found.append((label, f"sh {study}/{known[-1]['folder']}/command.sh"))
     if recorded.result["status"] == "isolated":
         found.append(("Safe values again, surer", f"bisect-cfg recommend {study} --verify-seeds 10"))
     return found
+
+
+def _options(recorded: Recorded) -> list[str]:
+    """The options with which the study was asked for, of those that say what is compared; without secrets."""
+    try:
+        options = shared(read_command(recorded.folder)["options"])
+    except (InputError, OSError):
+        return []
+    words = []
+    for name, option in OPTIONS.items():
+        value = options.get(name)
+        for one in value if isinstance(value, list) else [] if value is None else [value]:
+            # From Python a setting is a pair.
+            words += [option, f"{one[0]}={json.dumps(one[1])}" if isinstance(one, list) else str(one)]
+    return mask_arguments(words)
 
 
 def _launches(word: str) -> bool:

@@ -134,6 +134,21 @@ def test_the_command_that_isolates_it_again(tmp_path: Path, target: JsonObject, 
     assert dict(commands(replace(found, result={**found.result, "target": target}))).get("Isolate it") == again
 
 
+def test_what_is_typed_again_has_the_options_of_the_study(tmp_path: Path) -> None:
+    found = read(study(tmp_path / "s"))
+    target = {"script": "python3.11", "arguments": ["render.py", "--fast"], "command": "python render.py --fast"}
+    options = {
+        "good": ["fast=false", ["workers", 1]],
+        "flag_style": "argparse",
+        "only": ["hub_token=hf_abcdefghijklmnop"],
+    }
+    told = {"target": "python", "arguments": [], "python": None, "folder": "/x", "options": {**options, "steps": None}}
+    (tmp_path / "s/command.json").write_text(json.dumps(told))
+    command = dict(commands(replace(found, result={**found.result, "target": target})))["Isolate it"]
+    assert command.startswith("bisect-cfg bisect --good fast=false --good workers=1 --flag-style argparse --only ")
+    assert command.endswith(" -- python render.py --fast") and "abcdefghij" not in command
+
+
 def test_homes_and_names_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = study(tmp_path / "s", notes=("see /home/anneliese/x, anneliese@gpu1 and " + str(tmp_path / "y"),))
