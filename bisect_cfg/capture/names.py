@@ -125,9 +125,14 @@ def check_name(name: str, known: Mapping[str, object], source: str, preferred: S
             f"{source}: {name} is not among the settings that differ between your script and the good configuration.",
             f"Those are: {', '.join(preferred)}.",
         )
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=SIMILAR)
-    advice = successors().get(name) or (f"Did you mean {near[0]}?" if near else "")
+    advice = successors().get(name) or nearest(name, known)
     raise InputError(f"{source} names {name}, which this version does not know.", advice)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The question whether the most similar of some names was meant; "" if none is similar."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=SIMILAR)
+    return f"Did you mean {near[0]}?" if near else ""
 
 
 def convert(name: str, value: Value, kind: str) -> tuple[Value, str]:

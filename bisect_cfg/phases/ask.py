@@ -6,11 +6,10 @@ reader's own lie where the search never looks: they are recorded and shown, and 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.capture.names import SIMILAR
+from bisect_cfg.capture.names import nearest
 from bisect_cfg.configuration import UNSET, Configuration, Factor, Subset, Value, configuration_of, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import mask
@@ -99,7 +98,7 @@ def _factor(name: object, levels: Mapping[str, Factor]) -> str:
         return bare
     raise InputError(
         f"ask() names {name}, which is not among the settings that differ.",
-        _nearest(bare, levels) or f"Those are: {', '.join(levels)}.",
+        nearest(bare, levels) or f"Those are: {', '.join(levels)}.",
     )
 
 
@@ -112,14 +111,9 @@ def _known(name: object, known: Mapping[str, None], levels: Mapping[str, Factor]
         return bare
     raise InputError(
         f"ask() names {name}, which is no setting here.",
-        _nearest(bare, known) or f"Those that differ are: {', '.join(levels)}.",
+        nearest(bare, known) or f"Those that differ are: {', '.join(levels)}.",
     )
 
 
 def _bare(name: str, known: Mapping[str, object]) -> str:
     return name if name in known else name.strip().removeprefix("args.")
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=SIMILAR)
-    return f"Did you mean {near[0]}?" if near else ""

@@ -11,6 +11,7 @@ from bisect_cfg.capture.distributions import Installed, installed_by
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.diagnosis._types import Fingerprint
+from bisect_cfg.diagnosis.reached import steps_reached
 from bisect_cfg.phases.limits import Limits, Spent
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.asked import Wanted
@@ -60,6 +61,11 @@ class Context:
     def installed(self) -> Installed:
         """What the interpreter that trains has installed."""
         return installed_by(self.script.python)
+
+    @cached_property
+    def failing_step(self) -> int | None:
+        """The step at which the run of `--log` failed, as far as it tells; None without one. A log can be large."""
+        return None if self.options.log is None else steps_reached(self.options.log) + 1
 
     @property
     def limits(self) -> Limits:

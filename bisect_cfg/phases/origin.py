@@ -273,8 +273,9 @@ def _nearest_first(
     """
     failing = bad_run.seen.step_of_training
     for origin in _origins(context, bad_run, base):
-        orders = own_checkpoints(context, failing)
-        if origin is not None and orders is not None and failing - origin.step > FAR:
+        far = origin is not None and failing - origin.step > FAR
+        orders = own_checkpoints(context, failing) if far else None
+        if orders is not None:
             _begin_at(context, baselines, origin, base, bad_run)
             again = baselines.fails_once(orders)
             for one in [] if again is None else sorted(_saved(again), key=lambda one: -one.step):
@@ -323,11 +324,11 @@ def _say_what_does_it(
     others = [] if of is None else of.others()
     outcome = None
     if others:
-        run = load_run(context.folder, f"{EXCHANGED}-{origin.step}")
+        name, runner = f"{EXCHANGED}-{origin.step}", context.runner
+        run = load_run(context.folder, name)
         if run is None:
             exchanged = dict(zip(of.rows, others, strict=True))
-            name, configuration = f"{EXCHANGED}-{origin.step}", context.runner.settings.bad
-            run = context.train(Plan(name, configuration, context.runner.horizon, exchanged=exchanged))
+            run = context.train(Plan(name, runner.settings.bad, runner.horizon, exchanged=exchanged))
         outcome = baselines.outcome_of(run)
         if run.seen.step_of_training != failed.seen.step_of_training:  # there are more rows of that kind
             outcome = Outcome.PASS

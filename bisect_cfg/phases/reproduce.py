@@ -9,7 +9,7 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.cells import with_cells
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
-from bisect_cfg.diagnosis.reached import steps_reached, told_in
+from bisect_cfg.diagnosis.reached import told_in
 from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.origin import LEAD, began_with_data, begin_at_its_data, check_loaded, own_checkpoints
@@ -144,13 +144,13 @@ def study_failure(context: Context, run: Run) -> None:
 def _run_with_data(context: Context, pins: Configuration) -> Run | None:
     """Where a log tells at which step it failed, a few steps with the weights of step 0 and the data of that step: if
     they show the same, no run trains all the way there. None if that was tried before, or there is no log."""
-    options = context.options
-    if options.log is None or options.from_checkpoint is not None or options.training not in (None, 1):
+    options, failing = context.options, context.failing_step
+    if failing is None or options.from_checkpoint is not None or options.training not in (None, 1):
         return None
-    step = steps_reached(options.log) + 1 - LEAD
+    step = failing - LEAD
     if step < LEAST_LATE or load_run(context.folder, BY_DATA) is not None:
         return None
-    context.listener.phase("reproduce", f"seeing whether the data of step {step + LEAD} does it by itself")
+    context.listener.phase("reproduce", f"seeing whether the data of step {failing} does it by itself")
     if options.start != COLD:
         context.runner.starts.prepare()
     context.runner.begin_at(Origin(None, step))
@@ -181,8 +181,7 @@ def _plan(context: Context, pins: Configuration) -> Plan:
     patience = REPRODUCTION_PATIENCE
     if timeout is not None:
         patience = Patience(max(patience.before_training, timeout), timeout, timeout)
-    options = context.options
-    failing = steps_reached(options.log) + 1 if options.log is not None else None
+    options, failing = context.options, context.failing_step
     begun = 0 if origin is None else origin.step
     known = max(failing - begun, 0) + LOG_MARGIN if failing is not None else None
     steps = options.steps or known
