@@ -116,6 +116,7 @@ class Capture:
         environment: versions as the process had them.
         prepares: whether the script changes the environment or the path before it imports the libraries.
         started: whether the training runs in a process that the script has started, not in the script's own.
+        forked: whether that process is a fork of the script's own.
         asked: what the launcher was asked for.
         deepspeed: the file that configures DeepSpeed, None if there is none.
         training: which one of the script's this is.
@@ -128,6 +129,7 @@ class Capture:
     environment: Row
     prepares: bool = False
     started: bool = False
+    forked: bool = False
     asked: tuple[Asked, ...] = ()
     deepspeed: DeepSpeedFile | None = None
     training: NumberedTraining = NumberedTraining()
@@ -218,6 +220,7 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
         told.environment,
         any(isinstance(event, Prepared) for event in events),
         launched if begun is None else not begun.first,
+        told.forked,
         (*asked, *(asked_in_file(deepspeed.content) if deepspeed is not None else ())),
         deepspeed,
         NumberedTraining(told.number, told.trainer, max(told.number, len(completed))),

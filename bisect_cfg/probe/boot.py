@@ -150,7 +150,10 @@ def _forked():
 
     def engage():
         watch.engage = None
-        if _take_number():
+        numbered = _take_number()
+        if instruments.state.spec is None:
+            instruments.begin(watch.limits.instruments, record.folder())
+        if numbered:
             _attach(record.folder())
 
     _engage_at_config(engage)

@@ -40,6 +40,7 @@ class _State:
     root = None  # process id of the run's first process
     folder = None  # of the trial (of the server, before it forks one)
     place = None  # where this process's own traces go, if it is one of several that train together (see `world`)
+    joined = False  # whether this process, or the one it is a fork of, was started anew and not forked
     followed = True  # whether a tool follows the run and ends it
     answered = None  # the mapping
     wrapped = False
@@ -60,6 +61,7 @@ def begin(folder):
 def join(value):
     """In a process that a run has started: read the variable's value."""
     kind, root, folder = value.split(":", 2)
+    state.joined = True
     state.root, state.folder, state.followed = int(root), folder, kind + ":" == STARTED[0]
     hand_down(value)
 

@@ -524,6 +524,7 @@ class TrainBegin(Event, tag="train_begin"):
         pid: of this process.
         parent: of the process that started it.
         first: whether it is the first process of the run.
+        forked: whether it is a fork of that one, and has what that had imported.
         args: index of the training config that the trainer got; None if it was not seen being built.
         modelcfg: of the last one of its kind.
         peft: the same.
@@ -543,6 +544,7 @@ class TrainBegin(Event, tag="train_begin"):
     pid: int | None = None
     parent: int | None = None
     first: bool = True
+    forked: bool = False
     args: int | None = None
     modelcfg: int | None = None
     peft: int | None = None

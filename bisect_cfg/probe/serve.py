@@ -415,5 +415,5 @@ def begin(request, first=True):
     origin.set_orders(request)
     batches.set_orders(request)
     watch.limits.steps, watch.limits.seconds = request.steps, request.seconds
-    watch.limits.checkpoints = request.checkpoints
+    watch.limits.checkpoints, watch.limits.instruments = request.checkpoints, request.instruments
     watch.limits.stop_when_non_finite = request.stop_when_non_finite

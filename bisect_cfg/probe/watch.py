@@ -51,6 +51,7 @@ class _Limits:
     steps = None  # optimizer steps to run, None for all
     seconds = 0.0  # of training, at least, even if that is more steps
     checkpoints = None  # protocol.CheckpointOrders
+    instruments = None  # protocol.InstrumentOrders
     stop_when_non_finite = True
 
 
@@ -307,6 +308,7 @@ def _record_begin(trainer):
             pid=os.getpid(),
             parent=os.getppid(),
             first=record.first(),
+            forked=not record.first() and not lineage.state.joined,
             args=objects.object_index("args", trainer.args),
             modelcfg=last("modelcfg"),
             peft=last("peft"),

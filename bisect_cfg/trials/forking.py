@@ -223,10 +223,11 @@ class Starts:
         Returns:
             None if it stands and forking it is sound, otherwise why not.
         """
-        if start != COLD and self.capture is not None and self.capture.started:
-            if self.launched is None:
+        fork_point, capture = STARTS[start].fork_point, self.capture
+        if start != COLD and capture is not None and capture.started and self.launched is None:
+            if fork_point is not None or not capture.forked:  # a fork has what the script's own process has imported
                 return "the training runs in another process, which the script starts"
-        if STARTS[start].fork_point is not None and self.launched is not None and self.launched.several:
+        if fork_point is not None and self.launched is not None and self.launched.several:
             return "a launcher tells each process its number when it starts"
         with self._lock:
             reason = self._stand(start)

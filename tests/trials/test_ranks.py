@@ -96,7 +96,7 @@ def train(number):
 
 if __name__ == "__main__":
     os.environ["MASTER_PORT"] = sys.argv[2]
-    time.sleep(1)
+    time.sleep(0.3)
     context = multiprocessing.get_context(sys.argv[1])
     processes = [context.Process(target=train, args=(number,)) for number in range(2)]
     for process in processes:
@@ -155,25 +155,32 @@ def test_the_failure_is_that_of_the_process_that_failed_first(tool, name, kind, 
     assert says in result["failure"]["message"]
 
 
-@pytest.mark.parametrize("way", ["fork", "spawn"])
-def test_a_script_that_starts_its_processes_itself(tool, way):
-    """As accelerate's `notebook_launcher` and `torch.multiprocessing` do: they are numbered once they run."""
+@pytest.mark.parametrize(("way", "options", "status"), [("fork", (), 0), ("spawn", ("--max-trials", 3), 3)])
+def test_a_script_that_starts_its_processes_itself(tool, way, options, status):
+    """As accelerate's `notebook_launcher` and `torch.multiprocessing` do: they are numbered once they run.
+
+    Those that it forks have what it has imported, so it is forked itself after the imports.
+    """
     failing = "def fail(): raise ValueError('planted')"
     (tool.folder / "inner.py").write_text(f"{SCRIPT}\n{failing}\nGRPOTrainer(args, step).train()\n")
     (tool.folder / "train.py").write_text(STARTS_ITS_OWN)
-    words = ("--no-recommend", "--no-where", "python", "train.py", way, free_port())
+    words = ("--only", "beta", "--only", "bf16", "--no-recommend", *options, "python", "train.py", way, free_port())
     said = tool("bisect", "--study", "s", *words)
-    assert said.status == 0, said.all
+    assert said.status == status, said.all
     tool.assert_nothing_left()
     result = json.loads((tool.folder / "s" / "result.json").read_text())
-    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16"]]
+    causes = [sorted(cause["parameters"]) for cause in result["causes"]]
+    assert causes == ([["beta", "bf16"]] if way == "fork" else [])
+    assert [trial["outcome"] for trial in result["trials"][:3]] == ["fail", "fail", "pass"]
     assert "rank 1: ValueError: planted" in result["failure"]["message"]
     assert result["not_varied"]["launch.num_processes"] == "the script starts its processes itself"
     for trial in result["trials"]:
         events = {row["event"]: row for row in rows(tool.folder / "s" / trial["folder"] / "ranks/1/events.jsonl")}
         assert "config" in events
         # Since the run began: it says how long others may take to begin their training.
-        assert events["train_begin"]["time"] > (1 if way == "fork" else 0)
+        assert events["train_begin"]["time"] > (0.3 if way == "fork" else 0)
+    warm = {trial["start"] for trial in result["trials"][1:]}
+    assert warm == {"imports" if way == "fork" else "cold"}
 
 
 def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
