@@ -41,7 +41,10 @@ TRAINING_FIXTURES = frozenset({"library", "warm", "real_tool", "bisected", "benc
 """Whatever starts a training needs one of these, or says so itself (`pytest.mark.training`)."""
 
 
-LONGEST = ("studies", "no_perturbation", "identity", "cure", "resume", "hostile", "cli", "patience", "reaper")
+LONGEST = (
+    "studies", "origin", "identity", "no_perturbation", "launches", "ranks", "two_ranks", "explore", "resume",
+    "random_failures", "search", "bisection_process", "patience", "cli",
+)  # fmt: skip
 """Files that are begun first (`test_*.py`, a minute and more of work each): a worker takes a file at a time, and a long
 one that is begun last would decide the end."""
 

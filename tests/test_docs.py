@@ -130,6 +130,7 @@ def compare(tool: Tool, every: list[Example]) -> None:
         assert steady(said.out + said.err) == steady(one.printed), one.command
 
 
+@pytest.mark.training
 def test_any_command_is_bisected_as_the_page_has_it(tmp_path):
     """The cause, and what is to be changed; which runs lead there is decided by how long each takes, too."""
     text = page("bisect")

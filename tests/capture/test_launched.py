@@ -140,6 +140,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.training
 @given(VALUES)
 def test_a_value_comes_back_from_its_variable(value: object) -> None:
     again = value_of(text_of(value))

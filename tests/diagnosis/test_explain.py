@@ -208,7 +208,7 @@ def test_large_logs_in_bounded_memory() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
 
 
-@pytest.mark.parametrize("entry", [entry for entry in load() if entry.sample][::12], ids=lambda entry: entry.id)
+@pytest.mark.parametrize("entry", [entry for entry in load() if entry.sample][::24], ids=lambda entry: entry.id)
 def test_the_answer_is_the_same_in_whatever_blocks_a_log_is_read(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     log = (rows(200) + entry.sample + "\n").encode()
     whole = explain(io.BytesIO(log))

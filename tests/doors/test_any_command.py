@@ -18,6 +18,8 @@ from bisect_cfg.diagnosis import health
 from bisect_cfg.trials.command_runner import LogRows, observe_command
 from bisect_cfg.trials.process import Ending
 
+pytestmark = pytest.mark.training  # processes by the dozen
+
 STUDY = Path(__file__).parents[2] / "studies" / "openrlhf_illegal_memory"
 
 

@@ -31,6 +31,7 @@ def bisected(**options):
     return bisection, bisection.run()
 
 
+@pytest.mark.training
 def test_values_and_subsets_are_run_and_stand_beside_the_others() -> None:
     bisection, report = bisected()
     before = len(report.trials)
@@ -112,6 +113,7 @@ def test_a_run_that_contradicts_the_answer_says_so_and_is_taken_up() -> None:
     assert {c.parameters for c in again.causes} == {("bf16",), ("beta",)}
 
 
+@pytest.mark.training
 def test_another_process_that_loads_the_study_reads_what_was_asked(tmp_path) -> None:
     storage = f"sqlite:///{tmp_path}/s.db"
     _, report = bisected(storage=storage, study_name="s")
@@ -145,6 +147,7 @@ def test_a_report_can_be_kept_and_then_cannot_ask() -> None:
         report.ask("lr")
 
 
+@pytest.mark.training
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_what_is_asked_in_between_leads_no_search_astray(data) -> None:

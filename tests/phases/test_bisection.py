@@ -56,6 +56,7 @@ def test_another_failure_is_unresolved() -> None:
     assert set(cause.parameters) | set(cause.companions) == {"bf16", "batch"}
 
 
+@pytest.mark.training
 def test_resuming_repeats_nothing(tmp_path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     calls = []
@@ -73,6 +74,7 @@ def test_resuming_repeats_nothing(tmp_path) -> None:
     assert len(calls) == len(again.rows) and again.causes == report.causes
 
 
+@pytest.mark.training
 def test_a_study_of_another_function_is_refused(tmp_path) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
 

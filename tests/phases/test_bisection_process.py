@@ -91,6 +91,7 @@ def gone(pid: int) -> bool:
     return not alive(pid)
 
 
+@pytest.mark.training
 @pytest.mark.skipif(sys.platform != "linux", reason="child subreapers are Linux's")
 @pytest.mark.parametrize("ending", ["answers", "dies", "hangs"])
 def test_a_daemon_of_the_trial_ends_with_it(tmp_path: Path, ending: str) -> None:
@@ -261,6 +262,7 @@ def test_jobs_run_at_once(tmp_path: Path) -> None:
     assert met.exists(), "no two trials ran at the same time"
 
 
+@pytest.mark.training
 def test_values_optuna_cannot_hold(tmp_path: Path) -> None:
     good = {"a": float("nan"), "b": {"x": 1}, "c": [1], "d": True, "e": 1e-6, "f": 3}
     bad = {"a": 1.0, "b": {"x": 2}, "c": (2,), "d": 1, "e": 1e-3, "f": 3000, "g": None}

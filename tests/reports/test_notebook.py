@@ -58,6 +58,7 @@ def test_a_function_has_the_same_plots_and_frames() -> None:
     assert HOSTILE not in page and "&lt;script&gt;" in page and "every trial" in page
 
 
+@pytest.mark.training
 def test_a_study_of_a_function_is_loaded_from_its_storage(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path}/s.db"
     first = bisect_cfg.Bisection(**SIDES, trial=fails, isolation="none", storage=address, max_trials=4)
