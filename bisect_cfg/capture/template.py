@@ -25,6 +25,8 @@ from pathlib import Path
 from bisect_cfg.capture.names import number_of
 from bisect_cfg.configuration import UNSET, Configuration, Value, equal
 from bisect_cfg.errors import InputError
+from bisect_cfg.parameters import parameter
+from bisect_cfg.probe.secrets import is_secret_name
 
 CONFIG, FLAGS, FOLDER = "config", "flags", "folder"
 """Words that stand for something else than a setting."""
@@ -342,6 +344,27 @@ def typed_in(words: Sequence[str], good: Configuration, style: Style | None = No
         parts.append(found)
         position += len(found.words)
     return tuple(parts)
+
+
+_NEEDED = re.compile(r"(?:^|_)(?:configs?|models?|data|datasets?|paths?|dirs?|files?|names?|outputs?|tokens?)(?:_|$)")
+"""In the name of a flag without which a script has nothing to train."""
+
+
+def own_flags(words: Sequence[str], known: Collection[str]) -> dict[str, Value]:
+    """Flags of a script's own: name -> value as typed, true of a switch.
+
+    Args:
+        words: after the script on its command line.
+        known: names of settings that are varied, or not, as such.
+    """
+    found: dict[str, Value] = {}
+    for word, after in zip(words, [*words[1:], "--"], strict=False):
+        name, joint, value = word[2:].partition("=")
+        plain = _plain(name)
+        needed = not plain or plain in known or parameter(plain).pinned or _NEEDED.search(plain)
+        if word.startswith("--") and not needed and not is_secret_name(plain, value):
+            found[name] = value if joint else True if after.startswith("--") else after
+    return found
 
 
 def _plain(name: str) -> str:

@@ -11,6 +11,7 @@ a crash goes on where it was.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import time
 from dataclasses import replace
@@ -20,6 +21,7 @@ from bisect_cfg.capture.distributions import PACKAGE, read_packages
 from bisect_cfg.capture.names import parse_pins, read_good
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
+from bisect_cfg.capture.template import own_flags, text_of
 from bisect_cfg.configuration import Outcome, Value
 from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.fingerprint import fingerprint
@@ -151,6 +153,7 @@ def _compared(
             "No setting differs from the good configuration: the failure is in the script, the data or the "
             "environment, or the good configuration must be changed with --good."
         )
+        _say_what_else_could_vary(context)
         return _answer(context, "baseline_fails", settings=settings, bad_run=bad_run)
 
     warm_runs, good_run = find_origin(context, baselines, bad_run)
@@ -172,6 +175,7 @@ def _compared(
         baselines.spare_risks()
         return _compared(context, baselines, bad_run, good, pins)
     if baselines.outcome_of(good_run) is not Outcome.PASS:
+        _say_what_else_could_vary(context)
         rows = isolate_rows(context, baselines, None, bad_run)
         return _answer(
             context, "baseline_fails", settings=runner.settings, bad_run=bad_run, good_run=good_run, rows=rows
@@ -218,6 +222,24 @@ def _compared(
         rows=rows,
         proven=proven,
     )
+
+
+def _say_what_else_could_vary(context: Context) -> None:
+    """The flags of the script's own, which are in all runs as the user has them."""
+    script, capture = context.script, context.runner.starts.capture
+    if script.notebook is not None or capture is None:
+        return
+    known = {name for built in (capture.args, *capture.others.values()) for name in built.types}
+    flags = own_flags(script.arguments, known)
+    if flags:
+        first = next(iter(flags))  # one value of the bad side, and it is any command; the others stand in it
+        sides = ["--bad", f"{first}={text_of(flags[first])}"]
+        sides += [word for name in flags for word in ("--good", f"{name}=none")]
+        context.note(
+            f"The script's own {', '.join(f'--{name}' for name in flags)} had no part in this: all runs had what you "
+            "typed. To vary that as well (none: the flag is left out; or give the value that works): "
+            f"bisect-cfg bisect {shlex.join(sides)} -- {script.shown}"
+        )
 
 
 def _answer(context: Context, status: str, *, bad_run: Run | None, **parts: Any) -> Answer:

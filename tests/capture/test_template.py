@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.capture.target import find_target, is_any_command
-from bisect_cfg.capture.template import presets, read_value, styles
+from bisect_cfg.capture.template import own_flags, presets, read_value, styles
 from bisect_cfg.errors import InputError
 
 ARGUMENTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -275,3 +275,17 @@ def test_files_of_the_command_are_inputs(tmp_path, monkeypatch):
     Path("data.txt").write_text("x")
     found = target("{a}", "--in=data.txt", good=["a=1"], bad=["a=2"])
     assert list(found.identity()["files"]) == ["data.txt"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("--style fancy --clip-reward", {"style": "fancy", "clip-reward": True}),
+        ("--rows=-3 --clip --gain -1", {"rows": "-3", "clip": True, "gain": "-1"}),
+        ("--learning_rate 1e-3 --bf16 --temperature=0.9", {}),  # settings of the training config
+        ("--output-dir o --dataset_name d --model x --config c.yaml --hub_token t --seed 3", {}),
+        ("conf.yaml grpo.epsilon=0.4 -v --", {}),
+    ],
+)
+def test_flags_of_a_scripts_own(words, found):
+    assert own_flags(words.split(), {"learning_rate", "bf16", "temperature"}) == found
