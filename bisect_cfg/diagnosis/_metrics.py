@@ -43,7 +43,7 @@ FACTS = {
     "collapse": "the policy collapsed, and did not come back",
     "nothing-left": "from some row on the rewards of every group are equal and grad_norm is 0, to the end",
     "one-answer": "the reward, one part of it or the choice between completions is gone, and does not come back",
-    "diverged": "kl to the reference has exploded, and half of the reward is gone",
+    "kl-diverged": "kl to the reference has exploded, and half of the reward is gone",
     "loss-diverged": "the loss rose far above the level it had held, and stayed there to the end",
     "reward-jumped": "the reward jumped up from one level to another, and KL and entropy broke away with it",
     "no-learning-rate": "learning_rate is exactly 0 in every row",
@@ -726,7 +726,7 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
         "no-gradient",
         "all-clipped",
         "nothing-left",
-        "diverged",
+        "kl-diverged",
         "collapse",
         "loss-diverged",
     }
@@ -739,7 +739,7 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
             level = CERTAIN_SHARE * median(entropy[:FIRST])
             until = [row for row in rows_with("entropy", rows) if row.values["entropy"] > level]
             facts["one-answer"] = [until[-1], rows[-1]]
-    for name in ("collapse", "one-answer", "diverged", "loss-diverged", "nothing-left"):
+    for name in ("collapse", "one-answer", "kl-diverged", "loss-diverged", "nothing-left"):
         if len(facts.get(name, ())) > 1 and (
             changed := _changed_at(rows, facts[name][1 if name != "one-answer" else 0])
         ):
@@ -973,7 +973,7 @@ def _signal(
         best = max(fmean(rewards[:FIRST]), *(fmean(rewards[at * size : (at + 1) * size]) for at in range(QUARTERS)))
         if min(late_kl) > DIVERGED_KL and best > 0 and fmean(rewards[-FIRST:]) < best / 2:
             far = [row for row in rows if row.values.get("kl", math.inf) <= DRIFTED_KL]
-            facts["diverged"] = [far[-1] if far else rows[0], rows[-1]]
+            facts["kl-diverged"] = [far[-1] if far else rows[0], rows[-1]]
     clipped = column("clipped_ratio", rows)
     if len(clipped) >= ENOUGH and _always(clipped, lambda value: value >= health.CUT_OFF):
         facts["all-clipped"] = rows_with("clipped_ratio", rows)[-LAST_ROWS:]

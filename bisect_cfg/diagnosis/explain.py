@@ -67,6 +67,13 @@ FREQUENT, RARER = 100, 4
 LONGEST_REASON = 100
 """Characters of a clue's words that are repeated as the reason for an answer."""
 
+FACT_OF = {
+    "non-finite": "non-finite-gradient",
+    "diverged": "loss-diverged",
+    **{kind: kind for kind in ("collapse", "no-gradient", "dead-reward", "no-steps")},
+}
+"""The kinds of a failure that are a fact of the metrics by themselves."""
+
 REPEATED = 3
 """An exception that training survives so often is a part of it."""
 
@@ -814,8 +821,8 @@ def _seen(failure: signature.Signature | None) -> Clue | None:
         return None
     if failure.kind == "signal":
         return Clue("signal", failure.name)
-    fact = "non-finite-gradient" if failure.kind == "non-finite" else failure.kind
-    return Clue("metric", fact) if fact in FACTS else None
+    fact = FACT_OF.get(failure.kind)
+    return Clue("metric", fact) if fact else None
 
 
 def _command(launched: str | None, head: str = "", own: str = "") -> str:

@@ -18,7 +18,8 @@ import pytest
 from bisect_cfg.diagnosis import _metrics, health
 from bisect_cfg.diagnosis._logs import blocks
 from bisect_cfg.diagnosis._metrics import WORDS, Row, Rows, _collapse
-from bisect_cfg.diagnosis.explain import explain_paths, explain_text
+from bisect_cfg.diagnosis.explain import FACT_OF, explain, explain_paths, explain_text
+from bisect_cfg.diagnosis.signature import SILENT_KINDS, Signature
 
 Make = Callable[[float, random.Random], dict[str, Any]]
 
@@ -356,6 +357,14 @@ def test_a_loss_that_rises_for_good_is_divergence(name: str, count: int) -> None
     ]
     found = explain_text(log(rows)).matches
     assert [match.entry.id for match in found] == ["loss-diverged"] * diverges
+    failure = Signature("diverged")  # as a trial's health calls the same
+    known = explain(io.BytesIO(log(rows).encode()), failure=failure).matches if diverges else []
+    assert [match.entry.id for match in known] == ["loss-diverged"] * diverges
+
+
+def test_each_silent_failure_is_a_fact_of_the_metrics() -> None:
+    assert {"non-finite", *SILENT_KINDS} <= FACT_OF.keys()
+    assert set(FACT_OF.values()) <= _metrics.FACTS.keys()
 
 
 def test_the_loss_of_a_policy_says_nothing() -> None:
