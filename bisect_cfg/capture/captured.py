@@ -189,8 +189,8 @@ def read_capture(events: Sequence[Event]) -> Capture | None:
     if begun is None and completed and not left:  # all went well
         begun = completed[-1] if isinstance(completed[-1], TrainBegin) else None
     told = begun or TrainBegin(len(completed) + 1)
-    grpo = [key for key in left or candidates if built[key].cls == "GRPOConfig"]
-    # The one the trainer got; if training never began, the last one built, a GRPOConfig before others.
+    grpo = [key for key in left or candidates if built[key].grpo]
+    # The one the trainer got; if training never began, the last one built, one of GRPO before others.
     chosen = next((key for key in (("args", told.args), prepared) if key in built), (grpo or left or candidates)[-1])
 
     def made(key: Key) -> Built:

@@ -79,7 +79,7 @@ def _after(kind, thing):
 def _is_the_trainers(arguments):
     """Whether this will be the training under study: a script may configure something else first."""
     if "trl.trainer.grpo_config" in sys.modules:
-        return any(cls.__name__ == "GRPOConfig" for cls in type(arguments).__mro__)
+        return objects.is_grpo(type(arguments))
     return True
 
 

@@ -292,6 +292,11 @@ def _library_class(cls):
     return cls
 
 
+def is_grpo(cls):
+    """Whether a training config is one of GRPO: TRL's variants of it and a user's class inherit from its own."""
+    return any(base.__name__ == "GRPOConfig" for base in cls.__mro__)
+
+
 def defaults_of(cls):
     """Field name -> raw default, for the fields a caller can pass and that have a default.
 
@@ -336,12 +341,13 @@ def _on_object(thing, kind, resolve):
             defaults={name: values.encode(value, name) for name, value in defaults.items()},
             types={field.name: str(field.type) for field in dataclasses.fields(cls) if field.init},
             place=_place(),
+            grpo=is_grpo(cls),
         )
     )
     wanted = _wanted(kind, index)
     apply(thing, wanted, defaults)
     if kind == "args":
-        quiet.silence(thing, index, _prepares(library.__name__, index))
+        quiet.silence(thing, index, _prepares(cls, index))
     try:
         resolve()
     except BaseException as error:
@@ -362,7 +368,7 @@ def _prepares(cls, index):
     if record.folder() is None:  # in a server, which forks before the one that a trial may change
         return True
     target = state.targets.args
-    return index != target if target is not None else cls != "GRPOConfig" and "trl.trainer.grpo_config" in sys.modules
+    return index != target if target is not None else not is_grpo(cls) and "trl.trainer.grpo_config" in sys.modules
 
 
 def apply(thing, wanted, defaults):

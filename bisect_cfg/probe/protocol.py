@@ -426,6 +426,7 @@ class ConfigBuilt(Event, tag="config"):
     """A configuration object is being built: what the user passed, and the defaults of the library's class.
 
     `others`: what the user passed besides and a trial does not vary. `place`: the line of the user's that builds it.
+    `grpo`: whether it is a training config of GRPO.
     """
 
     kind: str
@@ -437,6 +438,7 @@ class ConfigBuilt(Event, tag="config"):
     types: dict[str, str]
     others: list[str] = field(default_factory=list)
     place: tuple[str, int] | None = None
+    grpo: bool = False
 
 
 @dataclass(frozen=True)

@@ -350,7 +350,7 @@ def _check_groups(thing, world_size, module):
         ValueError: the trainer would refuse this training config.
     """
     trainer = getattr(module, "GRPOTrainer", None)
-    if trainer is None or not any(cls.__name__ == "GRPOConfig" for cls in type(thing).__mro__):
+    if trainer is None or not objects.is_grpo(type(thing)):
         return
     found = _batch_of(trainer.__init__)
     if found is None:

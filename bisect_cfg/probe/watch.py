@@ -145,8 +145,7 @@ def _is_target(trainer):
 
 def _is_stage(trainer):
     """Whether this is no training of the kind that is looked for: the script prepares something with it."""
-    grpo = "trl.trainer.grpo_config" in sys.modules
-    return grpo and not any(cls.__name__ == "GRPOConfig" for cls in type(trainer.args).__mro__)
+    return "trl.trainer.grpo_config" in sys.modules and not objects.is_grpo(type(trainer.args))
 
 
 def _go_on(trainer):

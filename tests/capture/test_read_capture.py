@@ -26,8 +26,9 @@ MODEL = {"dtype": "float32", "model_revision": "main", "attn_implementation": No
 
 def config(index: int, cls: str = "GRPOConfig", **raw: object) -> list[Event]:
     values = {**DEFAULTS, **raw}
+    place, grpo = ("train.py", index), cls in ("GRPOConfig", "GMPOConfig")
     return [
-        ConfigBuilt("args", index, cls, "trl.trainer.grpo_config", values, DEFAULTS, TYPES, place=("train.py", index)),
+        ConfigBuilt("args", index, cls, f"trl.{cls}", values, DEFAULTS, TYPES, place=place, grpo=grpo),
         ConfigResolved("args", index, values),
     ]
 
@@ -70,6 +71,9 @@ def about(*events: Event | list[Event]) -> tuple[int, int]:
         # It dies while the second is prepared: its config is the last, or the one that its trainer was given.
         ([config(0), begin(1, 0), Completed(1, "T", 0), config(1)], (2, 1)),
         ([config(0), config(1), config(2), begin(1, 0), Completed(1, "T", 0), TrainerBuilt(1)], (2, 1)),
+        # None is ready: one of GRPO is meant, a variant of it as well.
+        ([config(0), config(1, "SFTConfig")], (1, 0)),
+        ([config(0, "GMPOConfig"), config(1, "SFTConfig")], (1, 0)),
         # All of them ended well.
         ([config(0), begin(1, 0), Completed(1, "T", 0), config(1), begin(2, 1), Completed(2, "T", 1)], (2, 1)),
         # One config, trained twice.

@@ -113,3 +113,13 @@ def test_reward_functions_are_announced_one_by_one_where_no_method_calls_them():
     function, method, third = trainer.reward_funcs
     assert function(["a"]) == method(["a"]) == ["reward call", "a"] and third is model
     assert method.__name__ == "score" and heartbeat._state.phases == []
+
+
+@pytest.mark.parametrize(("variant", "prepares"), [("GRPOConfig", False), ("SFTConfig", True)])
+def test_which_training_config_prepares_another(monkeypatch, tmp_path, variant, prepares):
+    """A config of GRPO, or one that inherits from it (TRL's GMPOConfig), is of the training under study."""
+    monkeypatch.setitem(sys.modules, "trl.trainer.grpo_config", SimpleNamespace())
+    monkeypatch.setattr(objects.record, "folder", lambda: tmp_path)
+    base = type(variant, (), {})
+    for cls in (base, type("GMPOConfig", (base,), {})):
+        assert objects._prepares(cls, 0) is prepares
