@@ -16,7 +16,7 @@ from bisect_cfg.capture.target import FORMATS, CommandTarget
 from bisect_cfg.capture.template import presets, styles
 from bisect_cfg.configuration import Value
 from bisect_cfg.diagnosis.reached import steps_reached
-from bisect_cfg.errors import InputError
+from bisect_cfg.errors import InputError, flag_of
 from bisect_cfg.phases.options import Options
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.probe.values import encode
@@ -113,7 +113,7 @@ def checked(options: Options, script: Script | CommandTarget) -> Options:
     for name in COUNTS:
         value = getattr(options, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise InputError(f"{_flag(name)} must be a whole number from 1 on, not {value!r}.")
+            raise InputError(f"{flag_of(name)} must be a whole number from 1 on, not {value!r}.")
     check_choices(options)
     if options.failure:
         _check_failure(options.failure)
@@ -154,7 +154,7 @@ def check_choices(options: Options) -> None:
     for name, choices in CHOICES.items():
         if not any(getattr(options, name) is one or getattr(options, name) == one for one in choices):
             shown = ", ".join(str(choice) for choice in choices if choice is not None)
-            raise InputError(f"{_flag(name)} must be one of {shown}, not {getattr(options, name)!r}.")
+            raise InputError(f"{flag_of(name)} must be one of {shown}, not {getattr(options, name)!r}.")
 
 
 def _check_for_command(options: Options, target: CommandTarget) -> None:
@@ -179,15 +179,11 @@ def _check_type(name: str, value: Value) -> None:
     else:
         right, wanted = value is None or isinstance(value, str), "a string"
     if not right:
-        raise InputError(f"{_flag(name)} takes {wanted}, not {value!r}.")
+        raise InputError(f"{flag_of(name)} takes {wanted}, not {value!r}.")
 
 
 def _is_pair(one: Value) -> bool:
     return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str)
-
-
-def _flag(name: str) -> str:
-    return "--" + {"excluded": "except", "pins": "pin"}.get(name, name).replace("_", "-")
 
 
 def _bare(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -200,7 +196,7 @@ def _number(name: str, value: Value, least: float, most: float, above: bool) -> 
             raise InputError(f"{value!r} is a string, not a number.")
         finite_number(value, least, most, above)
     except InputError as error:
-        raise InputError(f"{_flag(name)}: {error.message}", error.advice) from None
+        raise InputError(f"{flag_of(name)}: {error.message}", error.advice) from None
 
 
 def _check_failure(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The exceptions that are meant for the user: they say what happened and what to do next."""
+"""The exceptions that are meant for the user: what happened, what to do next; and how options are called in them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ class InputError(Exception):
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback: where in our code it was raised helps nobody."""
         return [f"{type(self).__name__}: {self.message}", *filter(None, [self.advice])]
+
+
+def flag_of(option: str) -> str:
+    """An option of a bisection, as it is called in Python, as one types it: ``pins`` -> ``--pin``."""
+    return "--" + {"excluded": "except", "pins": "pin"}.get(option, option).replace("_", "-")
 
 
 class NeverConfigured(InputError):

@@ -74,6 +74,10 @@ class _Rows:
         return None
 
 
+ROWS_DB = "rows.db"
+"""The study over the rows, beside ``study.db``: whoever opens that one has the settings alone before him."""
+
+
 def isolate_rows(context: Context, baselines: Baselines, report: Report | None, bad_run: Run) -> FoundRows | None:
     """Find the rows of the dataset that make the failing step fail.
 
@@ -122,7 +126,7 @@ def _searched(
         {name_of(row): other for row, other in exchanged.items()},
         {name_of(row): row for row in of.rows},
         rows,
-        storage=sqlite_storage(context.folder / "study.db"),
+        storage=sqlite_storage(context.folder / ROWS_DB),
         study_name=f"{context.script.name}, rows of step {of.step}",
         identity={"settings": None if named is None else list(named)},
         prior=of.odds(),

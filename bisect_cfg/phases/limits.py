@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from bisect_cfg.errors import flag_of
+
 
 class Spent(Exception):
     """No further run is wanted: the budget is used up."""
@@ -38,4 +40,4 @@ class Limits:
         return ""
 
     def _called(self, name: str) -> str:
-        return "--" + name.replace("_", "-") if self.flags else name
+        return flag_of(name) if self.flags else name

@@ -11,11 +11,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypedDict
 
 from bisect_cfg.cells import SUFFIX, code_cells
-from bisect_cfg.errors import InputError
+from bisect_cfg.errors import InputError, flag_of
 from bisect_cfg.jsonfile import JsonObject, digest, write_json
 
 READ_WHOLE = 1 << 28
@@ -24,11 +25,27 @@ READ_WHOLE = 1 << 28
 SAMPLES, SAMPLE_BYTES = 64, 1 << 16
 """What is read of a larger one; its time of change counts too, so that a change elsewhere is noticed."""
 
-GOOD_FILE = "the good file"
+GOOD_FILE = "good file"
 
-GOOD_SIDE = {GOOD_FILE, "--good", "--only", "--except", "--failure", "--steps"}
+GOOD_SIDE = {GOOD_FILE, "good", "only", "except", "failure", "steps"}
 """What may still change while there is no trial but the reproduction: it may have been mistyped, and nothing rests on
 it yet."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that is not what it was when the study was begun.
+
+    Attributes:
+        text: what, in words.
+        name: of the option, as the study keeps it, or `GOOD_FILE`; "" for whatever else.
+    """
+
+    text: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class Target(Protocol):
@@ -181,21 +198,24 @@ def changes(
     options: JsonObject,
     libraries: Mapping[str, str | None],
     gpus: Sequence[str],
-) -> list[str]:
-    """What is not what it was, in words; of options and the good file those of `GOOD_SIDE`."""
+) -> list[Change]:
+    """What is not what it was."""
     theirs, ours = basis["target"], target.identity()
-    names = {str(target.path): f"the script {target.path}", str(target.good_file): GOOD_FILE}
-    changed = [names.get(path, f"the file {path}") for path in changed_files(target, basis)]
+    good_file = Change("the good file", GOOD_FILE)
+    known = {str(target.path): Change(f"the script {target.path}"), str(target.good_file): good_file}
+    changed = [known.get(path, Change(f"the file {path}")) for path in changed_files(target, basis)]
     if (theirs["good_file_hash"] is None) != (ours["good_file_hash"] is None):
-        changed.append(GOOD_FILE)
+        changed.append(good_file)
     for key, what in (("folder", "the folder it is started in"), ("python", "the interpreter")):
         if theirs.get(key, ours[key]) != ours[key]:
-            changed.append(f"{what} ({theirs[key]} -> {ours[key]})")
-    changed += changed_versions(basis, libraries)
+            changed.append(Change(f"{what} ({theirs[key]} -> {ours[key]})"))
+    changed += map(Change, changed_versions(basis, libraries))
     here, there = sorted(set(gpus)), basis.get("gpus")
     if here and there and here != there:
-        changed.append(f"the GPU ({', '.join(there)} -> {', '.join(here)})")
-    return changed + [f"--{name}" for name, value in options.items() if basis["options"].get(name) != value]
+        changed.append(Change(f"the GPU ({', '.join(there)} -> {', '.join(here)})"))
+    before = basis["options"]  # some are there only where they are given
+    names = (name for name in {**before, **options} if before.get(name) != options.get(name))
+    return changed + [Change(flag_of(name), name) for name in names]
 
 
 def files_of(target: Target, basis: Basis) -> dict[str, str]:

@@ -223,15 +223,16 @@ def _check_unchanged(
     if changed_files(target, basis):
         add_written(basis, written(folder))
     changed = changes(basis, target, options, libraries, gpus)
-    if changed and set(changed) <= GOOD_SIDE and _only_reproduced(folder):
-        if "--steps" in changed and (folder / "trials" / "0").exists():
+    names = {change.name for change in changed}
+    if changed and names <= GOOD_SIDE and _only_reproduced(folder):
+        if "steps" in names and (folder / "trials" / "0").exists():
             put_trial_aside(folder / "trials" / "0")
         basis.update(target=target.identity(), options=dict(options))
         save_basis(folder, basis)
     elif changed:
         raise InputError(
-            f"Since the study in {folder} was begun, {' and '.join(changed)} changed: its trials say nothing about "
-            "the new state.",
+            f"Since the study in {folder} was begun, {' and '.join(map(str, changed))} changed: its trials say nothing "
+            "about the new state.",
             "Start over with --restart (the old study is kept beside it), or name another folder with --study DIR.",
         )
 

@@ -34,7 +34,7 @@ def recorded_trials(folder: Path) -> list[JsonObject]:
     storage = sqlite_storage(path)
     try:
         summaries = optuna.get_all_study_summaries(storage)
-        return _stored_rows(storage, summaries[-1]) if summaries else []
+        return _stored_rows(storage, summaries[0]) if summaries else []
     finally:
         storage.engine.dispose()
 

@@ -83,7 +83,22 @@ def test_what_has_changed_is_said(tmp_path, change, said) -> None:
     basis = basis_of(target)
     change(tmp_path, basis)
     found = changes(basis, target, {"only": []}, {"trl": "1.16"}, ["H200"])
-    assert found == [text.format(folder=tmp_path) for text in said]
+    assert list(map(str, found)) == [text.format(folder=tmp_path) for text in said]
+
+
+options = st.dictionaries(
+    st.sampled_from(["good", "pins", "from_checkpoint", "training", "failure"]), st.sampled_from([1, 2])
+)
+
+
+@given(options, options)
+def test_an_option_that_is_left_out_has_changed_as_one_that_is_added(
+    tmp_path_factory: pytest.TempPathFactory, then: dict, now: dict
+) -> None:
+    target = Target(tmp_path_factory.mktemp("target"))
+    found = changes({**basis_of(target), "options": then}, target, now, {"trl": "1.16"}, [])
+    assert {change.name for change in found} == {name for name in {*then, *now} if then.get(name) != now.get(name)}
+    assert {str(change) for change in found} <= {"--good", "--pin", "--from-checkpoint", "--training", "--failure"}
 
 
 @pytest.mark.parametrize(("other", "said"), [("script", "another script"), ("arguments", "other arguments: (none)")])
