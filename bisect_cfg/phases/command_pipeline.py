@@ -37,7 +37,7 @@ from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import REPRODUCTION_STEPS, horizon_for
 from bisect_cfg.trials.runs import FIRST, Run
 from bisect_cfg.trials.start_points import COLD
-from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED, judge
+from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED
 
 REBUILT = "bad-rebuilt"
 REBUILT_TRIES = 3
@@ -123,10 +123,10 @@ def _answered(context: Context, seen: bool = False) -> Answer:
         if bad_run.seen.failure is None:
             return _answer(context, "no_failure", **parts)
         rebuilt = _rebuilt(context)
-        if rebuilt is not None and _outcome(context, rebuilt[-1]) is not Outcome.FAIL:
+        if rebuilt is not None and context.outcome_of(rebuilt[-1]) is not Outcome.FAIL:
             return _answer(context, "inconclusive", **parts, again=tuple(rebuilt))
         good_run = parts["good_run"] = _good(context)
-        if _outcome(context, good_run) is not Outcome.PASS:
+        if context.outcome_of(good_run) is not Outcome.PASS:
             return _answer(context, "baseline_fails", **parts)
     except Spent as spent:
         context.note(str(spent))
@@ -181,10 +181,10 @@ def _rebuilt(context: Context) -> list[Run] | None:
     runner.learn(packages=packages)
     context.listener.phase("rebuilt", "making sure that it fails in an environment built anew as well")
     runs: list[Run] = []
-    while len(runs) < REBUILT_TRIES and (not runs or _outcome(context, runs[-1]) is Outcome.PASS):
+    while len(runs) < REBUILT_TRIES and (not runs or context.outcome_of(runs[-1]) is Outcome.PASS):
         runs.append(_run(context, f"{REBUILT}-{len(runs) + 1}", runner.settings.bad, runner.horizon))
-        context.listener.run_finished(Purpose.BAD_AGAIN, runs[-1], _outcome(context, runs[-1]))
-    if _outcome(context, runs[-1]) is not Outcome.FAIL:
+        context.listener.run_finished(Purpose.BAD_AGAIN, runs[-1], context.outcome_of(runs[-1]))
+    if context.outcome_of(runs[-1]) is not Outcome.FAIL:
         context.note(not_rebuilt(runs[-1], len(runs), runner.settings))
     return runs
 
@@ -197,13 +197,8 @@ def _good(context: Context) -> Run:
     """See it pass with the good side."""
     context.listener.phase("good baseline", "making sure that the good configuration works")
     run = _run(context, GOOD, context.runner.settings.good, context.runner.horizon)
-    context.listener.run_finished(Purpose.GOOD_BASELINE, run, _outcome(context, run))
+    context.listener.run_finished(Purpose.GOOD_BASELINE, run, context.outcome_of(run))
     return run
-
-
-def _outcome(context: Context, run: Run) -> Outcome:
-    """What the run of the good side says; silent symptoms of it are the command's own."""
-    return judge(run.seen, context.runner.known.is_failure, frozenset(run.seen.silent_kinds))[0]
 
 
 def _run(context: Context, name: int | str, configuration: Configuration, steps: int | None, **how: bool) -> Run:

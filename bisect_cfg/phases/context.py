@@ -10,6 +10,7 @@ from pathlib import Path
 from bisect_cfg.capture.distributions import Installed, installed_by
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.reached import steps_reached
 from bisect_cfg.phases.limits import Limits, Spent
@@ -20,7 +21,8 @@ from bisect_cfg.study.basis import Basis
 from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.verdict import judge
 
 
 @dataclass
@@ -94,3 +96,15 @@ class Context:
         """
         self.check_limits()
         return self.runner.train(plan)
+
+    def made(self, plan: Plan) -> Run:
+        """The run of this name: read back if it was made before, made otherwise.
+
+        Raises:
+            Spent: it is not made, as the budget is used up.
+        """
+        return load_run(self.folder, plan.name) or self.train(plan)
+
+    def outcome_of(self, run: Run) -> Outcome:
+        """What a run before the search or after it says; silent symptoms of the good side are the script's own."""
+        return judge(run.seen, self.runner.known.is_failure, frozenset(run.seen.silent_kinds))[0]

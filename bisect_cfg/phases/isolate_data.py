@@ -13,7 +13,6 @@ from bisect_cfg.configuration import Configuration, Outcome, Purpose, configurat
 from bisect_cfg.diagnosis.dataset_rows import FoundRows, RowsOfStep, name_of
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context
-from bisect_cfg.phases.start import Baselines
 from bisect_cfg.probe.protocol import StepRows
 from bisect_cfg.reports.text import count
 from bisect_cfg.study.causes import Report
@@ -78,14 +77,12 @@ ROWS_DB = "rows.db"
 """The study over the rows, beside ``study.db``: whoever opens that one has the settings alone before him."""
 
 
-def isolate_rows(context: Context, baselines: Baselines, report: Report | None, bad_run: Run) -> FoundRows | None:
+def isolate_rows(context: Context, report: Report | None) -> FoundRows | None:
     """Find the rows of the dataset that make the failing step fail.
 
     Args:
         context: of this pass; trials begin where its runner has them begin.
-        baselines: judge runs.
         report: of the isolation; None if the good configuration fails, too: then all settings are the user's.
-        bad_run: the reproduction.
 
     Returns:
         What came of it; None if that is not asked for, or there is no cause.
@@ -102,7 +99,7 @@ def isolate_rows(context: Context, baselines: Baselines, report: Report | None, 
     run = load_run(context.folder, FOLDER)
     if run is None:
         run = rows.train(FOLDER, {})
-    if baselines.outcome_of(run) is not Outcome.FAIL:
+    if context.outcome_of(run) is not Outcome.FAIL:
         context.note("Run once more to see which rows it takes, it did not fail: no row was looked for.")
         return None
     of = rows_of(run)

@@ -34,7 +34,7 @@ from bisect_cfg.reports.text import count
 from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import HORIZON_FACTOR, horizon_for
-from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import Observation
 
 WORTH_SECONDS = 10.0
@@ -179,8 +179,8 @@ def say_what_stays(context: Context, origin: Origin | None) -> None:
     if checkpoint is not None and checkpoint.is_relative_to(context.folder):
         size = max(1, round(sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file()) / 2**20))
         context.note(
-            f"The checkpoint of step {origin.step} stays in the study ({size} MiB): recommend begins there, "
-            "and whoever repeats a trial by hand."
+            f"The checkpoint of step {origin.step} stays in the study ({size} MiB): it is needed by "
+            "recommend, and to repeat a trial by hand."
         )
 
 
@@ -189,7 +189,7 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
     base = context.runner.known.origin
     if base is not None and base.checkpoint is None:  # the reproduction began there
         warm_runs, good_run = baselines.find(bad_run)
-        _say_what_does_it(context, baselines, base, bad_run, warm_runs)
+        _say_what_does_it(context, base, bad_run, warm_runs)
         return warm_runs, good_run
     step, tried = bad_run.seen.step_of_training, 0
     for origin in _origins_by_data(bad_run, base):
@@ -199,8 +199,8 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         if baselines.fails_once():
             warm_runs, good_run = baselines.find(bad_run)
             # What the good configuration shows there as well is owed to no setting.
-            if good_run is not None and baselines.outcome_of(good_run) in (Outcome.PASS, Outcome.FAIL):
-                _say_what_does_it(context, baselines, origin, bad_run, warm_runs)
+            if good_run is not None and context.outcome_of(good_run) in (Outcome.PASS, Outcome.FAIL):
+                _say_what_does_it(context, origin, bad_run, warm_runs)
                 return warm_runs, good_run
             break
     began, reached = 0, ""
@@ -211,7 +211,7 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         began = 0 if origin is None else origin.step
         _begin_at(context, baselines, origin, base, bad_run)
         warm_runs, good_run = baselines.find(bad_run)
-        if good_run is not None and baselines.outcome_of(good_run) is Outcome.PASS:
+        if good_run is not None and context.outcome_of(good_run) is Outcome.PASS:
             break
         reached = "does not fail again" if good_run is None else "fails with the good configuration, too"
     if origin is not base:
@@ -219,7 +219,7 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         if tried == DRAWS:
             context.note(
                 f"With the weights of step 0 and the data of step {step} it does not fail ({count(tried, 'run')}): the "
-                "training before has a part in it."
+                "training before contributes to it."
             )
     return warm_runs, good_run
 
@@ -313,23 +313,19 @@ def _origins(context: Context, bad_run: Run, base: Origin | None) -> Iterator[Or
     yield base
 
 
-def _say_what_does_it(
-    context: Context, baselines: Baselines, origin: Origin, bad_run: Run, warm_runs: list[Run]
-) -> None:
+def _say_what_does_it(context: Context, origin: Origin, bad_run: Run, warm_runs: list[Run]) -> None:
     """Without the training before, it is the data of the failing step, or something else that comes with that step (the
     schedule, a callback): one run with other rows in their place tells."""
     step = bad_run.seen.step_of_training
-    failed = next((run for run in warm_runs if baselines.outcome_of(run) is Outcome.FAIL), None)
+    failed = next((run for run in warm_runs if context.outcome_of(run) is Outcome.FAIL), None)
     of = None if failed is None else rows_of(failed)
     others = [] if of is None else of.others()
     outcome = None
     if others:
-        name, runner = f"{EXCHANGED}-{origin.step}", context.runner
-        run = load_run(context.folder, name)
-        if run is None:
-            exchanged = dict(zip(of.rows, others, strict=True))
-            run = context.train(Plan(name, runner.settings.bad, runner.horizon, exchanged=exchanged))
-        outcome = baselines.outcome_of(run)
+        runner, exchanged = context.runner, dict(zip(of.rows, others, strict=True))
+        name = f"{EXCHANGED}-{origin.step}"
+        run = context.made(Plan(name, runner.settings.bad, runner.horizon, exchanged=exchanged))
+        outcome = context.outcome_of(run)
         if run.seen.step_of_training != failed.seen.step_of_training:  # there are more rows of that kind
             outcome = Outcome.PASS
     if outcome is Outcome.PASS:
@@ -356,7 +352,7 @@ def _say_from_where(context: Context, origin: Origin, base: Origin | None, bad_r
     ]
     told = [(a, b) for a, b in pairs if isinstance(a, (int, float)) and isinstance(b, (int, float))]
     same = all(abs(a - b) <= AS_FAR * max(abs(a), abs(b)) for a, b in told)
-    repeats = "and repeat them" if same and told else "and fail as it did, though not with the same numbers"
+    repeats = "and show the same metrics there" if same and told else "and fail as it did, though with other metrics"
     context.note(
         f"It fails at step {failing}: trials begin at a checkpoint of step {origin.step} instead of step "
         f"{0 if base is None else base.step}, make the {count(failing - origin.step, 'step')} from there {repeats}."

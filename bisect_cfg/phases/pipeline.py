@@ -169,14 +169,14 @@ def _compared(
             why = not_rebuilt(warm_runs[-1], len(warm_runs), runner.settings)
         context.note(why)
         return _answer(context, "inconclusive", settings=runner.settings, bad_run=bad_run, again=tuple(warm_runs))
-    if baselines.outcome_of(good_run) is Outcome.FAIL and safer and not baselines.spared_risks:
+    if context.outcome_of(good_run) is Outcome.FAIL and safer and not baselines.spared_risks:
         named = ", ".join(f"{name}={value}" for name, value in safer.items())
         context.note(f"The library's own defaults fail as well; trying a good configuration with {named}.")
         baselines.spare_risks()
         return _compared(context, baselines, bad_run, good, pins)
-    if baselines.outcome_of(good_run) is not Outcome.PASS:
+    if context.outcome_of(good_run) is not Outcome.PASS:
         _say_what_else_could_vary(context)
-        rows = isolate_rows(context, baselines, None, bad_run)
+        rows = isolate_rows(context, None)
         return _answer(
             context, "baseline_fails", settings=runner.settings, bad_run=bad_run, good_run=good_run, rows=rows
         )
@@ -192,11 +192,11 @@ def _compared(
     place = safe = stopped = rows = proven = None
     known = known_failure(bad_run, runner.settings, report.causes, context.environment)
     try:
-        report = with_defaults_of_the_moved(context, baselines, settings.factors, report)
-        proven = prove(context, baselines, report, details)
+        report = with_defaults_of_the_moved(context, baselines.moved, settings.factors, report)
+        proven = prove(context, report, details)
         if proven is False:
             report = replace(report, complete=False)
-        rows = isolate_rows(context, baselines, report, bad_run)
+        rows = isolate_rows(context, report)
         place = locate(context, report, bad_run)
         if context.options.recommend and report.status == "isolated":
             cures = cures_of(context, known and known.entry)

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from bisect_cfg.configuration import Configuration, Outcome, configuration_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.context import Context
-from bisect_cfg.phases.start import Baselines
+from bisect_cfg.phases.limits import Spent
 from bisect_cfg.reports.text import count, duration, since
 from bisect_cfg.study.causes import Cause, Report
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import horizon_for
-from bisect_cfg.trials.runs import load_run
 
 ASKED, LEFT_OUT = "from-start", "from-checkpoint"
 """What `--prove` says."""
@@ -34,14 +33,13 @@ class _Proof:
     seconds: float
 
 
-def prove(context: Context, baselines: Baselines, report: Report, details: Mapping[int, JsonObject]) -> bool | None:
+def prove(context: Context, report: Report, details: Mapping[int, JsonObject]) -> bool | None:
     """Run the claims of the answer from step 0, if they were shown from a checkpoint.
 
     By default they are run where that takes no longer than the search did.
 
     Args:
         context: of this pass; its runner begins trials at the checkpoint, and does so afterwards.
-        baselines: judge runs.
         report: of the isolation.
         details: by trial number, what the runner kept of it.
 
@@ -68,7 +66,10 @@ def prove(context: Context, baselines: Baselines, report: Report, details: Mappi
     context.listener.phase("prove", "running the claims of the answer from step 0")
     runner.begin_at(None)
     try:
-        others = list(filter(None, (_other(context, baselines, proof) for proof in proofs)))
+        others = list(filter(None, (_other(context, proof) for proof in proofs)))
+    except Spent as spent:
+        context.note(f"{spent} Not all claims were run from step 0; everything was shown {since(origin)}.")
+        return None
     finally:
         runner.begin_at(origin, horizon)
     for text in others:
@@ -98,17 +99,15 @@ def _proofs(
         yield _Proof(f"proof-{number}{suffix}", configuration, expected, what, limit, reached * pace)
 
 
-def _other(context: Context, baselines: Baselines, proof: _Proof) -> str:
+def _other(context: Context, proof: _Proof) -> str:
     """What a run from step 0 shows that the checkpoint did not; "" if it is the same."""
-    run = load_run(context.folder, proof.name)
-    if run is None:
-        run = context.train(Plan(proof.name, proof.configuration, proof.steps))
-    outcome = baselines.outcome_of(run)
+    run = context.made(Plan(proof.name, proof.configuration, proof.steps))
+    outcome = context.outcome_of(run)
     if outcome is proof.expected:
         return ""
     if proof.expected is Outcome.FAIL:
         return (
             f"From step 0 the run that {proof.what} from later on does not fail in "
-            f"{count(run.seen.steps, 'step')}: the training before, with your other settings, has a part in it."
+            f"{count(run.seen.steps, 'step')}: the training before, with your other settings, contributes to it."
         )
     return f"From step 0 the run that {proof.what} from later on shows {run.seen.failure}."

@@ -21,7 +21,6 @@ from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run, load_run
 from bisect_cfg.trials.start_points import COLD, STARTS
-from bisect_cfg.trials.verdict import judge
 
 WARM_TRIES = 2
 """How often the bad configuration may pass at a warm start before that start is given up: a failure can be
@@ -117,7 +116,7 @@ class Baselines:
         if start is None:
             return None
         run = self._run(self._bad_name(start, 1), self._runner.settings.bad, checkpoints=checkpoints)
-        return run if self.outcome_of(run) is Outcome.FAIL else None
+        return run if self._context.outcome_of(run) is Outcome.FAIL else None
 
     def find(self, bad_run: Run) -> tuple[list[Run], Run | None]:
         """Find the fastest way to start trials at which both configurations behave as they should.
@@ -141,11 +140,11 @@ class Baselines:
                 continue
             warm_runs = found
             good_run = self._good_baseline(bad_run, start)
-            outcome = self.outcome_of(good_run)
+            outcome = self._context.outcome_of(good_run)
             if outcome is Outcome.UNRESOLVED:
                 ended.append((start, warm_runs, good_run))
                 good_run = self._keeping(bad_run, start, good_run, named=True)
-                outcome = self.outcome_of(good_run)
+                outcome = self._context.outcome_of(good_run)
             if outcome is Outcome.UNRESOLVED and start != COLD:
                 self._context.note(
                     f"When {STARTS[start].said}, the good configuration ends with {good_run.seen.failure}; "
@@ -157,7 +156,7 @@ class Baselines:
             return self._passed, None
         if outcome is Outcome.UNRESOLVED:
             start, warm_runs, good_run = self._with_what_it_needs(bad_run, ended)
-            outcome = self.outcome_of(good_run)
+            outcome = self._context.outcome_of(good_run)
         self._settled = start
         self._context.listener.run_finished(Purpose.GOOD_BASELINE, good_run, outcome)
         return warm_runs, good_run
@@ -181,7 +180,7 @@ class Baselines:
                 start, warm_runs, good_run = other
                 break
         good_run = self._keeping(bad_run, start, good_run)
-        if self.outcome_of(good_run) is Outcome.UNRESOLVED and not self._needed:
+        if self._context.outcome_of(good_run) is Outcome.UNRESOLVED and not self._needed:
             return ended[-1]
         return start, warm_runs, good_run
 
@@ -197,7 +196,7 @@ class Baselines:
         Returns:
             The last run of the good configuration.
         """
-        while self.outcome_of(good_run) is Outcome.UNRESOLVED:
+        while self._context.outcome_of(good_run) is Outcome.UNRESOLVED:
             name = self._find_needed(good_run, start, self._too_costly(bad_run), named)
             if name is None:
                 break
@@ -242,10 +241,6 @@ class Baselines:
         name = f"good-{start}{self._at}" + ("-without-risky-defaults" if self.spared_risks else "")
         return name + "".join(f"-with-{one}" for one in needed) + (f"-affordable-{moved}" if moved else "")
 
-    def outcome_of(self, run: Run) -> Outcome:
-        """What a baseline says; silent symptoms of the good configuration are the script's own."""
-        return judge(run.seen, self._runner.known.is_failure, frozenset(run.seen.silent_kinds))[0]
-
     def allowed(self) -> tuple[str, ...]:
         """The starts still to be considered: none warmer than was settled before, or than the user allows."""
         wanted = [start for start in (self._settled, self._context.options.start) if start]
@@ -282,7 +277,7 @@ class Baselines:
         while len(runs) < tries or (0 < self._fails(runs) < wanted and len(runs) < wanted):
             run = self._run(self._bad_name(start, len(runs) + 1), self._runner.settings.bad)
             runs.append(run)
-            outcome = self.outcome_of(run)
+            outcome = self._context.outcome_of(run)
             purpose = Purpose.BAD_AGAIN if start == COLD else Purpose.WARM_START
             self._context.listener.run_finished(purpose, run, outcome)
             if outcome is Outcome.FAIL and self._fails(runs) >= wanted:
@@ -292,7 +287,7 @@ class Baselines:
             if self._passed and not steady:  # chance, not the start
                 return [*self._passed, *runs]
             return runs
-        self._passed += [run for run in runs if self.outcome_of(run) is Outcome.PASS]
+        self._passed += [run for run in runs if self._context.outcome_of(run) is Outcome.PASS]
         shown = runs[-1].seen.failure
         ending = "passes" if shown is None else f"ends with {shown}"
         if start != COLD:
@@ -307,7 +302,7 @@ class Baselines:
         return f"bad-{start}{self._at}-{number}"
 
     def _fails(self, runs: list[Run]) -> int:
-        return sum(self.outcome_of(run) is Outcome.FAIL for run in runs)
+        return sum(self._context.outcome_of(run) is Outcome.FAIL for run in runs)
 
     def _run(
         self,
@@ -316,11 +311,8 @@ class Baselines:
         costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
         checkpoints: CheckpointOrders | None = None,
     ) -> Run:
-        known = load_run(self._context.folder, name)
-        if known is not None:
-            return known
         plan = Plan(name, configuration, self._runner.horizon, costly=costly, checkpoints=checkpoints)
-        return self._context.train(plan)
+        return self._context.made(plan)
 
     def _good_baseline(self, bad_run: Run, start: str) -> Run:
         """Run the good configuration; where it cannot be afforded, move into it what of the user's makes it cheaper.
@@ -412,7 +404,7 @@ class Baselines:
 
 
 def with_defaults_of_the_moved(
-    context: Context, baselines: Baselines, everything: Sequence[Factor], report: Report
+    context: Context, moved: Collection[str], everything: Sequence[Factor], report: Report
 ) -> Report:
     """Where settings were taken over from the user because their defaults are costly: does the cause need them?
 
@@ -420,24 +412,24 @@ def with_defaults_of_the_moved(
 
     Args:
         context: of this pass.
-        baselines: know which were taken over.
+        moved: the names of those that were taken over.
         everything: the factors before any was.
         report: of the isolation.
 
     Returns:
         The report, which is not complete where that is not settled.
     """
-    moved = [factor for factor in everything if factor.name in baselines.moved]
-    if not moved or not report.causes:
+    taken = [factor for factor in everything if factor.name in moved]
+    if not taken or not report.causes:
         return report
     runner, settings = context.runner, context.runner.settings
-    names = ", ".join(factor.name for factor in moved)
+    names = ", ".join(factor.name for factor in taken)
     cause = report.causes[0]
     configuration = {
         **settings.good,
         **{name: value["bad"] for name, value in cause.values.items()},
         **{name: settings.bad[name] for name in cause.companions},
-        **{factor.name: factor.reset for factor in moved},
+        **{factor.name: factor.reset for factor in taken},
     }
     affordable = max(TRIED_SECONDS, TRIED_SHARE * report.seconds)
     run = load_run(context.folder, DEFAULTS)
@@ -445,9 +437,9 @@ def with_defaults_of_the_moved(
         context.listener.phase("defaults", f"trying the cause with the defaults of {names}")
         plan = Plan(DEFAULTS, configuration, runner.horizon, costly=lambda traces, seconds: seconds > affordable)
         run = runner.train(plan)
-    outcome = baselines.outcome_of(run)
+    outcome = context.outcome_of(run)
     if outcome is Outcome.FAIL:
-        context.note(f"With the library's {names} it fails too, so what you set there is no part of the cause.")
+        context.note(f"With the library's {names} it fails too, so what you set there is not part of the cause.")
         return report
     if outcome is Outcome.PASS and not run.costly:
         context.note(

@@ -92,8 +92,10 @@ def test_trials_begin_at_a_checkpoint_of_our_own(real_tool):
     result = json.loads((real_tool.folder / "s/result.json").read_text())
     (cause,) = result["causes"]
     assert sorted(cause["parameters"]) == ["temperature", "weight_decay"] and result["failure"]["step"] == 91
-    assert 91 - 16 <= result["origin"]["step"] <= 91 - 4 and "and repeat them" in said.out
-    assert "of step 91 it does not fail (2 runs): the training before has a part in it" in " ".join(said.out.split())
+    assert 91 - 16 <= result["origin"]["step"] <= 91 - 4 and "and show the same metrics there" in " ".join(
+        said.out.split()
+    )
+    assert "of step 91 it does not fail (2 runs): the training before contributes to it" in " ".join(said.out.split())
     assert Path(result["origin"]["checkpoint"]).is_dir()  # `recommend` is still to come
 
 

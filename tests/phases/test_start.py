@@ -237,14 +237,14 @@ def settled(folder: Path, outcome: Outcome, costly: bool = False, moved=(LENGTH.
     """What the phase makes of such a run: the report, what was said, what was run."""
     runner = Runner(replace(run(folder, DIED if outcome is Outcome.FAIL else HEALTHY), costly=costly))
     context = Context(None, Options(), Listener(), folder, {}, runner)
-    baselines = SimpleNamespace(moved=list(moved), outcome_of=lambda run: outcome)
-    return with_defaults_of_the_moved(context, baselines, (BF16, LENGTH), report), context.notes, runner.planned
+    context.outcome_of = lambda run: outcome
+    return with_defaults_of_the_moved(context, moved, (BF16, LENGTH), report), context.notes, runner.planned
 
 
 @pytest.mark.parametrize(
     ("outcome", "costly", "complete", "said"),
     [
-        (Outcome.FAIL, False, True, "it fails too, so what you set there is no part of the cause"),
+        (Outcome.FAIL, False, True, "it fails too, so what you set there is not part of the cause"),
         (Outcome.PASS, False, False, "it passes (10 steps), so the failure needs your value as well"),
         (Outcome.PASS, True, False, "was not settled"),
         (Outcome.UNRESOLVED, False, False, "was not settled"),
