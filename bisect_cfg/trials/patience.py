@@ -44,7 +44,7 @@ STEP_TIMES = 30.0
 that answers in two seconds may take a minute when it is busy."""
 
 STEPS_SEEN = 10
-"""... once so many steps have been seen, of all runs so far together."""
+"""... once so many steps have been seen, of all runs so far together; or once one has hung (`runs.Pauses`)."""
 
 LOOK_SECONDS = 1.0
 """A single look counts for no more silence than this. Looks are hundredths of a second apart; if one comes later, it is
@@ -64,7 +64,7 @@ class Patience:
             where that is longer.
         phase: the least limit in a named slow phase. Only with `times`.
         seen: name of a phase -> its longest silence in earlier runs. Only with `times`.
-        steady: whether enough steps have been seen that a phase that comes in every step is judged by those.
+        steady: whether so much has been seen that a phase that comes in every step is judged by those.
     """
 
     before_training: float

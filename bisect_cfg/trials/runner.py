@@ -55,7 +55,6 @@ from bisect_cfg.trials.patience import (
     FIRST_STEP_SECONDS,
     HANG_SECONDS,
     HANG_TIMES,
-    STEPS_SEEN,
     UNKNOWN_SECONDS,
     Patience,
 )
@@ -457,14 +456,14 @@ class ScriptRunner:
         start = self.starts.patience
         if self._timeout is not None:
             return Patience(max(start, self._timeout), self._timeout, self._timeout)
-        seen, steady = self._seen, self._seen.steps >= STEPS_SEEN
+        seen = self._seen
         if seen.silence is None:
             first = UNKNOWN_SECONDS
         else:
             # Where a step is more work its pauses are longer, too.
             more = max(1.0, self.settings.work(configuration) / self.settings.work(self.settings.good))
             first = max(FIRST_STEP_SECONDS, HANG_TIMES * seen.silence * more)
-        return Patience(start, first, HANG_SECONDS, times=HANG_TIMES, seen=dict(seen.phases), steady=steady)
+        return Patience(start, first, HANG_SECONDS, times=HANG_TIMES, seen=dict(seen.phases), steady=seen.steady)
 
     # ------------------------------------------------------------------------------------------------ files
 

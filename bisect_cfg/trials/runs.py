@@ -14,6 +14,7 @@ from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.patience import STEPS_SEEN
 from bisect_cfg.trials.plan import Known
 from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.ranks import ranks_of
@@ -103,12 +104,20 @@ class Pauses:
         silence: in training, outside of named slow phases, in seconds; None if no run has made a step yet.
         phases: name of a slow phase -> seconds.
         steps: optimizer steps of the runs so far.
+        hung: whether one of them has hung.
     """
 
     def __init__(self) -> None:
         self.silence: float | None = None
         self.phases: dict[str, float] = {}
         self.steps = 0
+        self.hung = False
+
+    @property
+    def steady(self) -> bool:
+        """Whether a phase that comes in every step is judged by the steps of its run: enough have been seen, or what is
+        looked for is a hang, for which the first run has waited in full."""
+        return self.hung or self.steps >= STEPS_SEEN
 
     @classmethod
     def of(cls, study: Path) -> Pauses:
@@ -123,6 +132,7 @@ class Pauses:
     def note(self, ending: Ending, steps: int) -> None:
         """Another run is over, after so many steps."""
         self.steps += steps
+        self.hung |= ending.hang is not None
         if steps:
             self.silence = max(self.silence or 0.0, ending.longest_silence)
         for name, seconds in ending.phases.items():

@@ -22,6 +22,7 @@ from bisect_cfg.trials.patience import (
     LOOK_SECONDS,
     PHASE_SECONDS,
     STEP_TIMES,
+    STEPS_SEEN,
     Patience,
     Pulse,
     Silence,
@@ -106,6 +107,17 @@ def test_a_hang_in_a_slow_phase_is_found():
     at = run.now
     assert "reward call" in run.announced("reward call", 10000.0)
     assert PHASE_SECONDS < run.now - at < PHASE_SECONDS + 1
+
+
+def test_only_the_first_hang_of_a_study_is_waited_for_in_full():
+    pauses = Pauses()
+    pauses.note(Ending(1, None, 9.0), STEPS_SEEN - 1)
+    assert not pauses.steady
+    pauses.note(Ending(None, "no sign of life", 150.0), 0)
+    assert pauses.steady
+    pauses = Pauses()
+    pauses.note(Ending(1, None, 9.0), STEPS_SEEN)
+    assert pauses.steady
 
 
 def test_what_comes_in_every_step_is_judged_by_the_steps_so_far():
