@@ -43,8 +43,19 @@ def number(names, default):
     return default
 
 
+def told():
+    """The number of this process and how many there are: as a launcher has put it into the environment, or as it is in
+    the process group that the script has opened (accelerate's `debug_launcher` only tells that)."""
+    rank, world = number(RANK, None), number(WORLD, 1)
+    distributed = sys.modules.get("torch.distributed")
+    if (rank is None or world < 2) and distributed is not None and distributed.is_available():
+        if distributed.is_initialized():
+            return distributed.get_rank(), distributed.get_world_size()
+    return rank, world
+
+
 # What the environment said at the start: a cluster says it to scripts that train alone, too.
-_AT_START = number(RANK, None), number(WORLD, 1)
+_AT_START = told()
 
 
 def several():
@@ -59,7 +70,7 @@ def rank():
 
 def numbered():
     """Whether this process has become one of several since it began."""
-    return not several() and number(WORLD, 1) > 1 and (number(RANK, None), number(WORLD, 1)) != _AT_START
+    return not several() and told()[1] > 1 and told() != _AT_START
 
 
 def begin(folder):
@@ -68,7 +79,7 @@ def begin(folder):
     Returns:
         The folder of this process, that of the trial unless it is one of several.
     """
-    rank, world = number(RANK, None), number(WORLD, 1)
+    rank, world = told()
     if rank is None or world < 2:
         return folder
     place = folder if rank == 0 else os.path.join(folder, FOLDER, str(rank))

@@ -13,10 +13,12 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bisect_cfg.capture.launched import given_to_each
+from bisect_cfg.probe import world
 from bisect_cfg.probe.protocol import NON_FINITE, NonFiniteParameters, Over, RankBegin, TrainBegin, TrainEnd, event_row
 from bisect_cfg.trials import ranks as ranks_module
 from bisect_cfg.trials.files import Traces
@@ -181,6 +183,22 @@ def test_a_script_that_starts_its_processes_itself(tool, way, options, status):
         assert events["train_begin"]["time"] > (0.3 if way == "fork" else 0)
     warm = {trial["start"] for trial in result["trials"][1:]}
     assert warm == {"imports" if way == "fork" else "cold"}
+
+
+def test_a_process_has_the_number_that_it_has_in_the_group_that_the_script_has_opened(monkeypatch):
+    """accelerate's `debug_launcher` sets WORLD_SIZE, and no RANK."""
+    for name in (*world.RANK, *world.WORLD):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    group = SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 1, get_world_size=lambda: 2
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    assert world.told() == (1, 2) and world.numbered()
+    monkeypatch.setattr(group, "is_initialized", lambda: False)
+    assert world.told() == (None, 2)
+    monkeypatch.setenv("RANK", "0")
+    assert world.told() == (0, 2)
 
 
 def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
