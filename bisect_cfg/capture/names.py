@@ -129,6 +129,25 @@ def check_name(name: str, known: Mapping[str, object], source: str, preferred: S
     raise InputError(f"{source} names {name}, which this version does not know.", advice)
 
 
+def left_out(known: Sequence[str], only: Sequence[str], excluded: Sequence[str]) -> dict[str, str]:
+    """What --only and --except leave out of the names that differ: name -> why it is not varied. Whoever names a group
+    (`model_init_kwargs`) names all that is in it."""
+    left = {name: "--except names it" for name in known if _within(name, excluded)}
+    return left | {
+        name: "it is not among those that --only names" for name in known if only and not _within(name, only)
+    }
+
+
+def naming_nothing(known: Sequence[str], only: Sequence[str], excluded: Sequence[str]) -> list[tuple[str, str]]:
+    """What these options name and none of the known is or lies within: option and name."""
+    given = [("--only", name) for name in only] + [("--except", name) for name in excluded]
+    return [(option, name) for option, name in given if not any(_within(other, [name]) for other in known)]
+
+
+def _within(name: str, groups: Sequence[str]) -> bool:
+    return any(name == group or name.startswith(f"{group}.") for group in groups)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The question whether the most similar of some names was meant; "" if none is similar."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=SIMILAR)

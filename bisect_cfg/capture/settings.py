@@ -41,7 +41,7 @@ from bisect_cfg.capture.launched import (
     plain_value,
     variable_levels,
 )
-from bisect_cfg.capture.names import check_name, convert
+from bisect_cfg.capture.names import check_name, convert, left_out, naming_nothing
 from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import canonical, every, parameter
@@ -308,17 +308,10 @@ def build_settings(
     factors.extend(_package_factors(moved, installed))
 
     known = [factor.name for factor in factors]
-    for option, names in (("--only", only), ("--except", excluded)):
-        for name in names:
-            if name in TYPES:
-                continue  # of another launch of the same script
-            if name not in known and not any(other.startswith(name + ".") for other in known):
-                check_name(name, {**{n: "" for n in known}, **dict.fromkeys(args.types, "")}, option, known)
-    for factor in factors:
-        if only and not _chosen(factor.name, only):
-            never[factor.name] = "it is not among those that --only names"
-        elif _chosen(factor.name, excluded):
-            never[factor.name] = "--except names it"
+    for option, name in naming_nothing(known, only, excluded):
+        if name not in TYPES:  # those are of another launch of the same script
+            check_name(name, dict.fromkeys([*known, *args.types], ""), option, known)
+    never.update(left_out(known, only, excluded))
     factors = [factor for factor in factors if factor.name not in never or factor.name in args.changed]
     if known and not factors and (only or excluded):
         options = " and ".join(option for option, names in (("--only", only), ("--except", excluded)) if names)
@@ -355,10 +348,6 @@ def _kept_to_be_valid(args: Built, pins: Row, chosen: Row, moved: Row, error: st
         if resolve(build_item(args, {**pins, **levels})).error is None:
             return kept
     return ()
-
-
-def _chosen(name: str, names: Sequence[str]) -> bool:
-    return any(name == other or name.startswith(other + ".") for other in names)
 
 
 def _is_secret(name: str, value: Encoded) -> bool:

@@ -26,7 +26,7 @@ from bisect_cfg.capture.distributions import (
     shown_levels,
 )
 from bisect_cfg.capture.launched import VARIABLE
-from bisect_cfg.capture.names import Assignment, parse_assignment, read_config_file
+from bisect_cfg.capture.names import Assignment, left_out, naming_nothing, parse_assignment, read_config_file
 from bisect_cfg.capture.programs import moved, python_of
 from bisect_cfg.capture.template import (
     CONFIG,
@@ -424,15 +424,12 @@ def _compared(good: Configuration, bad: Configuration, only: Sequence[str], excl
             "Give its place in the command, and the setting, another name.",
         )
     known = [factor.name for factor in factors]
-    for option, names in (("--only", only), ("--except", excluded)):
-        for name in names:
-            if name not in known:
-                raise InputError(
-                    f"{option}: {name} does not differ between the good and the bad side.",
-                    f"Those that do: {', '.join(known)}." if known else "Nothing does.",
-                )
-    left = {name: "it is not among those that --only names" for name in known if only and name not in only}
-    left |= dict.fromkeys(excluded, "--except names it")
+    for option, name in naming_nothing(known, only, excluded):
+        raise InputError(
+            f"{option}: {name} does not differ between the good and the bad side.",
+            f"Those that do: {', '.join(known)}." if known else "Nothing does.",
+        )
+    left = left_out(known, only, excluded)
     secret = next((name for side in (good, bad) for name, value in side.items() if hides(name, value)), None)
     if secret is not None:
         raise InputError(

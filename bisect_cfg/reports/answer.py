@@ -379,28 +379,41 @@ def _remarks(answer: Answer, number: int) -> list[Symptom]:
 
 def commands(answer: Answer) -> dict[str, str]:
     """Shell commands that repeat the minimal failing run of the proof and the nearest passing one by hand, cold."""
-    if answer.report is None or not answer.report.causes:
+    if answer.report is None:
         return {}
-    checkpoint = None if answer.origin is None else answer.origin.checkpoint
-    if checkpoint is not None and not Path(checkpoint).is_dir():  # one of ours: it is removed at the end
+    rows = answer.report.rows
+    told = {
+        "causes": [_cause(cause, rows) for cause in answer.report.causes],
+        "trials": [_trial(answer, row) for row in rows],
+        "origin": {} if answer.origin is None else origin_of(answer.origin, answer.proven),
+    }
+    return {label: f"sh {shlex.quote(short_path(path))}" for label, path in by_hand(told, answer.folder).items()}
+
+
+def by_hand(result: JsonObject, folder: Path) -> dict[str, Path]:
+    """The files that repeat the last passing and the last failing run of the first cause's evidence that have one.
+
+    Args:
+        result: what result.json says. Where trials began at a checkpoint that is gone, as one of the tool's own is at
+            the end, nothing can be repeated.
+        folder: of the study.
+    """
+    checkpoint = result.get("origin", {}).get("checkpoint")
+    if not result["causes"] or (checkpoint is not None and not Path(checkpoint).is_dir()):
         return {}
-    evidence = answer.report.causes[0].evidence
+    evidence = result["causes"][0]["evidence"]
+    passing = [number for claim in evidence["passes_without"].values() for number in claim["trials"]]
+    trials = {row["number"]: row for row in result["trials"]}
     found = {}
-    outcomes = {row.number: row.outcome for row in answer.report.rows}
-    good = [number for claim in evidence.without.values() for number in claim.trials]
-    wanted = (("nearest passing", good, Outcome.PASS), ("minimal failing", list(evidence.fails.trials), Outcome.FAIL))
-    for label, numbers, outcome in wanted:
-        for number in reversed([number for number in numbers if outcomes.get(number) is outcome]):
-            path = trial_folder(answer, number) / "command.sh"
-            if path.exists():
-                found[label] = f"sh {shlex.quote(short_path(path))}"
-                break
+    for label, numbers, outcome in (
+        ("nearest passing", passing, Outcome.PASS),
+        ("minimal failing", evidence["fails"]["trials"], Outcome.FAIL),
+    ):
+        rows = [trials[number] for number in numbers if number in trials]
+        files = [folder / row["folder"] / "command.sh" for row in rows if row["outcome"] == outcome.value]
+        if there := [path for path in files if path.exists()]:
+            found[label] = there[-1]
     return found
-
-
-def trial_folder(answer: Answer, number: int) -> Path:
-    """The folder of a trial; the baselines' folders have names of their own."""
-    return answer.folder / "trials" / str(answer.details.get(number, {}).get("folder", number))
 
 
 def short_path(path: Path) -> str:

@@ -26,6 +26,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_text
 from bisect_cfg.probe.secrets import mask_arguments
 from bisect_cfg.reports import figures, text
+from bisect_cfg.reports.answer import by_hand
 from bisect_cfg.reports.recorded import Levels, Recorded, asked, level, read, ruled_out
 from bisect_cfg.reports.said import Line
 from bisect_cfg.reports.shared import shared
@@ -299,18 +300,8 @@ def commands(recorded: Recorded) -> list[tuple[str, str]]:
     elif options:  # a command of any kind
         found.append(("Isolate it", f"{isolate} -- {own}"))
     study = shlex.quote(str(shared(str(recorded.folder))))
-    outcomes = {row["number"]: row for row in recorded.trials}
-    for cause in recorded.result["causes"][:1]:
-        fails, passes = cause["evidence"]["fails"]["trials"], [
-            number for claim in cause["evidence"]["passes_without"].values() for number in claim["trials"]
-        ]  # fmt: skip
-        for label, numbers, outcome in (
-            ("Minimal failing run", fails, "fail"),
-            ("Nearest passing run", passes, "pass"),
-        ):
-            known = [outcomes[n] for n in numbers if n in outcomes and outcomes[n]["outcome"] == outcome]
-            if known and (recorded.folder / known[-1]["folder"] / "command.sh").exists():
-                found.append((label, f"sh {study}/{known[-1]['folder']}/command.sh"))
+    for label, path in by_hand(recorded.result, recorded.folder).items():
+        found.append((f"{label.capitalize()} run", f"sh {study}/{path.relative_to(recorded.folder)}"))
     if recorded.result["status"] == "isolated":
         found.append(("Safe values again, surer", f"bisect-cfg recommend {study} --verify-seeds 10"))
     return found

@@ -207,6 +207,14 @@ def test_what_is_left_out_keeps_its_bad_value():
     assert list(found.sides.not_varied) == ["steps"]
 
 
+@pytest.mark.parametrize("options", [{"only": ["a.b"]}, {"excluded": ["a.d"]}])
+def test_a_name_stands_for_all_that_is_within_it(options):
+    words = [f"{name}=1" for name in ("a.b.c", "a.b.e", "a.d")]
+    found = target(*words, good=[f"{word}0" for word in words], flag_style="hydra", **options)
+    assert {factor.name for factor in found.sides.factors} == {"a.b.c", "a.b.e"}
+    assert list(found.sides.not_varied) == ["a.d"]
+
+
 def test_environment_variables_need_no_place(monkeypatch):
     monkeypatch.setenv("SHARD", "2")
     found = target("x", good=["env.SHARD="])

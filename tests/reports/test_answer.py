@@ -11,8 +11,10 @@ import pytest
 from bisect_cfg.diagnosis.explain import explain_text
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.probe.protocol import Raised
+from bisect_cfg.probe.protocol import Origin, Raised
+from bisect_cfg.reports import page
 from bisect_cfg.reports.answer import as_result, commands, failure_of, known_issue, warnings_of, write_answer
+from bisect_cfg.reports.recorded import read
 from bisect_cfg.trials.ranks import DIFFERS
 from tests.reports import made
 
@@ -114,6 +116,13 @@ def test_commands_repeat_the_runs_that_prove_it(tmp_path, monkeypatch):
         "nearest passing": "sh trials/1/command.sh",
         "minimal failing": "sh trials/2/command.sh",
     }
+    write_answer(answer, {})
+    shown = [command for label, command in page.commands(read(tmp_path)) if label.endswith("ing run")]
+    assert shown == [f"sh {tmp_path}/trials/{number}/command.sh" for number in (1, 2)]
+    gone = dataclasses.replace(answer, origin=Origin(str(tmp_path / "checkpoint-8"), 8))
+    assert commands(gone) == {}, "they would begin at a checkpoint that is not there any more"
+    write_answer(gone, {})
+    assert not any("command.sh" in command for _, command in page.commands(read(tmp_path)))
 
 
 def test_of_several_causes_that_which_the_log_decides_for_is_told():
