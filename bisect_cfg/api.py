@@ -17,7 +17,7 @@ from bisect_cfg.capture.names import parse_assignment
 from bisect_cfg.capture.programs import runs_code
 from bisect_cfg.capture.script import Script, find_script, interpreter
 from bisect_cfg.capture.target import CommandTarget, find_target, is_any_command
-from bisect_cfg.checks import check_choices, checked, encoded, from_python
+from bisect_cfg.checks import PATHS, check_choices, checked, encoded, from_python
 from bisect_cfg.configuration import Value
 from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputError
@@ -244,7 +244,7 @@ def _asked_before(
         options[limit] = wishes.get(limit)
     options = {name: _tuples(value) for name, value in options.items()}
     options |= {"study": study.absolute(), "recommend": True, "restart": False, "flags": True}
-    options |= {name: Path(options[name]) for name in ("good_packages", "env_cache") if options.get(name)}
+    options |= {name: Path(text) for name in PATHS if isinstance(text := options.get(name), str)}
     recorded = command["arguments"]
     if not arguments and any(HIDDEN in argument for argument in recorded):
         raise InputError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_origin, get_type_hints
 
 from bisect_cfg.capture.distributions import PACKAGE, installed_by, read_packages
 from bisect_cfg.capture.fields import known_names, mentioned
@@ -34,14 +36,6 @@ NUMBERS: Mapping[str, tuple[float, float, bool]] = {
 }
 """Option -> least, most, and whether the least itself is excluded."""
 
-COUNTS = ("training", "steps", "jobs", "confirm", "max_trials", "verify_steps", "verify_seeds", "frontier")
-"""Options that are whole numbers from 1 on."""
-
-TEXTS = ("failure", "storage")
-MANY = ("good", "bad", "pins", "only", "excluded", "devices", "keep")
-SWITCHES = ("first", "restart", "where", "recommend", "environments", "until_failure", "isolate_data")
-"""Options by the kind of their values."""
-
 _DEVICE = r"\d+|(GPU|MIG)-[\w/-]+"
 """What CUDA_VISIBLE_DEVICES takes: an index, or an identifier or its beginning."""
 
@@ -54,6 +48,19 @@ CHOICES: Mapping[str, tuple[str | None, ...]] = {
     "config_format": (None, *FORMATS),
     "prove": (None, "from-start", "from-checkpoint"),
 }
+
+
+def _options(*kinds: object) -> tuple[str, ...]:
+    """The options whose values are of one of these kinds, as their annotations say."""
+    return tuple(name for name, kind in get_type_hints(Options).items() if kind in kinds or get_origin(kind) in kinds)
+
+
+COUNTS = _options(int, int | None)
+"""Options that are whole numbers from 1 on."""
+
+SWITCHES = tuple(name for name in _options(bool) if name != "flags")
+MANY, PATHS = _options(tuple), _options(Path | None)
+TEXTS = tuple(name for name in _options(str, str | None) if name not in CHOICES)
 
 
 def from_python(options: Mapping[str, Value]) -> Options:
@@ -78,8 +85,8 @@ def from_python(options: Mapping[str, Value]) -> Options:
         value = given.get(name) or ()
         given[name] = (value,) if isinstance(value, (str, int)) else tuple(value)
     given["devices"] = tuple(map(str, given["devices"]))
-    for name in ("study", "good_packages", "env_cache", "from_checkpoint", "log"):
-        if given.get(name) is not None:
+    for name in PATHS:
+        if isinstance(given.get(name), (str, os.PathLike)):
             given[name] = Path(given[name])
     return Options(**given, flags=False)
 
@@ -105,7 +112,7 @@ def checked(options: Options, script: Script | CommandTarget) -> Options:
     Raises:
         InputError: says what is wrong, and what to do.
     """
-    for name in (*TEXTS, *MANY, *SWITCHES):
+    for name in (*TEXTS, *PATHS, *MANY, *SWITCHES):
         _check_type(name, getattr(options, name))
     for name, (least, most, above) in NUMBERS.items():
         if getattr(options, name) is not None:
@@ -176,6 +183,8 @@ def _check_type(name: str, value: Value) -> None:
         if name in ("good", "bad", "pins"):
             pair = isinstance(value, tuple) and all(isinstance(one, str) or _is_pair(one) for one in value)
             right, wanted = pair, "names with values"
+    elif name in PATHS:
+        right, wanted = value is None or isinstance(value, Path), "a path"
     else:
         right, wanted = value is None or isinstance(value, str), "a string"
     if not right:

@@ -435,6 +435,7 @@ def test_values_from_python_are_taken_as_they_are(tool):
     ({"steps": 1.5}, "InputError"), ({"confirm": "3"}, "InputError"), ({"strategy": "fast"}, "InputError"),
     ({"good": {"learning_rate": float("nan")}}, "InputError"), ({"good": {"learning_rate": object()}}, "InputError"),
     ({"nonsense": 1}, "TypeError"), ({"good": {"hub_token": "abc"}}, "InputError"), ({"first": 3}, "InputError"),
+    ({"remedies": -3}, "InputError"), ({"log": 5}, "InputError"),
 ])  # fmt: skip
 def test_options_from_python(tmp_path, monkeypatch, options, error):
     import bisect_cfg
