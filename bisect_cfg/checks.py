@@ -20,7 +20,6 @@ from bisect_cfg.configuration import Value
 from bisect_cfg.diagnosis.reached import steps_reached
 from bisect_cfg.errors import InputError, flag_of
 from bisect_cfg.phases.options import Options
-from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.probe.values import encode
 from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
@@ -239,13 +238,9 @@ def _check_names(options: Options, pins: Mapping[str, Value], script: Script) ->
 
 
 def _check_storage(storage: str) -> None:
-    from bisect_cfg.study.storage import open_storage
+    from bisect_cfg.study.storage import cannot_open, open_storage
 
     try:
         open_storage(storage).get_all_studies()
-    except Exception as error:  # of the database's driver, whichever that is
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(
-            f"The storage {scrub(storage)} cannot be opened: {scrub(said[0].rstrip('.'))}.",
-            "Check its address, that the database can be reached and written, and that its driver is installed.",
-        ) from None
+    except Exception as error:
+        raise cannot_open(storage, error) from None

@@ -183,13 +183,14 @@ def internal(error: BaseException) -> AbnormalEnd:
     """A fault of ours: the details go into a file."""
     said = scrub(f"{type(error).__name__}: {error}".strip()).splitlines()[0][:300]
     path = keep(error)
-    where = f"The details are in {path}." if path else f"It happened in {_innermost(error)}."
+    report = f"It happened in {_innermost(error)}. Please report it with your command."
+    if path:
+        report = f"The details are in {path}. Please report it with your command and that file (read it first: it "
+        report += "contains paths and names of yours)."
     return AbnormalEnd(
         INTERNAL,
         f"Internal error: {said}. This is a fault of bisect-cfg, not of your run.",
-        f"{where} Please report it with your command and that file (read it first: it contains paths and "
-        "names of yours). "
-        f"{GOES_ON}",
+        f"{report} {GOES_ON}",
     )
 
 

@@ -20,7 +20,7 @@ REASON = "asked by hand"
 
 
 @dataclass(frozen=True)
-class Question:
+class AskedRun:
     """A run that somebody wants to see.
 
     Attributes:
@@ -34,9 +34,9 @@ class Question:
     changes: dict[str, Value]
 
 
-def question_of(
+def asked_run(
     wanted: Wanted, factors: Sequence[Factor], good: Configuration, bad: Configuration, others: Iterable[str] = ()
-) -> Question:
+) -> AskedRun:
     """What is to be run.
 
     Args:
@@ -53,24 +53,26 @@ def question_of(
     levels = {factor.name: factor for factor in factors}
     if isinstance(wanted, Mapping):
         known = dict.fromkeys([*levels, *good, *bad, *others])
-        changes = {_known(name, known, levels): value for name, value in wanted.items()}
+        changes = {_name(name, known, levels, "which is not a setting here"): value for name, value in wanted.items()}
         configuration = {name: value for name, value in {**bad, **changes}.items() if value is not UNSET}
         both = all(name in levels and _at_level(levels[name], value) for name, value in changes.items())
         subset = {name for name, factor in levels.items() if equal(configuration.get(name, UNSET), factor.bad)}
-        return Question(configuration, frozenset(subset) if both else None, changes)
+        return AskedRun(configuration, frozenset(subset) if both else None, changes)
     if not isinstance(wanted, Collection):
         kind = type(wanted).__name__
         raise TypeError(f"ask() takes the names of the settings that are to be bad, or a dict of values, not {kind}")
-    names = frozenset(_factor(name, levels) for name in ([wanted] if isinstance(wanted, str) else wanted))
+    otherwise = "which is not among the settings that differ"
+    given = [wanted] if isinstance(wanted, str) else wanted
+    names = frozenset(_name(name, levels, levels, otherwise) for name in given)
     changes = {name: factor.good for name, factor in levels.items() if name not in names}
-    return Question(configuration_of(names, good, bad), names, changes)
+    return AskedRun(configuration_of(names, good, bad), names, changes)
 
 
-def check_valid(question: Question, why: str | None) -> None:
+def check_valid(asked: AskedRun, why: str | None) -> None:
     """Refuse what cannot be built.
 
     Args:
-        question: to be run.
+        asked: to be run.
         why: what its runner says of its configuration; None if it can be built.
 
     Raises:
@@ -78,10 +80,10 @@ def check_valid(question: Question, why: str | None) -> None:
     """
     if why is None:
         return
-    asked = ", ".join(f"{name}={show(mask(value, name))}" for name, value in question.changes.items())
+    shown = ", ".join(f"{name}={show(mask(value, name))}" for name, value in asked.changes.items())
     raise InputError(
         f"This configuration is not valid: {why}. Nothing was run.",
-        f"It is your own with {asked}." if asked else "It is your own configuration.",
+        f"It is your own with {shown}." if shown else "It is your own configuration.",
     )
 
 
@@ -89,31 +91,12 @@ def _at_level(factor: Factor, value: Value) -> bool:
     return equal(value, factor.good) or equal(value, factor.bad)
 
 
-def _factor(name: object, levels: Mapping[str, Factor]) -> str:
-    """The name of a setting that differs."""
+def _name(name: object, known: Mapping[str, object], levels: Mapping[str, Factor], otherwise: str) -> str:
+    """The bare name of a setting, if it is among those known."""
     if not isinstance(name, str):
         raise TypeError(f"ask() takes names of settings, not {name!r}")
-    bare = _bare(name, levels)
-    if bare in levels:
-        return bare
-    raise InputError(
-        f"ask() names {name}, which is not among the settings that differ.",
-        nearest(bare, levels) or f"Those are: {', '.join(levels)}.",
-    )
-
-
-def _known(name: object, known: Mapping[str, None], levels: Mapping[str, Factor]) -> str:
-    """The name of a setting that can have a value."""
-    if not isinstance(name, str):
-        raise TypeError(f"ask() takes names of settings, not {name!r}")
-    bare = _bare(name, known)
+    bare = name if name in known else name.strip().removeprefix("args.")
     if bare in known:
         return bare
-    raise InputError(
-        f"ask() names {name}, which is no setting here.",
-        nearest(bare, known) or f"Those that differ are: {', '.join(levels)}.",
-    )
-
-
-def _bare(name: str, known: Mapping[str, object]) -> str:
-    return name if name in known else name.strip().removeprefix("args.")
+    those = f"Those that differ are: {', '.join(levels)}." if levels else ""
+    raise InputError(f"ask() names {name}, {otherwise}.", nearest(bare, known) or those)

@@ -27,6 +27,7 @@ from bisect_cfg.configuration import (
     Factor,
     Outcome,
     Purpose,
+    Subset,
     configuration_of,
     difference,
     equal,
@@ -34,7 +35,7 @@ from bisect_cfg.configuration import (
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.phases.arguments import check_kinds, check_numbers, shown
-from bisect_cfg.phases.ask import REASON, check_valid, question_of
+from bisect_cfg.phases.ask import REASON, asked_run, check_valid
 from bisect_cfg.phases.conclude import cause_of, report_of
 from bisect_cfg.phases.limits import Limits
 from bisect_cfg.phases.loop import Turn, work_off
@@ -285,30 +286,25 @@ class Bisection:
             InputError: a name that is not known, or a configuration that is not valid.
             KeyboardInterrupt: after the trial was ended and recorded as interrupted.
         """
-        question = question_of(wanted, self.factors, self.good, self.bad, others)
-        check_valid(question, self._runner.is_valid(question.configuration))
+        asked = asked_run(wanted, self.factors, self.good, self.bad, others)
+        check_valid(asked, self._runner.is_valid(asked.configuration))
         trials, reason = self._trials, REASON
         with self._store.alive():
-            if question.subset is None:
-                trial = trials.start_wanted(question.changes, reason)
+            if asked.subset is None:
+                trial = trials.start_wanted(asked.changes, reason)
             else:
-                trial = trials.start(Ask(trials.mask_of(question.subset), 0, Purpose.ASKED, reason))
-            subset = question.subset or frozenset()
-            request = TrialRequest(trial.number, question.configuration, subset, Purpose.ASKED, reason)
-            begun = _Begun(trial, request)
-            self._isolation.running.append(begun)
-            self._emit(TrialStarted(request))
+                trial = trials.start(Ask(trials.mask_of(asked.subset), 0, Purpose.ASKED, reason))
+            subset = asked.subset or frozenset()
+            isolation = self._isolation
+            begun = isolation.begin(trial, asked.configuration, subset, Purpose.ASKED, reason)
             try:
-                came = self._runner.run(request)
-                outcome = (trials.finish if question.subset is not None else trials.finish_wanted)(trial, came)
+                isolation.record(begun, isolation.conduct(begun))
             except BaseException:
-                self._isolation.interrupt()
-                self._isolation.go_on()
-                self._isolation.close(begun)
+                isolation.interrupt()
+                isolation.go_on()
+                isolation.close(begun)
+                isolation.running.clear()
                 raise
-            finally:
-                self._isolation.running.remove(begun)
-            self._emit(TrialFinished(request, came, outcome))
         return trial.number
 
     def add(self, configuration: Configuration, result: TrialResult, purpose: str, run: str = "") -> None:
@@ -449,7 +445,13 @@ class _Isolation:
             return Turn.AGAIN
         subset = self._trials.names(question.subset)
         configuration = configuration_of(subset, self._good, self._bad)
-        begun = _Begun(trial, TrialRequest(trial.number, configuration, subset, question.purpose, question.reason))
+        return self.begin(trial, configuration, subset, question.purpose, question.reason)
+
+    def begin(
+        self, trial: FrozenTrial, configuration: Configuration, subset: Subset, purpose: Purpose, reason: str
+    ) -> _Begun:
+        """Take a trial that is written as begun among those that run."""
+        begun = _Begun(trial, TrialRequest(trial.number, configuration, subset, purpose, reason))
         self.running.append(begun)
         self._emit(TrialStarted(begun.request))
         return begun

@@ -23,9 +23,11 @@ from bisect_cfg.recommend.proposals import weight
 from bisect_cfg.study.basis import identity_of, save_basis
 from bisect_cfg.study.causes import Report
 from bisect_cfg.study.encoding import result_of
-from bisect_cfg.study.storage import open_storage, sqlite_storage, study_name
+from bisect_cfg.study.storage import cannot_open, open_storage, sqlite_storage, study_name
 from bisect_cfg.study.store import StudyMismatch
 from bisect_cfg.trials.runs import Run
+
+ANEW = "Start over with --restart (the old study is kept beside it), or name another folder with --study."
 
 FRAMES_READ = 3
 """So many of the innermost frames of a traceback have their lines read for names of settings."""
@@ -111,17 +113,13 @@ def _bisection(context: Context, bad_run: Run) -> Bisection:
             limits=context.limits,
         )
     except StudyMismatch as error:
-        raise InputError(str(error), "Start over with --restart, or name another folder with --study.") from None
+        raise InputError(str(error), ANEW) from None
     except (SQLAlchemyError, ImportError) as error:
         if refused_by_machine(error):
             raise
-        raise InputError(
-            f"The storage {options.storage or context.folder / 'study.db'} cannot be opened: "
-            f"{str(error).splitlines()[0]}.",
-            "Check its address and that its database driver is installed."
-            if options.storage
-            else "Start over with --restart (the old study is kept beside it), or name another folder with --study.",
-        ) from None
+        if options.storage:
+            raise cannot_open(options.storage, error) from None
+        raise cannot_open(context.folder / "study.db", error, ANEW) from None
 
 
 def _said_of(run: Run) -> str:

@@ -93,7 +93,7 @@ def purpose_of(trial: FrozenTrial) -> tuple[Purpose, str]:
     return Purpose(purpose), trial.user_attrs.get("run", run)
 
 
-def result_attributes(result: TrialResult, outcome: Outcome | None) -> JsonObject:
+def result_attributes(result: TrialResult, outcome: Outcome) -> JsonObject:
     """Few attributes, as each is a transaction of its own: what people look at singly, the rest together."""
     values: JsonObject = {
         "result": {
@@ -102,7 +102,7 @@ def result_attributes(result: TrialResult, outcome: Outcome | None) -> JsonObjec
             "step": result.step,
         },
         "seconds": round(result.seconds, 6),
-        "outcome": (outcome or result.outcome).value,
+        "outcome": outcome.value,
     }
     if result.signature is not None:
         values["signature"] = result.signature

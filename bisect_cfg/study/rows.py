@@ -18,7 +18,7 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.study.encoding import purpose_of, result_of
 from bisect_cfg.study.search_trials import ASKED, WANTED
-from bisect_cfg.study.storage import open_storage, sqlite_storage
+from bisect_cfg.study.storage import cannot_open, open_storage, sqlite_storage
 from bisect_cfg.study.store import CONCLUDED, VOID
 
 INTERMEDIATE = "intermediate value"
@@ -56,12 +56,8 @@ def stored_trials(address: str, name: str | None = None) -> tuple[JsonObject, li
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage = open_storage(address)
         known = {summary.study_name: summary for summary in optuna.get_all_study_summaries(storage)}
-    except Exception as error:  # of the database's driver, whichever that is
-        words = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(
-            f"The storage {scrub(address)} cannot be opened: {scrub(words[0].rstrip('.'))}.",
-            "Check its address, and that its driver is installed.",
-        ) from None
+    except Exception as error:
+        raise cannot_open(address, error) from None
     if name is None and len(known) == 1:
         (name,) = known
     if name not in known:

@@ -132,9 +132,9 @@ class SearchTrials:
         """Write what came out.
 
         Returns:
-            The verdict.
+            The verdict. Values of a reader's own are judged as the bad configuration that they replace.
         """
-        mask = self.mask(trial)
+        mask = self.mask(trial) if ASKED in trial.user_attrs else self.problem.full
         reference = self.reference() or (result if mask == self.problem.full else None)
         outcome = self._classify(result, mask, reference) or result.outcome
         self.store.finish(trial.number, result_attributes(result, outcome), outcome, result.intermediate)
@@ -146,16 +146,6 @@ class SearchTrials:
         attributes = {WANTED: told, "purpose": Purpose.ASKED.value, "reason": reason}
         attributes[BESIDES] = [name for name in changes if name not in self.bad]
         return self.store.start(self.store.params({**self.bad, **changes}), attributes)
-
-    def finish_wanted(self, trial: FrozenTrial, result: TrialResult) -> Outcome:
-        """Write what came out of it.
-
-        Returns:
-            The verdict.
-        """
-        outcome = self._classify(result, self.problem.full, self.reference()) or result.outcome
-        self.store.finish(trial.number, result_attributes(result, outcome), outcome, result.intermediate)
-        return outcome
 
     def add(self, ask: Ask, result: TrialResult, run: str = "") -> None:
         """Write a trial that was run before. Adding the same one again (on resuming) does nothing.

@@ -11,12 +11,18 @@ import itertools
 import os
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import optuna
 import sqlalchemy
 
+from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, digest, private
+from bisect_cfg.probe.secrets import scrub
+
+Made = TypeVar("Made")
 
 BUSY_SECONDS = 60
 """How long to wait for another process that writes to the same study."""
@@ -60,22 +66,42 @@ def open_storage(address: str) -> optuna.storages.BaseStorage:
     engine: JsonObject = {}
     if address.split(":")[0].split("+")[0] == "sqlite":  # no write-ahead log here: it may lie on a network disk
         engine = {"connect_args": {"timeout": BUSY_SECONDS}}
+    return patiently(
+        lambda: (
+            optuna.storages.RDBStorage(address, engine_kwargs=engine)
+            if engine
+            else optuna.storages.get_storage(address)
+        )
+    )
+
+
+def patiently(make: Callable[[], Made]) -> Made:
+    """What `make` makes, tried again where another process, which makes the tables of one new database at the same
+    time, may have been in its way."""
     for attempt in itertools.count(1):
         try:
-            if engine:
-                return optuna.storages.RDBStorage(address, engine_kwargs=engine)
-            return optuna.storages.get_storage(address)
-        except sqlalchemy.exc.SQLAlchemyError as error:
-            if attempt == OPENING_ATTEMPTS or not is_race(error):
+            return make()
+        except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.OperationalError) as error:
+            hopeless = "unable to open" in str(error)  # a folder that is not there will not come
+            if attempt == OPENING_ATTEMPTS or hopeless:
                 raise
             time.sleep(0.1 * attempt)
     raise AssertionError("not reached")
 
 
-def is_race(error: Exception) -> bool:
-    """Whether two processes creating the tables of one new database may have caused this."""
-    raced = isinstance(error, (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.OperationalError))
-    return raced and "unable to open" not in str(error)  # a folder that is not there will not come
+def cannot_open(storage: object, error: Exception, advice: str = "") -> InputError:
+    """What is said of a storage that the driver of its database, whichever that is, could not open.
+
+    Args:
+        storage: its address, or its file.
+        error: of the driver.
+        advice: "": that of an address which the user named.
+    """
+    said = str(error).strip().splitlines() or [type(error).__name__]
+    return InputError(
+        f"The storage {scrub(str(storage))} cannot be opened: {scrub(said[0].rstrip('.'))}.",
+        advice or "Check its address, that the database can be reached and written, and that its driver is installed.",
+    )
 
 
 def study_name(storage: optuna.storages.BaseStorage, name: str, identity: JsonObject, anew: bool) -> str:

@@ -42,7 +42,7 @@ from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, Valu
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.study.encoding import OBJECTIVE, as_text, distribution_of, given_up, state_of, stored_value
-from bisect_cfg.study.storage import OPENING_ATTEMPTS, is_race
+from bisect_cfg.study.storage import patiently
 from bisect_cfg.study.workers import is_running, same_process, this_process
 
 BEAT_SECONDS = 20.0
@@ -332,26 +332,23 @@ class Store:
 def _open(
     storage: str | optuna.storages.BaseStorage | None, name: str | None
 ) -> tuple[optuna.storages.BaseStorage, optuna.Study]:
-    """Create or load the study; two processes may be creating the tables of one new database at once."""
-    for attempt in range(OPENING_ATTEMPTS):
-        try:
-            kept = optuna.storages.get_storage(storage)
-            study = optuna.create_study(
-                storage=kept,
-                study_name=name or (None if storage is None else "bisection"),
-                direction="minimize",
-                load_if_exists=True,
-            )
-            if study.metric_names is None and study.direction is StudyDirection.MINIMIZE:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                    study.set_metric_names([OBJECTIVE])
-            return kept, study
-        except Exception as error:
-            if attempt == OPENING_ATTEMPTS - 1 or not is_race(error):
-                raise
-            time.sleep(0.1 * (attempt + 1))
-    raise AssertionError("not reached")
+    """Create or load the study."""
+
+    def opened() -> tuple[optuna.storages.BaseStorage, optuna.Study]:
+        kept = optuna.storages.get_storage(storage)
+        study = optuna.create_study(
+            storage=kept,
+            study_name=name or (None if storage is None else "bisection"),
+            direction="minimize",
+            load_if_exists=True,
+        )
+        if study.metric_names is None and study.direction is StudyDirection.MINIMIZE:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                study.set_metric_names([OBJECTIVE])
+        return kept, study
+
+    return patiently(opened)
 
 
 def even_share(values: Mapping[int, float], most: int) -> dict[int, float]:

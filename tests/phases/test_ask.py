@@ -60,7 +60,7 @@ def test_values_and_subsets_are_run_and_stand_beside_the_others() -> None:
     ("wanted", "said"),
     [
         ("bf_16", "Did you mean bf16?"),
-        (["lr", "weight_decay"], "Those are: lr, bf16, clip, beta."),
+        (["lr", "weight_decay"], "Those that differ are: lr, bf16, clip, beta."),
         ("seed", "not among the settings that differ"),
         ({"clipp": 1.0}, "Did you mean clip?"),
         ({"bf16": False, "fp16": True}, "fp16"),
