@@ -39,6 +39,7 @@ def start(path):
     lineage.set_variables(orders.restore)
 
     objects.install()
+    world.install()
     heartbeat.install(watch.HEAVY)
     watch.install()
     quiet.install()

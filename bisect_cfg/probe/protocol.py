@@ -220,6 +220,7 @@ class TrialOrders:
         threads: torch has at most so many; None: as it has them.
         heartbeat: whether signs of life are counted.
         launched: whether the process is forked in place of one that a launcher would start.
+        port: where processes that the script starts itself meet; None: where it says.
         processes: how many train together; None: as many as the user's command starts.
         launcher: what starts them in place of what the user typed; None: what the user typed.
         origin: where the training begins; None: at its beginning.
@@ -241,6 +242,7 @@ class TrialOrders:
     threads: int | None = None
     heartbeat: bool = True
     launched: bool = False
+    port: int | None = None
     processes: int | None = None
     launcher: str | None = None
     origin: Origin | None = field(default=None, metadata={"of": Origin})

@@ -399,6 +399,7 @@ def begin(request, first=True):
     `first` says whether it is the first process of the run, or one that this has started.
     """
     lineage.set_variables(request.env)
+    world.meet_at(request.port)
     place = request.folder if first and not request.launched else world.begin(request.folder)
     record.open_folder(place, first, request.folder)
     opened.begin(request.opened, first)

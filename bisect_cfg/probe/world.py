@@ -12,7 +12,8 @@ the others for a while and then leaves by itself.
 import sys
 
 from . import lineage, protocol, record
-from .held import os, time
+from .held import functools, os, time
+from .imports import when_imported
 
 # How the launchers tell a process its number. The first that is set counts.
 RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -29,10 +30,13 @@ LAUNCHED = (
 
 FOLDER = "ranks"
 
+# The position of `use_port` among the arguments of accelerate's `notebook_launcher`.
+_USE_PORT = 4
+
 # By hand, how long a process that is over waits for the others.
 _WAIT_SECONDS = 30.0
 
-_state = {"rank": None, "world": 1, "trial": None}
+_state = {"rank": None, "world": 1, "trial": None, "port": None}
 
 
 def number(names, default):
@@ -88,7 +92,37 @@ def begin(folder):
         return folder  # started by one of them
     lineage.state.place = place
     _state.update(rank=rank, world=world, trial=folder)
+    _meet()
     return place
+
+
+def install():
+    """Processes that the script starts itself meet at the trial's own port: trials that run at once must not meet."""
+    when_imported("accelerate.launchers", _wrap_launcher)
+
+
+def meet_at(port):
+    """From now on they do; None: where the script says."""
+    _state["port"] = port
+
+
+def _meet():
+    # torch's agent keeps the store, at the port of the process that started them all.
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if _state["port"] is not None and "MASTER_PORT" in os.environ and not agent:
+        os.environ["MASTER_PORT"] = str(_state["port"])
+
+
+def _wrap_launcher(module):
+    original = module.notebook_launcher
+
+    @functools.wraps(original)
+    def notebook_launcher(*args, **kwargs):
+        if _state["port"] is not None and len(args) <= _USE_PORT and kwargs.get("num_nodes", 1) == 1:
+            kwargs["use_port"] = str(_state["port"])
+        return original(*args, **kwargs)
+
+    module.notebook_launcher = notebook_launcher
 
 
 def note(**details):

@@ -344,6 +344,7 @@ class ScriptRunner:
         overrides, launched = dict(self._overrides(plan)), self.starts.launched
         variables = self._deepspeed_of(overrides, folder)
         plain = overrides.get(LAUNCHER) == PYTHON and launched is not None
+        started = capture is not None and capture.started
         return TrialOrders(
             str(folder),
             {name: value for name, value in overrides.items() if not name.startswith(("launch.", VARIABLE, PACKAGE))},
@@ -359,7 +360,8 @@ class ScriptRunner:
                 **plan.environment,
                 **({} if device is None else {"CUDA_VISIBLE_DEVICES": device}),
             },
-            started=capture is not None and capture.started,
+            started=started,
+            port=free_port() if started and launched is None else None,
             instruments=plan.instruments,
             threads=max(1, (os.cpu_count() or 1) // self._jobs) if self._jobs > 1 else None,
             processes=None if capture is None else processes_in(capture.args, overrides),

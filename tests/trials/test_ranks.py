@@ -157,7 +157,7 @@ def test_the_failure_is_that_of_the_process_that_failed_first(tool, name, kind, 
     assert says in result["failure"]["message"]
 
 
-@pytest.mark.parametrize(("way", "options", "status"), [("fork", (), 0), ("spawn", ("--max-trials", 3), 3)])
+@pytest.mark.parametrize(("way", "options", "status"), [("fork", ("--jobs", 2), 0), ("spawn", ("--max-trials", 3), 3)])
 def test_a_script_that_starts_its_processes_itself(tool, way, options, status):
     """As accelerate's `notebook_launcher` and `torch.multiprocessing` do: they are numbered once they run.
 
@@ -176,13 +176,16 @@ def test_a_script_that_starts_its_processes_itself(tool, way, options, status):
     assert [trial["outcome"] for trial in result["trials"][:3]] == ["fail", "fail", "pass"]
     assert "rank 1: ValueError: planted" in result["failure"]["message"]
     assert result["not_varied"]["launch.num_processes"] == "the script starts its processes itself"
+    ports = []  # several trials run at once, and the script names one
     for trial in result["trials"]:
         events = {row["event"]: row for row in rows(tool.folder / "s" / trial["folder"] / "ranks/1/events.jsonl")}
         assert "config" in events
+        ports.append(events["rank"]["port"])
         # Since the run began: it says how long others may take to begin their training.
         assert events["train_begin"]["time"] > (0.3 if way == "fork" else 0)
     warm = {trial["start"] for trial in result["trials"][1:]}
     assert warm == {"imports" if way == "fork" else "cold"}
+    assert len(set(ports)) == len(ports)
 
 
 def test_a_process_has_the_number_that_it_has_in_the_group_that_the_script_has_opened(monkeypatch):
