@@ -377,7 +377,7 @@ def bisect(
     from bisect_cfg.reports.recorded import read
 
     if (target is None) is (not command) or (command and arguments) or isinstance(command, str):
-        raise TypeError("bisect() takes a target with its arguments, or command=[...], a list of texts")
+        raise TypeError("bisect() takes a target with its arguments, or command=[...], a list of strings")
     if command:
         target, *arguments = command
     given = from_python(options)

@@ -277,7 +277,7 @@ TRIALS = _section(
     ),
     _option(
         "--log",
-        "The log (or metrics) of a run that failed: tells at which step, so that the first run goes on until there.",
+        "The log (or metrics) of a run that failed: tells at which step; the first run then goes on to it.",
         type=click.Path(path_type=Path),
         metavar="FILE",
     ),
@@ -289,7 +289,7 @@ TRIALS = _section(
     ),
     _option(
         "--isolate-data",
-        "Find the rows of the dataset, too, without which the failing step trains.",
+        "Also find the rows of the dataset that make the failing step fail.",
         is_flag=True,
     ),
     _option(

@@ -307,7 +307,8 @@ def _said(title: str, words: str, name: str, log: Sequence[str] = ()) -> Finding
     if log and explanation.signature is not None:
         words = f"{words}: {explanation.signature}"
     old = outdated_in(words)
-    cure = "see its last lines below" if log else "run it by hand; python -X faulthandler shows where a signal comes"
+    by_hand = "run it by hand; python -X faulthandler shows where a signal comes from"
+    cure = "see its last lines below" if log else by_hand
     source = "measured"
     if known and not known[0].doubt:
         cure, source = known[0].steps[0], known[0].entry.sources[0]

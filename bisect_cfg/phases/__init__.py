@@ -1,1 +1,2 @@
-"""The phases of a bisection, a module each, in the order of the work: reproduce, start, isolate, locate, cure."""
+"""The phases of a bisection, a module each, in the order of the work: reproduce, factors, start, isolate, locate,
+recommend."""

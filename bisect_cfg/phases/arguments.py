@@ -23,7 +23,7 @@ def check_kinds(
     for name, value in (*configurations.items(), *tables.items()):
         odd = [key for key in value or () if not isinstance(key, str)]
         if odd:
-            raise TypeError(f"{name} must have texts as names, not {shown(odd[0])}")
+            raise TypeError(f"{name} must have strings as names, not {shown(odd[0])}")
     for name, value in functions.items():
         if not (value is None or callable(value)):
             raise TypeError(f"{name} must be a function, not {shown(value)}")

@@ -75,7 +75,7 @@ def odd_ones(installed: Installed) -> list[str]:
     notes = []
     if foreign:
         notes.append(
-            "Not put there by pip or uv, but by conda or the system, so that trials get that version from the index, "
+            "Installed by conda or the system, not by pip or uv, so that trials get that version from the index, "
             f"which may be another build: {_listed(foreign)}."
         )
     if editable:

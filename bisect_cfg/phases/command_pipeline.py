@@ -10,7 +10,6 @@ import functools
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.script import Script
@@ -18,13 +17,12 @@ from bisect_cfg.capture.target import CommandTarget, find_target
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
 from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputError
-from bisect_cfg.phases.building import both_environments, cures_of, not_rebuilt
+from bisect_cfg.phases.building import both_environments, not_rebuilt
 from bisect_cfg.phases.context import Context
+from bisect_cfg.phases.ending import ended, with_safe_values
 from bisect_cfg.phases.isolate import ask, isolate
-from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.options import Options
-from bisect_cfg.phases.recommend import find_safe_values
 from bisect_cfg.phases.reproduce import LINES_SHOWN, study_failure
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
@@ -36,7 +34,6 @@ from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import REPRODUCTION_STEPS, horizon_for
 from bisect_cfg.trials.runs import FIRST, Run
-from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED
 
 REBUILT = "bad-rebuilt"
@@ -116,35 +113,33 @@ def _runner(target: CommandTarget, options: Options, listener: Listener, folder:
 
 def _answered(context: Context, seen: bool = False) -> Answer:
     """From the first run on, which was `seen` if it was made before this."""
-    parts: dict[str, Any] = {"settings": context.runner.settings}
+    answer = Answer("inconclusive", context.folder, context.script, context.runner.settings)
     try:
         context.listener.factors(context.runner.settings)
-        bad_run = parts["bad_run"] = _reproduced(context, seen)
-        if bad_run.seen.failure is None:
-            return _answer(context, "no_failure", **parts)
-        rebuilt = _rebuilt(context)
-        if rebuilt is not None and context.outcome_of(rebuilt[-1]) is not Outcome.FAIL:
-            return _answer(context, "inconclusive", **parts, again=tuple(rebuilt))
-        good_run = parts["good_run"] = _good(context)
-        if context.outcome_of(good_run) is not Outcome.PASS:
-            return _answer(context, "baseline_fails", **parts)
+        answer = replace(answer, bad_run=_reproduced(context, seen))
+        answer = _compared(context, answer)
     except Spent as spent:
         context.note(str(spent))
-        return _answer(context, "inconclusive", **parts)
-    context.runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))
+    answer = ended(context, answer)
+    counted = answer.good_run is not None and answer.good_run.seen.counted
+    return answer if counted else replace(answer, horizon=None)
+
+
+def _compared(context: Context, answer: Answer) -> Answer:
+    """From there on: the failing command against the good one."""
+    if answer.bad_run.seen.failure is None:
+        return replace(answer, status="no_failure")
+    again = _rebuilt(context)
+    if again and context.outcome_of(again[-1]) is not Outcome.FAIL:
+        return replace(answer, again=tuple(again))
+    answer = replace(answer, good_run=_good(context))
+    if context.outcome_of(answer.good_run) is not Outcome.PASS:
+        return replace(answer, status="baseline_fails")
+    context.runner.learn(usual=frozenset(symptom.kind for symptom in answer.good_run.seen.symptoms))
     if context.wanted is not None:
-        return _answer(context, "inconclusive", **parts, asked=ask(context, bad_run, rebuilt or [], good_run))
-    bisection, report = isolate(context, bad_run, rebuilt or [], good_run)
-    details = bisection.details()
-    safe = None
-    parts["known"] = known = known_failure(bad_run, context.runner.settings, report.causes, context.environment)
-    if context.options.recommend and report.status == "isolated":
-        cures = cures_of(context, known and known.entry)
-        safe = find_safe_values(context, bisection, report, bad_run, good_run, details, cures)
-        details = {**details, **safe.details}
-        best = {**context.runner.settings.bad, **safe.best.changes} if safe.best else None
-        report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
-    return _answer(context, report.status, **parts, report=report, details=details, safe=safe)
+        return replace(answer, asked=ask(context, answer.bad_run, again, answer.good_run))
+    bisection, answer = isolate(context, answer, again)
+    return with_safe_values(context, bisection, answer)
 
 
 def _reproduced(context: Context, seen: bool) -> Run:
@@ -168,15 +163,15 @@ def _reproduced(context: Context, seen: bool) -> Run:
     return run
 
 
-def _rebuilt(context: Context) -> list[Run] | None:
+def _rebuilt(context: Context) -> list[Run]:
     """Build the environments between which packages vary, and see the command fail in the bad one as in the user's own.
 
     Returns:
-        The runs there, the last of which fails if any does; None if no package is another one in any trial.
+        The runs there, the last of which fails if any does; none if no package is another one in any trial.
     """
     runner = context.runner
     if not runner.settings.overrides(runner.settings.good):
-        return None
+        return []
     packages = both_environments(context, runner.settings)
     runner.learn(packages=packages)
     context.listener.phase("rebuilt", "making sure that it fails in an environment built anew as well")
@@ -229,20 +224,3 @@ def _run(context: Context, name: int | str, configuration: Configuration, steps:
 
 def _says_nothing(run: Run) -> bool:
     return run.seen.died is not None and run.seen.died.kind in (CANNOT_RUN, SKIPPED)
-
-
-def _answer(context: Context, status: str, **parts: Any) -> Answer:
-    good_run, bad_run = parts.get("good_run"), parts.get("bad_run")
-    if "known" not in parts and bad_run is not None:
-        parts["known"] = known_failure(bad_run, parts.get("settings"), (), context.environment)
-    packages = context.runner.known.packages
-    return Answer(
-        status,
-        context.folder,
-        context.script,
-        start=COLD,
-        horizon=context.runner.horizon if good_run is not None and good_run.seen.counted else None,
-        notes=tuple(context.notes),
-        environments=packages and packages.environments,
-        **parts,
-    )

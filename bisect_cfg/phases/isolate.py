@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import optuna
 from sqlalchemy.exc import SQLAlchemyError
@@ -18,14 +19,15 @@ from bisect_cfg.jsonfile import JsonObject, digest
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context
+from bisect_cfg.phases.known import known_failure
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.recommend.proposals import weight
+from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.basis import identity_of, save_basis
-from bisect_cfg.study.causes import Report
 from bisect_cfg.study.encoding import result_of
 from bisect_cfg.study.storage import cannot_open, open_storage, sqlite_storage, study_name
 from bisect_cfg.study.store import StudyMismatch
-from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.runs import Run, purpose_again
 
 ANEW = "Start over with --restart (the old study is kept beside it), or name another folder with --study."
 
@@ -33,46 +35,47 @@ FRAMES_READ = 3
 """So many of the innermost frames of a traceback have their lines read for names of settings."""
 
 
-def isolate(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: Run) -> tuple[Bisection, Report]:
+def isolate(context: Context, answer: Answer, again: Sequence[Run]) -> tuple[Bisection, Answer]:
     """Search until the causes are known and complete, or the budget is spent.
 
     Args:
         context: of this pass; its runner knows the factors, the start and the failure.
-        bad_run: the reproduction.
-        warm_runs: further runs of the bad configuration that count.
-        good_run: the good baseline.
+        answer: with the two baselines.
+        again: further runs of the bad configuration that count.
 
     Returns:
-        The bisection, for what other phases add to its study, and what it reports.
+        The bisection, for what other phases add to its study, and the answer with what it reports.
 
     Raises:
         InputError: the storage cannot be opened, or holds something else.
     """
     context.listener.phase("isolate", "")
-    bisection = begun(context, bad_run, warm_runs, good_run)
+    bisection = opened(context, answer.bad_run, again, answer.good_run)
     context.listener.isolating(context.runner.settings, bisection.progress)
-    return bisection, bisection.search()
+    report = bisection.search()
+    known = known_failure(answer.bad_run, context.runner.settings, report.causes, context.environment)
+    return bisection, replace(answer, status=report.status, report=report, details=bisection.details(), known=known)
 
 
-def begun(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: Run) -> Bisection:
+def opened(context: Context, bad_run: Run, again: Sequence[Run], good_run: Run) -> Bisection:
     """The bisection with all that was run before it, and what its trials have shown; see `isolate`."""
     runner, settings = context.runner, context.runner.settings
     bisection = _bisection(context, bad_run)
     bisection.add(settings.bad, runner.judged(bad_run, None), Purpose.BAD_BASELINE)
-    for run in warm_runs:
-        bisection.add(settings.bad, runner.judged(run, runner.horizon), Purpose.WARM_START, run.folder.name)
+    for run in again:
+        bisection.add(settings.bad, runner.judged(run, runner.horizon), purpose_again(run.start), run.folder.name)
     bisection.add(settings.good, runner.judged(good_run, runner.horizon), Purpose.GOOD_BASELINE)
     runner.recall(result_of(trial) for trial in bisection.study.trials if trial.state.is_finished())
     return bisection
 
 
-def ask(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: Run) -> JsonObject:
+def ask(context: Context, bad_run: Run, again: Sequence[Run], good_run: Run) -> JsonObject:
     """Run what a reader asks for, in a study whose two ends are known.
 
     Args:
         context: of this pass; knows what is asked for.
         bad_run: the reproduction.
-        warm_runs: further runs of the bad configuration that count.
+        again: further runs of the bad configuration that count.
         good_run: the good baseline.
 
     Returns:
@@ -83,7 +86,7 @@ def ask(context: Context, bad_run: Run, warm_runs: Sequence[Run], good_run: Run)
     wanted = context.wanted
     if isinstance(wanted, Mapping):
         wanted = {name: convert(name, value, types.get(name, ""))[0] for name, value in wanted.items()}
-    bisection = begun(context, bad_run, warm_runs, good_run)
+    bisection = opened(context, bad_run, again, good_run)
     number = bisection.ask(wanted, types)
     return next(row for row in bisection.rows() if row["number"] == number)
 

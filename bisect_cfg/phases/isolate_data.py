@@ -100,7 +100,7 @@ def isolate_rows(context: Context, report: Report | None) -> FoundRows | None:
     if run is None:
         run = rows.train(FOLDER, {})
     if context.outcome_of(run) is not Outcome.FAIL:
-        context.note("Run once more to see which rows it takes, it did not fail: no row was looked for.")
+        context.note("It was run once more to record its rows and did not fail, so no row was looked for.")
         return None
     of = rows_of(run)
     if of is None:

@@ -188,20 +188,20 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
     """Find where trials begin, and how they start there; see `Baselines.find` for what it returns."""
     base = context.runner.known.origin
     if base is not None and base.checkpoint is None:  # the reproduction began there
-        warm_runs, good_run = baselines.find(bad_run)
-        _say_what_does_it(context, base, bad_run, warm_runs)
-        return warm_runs, good_run
+        bad_runs, good_run = baselines.find(bad_run)
+        _say_what_does_it(context, base, bad_run, bad_runs)
+        return bad_runs, good_run
     step, tried = bad_run.seen.step_of_training, 0
     for origin in _origins_by_data(bad_run, base):
         again = ", with other random numbers" if origin.draw else ""
         _begin_at(context, baselines, origin, base, bad_run, f"seeing whether the data of step {step} does it{again}")
         tried += 1
         if baselines.fails_once():
-            warm_runs, good_run = baselines.find(bad_run)
+            bad_runs, good_run = baselines.find(bad_run)
             # What the good configuration shows there as well is owed to no setting.
             if good_run is not None and context.outcome_of(good_run) in (Outcome.PASS, Outcome.FAIL):
-                _say_what_does_it(context, origin, bad_run, warm_runs)
-                return warm_runs, good_run
+                _say_what_does_it(context, origin, bad_run, bad_runs)
+                return bad_runs, good_run
             break
     began, reached = 0, ""
     for origin in _nearest_first(context, baselines, base, bad_run):
@@ -210,18 +210,18 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
             context.note(f"From the checkpoint of step {began} it {reached}; trying {further}.")
         began = 0 if origin is None else origin.step
         _begin_at(context, baselines, origin, base, bad_run)
-        warm_runs, good_run = baselines.find(bad_run)
+        bad_runs, good_run = baselines.find(bad_run)
         if good_run is not None and context.outcome_of(good_run) is Outcome.PASS:
             break
         reached = "does not fail again" if good_run is None else "fails with the good configuration, too"
     if origin is not base:
-        _say_from_where(context, origin, base, bad_run, warm_runs)
+        _say_from_where(context, origin, base, bad_run, bad_runs)
         if tried == DRAWS:
             context.note(
                 f"With the weights of step 0 and the data of step {step} it does not fail ({count(tried, 'run')}): the "
                 "training before contributes to it."
             )
-    return warm_runs, good_run
+    return bad_runs, good_run
 
 
 def _named(base: Origin | None) -> str:
@@ -313,11 +313,11 @@ def _origins(context: Context, bad_run: Run, base: Origin | None) -> Iterator[Or
     yield base
 
 
-def _say_what_does_it(context: Context, origin: Origin, bad_run: Run, warm_runs: list[Run]) -> None:
+def _say_what_does_it(context: Context, origin: Origin, bad_run: Run, bad_runs: list[Run]) -> None:
     """Without the training before, it is the data of the failing step, or something else that comes with that step (the
     schedule, a callback): one run with other rows in their place tells."""
     step = bad_run.seen.step_of_training
-    failed = next((run for run in warm_runs if context.outcome_of(run) is Outcome.FAIL), None)
+    failed = next((run for run in bad_runs if context.outcome_of(run) is Outcome.FAIL), None)
     of = None if failed is None else rows_of(failed)
     others = [] if of is None else of.others()
     outcome = None
@@ -341,10 +341,10 @@ def _say_what_does_it(context: Context, origin: Origin, bad_run: Run, warm_runs:
     )
 
 
-def _say_from_where(context: Context, origin: Origin, base: Origin | None, bad_run: Run, warm_runs: list[Run]) -> None:
+def _say_from_where(context: Context, origin: Origin, base: Origin | None, bad_run: Run, bad_runs: list[Run]) -> None:
     failing = bad_run.seen.step_of_training
     theirs = {row["step"] + bad_run.seen.before: row for row in bad_run.traces.metrics.rows}
-    again = warm_runs[-1] if warm_runs else None
+    again = bad_runs[-1] if bad_runs else None
     pairs = [
         (row.get(name), theirs.get(row["step"] + again.seen.before, {}).get(name))
         for row in (again.traces.metrics.rows[:LEAD] if again is not None else ())

@@ -1,4 +1,4 @@
-"""A training script through the phases, in order: reproduce, factors, start, isolate, locate, cure.
+"""A training script through the phases, in order: reproduce, factors, start, isolate, locate, recommend.
 
 `bisect_cfg.phases.bisection` knows how to isolate causes for any runner. What comes before it is specific to a script:
 run the user's own command once, cold, to see how it fails and what it sets; find a faster sound way to start trials and
@@ -15,7 +15,6 @@ import shlex
 import sys
 import time
 from dataclasses import replace
-from typing import Any
 
 from bisect_cfg.capture.distributions import PACKAGE, read_packages
 from bisect_cfg.capture.names import parse_pins, read_good
@@ -26,19 +25,18 @@ from bisect_cfg.configuration import Outcome, Value
 from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputsChanged, NeverConfigured
-from bisect_cfg.phases.building import cures_of, not_rebuilt
+from bisect_cfg.phases.building import not_rebuilt
 from bisect_cfg.phases.command_pipeline import as_command, command_answer
 from bisect_cfg.phases.context import Context
+from bisect_cfg.phases.ending import ended, with_safe_values
 from bisect_cfg.phases.factors import find_factors, say_what_is_not_in_force
 from bisect_cfg.phases.isolate import ask, isolate
 from bisect_cfg.phases.isolate_data import isolate_rows
-from bisect_cfg.phases.known import known_failure
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.locate import locate
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.origin import begin_at_checkpoint, find_origin, learn_intake, remove_checkpoints, say_what_stays
 from bisect_cfg.phases.prove import prove
-from bisect_cfg.phases.recommend import find_safe_values
 from bisect_cfg.phases.reproduce import reproduce
 from bisect_cfg.phases.start import Baselines, with_defaults_of_the_moved, without_risky_defaults
 from bisect_cfg.reports.asked import Wanted
@@ -47,7 +45,6 @@ from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.folder import open_study
 from bisect_cfg.trials.inputs import Inputs, written_by_runs
 from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run
 
 LIBRARIES = tuple(name for name in _packages.NAMES if name != "optuna")
 """Another version of one of these, or one more or less, and the trials of before say nothing any more."""
@@ -121,17 +118,18 @@ def _answered(context: Context) -> Answer:
     pins = parse_pins(context.options.pins)
     good = {**_good_packages(context), **read_good(context.options.good, context.script.good_file)}
     begin_at_checkpoint(context)
-    bad_run = None
+    answer = Answer("inconclusive", context.folder, context.script)
     try:
-        bad_run = reproduce(context, pins)
-        learn_intake(context, bad_run)
-        if bad_run.seen.failure is None:
-            say_what_is_not_in_force(context, bad_run)
-            return _answer(context, "no_failure", bad_run=bad_run)
-        return _compared(context, Baselines(context), bad_run, good, pins)
+        answer = replace(answer, bad_run=reproduce(context, pins))
+        learn_intake(context, answer.bad_run)
+        if answer.bad_run.seen.failure is None:
+            say_what_is_not_in_force(context, answer.bad_run)
+            answer = replace(answer, status="no_failure")
+        else:
+            answer = _compared(context, Baselines(context), answer, good, pins)
     except Spent as spent:
         context.note(str(spent))
-        return _answer(context, "inconclusive", bad_run=bad_run)
+    return ended(context, answer)
 
 
 def _good_packages(context: Context) -> dict[str, str]:
@@ -142,10 +140,10 @@ def _good_packages(context: Context) -> dict[str, str]:
 
 
 def _compared(
-    context: Context, baselines: Baselines, bad_run: Run, good: dict[str, Value], pins: dict[str, Value]
+    context: Context, baselines: Baselines, answer: Answer, good: dict[str, Value], pins: dict[str, Value]
 ) -> Answer:
     """From the factors on: the failing configuration against one good one."""
-    runner = context.runner
+    runner, bad_run = context.runner, answer.bad_run
     safer = without_risky_defaults(bad_run, good, pins)
     settings = find_factors(context, baselines, bad_run, {**safer, **good} if baselines.spared_risks else good, pins)
     if not settings.factors:
@@ -154,74 +152,49 @@ def _compared(
             "environment, or the good configuration must be changed with --good."
         )
         _say_what_else_could_vary(context)
-        return _answer(context, "baseline_fails", settings=settings, bad_run=bad_run)
+        return replace(answer, status="baseline_fails", settings=settings)
 
-    warm_runs, good_run = find_origin(context, baselines, bad_run)
+    again, good_run = find_origin(context, baselines, bad_run)
+    answer = replace(answer, settings=runner.settings, good_run=good_run)
     if good_run is None:
-        runs = [bad_run, *warm_runs]
+        runs = [bad_run, *again]
         packages = runner.known.packages
         why = (
             f"Your configuration failed in 1 of {len(runs)} runs, and never again: too rarely to tell which setting "
             "makes it fail, if a setting does. If it fails more often elsewhere, run bisect-cfg there; if later, give "
             "--steps N."
         )
-        if packages is not None and packages.varied and warm_runs:
-            why = not_rebuilt(warm_runs[-1], len(warm_runs), runner.settings)
+        if packages is not None and packages.varied and again:
+            why = not_rebuilt(again[-1], len(again), runner.settings)
         context.note(why)
-        return _answer(context, "inconclusive", settings=runner.settings, bad_run=bad_run, again=tuple(warm_runs))
+        return replace(answer, again=tuple(again))
     if context.outcome_of(good_run) is Outcome.FAIL and safer and not baselines.spared_risks:
         named = ", ".join(f"{name}={value}" for name, value in safer.items())
         context.note(f"The library's own defaults fail as well; trying a good configuration with {named}.")
         baselines.spare_risks()
-        return _compared(context, baselines, bad_run, good, pins)
+        return _compared(context, baselines, answer, good, pins)
     if context.outcome_of(good_run) is not Outcome.PASS:
         _say_what_else_could_vary(context)
-        rows = isolate_rows(context, None)
-        return _answer(
-            context, "baseline_fails", settings=runner.settings, bad_run=bad_run, good_run=good_run, rows=rows
-        )
+        return replace(answer, status="baseline_fails", rows=isolate_rows(context, None))
     for symptom in good_run.seen.symptoms:
         context.note(f"About the good configuration: {symptom.text}.")
     runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))
 
     if context.wanted is not None:
-        asked = ask(context, bad_run, warm_runs, good_run)
-        return _answer(context, "inconclusive", settings=runner.settings, bad_run=bad_run, asked=asked)
-    bisection, report = isolate(context, bad_run, warm_runs, good_run)
-    details = bisection.details()
-    place = safe = stopped = rows = proven = None
-    known = known_failure(bad_run, runner.settings, report.causes, context.environment)
+        return replace(answer, asked=ask(context, bad_run, again, good_run))
+    bisection, answer = isolate(context, answer, again)
     try:
-        report = with_defaults_of_the_moved(context, baselines.moved, settings.factors, report)
-        proven = prove(context, report, details)
-        if proven is False:
-            report = replace(report, complete=False)
-        rows = isolate_rows(context, report)
-        place = locate(context, report, bad_run)
-        if context.options.recommend and report.status == "isolated":
-            cures = cures_of(context, known and known.entry)
-            safe = find_safe_values(context, bisection, report, bad_run, good_run, details, cures)
-            details = {**details, **safe.details}
-            best = {**runner.settings.bad, **safe.best.changes} if safe.best else None
-            report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
+        report = with_defaults_of_the_moved(context, baselines.moved, settings.factors, answer.report)
+        answer = replace(answer, report=report, proven=prove(context, report, answer.details))
+        if answer.proven is False:
+            answer = replace(answer, report=replace(report, complete=False))
+        answer = replace(answer, rows=isolate_rows(context, answer.report))
+        answer = replace(answer, place=locate(context, answer.report, bad_run))
+        answer = with_safe_values(context, bisection, answer)
     except InputsChanged as error:  # the causes stand on what ran before
-        stopped = error
         context.note(error.message)
-    return _answer(
-        context,
-        report.status,
-        settings=runner.settings,
-        bad_run=bad_run,
-        good_run=good_run,
-        report=report,
-        details=details,
-        known=known,
-        place=place,
-        safe=safe,
-        stopped=stopped,
-        rows=rows,
-        proven=proven,
-    )
+        answer = replace(answer, stopped=error)
+    return answer
 
 
 def _say_what_else_could_vary(context: Context) -> None:
@@ -240,21 +213,3 @@ def _say_what_else_could_vary(context: Context) -> None:
             "typed. To vary that as well (none: the flag is left out; or give the value that works): "
             f"bisect-cfg bisect {shlex.join(sides)} -- {script.shown}"
         )
-
-
-def _answer(context: Context, status: str, *, bad_run: Run | None, **parts: Any) -> Answer:
-    if "known" not in parts and bad_run is not None:
-        parts["known"] = known_failure(bad_run, parts.get("settings"), (), context.environment)
-    packages = context.runner.known.packages
-    return Answer(
-        status,
-        context.folder,
-        context.script,
-        start=context.runner.starts.start,
-        horizon=context.runner.horizon,
-        origin=context.runner.known.origin,
-        notes=tuple(context.notes),
-        bad_run=bad_run,
-        environments=packages and packages.environments,
-        **parts,
-    )

@@ -14,6 +14,7 @@ from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.origin import LEAD, began_with_data, begin_at_its_data, check_loaded, own_checkpoints
 from bisect_cfg.probe.protocol import Completed, Origin, Raised, TrainEnd
+from bisect_cfg.reports.text import count
 from bisect_cfg.trials.files import tail_of_log, unprinted
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
@@ -108,8 +109,9 @@ def _say_which(context: Context, run: Run) -> None:
         context.note(f"Every training of the script ended well; there were {training.of}.")
     elif run.seen.failure is None and ended is not None and ended.again:
         context.note(
-            f"Training {training.number} of the script ({trainer}) is healthy for so long, and the script may train "
-            f"again: to study a later one, name it (--training {training.number + 1}), or give --steps N."
+            f"Training {training.number} of the script ({trainer}) stayed healthy as long as it was watched, "
+            f"and the script may train again: to study a later one, name it "
+            f"(--training {training.number + 1}), or give --steps N."
         )
 
 
@@ -228,9 +230,9 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
     wanted, before = context.options.training or 1, len(run.traces.all(Completed))
     if run.traces.begun is None and before < wanted - 1:
         raise InputError(
-            f"There is no training {wanted}: after {before or 'none'} the script ended with "
+            f"There is no training {wanted}: after {count(before, 'training')} the script ended with "
             f"{run.seen.message or run.seen.died}.",
-            f"It must train so often when started as: {script.shown}\n{where}",
+            f"It must train {count(wanted, 'time')} when started as: {script.shown}\n{where}",
         )
     never_trained = run.seen.died is not None and run.seen.died.kind == "no-training"
     if read_capture(run.traces.events.rows) is None:

@@ -19,7 +19,7 @@ from bisect_cfg.reports.text import duration
 from bisect_cfg.study.causes import Report
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.runs import Run, load_run, purpose_again
 from bisect_cfg.trials.start_points import COLD, STARTS
 
 WARM_TRIES = 2
@@ -132,22 +132,22 @@ class Baselines:
         self._keep(self.moved)  # what a first pass, with the risky defaults, has found
         self._keep(self._needed, NEEDED)
         good_run, outcome = None, Outcome.UNRESOLVED
-        warm_runs: list[Run] = []
+        again: list[Run] = []
         ended: list[tuple[str, list[Run], Run]] = []  # starts at which the good configuration met another failure
         for start in self.allowed():
             found = self._warm_start(start)
             if found is None:
                 continue
-            warm_runs = found
+            again = found
             good_run = self._good_baseline(bad_run, start)
             outcome = self._context.outcome_of(good_run)
             if outcome is Outcome.UNRESOLVED:
-                ended.append((start, warm_runs, good_run))
+                ended.append((start, again, good_run))
                 good_run = self._keeping(bad_run, start, good_run, named=True)
                 outcome = self._context.outcome_of(good_run)
             if outcome is Outcome.UNRESOLVED and start != COLD:
                 self._context.note(
-                    f"When {STARTS[start].said}, the good configuration ends with {good_run.seen.failure}; "
+                    f"In trials {STARTS[start].said} the good configuration ends with {good_run.seen.failure}; "
                     "trying a colder start."
                 )
                 continue
@@ -155,11 +155,11 @@ class Baselines:
         if good_run is None:
             return self._passed, None
         if outcome is Outcome.UNRESOLVED:
-            start, warm_runs, good_run = self._with_what_it_needs(bad_run, ended)
+            start, again, good_run = self._with_what_it_needs(bad_run, ended)
             outcome = self._context.outcome_of(good_run)
         self._settled = start
         self._context.listener.run_finished(Purpose.GOOD_BASELINE, good_run, outcome)
-        return warm_runs, good_run
+        return again, good_run
 
     def _with_what_it_needs(self, bad_run: Run, ended: list[tuple[str, list[Run], Run]]) -> tuple[str, list[Run], Run]:
         """The script cannot do without something of the user's (`max_steps` for data of unknown length): find that
@@ -173,16 +173,16 @@ class Baselines:
             The start, the runs of the bad configuration that count, and the run of the good one; the coldest of `ended`
             if no single setting is enough.
         """
-        start, warm_runs, good_run = ended[-1]
+        start, again, good_run = ended[-1]
         for other in ended:  # what a cold start shows as well is not owed to the warm one
             same = str(other[2].seen.failure) == str(good_run.seen.failure)
             if same and (other[0] == start or self.bring_up(other[0])):
-                start, warm_runs, good_run = other
+                start, again, good_run = other
                 break
         good_run = self._keeping(bad_run, start, good_run)
         if self._context.outcome_of(good_run) is Outcome.UNRESOLVED and not self._needed:
             return ended[-1]
-        return start, warm_runs, good_run
+        return start, again, good_run
 
     def _keeping(self, bad_run: Run, start: str, good_run: Run, named: bool = False) -> Run:
         """Leave as the user has it what the good configuration cannot do without, one setting after another.
@@ -278,8 +278,7 @@ class Baselines:
             run = self._run(self._bad_name(start, len(runs) + 1), self._runner.settings.bad)
             runs.append(run)
             outcome = self._context.outcome_of(run)
-            purpose = Purpose.BAD_AGAIN if start == COLD else Purpose.WARM_START
-            self._context.listener.run_finished(purpose, run, outcome)
+            self._context.listener.run_finished(purpose_again(start), run, outcome)
             if outcome is Outcome.FAIL and self._fails(runs) >= wanted:
                 break
         if self._fails(runs):
@@ -291,7 +290,7 @@ class Baselines:
         shown = runs[-1].seen.failure
         ending = "passes" if shown is None else f"ends with {shown}"
         if start != COLD:
-            self._context.note(f"When {STARTS[start].said}, the bad configuration {ending}; trying a colder start.")
+            self._context.note(f"In trials {STARTS[start].said} the bad configuration {ending}; trying a colder start.")
         return None
 
     def _was_used(self, start: str) -> bool:

@@ -24,7 +24,7 @@ from bisect_cfg.study.basis import read_basis
 from bisect_cfg.study.folder import check_entries, is_at_work
 from bisect_cfg.trials.command_runner import load_command_run
 from bisect_cfg.trials.files import tail_of_log
-from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.runs import Run, load_run, purpose_again
 
 EMPTY: JsonObject = {
     "schema": 1, "complete": False, "failure": None, "where": None, "rows": None, "placement": None, "causes": [],
@@ -196,7 +196,7 @@ def _runs_before_the_search(folder: Path) -> Iterator[tuple[str, Run]]:
 
 
 def _row(number: int, name: str, run: Run) -> JsonObject:
-    failure, purpose = run.seen.failure, Purpose.BAD_BASELINE if name == FIRST else Purpose.WARM_START
+    failure, purpose = run.seen.failure, Purpose.BAD_BASELINE if name == FIRST else purpose_again(run.start)
     return {
         **EMPTY_ROW,
         "number": number,

@@ -70,16 +70,15 @@ class TrialResult:
 class Runner(Protocol):
     """Runs trials. May be called from several threads at once when the bisection has `jobs` > 1.
 
-    A runner may also have a method ``interrupt()``: called from the main thread on Ctrl-C, it ends the trials
-    that are running so that the threads waiting for them return.
+    A runner may also have two methods, called from the main thread: ``interrupt()`` on Ctrl-C, which ends the trials
+    that are running, so that the threads waiting for them return, and lets none begin; and ``go_on()``, which lifts
+    that once all have ended.
     """
 
     def run(self, request: TrialRequest) -> TrialResult:
-        """Run one trial to its end. An exception raised here ends the bisection (the study stays
-        consistent)."""
+        """Run one trial to its end. An exception raised here ends the bisection (the study stays consistent)."""
         ...
 
     def is_valid(self, configuration: Configuration) -> str | None:
-        """None if the configuration can be built, otherwise why not. Called often: must launch nothing
-        costly."""
+        """None if the configuration can be built, otherwise why not. Called often: must launch nothing costly."""
         ...

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from bisect_cfg.configuration import Outcome, Value
+from bisect_cfg.configuration import Outcome, Purpose, Value
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
@@ -18,6 +18,7 @@ from bisect_cfg.trials.patience import STEPS_SEEN
 from bisect_cfg.trials.plan import Known
 from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.ranks import ranks_of
+from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.verdict import Observation, judge, observe
 
 SHOWN = ("reward", "loss", "grad_norm")
@@ -95,6 +96,11 @@ def load_run(study: Path, number: int | str) -> Run | None:
 
 def _has_text(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
+
+
+def purpose_again(start: str) -> Purpose:
+    """What a further run of the bad configuration before the search is for, by how it was started."""
+    return Purpose.BAD_AGAIN if start in ("", COLD) else Purpose.WARM_START
 
 
 class Pauses:

@@ -132,7 +132,7 @@ def test_what_is_left_is_estimated_from_the_first_trial_to_the_last() -> None:
 @pytest.mark.parametrize(("changes", "error", "words"), [
     ({"trial": 3}, TypeError, "trial must be a function"), ({"trial": None}, TypeError, "trial must be a function"),
     ({"good": [1]}, TypeError, "good must be a dict"), ({"bad": "bf16"}, TypeError, "bad must be a dict"),
-    ({"good": {1: 2}}, TypeError, "good must have texts as names, not 1"),
+    ({"good": {1: 2}}, TypeError, "good must have strings as names, not 1"),
     ({"loss": {2: 1.0}}, TypeError, "loss must have"),
     ({"work": 3}, TypeError, "work must be a dict"), ({"work": {"lr": 0}}, ValueError, "work of lr must be above 0"),
     ({"work": {"lr": float("nan")}}, ValueError, "work of lr"), ({"prior": 3}, TypeError, "prior must be a dict"),
