@@ -38,14 +38,14 @@ def check_program(words: Sequence[str], instead_of_file: Callable[[Path], str]) 
         raise InputError(
             f"{name} is a shell; trials start the training itself.", _instead_of_shell(rest, instead_of_file)
         )
-    if os.sep not in first and shutil.which(first) is None:
-        return
     at = next((place for place, word in enumerate(rest) if is_launcher(word)), None)
     if at is not None:
         raise InputError(
             f"{name} is not a launcher that is known ({', '.join(LAUNCHERS)}, python).",
             f"Give the command that it starts: {OURS} {shlex.join(rest[at:])}",
         )
+    if os.sep not in first and shutil.which(first) is None:
+        return
     raise InputError(
         f"{name} starts no training that could be watched: it is neither a Python script nor a launcher that is known "
         f"({', '.join(LAUNCHERS)}, python).",

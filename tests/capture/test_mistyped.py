@@ -45,6 +45,7 @@ LAUNCH_SH = "NCCL_DEBUG=INFO CUDA_VISIBLE_DEVICES=0 accelerate launch --num_proc
         ("'python train.py'", "bisect-cfg bisect -- python train.py"),
         ("nohup python train.py --lr 1", "bisect-cfg bisect -- python train.py --lr 1"),
         ("env A=1 python train.py", "bisect-cfg bisect -- A=1 python train.py"),
+        ("horovodrun-1 -np 2 python train.py", "bisect-cfg bisect -- python train.py"),  # not installed
         ("ls", "bisect-cfg bisect -- accelerate launch train.py"),
         ("/bin/ls -la", "bisect-cfg bisect -- accelerate launch train.py"),
         ("torchrun --nproc_per_node 2", "torchrun --nproc_per_node 2 train.py"),
