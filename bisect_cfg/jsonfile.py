@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,6 @@ OWNER_ONLY = 0o600
 """Mode of every file of a study; its folders have `FOLDER_MODE`."""
 
 FOLDER_MODE = 0o700
-
-_HASHES = ("files", "modules", "later_modules", "read", "libraries")
-"""Keys of study.json that map paths to hashes: a file may be called token."""
 
 _writing = threading.Lock()
 
@@ -66,22 +64,18 @@ def write_text(path: Path, text: str) -> None:
             raise
 
 
-def write_json(path: Path, data: object) -> None:
+def write_json(path: Path, data: object, masked: Callable[[Any], object] = mask) -> None:
     """Write `data` without the secrets in it; what JSON cannot hold is written as its `repr`.
+
+    Args:
+        path: of the file.
+        data: to be written.
+        masked: takes the secrets out of it.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    plain = json.loads(json.dumps(data, default=repr))
-    if isinstance(plain, dict):
-        hashes = {key: plain.pop(key) for key in _HASHES if key in plain}
-        target = plain.get("target")
-        inner = target.pop("files") if isinstance(target, dict) and "files" in target else None
-        plain = {**mask(plain), **hashes}
-        if inner is not None:
-            plain["target"]["files"] = inner
-    else:
-        plain = mask(plain)
+    plain = masked(json.loads(json.dumps(data, default=repr)))
     write_text(path, json.dumps(plain, indent=1) + "\n")
 
 

@@ -18,6 +18,7 @@ from typing import Protocol, TypedDict
 from bisect_cfg.cells import SUFFIX, code_cells
 from bisect_cfg.errors import InputError, flag_of
 from bisect_cfg.jsonfile import JsonObject, digest, write_json
+from bisect_cfg.probe.secrets import mask
 
 READ_WHOLE = 1 << 28
 """Files up to this size (256 MiB, a fifth of a second) are hashed whole."""
@@ -96,9 +97,20 @@ class Basis(TypedDict, total=False):
     identity: JsonObject
 
 
+TABLES = ("modules", "later_modules", "read", "libraries")
+"""What maps paths to hashes, or packages to versions: no secret is in it, and a file may be called token."""
+
+
 def save_basis(folder: Path, basis: Basis) -> None:
     """Write it, all or nothing."""
-    write_json(folder / "study.json", basis)
+    write_json(folder / "study.json", basis, _masked)
+
+
+def _masked(basis: Basis) -> JsonObject:
+    whole = {**mask(basis), **{key: basis[key] for key in TABLES if key in basis}}
+    if "files" in basis["target"]:
+        whole["target"]["files"] = basis["target"]["files"]
+    return whole
 
 
 def read_basis(folder: Path) -> Basis | None:

@@ -53,6 +53,16 @@ def test_of_a_large_file_samples_are_read_and_its_time(tmp_path_factory, size: i
         assert hash_of(path) != first  # 64 samples of two bytes reach everything in 99
 
 
+def test_a_file_may_be_called_token_and_a_token_is_not_written(tmp_path) -> None:
+    files = {"/data/api_key": "0123456789abcdef", "hf_token": "fedcba9876543210"}
+    basis = basis_of(Target(tmp_path), modules=files, read=files)
+    basis["target"] |= {"files": files, "arguments": ["--hub_token=opensesame-hub"]}
+    save_basis(tmp_path, basis)
+    kept = read_basis(tmp_path)
+    assert kept["modules"] == kept["read"] == kept["target"]["files"] == files
+    assert "opensesame" not in (tmp_path / "study.json").read_text()
+
+
 def test_nothing_has_changed(tmp_path) -> None:
     target = Target(tmp_path)
     basis = basis_of(target, gpus=["H200"])
