@@ -56,7 +56,7 @@ def test_of_a_large_file_samples_are_read_and_its_time(tmp_path_factory, size: i
 def test_a_file_may_be_called_token_and_a_token_is_not_written(tmp_path) -> None:
     files = {"/data/api_key": "0123456789abcdef", "hf_token": "fedcba9876543210"}
     basis = basis_of(Target(tmp_path), modules=files, read=files)
-    basis["target"] |= {"files": files, "arguments": ["--hub_token=opensesame-hub"]}
+    basis["target"]["files"], basis["options"]["hub_token"] = files, "opensesame-hub"
     save_basis(tmp_path, basis)
     kept = read_basis(tmp_path)
     assert kept["modules"] == kept["read"] == kept["target"]["files"] == files
