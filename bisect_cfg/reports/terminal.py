@@ -105,7 +105,8 @@ def _print_no_failure(console: Console, answer: Answer) -> None:
     console.print(Text(f"Your configuration does not fail: {steps}, all healthy. Nothing to isolate.", style="bold"))
     console.print(
         "If it fails later: --until-failure goes on as long as it takes, --log FILE (of a run that failed) as long as "
-        "that did. If it fails only on other hardware, run bisect-cfg there."
+        "that did. If it fails now and then: the same command with --restart tries again. If it fails only on other "
+        "hardware, run bisect-cfg there."
     )
 
 
