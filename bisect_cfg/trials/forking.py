@@ -59,6 +59,19 @@ def probable_imports(script: Path) -> list[str]:
     return [name for name in wanted if not shadowed(name)]
 
 
+def imports_ahead(capture: Capture) -> tuple[str, ...]:
+    """Modules that a process may import before it runs the script.
+
+    accelerate's `notebook_launcher` starts nothing once bitsandbytes is imported, which peft does, and TRL's trainers
+    import peft. Where only the processes that it forks import these, the script's own must not have them.
+    """
+    if capture.prepares:
+        return ()
+    if capture.forked and "bitsandbytes" in capture.modules:
+        return tuple(name for name in capture.modules if name.split(".")[0] not in ("bitsandbytes", "peft", "trl"))
+    return capture.modules
+
+
 LIVING = 3
 """So many servers live at once besides the user's own environment's: each holds the imported libraries, a gigabyte or
 two, and bringing one up again takes seconds."""
@@ -317,13 +330,13 @@ class Starts:
         if start == COLD:
             return None
         other = self.launched is not None and list(self.launched.words) != self._script.command
-        late = other or (self.capture is not None and self.capture.prepares)
-        if self._stands_at == PREPARING and self.capture is not None and late:
+        ahead = () if self.capture is None else imports_ahead(self.capture)
+        early = self.capture is not None and (self.capture.prepares or ahead != self.capture.modules)
+        if self._stands_at == PREPARING and self.capture is not None and (other or early):
             self.close()  # what it imported, it imported too early
         fresh = self._server is None
         if fresh:
-            ahead = self.capture is not None and not self.capture.prepares
-            self._server = self._new_server(self.capture.modules if ahead else ())
+            self._server = self._new_server(ahead)
         reason = None
         if fresh or self._stands_at == PREPARING:
             reason = self._server.wait_until_ready(self.patience, self._interrupted)

@@ -22,6 +22,7 @@ from bisect_cfg.probe import world
 from bisect_cfg.probe.protocol import NON_FINITE, NonFiniteParameters, Over, RankBegin, TrainBegin, TrainEnd, event_row
 from bisect_cfg.trials import ranks as ranks_module
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.forking import imports_ahead
 from bisect_cfg.trials.ports import free_port
 from bisect_cfg.trials.ranks import FirstLaunch, Ranks
 from bisect_cfg.trials.verdict import observe
@@ -186,6 +187,17 @@ def test_a_script_that_starts_its_processes_itself(tool, way, options, status):
     warm = {trial["start"] for trial in result["trials"][1:]}
     assert warm == {"imports" if way == "fork" else "cold"}
     assert len(set(ports)) == len(ports)
+
+
+def test_what_a_launcher_within_a_script_must_not_find_imported():
+    """accelerate's `notebook_launcher` looks for bitsandbytes, which peft and so TRL's trainers import."""
+    modules = ("torch", "transformers", "peft", "bitsandbytes", "trl.trainer.grpo_trainer")
+    capture = SimpleNamespace(prepares=False, forked=True, modules=modules)
+    assert imports_ahead(capture) == ("torch", "transformers")
+    for other in ({"forked": False}, {"modules": modules[:3]}):
+        one = SimpleNamespace(**{**vars(capture), **other})
+        assert imports_ahead(one) == one.modules
+    assert imports_ahead(SimpleNamespace(**{**vars(capture), "prepares": True})) == ()
 
 
 def test_a_process_has_the_number_that_it_has_in_the_group_that_the_script_has_opened(monkeypatch):
