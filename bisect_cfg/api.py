@@ -115,9 +115,10 @@ def _run(
 
     options = checked(options, script)
     command = {"target": target, "arguments": list(arguments), "python": python, "folder": os.getcwd()}
+    lines = {"own": script.shown, "bisect": _typed(target, arguments, python, options)}
+    command |= {"options": asdict(options), "lines": lines}
     bisects = bisect_command if isinstance(script, CommandTarget) else bisect_script
-    answer = bisects(script, options, listener)
-    write_command(answer.folder, {**command, "options": asdict(options)})
+    answer = bisects(script, options, listener, begun=lambda folder: write_command(folder, command))
     environment = {}  # of a command nobody knows where it runs, if it is not a Python that it names
     if script.python:
         environment = fingerprint(None if script.python == sys.executable else script.python)
@@ -127,6 +128,16 @@ def _run(
     if answer.stopped is not None:  # said last, as it asks for something to be done
         raise answer.stopped
     return answer, result
+
+
+def _typed(target: str, arguments: Sequence[str], python: str | None, options: Options) -> str:
+    """A command line that asks for the same bisection, without secrets."""
+    words = ["bisect-cfg", "bisect"]
+    own = mask_arguments([target, *arguments])
+    given = [*(["--python", python] if python else []), *mask_arguments(list(options.words()))]
+    if Path(target).suffix in (".py", ".ipynb") or Path(target).is_dir():
+        return shlex.join([*words, target, *given, *(["--", *own[1:]] if arguments else [])])
+    return shlex.join([*words, *given, "--", *own])
 
 
 Again = Callable[[Path, str, Value], str]
@@ -416,9 +427,12 @@ def load(
 
     Raises:
         InputError: there is no study.
+        TypeError: it is neither a folder nor an address.
     """
     from bisect_cfg.reports.notebook import of_folder, of_storage
 
+    if not isinstance(study, (str, os.PathLike)) or not str(study):
+        raise TypeError(f"load() takes the folder of a study or the address of a storage, not {study!r}")
     if "://" in str(study):
         return of_storage(str(study), study_name)
     path = Path(study)

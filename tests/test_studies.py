@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tools import ForkedTool
+from tools import ForkedTool, undocumented
 
 from bisect_cfg.diagnosis.signature import Signature
 
@@ -64,9 +64,11 @@ def forked(*arguments: object, folder: Path | None = None) -> None:
 
 
 def read(folder: Path) -> dict:
-    return json.loads(
+    found = json.loads(
         (folder / "result.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON")
     )
+    assert undocumented(found) == set()
+    return found
 
 
 def test_they_are_all_there():

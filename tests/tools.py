@@ -14,7 +14,7 @@ import tempfile
 import time
 import uuid
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -92,6 +92,27 @@ class Tool:
         while self.left() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert [process.cmdline() for process in self.left()] == []
+
+
+BY_NAME = {"parameters", "passes_without", "changes", "ranges", "published", "ranks"}
+FREE = {"values", "suspicion", "configuration", "not_varied", "environment", "said"}
+"""Keys of result.json whose own keys are names of settings, each with something we write; and those of whose content
+nothing more is said."""
+
+
+def undocumented(result: dict[str, Any]) -> set[str]:
+    """Keys of a result.json that docs/result.md does not have."""
+    page = (Path(__file__).parents[1] / "docs" / "result.md").read_text().partition("## --json-lines")[0]
+    return set(_keys(result)) - set(re.findall(r"`([^`]*)`", page))
+
+
+def _keys(value: object) -> Iterator[str]:
+    for part in value if isinstance(value, list) else ():
+        yield from _keys(part)
+    for key, part in value.items() if isinstance(value, dict) else ():
+        yield key
+        if key not in FREE:
+            yield from _keys(list(part.values()) if key in BY_NAME and isinstance(part, dict) else part)
 
 
 def recorded(address: str) -> dict[str, list[FrozenTrial]]:

@@ -152,9 +152,7 @@ class CommandTarget:
     @property
     def name(self) -> str:
         """A short name for the study."""
-        words = [word for word in self.typed if not word.startswith("-") and "{" not in word]
-        telling = [word for word in words if not (is_launcher(word) or os.path.basename(word) in _SHELLS)]
-        stem = Path((telling or words)[0]).stem or "command"
+        stem = Path(telling_word(self.typed)).stem or "command"
         return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in stem)[:40]
 
     def identity(self) -> dict[str, object]:
@@ -215,6 +213,13 @@ class CommandTarget:
 
 def _placed(values: Configuration) -> dict[str, Value]:
     return {name: value for name, value in values.items() if not name.startswith((VARIABLE, PACKAGE))}
+
+
+def telling_word(command: Sequence[str]) -> str:
+    """The word of a command that says most about what it runs: no launcher, no shell, no flag."""
+    words = [word for word in command if not word.startswith("-") and "{" not in word]
+    telling = (word for word in words if not (is_launcher(word) or os.path.basename(word) in _SHELLS))
+    return next(telling, words[0] if words else "")
 
 
 def _is_file(value: str) -> bool:

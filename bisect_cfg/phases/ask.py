@@ -6,12 +6,14 @@ reader's own lie where the search never looks: they are recorded and shown, and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bisect_cfg.capture.names import nearest
 from bisect_cfg.configuration import UNSET, Configuration, Factor, Subset, Value, configuration_of, equal
 from bisect_cfg.errors import InputError
+from bisect_cfg.phases.arguments import shown
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.text import show
@@ -47,13 +49,16 @@ def asked_run(
         others: names that may be given a value although they are in neither.
 
     Raises:
-        TypeError: it is neither names nor values.
+        TypeError: it is neither names nor values, or a value is no plain one.
         InputError: a name that is not known.
     """
     levels = {factor.name: factor for factor in factors}
     if isinstance(wanted, Mapping):
         known = dict.fromkeys([*levels, *good, *bad, *others])
         changes = {_name(name, known, levels, "which is not a setting here"): value for name, value in wanted.items()}
+        for name, value in changes.items():
+            if name in levels and not _is_plain(value) and all(map(_is_plain, (levels[name].good, levels[name].bad))):
+                raise TypeError(f"ask() gives {_printable(name)} the value {shown(value)}, which nothing can record")
         configuration = {name: value for name, value in {**bad, **changes}.items() if value is not UNSET}
         both = all(name in levels and _at_level(levels[name], value) for name, value in changes.items())
         subset = {name for name, factor in levels.items() if equal(configuration.get(name, UNSET), factor.bad)}
@@ -87,6 +92,15 @@ def check_valid(asked: AskedRun, why: str | None) -> None:
     )
 
 
+def _is_plain(value: object) -> bool:
+    """Whether JSON can hold it, or a number of numpy's that it can."""
+    try:
+        json.dumps(value, default=lambda one: one.item())
+    except (TypeError, ValueError, AttributeError):
+        return value is UNSET
+    return True
+
+
 def _at_level(factor: Factor, value: Value) -> bool:
     return equal(value, factor.good) or equal(value, factor.bad)
 
@@ -98,5 +112,10 @@ def _name(name: object, known: Mapping[str, object], levels: Mapping[str, Factor
     bare = name if name in known else name.strip().removeprefix("args.")
     if bare in known:
         return bare
-    those = f"Those that differ are: {', '.join(levels)}." if levels else ""
-    raise InputError(f"ask() names {name}, {otherwise}.", nearest(bare, known) or those)
+    those = f"Those that differ are: {', '.join(map(_printable, levels))}." if levels else ""
+    raise InputError(f"ask() names {_printable(name)}, {otherwise}.", nearest(bare, known) or those)
+
+
+def _printable(name: str) -> str:
+    """A name as it may stand in a sentence, whatever is in it."""
+    return name if name.isprintable() else repr(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,7 +46,13 @@ GOOD = "good-cold"
 """The folder of the run of the good side among the trials."""
 
 
-def bisect_command(target: CommandTarget, options: Options, listener: Listener, wanted: Wanted | None = None) -> Answer:
+def bisect_command(
+    target: CommandTarget,
+    options: Options,
+    listener: Listener,
+    wanted: Wanted | None = None,
+    begun: Callable[[Path], None] = lambda folder: None,
+) -> Answer:
     """Find which settings of a command make it fail; see `bisect_script`.
 
     Raises:
@@ -54,6 +61,7 @@ def bisect_command(target: CommandTarget, options: Options, listener: Listener, 
     """
     started = time.monotonic()
     with open_study(target, options.study, options.identity(), options.restart) as (folder, basis):
+        begun(folder)
         runner = _runner(target, options, listener, folder)
         environment = fingerprint(target.python) if target.python else {}
         try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bisect_cfg.capture.names import Assignment, as_given
+from bisect_cfg.configuration import Value
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.remedy import MARGIN
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO
@@ -13,6 +16,12 @@ from bisect_cfg.study.basis import hash_of
 
 OF_COMMANDS = ("bad", "preset", "flag_style", "config_format")
 """Options of commands of any kind; one of them says that the target is one."""
+
+CALLED = {"excluded": "except", "pins": "pin"}
+"""Fields of `Options` that the command line calls otherwise."""
+
+NOT_REPEATED = ("restart", "flags")
+"""Fields of `Options` that say nothing of what the same bisection is."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,28 @@ class Options:
             **({} if self.training is None else {"training": self.training}),
             **({"from_checkpoint": str(self.from_checkpoint.absolute())} if self.from_checkpoint else {}),
         }
+
+    def words(self) -> Iterator[str]:
+        """The options as they are typed; what is as by default is left out."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value == field.default or field.name in NOT_REPEATED:
+                continue
+            flag = f"--{CALLED.get(field.name, field.name).replace('_', '-')}"
+            if isinstance(value, bool):
+                yield flag if value else f"--no-{field.name}"
+            elif field.name == "devices":
+                yield from (flag, ",".join(value))
+            else:
+                for one in value if isinstance(value, tuple) else [value]:
+                    yield from (flag, _typed(one))
+
+
+def _typed(value: Value | Assignment | Path) -> str:
+    """As one word of a command line; from Python a setting is a pair."""
+    if isinstance(value, Path) and value.is_relative_to(Path.cwd()):
+        value = value.relative_to(Path.cwd())
+    return f"{value[0]}={json.dumps(value[1], default=str)}" if isinstance(value, tuple) else str(value)
 
 
 def _with_hash(good: str) -> str:

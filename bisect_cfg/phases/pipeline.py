@@ -14,7 +14,9 @@ import contextlib
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from bisect_cfg.capture.distributions import PACKAGE, read_packages
 from bisect_cfg.capture.names import parse_pins, read_good
@@ -50,7 +52,13 @@ LIBRARIES = tuple(name for name in _packages.NAMES if name != "optuna")
 """Another version of one of these, or one more or less, and the trials of before say nothing any more."""
 
 
-def bisect_script(script: Script, options: Options, listener: Listener, wanted: Wanted | None = None) -> Answer:
+def bisect_script(
+    script: Script,
+    options: Options,
+    listener: Listener,
+    wanted: Wanted | None = None,
+    begun: Callable[[Path], None] = lambda folder: None,
+) -> Answer:
     """Find which settings of a script make it fail.
 
     Args:
@@ -58,6 +66,7 @@ def bisect_script(script: Script, options: Options, listener: Listener, wanted: 
         options: of the user.
         listener: hears of the phases and runs.
         wanted: run this one more trial instead.
+        begun: told the folder of the study, before anything runs.
 
     Raises:
         InputError: something about the input stands in the way.
@@ -71,6 +80,7 @@ def bisect_script(script: Script, options: Options, listener: Listener, wanted: 
     gpus = [gpu["name"] for gpu in environment.get("gpus") or ()]
     opened = open_study(script, options.study, options.identity(), options.restart, libraries, gpus, written_by_runs)
     with opened as (folder, basis):
+        begun(folder)
         script = script.written_in(folder)
         runner = ScriptRunner(
             script,

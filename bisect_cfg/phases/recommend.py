@@ -203,7 +203,7 @@ class SafeValues:
             return
         values: JsonObject = {
             "seconds": 0.0 if run is None else round(run.seen.seconds, 6),
-            "step": judged.failed_at or (0 if run is None else run.seen.steps),
+            "step": judged.failed_at or (0 if run is None else run.seen.steps if run.seen.counted else None),
             "text": unhealthy(judged),
         }
         if run is not None:

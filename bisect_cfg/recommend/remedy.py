@@ -298,7 +298,7 @@ class _Walk:
         """The runs that verified it, or why it had to be given up."""
         while True:
             configuration = self.configuration()
-            first = self.attempt(configuration, 0, Aim.VERIFY, "does the whole configuration keep training?")
+            first = self.attempt(configuration, 0, Aim.VERIFY, "is the whole configuration healthy, over a longer run?")
             runs = self.ask_all(replace(first, seed=seed) for seed in range(self.terms.verify_seeds))
             failed = next((ran for ran in runs if not ran.healthy), None)
             if failed is None:

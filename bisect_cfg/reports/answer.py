@@ -24,7 +24,7 @@ from bisect_cfg.diagnosis.placement import findings
 from bisect_cfg.jsonfile import JsonObject, write_json, write_text
 from bisect_cfg.probe.protocol import Origin, Placed, Raised, to_json
 from bisect_cfg.probe.secrets import scrub
-from bisect_cfg.reports.command_answer import safe_settings
+from bisect_cfg.reports.command_answer import failing_command, safe_settings
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.recommendation import (
     as_claim,
@@ -173,6 +173,9 @@ def as_result(answer: Answer, environment: Fingerprint) -> JsonObject:
         "seconds": round(answer.seconds, 2),
         "trials": [_trial(answer, row) for row in trials],
     }
+    if isinstance(answer.script, CommandTarget):
+        for cause, told in zip(report.causes, result["causes"], strict=True):
+            told |= failing_command(answer.script, cause.evidence.fails.subset or cause.parameters)
     text = simulated(answer.bad_run) or simulated(answer.good_run)  # one that dies before it trains does not say it
     if text:
         result["simulated"] = text

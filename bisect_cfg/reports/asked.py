@@ -14,6 +14,7 @@ from bisect_cfg.reports.frames import figure_of, metrics_of
 from bisect_cfg.reports.page import Row, rows
 from bisect_cfg.reports.recorded import Recorded, level
 from bisect_cfg.reports.shared import shared
+from bisect_cfg.study.causes import Printed
 
 if TYPE_CHECKING:
     import pandas
@@ -105,7 +106,7 @@ def asked_of(number: int, recorded: Recorded) -> Asked:
     row = next(row for row in recorded.trials if row["number"] == number)
     outcome = Outcome(row["outcome"])
     return Asked(
-        number, outcome, row["signature"], row["step"], row["seconds"] or 0.0, dict(row["values"]),
+        number, outcome, row["signature"], row["step"], row["seconds"] or 0.0, Printed(row["values"]),
         _contradiction(row, outcome, recorded), recorded,
     )  # fmt: skip
 
@@ -133,6 +134,6 @@ def _contradiction(row: JsonObject, outcome: Outcome, recorded: Recorded) -> str
             "It fails without any cause that was found: there is another one. Run the same bisection again: it takes "
             "this run into account."
         )
-    if outcome is Outcome.UNRESOLVED:
+    if outcome is Outcome.UNRESOLVED and recorded.result["failure"] is not None and row["signature"] != row["outcome"]:
         return f"It ends in another failure than the one under study: {text.clean(row['signature'] or '')}."
     return ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import shlex
+from collections.abc import Collection
 from dataclasses import replace
 
 from bisect_cfg.capture.script import by_hand
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.capture.template import CONFIG, FOLDER, Typed
-from bisect_cfg.configuration import UNSET, Configuration
+from bisect_cfg.configuration import UNSET, Configuration, configuration_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.edits._launch import OUTSIDE, advice, place
@@ -44,6 +45,23 @@ def changed_command(target: CommandTarget, safe: Configuration) -> JsonObject:
         "unplaced": [_unplaced(target, name, safe) for name in changed],
         "command": by_hand(target.words(safe, config, "FOLDER")),
     }
+
+
+def failing_command(target: CommandTarget, subset: Collection[str]) -> JsonObject:
+    """The whole command with only these settings bad: "command"; "config", the configuration file that it names, by
+    "name" and "text", None if there is none.
+
+    Args:
+        target: the command.
+        subset: their names.
+    """
+    configuration = configuration_of(frozenset(subset), target.sides.good, target.sides.bad)
+    name, config = f"config.{target.template.config_format}", target.config(configuration)
+    env: list[str] = []
+    for variable, value in target.variables(configuration).items():
+        env += ["-u", variable] if value is None else [f"{variable}={value}"]
+    command = by_hand([*(["env", *env] if env else []), *target.words(configuration, name, "FOLDER")])
+    return {"command": command, "config": None if config is None else {"name": name, "text": scrub(config)}}
 
 
 def _unplaced(target: CommandTarget, name: str, safe: Configuration) -> JsonObject:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.secrets import mask
 from bisect_cfg.reports import figures
 from bisect_cfg.reports.answer import of_report
 from bisect_cfg.reports.asked import Asked, Wanted, asked_of
@@ -120,7 +121,7 @@ class StudyReport(Report):
         told = ("number", "outcome", "signature", "seconds", "step", "purpose", "reason", "companions")
         return pandas.DataFrame(
             [
-                {**{name: row.get(name) for name in told}, "tested": asked(row, levels), **row["values"]}
+                {**{name: row.get(name) for name in told}, "tested": asked(row, levels), **mask(row["values"])}
                 for row in self.recorded.trials
             ]
         )

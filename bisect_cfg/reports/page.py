@@ -20,17 +20,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bisect_cfg.capture.command import LAUNCHERS
+from bisect_cfg.capture.target import telling_word
 from bisect_cfg.configuration import Value
-from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_text
-from bisect_cfg.probe.secrets import mask_arguments
 from bisect_cfg.reports import figures, text
 from bisect_cfg.reports.answer import by_hand
 from bisect_cfg.reports.recorded import Levels, Recorded, asked, level, read, ruled_out
 from bisect_cfg.reports.said import Line
 from bisect_cfg.reports.shared import shared
-from bisect_cfg.study.invocation import read_command
+from bisect_cfg.study.invocation import lines_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -53,17 +51,6 @@ STATUS = {
 
 COMPRESSION = 6
 """Of gzip: one more makes the page 0.2 % smaller, and takes a third longer."""
-
-OPTIONS = {
-    "good": "--good", "bad": "--bad", "preset": "--preset", "flag_style": "--flag-style",
-    "config_format": "--config-format", "good_packages": "--good-packages", "only": "--only", "excluded": "--except",
-    "pins": "--pin", "training": "--training", "from_checkpoint": "--from-checkpoint", "failure": "--failure",
-    "steps": "--steps",
-}  # fmt: skip
-"""Options that say what is compared, as `bisect_cfg.phases.options` and as the command line calls them."""
-
-LAUNCHER_WITHIN = 4
-"""A launcher is among so many first words of a command: variables and an interpreter stand before it."""
 
 ENVIRONMENT = ("python", "cuda", "driver", "platform", "cpus", "memory_mb")
 """What is shown of the environment beside packages and GPUs."""
@@ -129,7 +116,7 @@ def page(recorded: Recorded) -> str:
         recorded=recorded,
         result=result,
         status=STATUS.get(result["status"], result["status"]),
-        title=_title(result),
+        title=title_of(result),
         guilty=", ".join(sorted(recorded.guilty)),
         facts=list(_facts(result)),
         answer=answer_lines(recorded),
@@ -184,8 +171,15 @@ def _packed(words: str) -> str:
 # ------------------------------------------------------------------------------------------------------ the answer
 
 
-def _title(result: JsonObject) -> str:
-    return Path(result["target"]["script"]).name or "a study"
+def title_of(result: JsonObject) -> str:
+    """What is studied: the name of the script, or of what the command runs."""
+    target = result["target"]
+    script = Path(target["script"])
+    if script.suffix not in (".py", ".ipynb"):
+        script = Path(
+            telling_word(shlex.split(target.get("command") or shlex.join([str(script), *target["arguments"]])))
+        )
+    return script.name or "a study"
 
 
 def _facts(result: JsonObject) -> Iterator[str]:
@@ -264,7 +258,8 @@ def _came(row: JsonObject) -> str:
     if row["outcome"] == "pass":
         return f"{said}, {text.count(row['step'], 'step')}" if row["step"] else said
     at = f" at step {row['step']}" if row["step"] else " before training" if row["step"] == 0 else ""
-    return f"{said}{at}: {text.clean(row['signature'])}" if row["signature"] else said + at
+    told = row["signature"] and row["signature"] != row["outcome"]  # a function that returns False says no more
+    return f"{said}{at}: {text.clean(row['signature'])}" if told else said + at
 
 
 def _matrix(recorded: Recorded) -> list[tuple[str, bool, str, str, list[str]]]:
@@ -285,45 +280,15 @@ def _letters(recorded: Recorded, name: str, levels: Levels) -> list[str]:
 
 def commands(recorded: Recorded) -> list[tuple[str, str]]:
     """What to type: label and command."""
-    target = recorded.result["target"]
-    script, arguments = str(target["script"]), [str(one) for one in target["arguments"]]
-    launched = any(map(_launches, arguments[:LAUNCHER_WITHIN]))  # then they are the whole command
-    own = str(target.get("command") or shlex.join(arguments if launched else [script, *arguments]))
-    found = [("Your command", own)]
-    options = _options(recorded)
-    isolate = shlex.join(["bisect-cfg", "bisect", *options])
-    if launched or any(map(_launches, own.split()[:LAUNCHER_WITHIN])):
-        found.append(("Isolate it", f"{isolate} -- {own}"))
-    elif script.endswith((".py", ".ipynb")):
-        words = ["bisect-cfg", "bisect", script, *options, *(["--", *arguments] if arguments else [])]
-        found.append(("Isolate it", shlex.join(words)))
-    elif options:  # a command of any kind
-        found.append(("Isolate it", f"{isolate} -- {own}"))
+    target, lines = recorded.result["target"], shared(lines_of(recorded.folder))
+    own = target.get("command") or lines.get("own") or shlex.join([target["script"], *target["arguments"]])
+    found = [("Your command", own), *([("Isolate it", lines["bisect"])] if lines else [])]
     study = shlex.quote(str(shared(str(recorded.folder))))
     for label, path in by_hand(recorded.result, recorded.folder).items():
         found.append((f"{label.capitalize()} run", f"sh {study}/{path.relative_to(recorded.folder)}"))
     if recorded.result["status"] == "isolated":
         found.append(("Safe values again, surer", f"bisect-cfg recommend {study} --verify-seeds 10"))
     return found
-
-
-def _options(recorded: Recorded) -> list[str]:
-    """The options with which the study was asked for, of those that say what is compared; without secrets."""
-    try:
-        options = shared(read_command(recorded.folder)["options"])
-    except (InputError, OSError):
-        return []
-    words = []
-    for name, option in OPTIONS.items():
-        value = options.get(name)
-        for one in value if isinstance(value, list) else [] if value is None else [value]:
-            # From Python a setting is a pair.
-            words += [option, f"{one[0]}={json.dumps(one[1])}" if isinstance(one, list) else str(one)]
-    return mask_arguments(words)
-
-
-def _launches(word: str) -> bool:
-    return Path(word).name in LAUNCHERS
 
 
 def _machine(environment: Mapping[str, Value]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from bisect_cfg.configuration import Value
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports import text
-from bisect_cfg.reports.page import STATUS, answer_lines, commands, rows
+from bisect_cfg.reports.page import STATUS, answer_lines, commands, rows, title_of
 from bisect_cfg.reports.recorded import Recorded
 from bisect_cfg.reports.shared import shared
 
@@ -37,7 +37,7 @@ def as_markdown(recorded: Recorded) -> str:
 
 def _head(recorded: Recorded) -> Iterator[str]:
     result = recorded.result
-    yield f"### bisect-cfg: {_code(result['target']['script'].rpartition('/')[2])}, {STATUS.get(result['status'], '')}"
+    yield f"### bisect-cfg: {_code(title_of(result))}, {STATUS.get(result['status'], '')}"
     lines = [(label, "".join(words for _, words in pieces).strip()) for label, pieces in answer_lines(recorded)]
     yield _block("\n".join(f"{label:<13}{words}".rstrip() for label, words in lines))
 
@@ -48,6 +48,12 @@ def _configuration(recorded: Recorded) -> Iterator[str]:
         wanted |= {name: bad for name, (_, bad) in recorded.levels.items() if name in cause["companions"]}
         yield "**Minimal failing configuration**, all else at its good value"
         config = recorded.result["target"].get("config")
+        if cause.get("command"):
+            told = ", ".join(f"{name} = {text.show(value)}" for name, value in wanted.items())
+            yield _block(f"# yours: {' '.join(told.split())}\n{cause['command']}", "sh")
+            if cause["config"] is not None:
+                yield f"with this as {_code(cause['config']['name'])}:\n\n" + _block(cause["config"]["text"])
+            return
         if config is None:
             yield _block("\n".join(f"{name}: {text.show(value)}" for name, value in wanted.items()))
             return

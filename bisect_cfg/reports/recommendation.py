@@ -126,7 +126,7 @@ def _as_data(answer: Answer, remedy: Remedy) -> JsonObject:
         "verified": remedy.status is RemedyStatus.VERIFIED,
         "status": UNTRIED if untried else remedy.status,
         "evidence": {"seen": len(remedy.passed), "runs": len(remedy.passed), "trials": list(remedy.passed)},
-        "steps": remedy.steps,
+        "steps": remedy.steps if answer.horizon or not isinstance(answer.script, CommandTarget) else None,
         "failure_rate_at_most": None if remedy.bound is None else round(remedy.bound, 4),
         "ranges": {found.name: _range(found) for found in remedy.ranges},
         "why": remedy.proposal.why,

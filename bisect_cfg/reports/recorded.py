@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -39,7 +40,7 @@ EMPTY_ROW: JsonObject = {"values": {}, "reason": "", "remarks": [], "signature":
 """What a row may lack: a study that ended before its search, or was made by an earlier version."""
 
 FIRST = "0"
-"""The folder of the first run, of the user's own command."""
+"""The folder of the first run, of the user's own command; with a dot behind it, of one that was interrupted."""
 
 BEFORE_THE_SEARCH = re.compile(r"0|(?:bad|good)-[a-z]+(?:-from-\d+|-data-of-\d+)?(?:-\d+)*")
 """The folders of the runs of the two ends, which are recorded once the search begins."""
@@ -71,7 +72,8 @@ class Recorded:
     @property
     def log(self) -> list[str]:
         """The last lines of the user's own command, as it failed."""
-        return [] if self.folder is None else tail_of_log(self.folder / "trials" / FIRST / "log.txt", LOG_LINES)
+        first = None if self.folder is None else _first_run(self.folder)
+        return [] if first is None else tail_of_log(first / "log.txt", LOG_LINES)
 
     @property
     def trials(self) -> list[JsonObject]:
@@ -134,6 +136,8 @@ def read(folder: Path, storage: str | None = None) -> Recorded:
     Raises:
         InputError: it holds no study, or its answer cannot be read.
     """
+    if not any(os.path.lexists(folder / name) for name in ("study.json", "result.json")):
+        raise InputError(f"{folder} holds no study.", "Name the folder that `bisect-cfg bisect` has written.")
     check_entries(folder)
     basis = read_basis(folder)
     try:
@@ -144,8 +148,6 @@ def read(folder: Path, storage: str | None = None) -> Recorded:
         result = None
     except (OSError, ValueError) as error:
         raise InputError(f"{folder / 'result.json'} cannot be read: {error}.") from None
-    if basis is None and result is None:
-        raise InputError(f"{folder} holds no study.", "Name the folder that `bisect-cfg bisect` has written.")
     working = is_at_work(folder)
     if result is not None:
         said = "bisect-cfg is at work in this study again; this is the answer that it had before." if working else ""
@@ -158,7 +160,7 @@ def read(folder: Path, storage: str | None = None) -> Recorded:
     elsewhere = (basis or {}).get("studies", {}).get(digest(storage)) if storage else None
     rows = recorded_trials(folder) if elsewhere is None else stored_trials(storage, elsewhere)[1]
     rows = rows or [_row(number, name, run) for number, (name, run) in enumerate(runs)]
-    status, said = _without_answer(rows, working)
+    status, said = _without_answer(rows, working, _first_run(folder) is not None)
     if elsewhere is None and (basis or {}).get("studies") and not (folder / "study.db").exists():
         said += " Its trials are recorded in the storage that --storage named, and not in this folder."
     libraries = {name: version for name, version in (basis or {}).get("libraries", {}).items() if version}
@@ -174,14 +176,21 @@ def read(folder: Path, storage: str | None = None) -> Recorded:
     return Recorded(folder, found, said)
 
 
-def _without_answer(rows: list[JsonObject], working: bool) -> tuple[str, str]:
+def _first_run(folder: Path) -> Path | None:
+    """The folder of the first run, or of the last one that began as that and was interrupted."""
+    begun = [folder / "trials" / FIRST, *(folder / "trials").glob(f"{FIRST}.*")]
+    return max((path for path in begun if path.is_dir()), key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _without_answer(rows: list[JsonObject], working: bool, begun: bool) -> tuple[str, str]:
     done = text.count(sum(row["outcome"] != "running" for row in rows), "trial")
     if working:
         return "running", f"bisect-cfg is at work in this study: {done} done. There is no answer yet."
-    if not rows:
+    if not rows and not begun:
         return "empty", "Nothing has been run in this study yet: there is no trial and no answer."
     again = "The same `bisect-cfg bisect` command goes on where it was."
-    return "unfinished", f"This study has no answer: it ended before its time, with {done} done. {again}"
+    when = f"before its time, with {done} done" if rows else "while its first run was running"
+    return "unfinished", f"This study has no answer: it ended {when}. {again}"
 
 
 def _runs_before_the_search(folder: Path) -> Iterator[tuple[str, Run]]:

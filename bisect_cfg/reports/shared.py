@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Set
 from functools import cache
 
 from bisect_cfg.configuration import Value
-from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.reports.text import clean
 
 _HOMES = re.compile(r"(?<![\w.-])(?:/home|/Users|/export/home|[A-Za-z]:\\Users)[/\\]([^/\\\s'\":,;]+)")
 """Where people's directories lie on Linux, macOS and Windows."""
@@ -28,7 +28,8 @@ NAME = "user"
 
 
 def shared(value: Value) -> Value:
-    """A copy of plain data in which no text gives away a home directory, a user's name or a secret.
+    """A copy of plain data in which no text gives away a home directory, a user's name or a secret, or turns around
+    what stands beside it.
 
     Args:
         value: a text, or lists and dicts of texts, numbers and None.
@@ -51,7 +52,7 @@ def shared(value: Value) -> Value:
         words = _HOMES.sub("~", words)
         for names in (placed, alone):
             words = names.sub(NAME, words) if names is not None else words
-        return scrub(words)
+        return clean(words)
 
     return _mapped(value, without)
 

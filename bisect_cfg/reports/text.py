@@ -20,7 +20,7 @@ TAGS = ("$dtype", "$secret", "$set", "$opaque")
 """How the probe marks what JSON cannot say (`bisect_cfg.probe.values`)."""
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])?")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 """Escapes and control characters, those that turn the direction of writing among them."""
 
 _OUR_STYLE = re.compile(r"(\x1b\[[0-9;]*m)")

@@ -9,9 +9,23 @@ from typing import TYPE_CHECKING
 
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value
 from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.secrets import HIDDEN, hides, scrub
 
 if TYPE_CHECKING:
     import pandas
+
+SHOWN_LENGTH = 60
+"""Characters of a value that are shown."""
+
+RETURNED_FALSE = "fail"
+"""The signature of a function that returned False: it says no more than that it failed."""
+
+
+class Printed(dict[str, Value]):
+    """Settings by name. Printed, they are without the secrets in them: the output of a cell is kept and passed on."""
+
+    def __repr__(self) -> str:
+        return scrub(repr(dict(self)))
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,11 @@ class Evidence:
     fails: Claim
     without: Mapping[str, Claim]
 
+    def __repr__(self) -> str:
+        parts = [f"fails {_evidence(self.fails)}"]
+        parts += [f"passes {_evidence(claim)} without {name}" for name, claim in self.without.items()]
+        return ", ".join(parts)
+
     @property
     def trials(self) -> tuple[int, ...]:
         """The numbers of all the trials, ascending."""
@@ -68,6 +87,39 @@ class Cause:
     signature: str | None
     evidence: Evidence
     inseparable: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{self}: {self.evidence!r}>"
+
+    def __str__(self) -> str:
+        levels = (
+            f"{name}={_shown(name, v['bad'])} (good: {_shown(name, v['good'])})" for name, v in self.values.items()
+        )
+        return " with ".join(levels)
+
+    def _repr_html_(self) -> str:
+        return self.as_html()
+
+    def as_html(self, e: Callable[[str], str] = html.escape) -> str:
+        """Its settings, both values of each, and what shows that it takes all of them.
+
+        Args:
+            e: makes a text part of a page.
+        """
+        rows = [
+            (name, _shown(name, v["good"]), _shown(name, v["bad"]), _evidence(self.evidence.without.get(name)))
+            for name, v in self.values.items()
+        ]
+        parts = [
+            f"<p>Fails {e(_evidence(self.evidence.fails))}</p>",
+            _table(("setting", "good", "bad", "passes without it"), rows, e),
+        ]
+        if self.companions:
+            parts.append(f"<p>Valid only together with {e(', '.join(self.companions))}.</p>")
+        if self.inseparable:
+            names = e(", ".join(self.inseparable))
+            parts.append(f"<p>{names} cannot be told apart: no valid configuration changes only one of them.</p>")
+        return "\n".join(parts)
 
 
 @dataclass(frozen=True)
@@ -156,6 +208,10 @@ class Report:
     seconds: float = 0.0
     recommendation: JsonObject | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        if self.safe_configuration is not None:
+            object.__setattr__(self, "safe_configuration", Printed(self.safe_configuration))
+
     @property
     def trials(self) -> pandas.DataFrame:
         """One row a real run, baselines included: number, outcome, signature, seconds, step, purpose, reason,
@@ -164,12 +220,16 @@ class Report:
 
         return pandas.DataFrame([{**row.record(), **row.values} for row in self.rows])
 
+    @property
+    def _trials_run(self) -> str:
+        return _count(len(self.rows), "trial")
+
     def __str__(self) -> str:
-        lines = [f"{self.status}: {len(self.causes)} cause(s) in {len(self.rows)} trials"]
+        lines = [f"{self.status.replace('_', ' ')}: {_count(len(self.causes), 'cause')} in {self._trials_run}"]
         for cause in self.causes:
-            parts = [f"{n}={cause.values[n]['bad']!r} (good: {cause.values[n]['good']!r})" for n in cause.parameters]
-            lines.append(f"  {' with '.join(parts)}")
-            lines.append(f"    fails {cause.evidence.fails} with {cause.signature}")
+            lines.append(f"  {cause}")
+            how = "" if cause.signature == RETURNED_FALSE else f" with {cause.signature}"
+            lines.append(f"    fails {cause.evidence.fails}{how}")
             lines += [f"    without {name}: passes {claim}" for name, claim in cause.evidence.without.items()]
             if cause.companions:
                 lines.append(f"    valid only together with {', '.join(cause.companions)}")
@@ -194,23 +254,13 @@ class Report:
             e: makes a text part of a page.
         """
         minutes = f"{self.seconds / 60:.1f} min" if self.seconds >= 60 else f"{self.seconds:.1f} s"
-        parts = [f"<h4>{e(self.status.replace('_', ' '))}: {len(self.rows)} trials, {minutes}</h4>"]
-        if self.signature is not None:
+        parts = [f"<h4>{e(self.status.replace('_', ' '))}: {self._trials_run}, {minutes}</h4>"]
+        if self.signature not in (None, RETURNED_FALSE):
             rate = self.reproduction_rate
             often = "" if rate is None or rate == 1 else f", which shows in {rate:.0%} of the runs that could"
             parts.append(f"<p>The failure: <code>{e(self.signature)}</code>{often}</p>")
         for number, cause in enumerate(self.causes, 1):
-            rows = [
-                (name, repr(v["good"]), repr(v["bad"]), _evidence(cause.evidence.without.get(name)))
-                for name, v in cause.values.items()
-            ]
-            parts.append(f"<p><b>Cause {number}</b>: fails {e(_evidence(cause.evidence.fails))}</p>")
-            parts.append(_table(("setting", "good", "bad", "passes without it"), rows, e))
-            if cause.companions:
-                parts.append(f"<p>Valid only together with {e(', '.join(cause.companions))}.</p>")
-            if cause.inseparable:
-                names = e(", ".join(cause.inseparable))
-                parts.append(f"<p>{names} cannot be told apart: no valid configuration changes only one of them.</p>")
+            parts.append(f"<p><b>{'Cause' if len(self.causes) == 1 else f'Cause {number}'}</b></p>{cause.as_html(e)}")
         for correction in self.corrections:
             names = e(", ".join(correction.parameters))
             parts.append(f"<p>Passes with {names} reset to good: {e(_evidence(correction.passes))}</p>")
@@ -232,12 +282,23 @@ def _instead(found: JsonObject) -> str:
     return f"use instead: {changes} (healthy {evidence['seen']}/{evidence['runs']}{over})"
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _shown(name: str, value: Value) -> str:
+    """A value of a setting, not at any length, and no secret."""
+    words = HIDDEN if hides(name, value) else scrub(repr(value))
+    return words if len(words) <= SHOWN_LENGTH else words[: SHOWN_LENGTH - 3] + "..."
+
+
 def _evidence(claim: Claim | None) -> str:
     """A claim with the numbers of its trials."""
     if claim is None:
         return ""
-    numbers = f" (trial {', '.join(map(str, claim.trials))})" if claim.trials and claim.subset is not None else ""
-    return f"{claim}{numbers}"
+    if claim.subset is None or not claim.trials:
+        return str(claim)
+    return f"{claim} (trial{'s' if len(claim.trials) > 1 else ''} {', '.join(map(str, claim.trials))})"
 
 
 def _cell(value: Value) -> str:

@@ -1,6 +1,7 @@
 """How a study was last asked for, so that `bisect-cfg recommend` can ask again; and whether it was asked for here.
 
-``command.json`` may be lost: the same `bisect-cfg bisect` command writes it again, without a trial.
+``command.json`` is written before the first run, and may be lost: the same `bisect-cfg bisect` command writes it again,
+without a trial.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from bisect_cfg.study.folder import check_entries
 
 
 def write_command(folder: Path, command: JsonObject) -> None:
-    """Keep how the study was last asked for, so that `bisect-cfg recommend` can ask again."""
+    """Keep how the study was last asked for.
+
+    Args:
+        folder: of the study.
+        command: "target", "arguments", "python", "folder" (where it was asked), "options", and "lines": see `lines_of`.
+    """
     made = {**json.loads(json.dumps(command, default=str)), "made": folder.stat().st_ino}
     write_json(folder / "command.json", made)
 
@@ -43,6 +49,15 @@ def written_here(folder: Path, command: JsonObject) -> bool:
         return False
 
 
+def lines_of(folder: Path) -> dict[str, str]:
+    """What is typed: "own", the user's own command; "bisect", to ask for the study again. Empty if it is not known."""
+    try:
+        lines = json.loads((folder / "command.json").read_text())["lines"]
+        return {name: lines[name] for name in ("own", "bisect") if isinstance(lines[name], str)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def read_command(folder: Path) -> JsonObject:
     """How the study was last asked for.
 
@@ -51,6 +66,7 @@ def read_command(folder: Path) -> JsonObject:
     """
     check_entries(folder)
     try:
+        (folder / "result.json").stat()
         command = json.loads((folder / "command.json").read_text())
         known = ("target", "arguments", "python", "folder", "options")
         return {**{name: command[name] for name in known}, "made": command.get("made")}

@@ -7,10 +7,12 @@ command goes on with it from anywhere; what differs anywhere has a study of its 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sqlite3
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -57,6 +59,14 @@ def sqlite_storage(path: Path) -> optuna.storages.RDBStorage:
         sqlalchemy.event.remove(sqlalchemy.pool.Pool, "connect", connected)
 
 
+def make_private(address: str) -> None:
+    """Make the file of an SQLite address, if it is not there, so that only its owner can read it."""
+    name = sqlalchemy.engine.make_url(address).database
+    if name and name != ":memory:" and not name.startswith("file:"):
+        with contextlib.suppress(OSError):  # that it cannot be made, whoever opens it says
+            os.close(private(name, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+
+
 def open_storage(address: str) -> optuna.storages.BaseStorage:
     """Open (or make) a storage that the user named; other studies may be opening it at the same time.
 
@@ -66,13 +76,16 @@ def open_storage(address: str) -> optuna.storages.BaseStorage:
     engine: JsonObject = {}
     if address.split(":")[0].split("+")[0] == "sqlite":  # no write-ahead log here: it may lie on a network disk
         engine = {"connect_args": {"timeout": BUSY_SECONDS}}
-    return patiently(
-        lambda: (
-            optuna.storages.RDBStorage(address, engine_kwargs=engine)
-            if engine
-            else optuna.storages.get_storage(address)
-        )
-    )
+        make_private(address)
+
+    def opened() -> optuna.storages.BaseStorage:
+        with warnings.catch_warnings():  # of arguments in the address that its driver leaves alone, twice
+            warnings.simplefilter("ignore", sqlalchemy.exc.SAWarning)
+            if engine:
+                return optuna.storages.RDBStorage(address, engine_kwargs=engine)
+            return optuna.storages.get_storage(address)
+
+    return patiently(opened)
 
 
 def patiently(make: Callable[[], Made]) -> Made:

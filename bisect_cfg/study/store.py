@@ -42,7 +42,7 @@ from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, Valu
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.study.encoding import OBJECTIVE, as_text, distribution_of, given_up, state_of, stored_value
-from bisect_cfg.study.storage import patiently
+from bisect_cfg.study.storage import open_storage, patiently
 from bisect_cfg.study.workers import is_running, same_process, this_process
 
 BEAT_SECONDS = 20.0
@@ -335,7 +335,7 @@ def _open(
     """Create or load the study."""
 
     def opened() -> tuple[optuna.storages.BaseStorage, optuna.Study]:
-        kept = optuna.storages.get_storage(storage)
+        kept = optuna.storages.get_storage(open_storage(storage) if isinstance(storage, str) else storage)
         study = optuna.create_study(
             storage=kept,
             study_name=name or (None if storage is None else "bisection"),

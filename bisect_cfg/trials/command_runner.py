@@ -446,18 +446,22 @@ class CommandRunner:
         variables = {**programs, **target.variables(configuration)}
         if device is not None:
             variables["CUDA_VISIBLE_DEVICES"] = device
-        gone = "".join(f"-u {name} " for name, value in variables.items() if value is None)
-        told = " ".join(
+        env = [f"-u {name}" for name, value in variables.items() if value is None]
+        env += [
             f"{name}={shlex.quote(value)}"
             for name, value in variables.items()
             if value is not None and not is_masked(name, value)
-        )
+        ]
         lines = [
             "#!/bin/sh",
             "# Repeats this trial by hand, with everything printed here.",
             f"cd {shlex.quote(os.getcwd())} || exit",
-            f"exec env {gone}{told} "
-            + by_hand(target.words(configuration, str(config), str(folder / "by-hand"), python)),
+            " ".join(
+                (
+                    *("exec", *(["env", *env] if env else [])),
+                    by_hand(target.words(configuration, str(config), str(folder / "by-hand"), python)),
+                )
+            ),
             "",
         ]
         write_text(folder / "command.sh", "\n".join(lines))

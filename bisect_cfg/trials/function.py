@@ -38,6 +38,7 @@ from bisect_cfg.configuration import Configuration, Outcome, Value
 from bisect_cfg.diagnosis.signature import from_exception
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.study.causes import RETURNED_FALSE
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials import reaper
 from bisect_cfg.trials.process import end_of
@@ -182,7 +183,11 @@ def result_of_answer(answer: object) -> TrialResult:
     if answer is None:
         return TrialResult(Outcome.UNRESOLVED, "unresolved", "the trial returned None")
     if isinstance(answer, bool) or type(answer).__name__ in ("bool_", "bool"):  # numpy's bool as well
-        return TrialResult(Outcome.PASS) if answer else TrialResult(Outcome.FAIL, "fail", "the trial returned False")
+        return (
+            TrialResult(Outcome.PASS)
+            if answer
+            else TrialResult(Outcome.FAIL, RETURNED_FALSE, "the trial returned False")
+        )
     text = (
         f"trial(configuration) returned {_short(answer)} ({type(answer).__name__}); it must return an Outcome, True "
         "(pass), False (fail), None (neither) or a TrialResult, or raise an exception to fail"

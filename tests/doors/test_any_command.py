@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -11,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tools import ForkedTool, assert_clear
+from tools import ForkedTool, assert_clear, undocumented
 
 import bisect_cfg
 from bisect_cfg.diagnosis import health
@@ -34,7 +36,9 @@ def tool(tmp_path):
 
 def result_of(tool) -> dict:
     (path,) = tool.folder.glob("bisect-cfg-studies/*/result.json")
-    return json.loads(path.read_text())
+    found = json.loads(path.read_text())
+    assert undocumented(found) == set()
+    return found
 
 
 def causes_of(result) -> list[list[str]]:
@@ -98,6 +102,16 @@ def test_python_with_a_configuration_file(tool):
     again = subprocess.run(["sh", command], capture_output=True, text=True)
     assert again.returncode == 1 and "Unknown level: 'LOUD'" in again.stderr
 
+    # Somebody who has the program and the Markdown.
+    told = tool("report", "bisect-cfg-studies/check", "--format", "md").out
+    command, given = re.findall(r"```\w*\n(?:# yours: loggers.level = LOUD\n)?(.*?)\n```", told, re.DOTALL)[1:3]
+    assert told.startswith("### bisect-cfg: `check.py`, isolated") and "`config.json`" in told
+    (tool.folder / "config.json").write_text(given)
+    ended = subprocess.run(command, shell=True, cwd=tool.folder, capture_output=True, text=True)
+    assert json.loads(given)["x"] == [2] and "Unknown level: 'LOUD'" in ended.stderr, told
+    line = shlex.split(told.rpartition("```sh")[2].splitlines()[2])
+    assert line[2:] == [*sides, "--no-recommend", "--", sys.executable, "check.py", "{config}"]
+
 
 def test_numbers_between_good_and_bad_are_tried(tool):
     (tool.folder / "f").write_text("a\n")
@@ -108,6 +122,8 @@ def test_numbers_between_good_and_bad_are_tried(tool):
     assert 1 < found["changes"]["batch-size"]["to"] < 64
     assert [edit["old"] for edit in found["edits"]] == ["--batch-size 1"]
     assert "Healthy in 3 of 3 runs: " in said.out, "no steps, no seeds"
+    assert {row["step"] for row in result_of(tool)["trials"]} == {None}
+    assert {one["steps"] for one in (found, *found["alternatives"])} == {None}
 
 
 def test_the_study_of_openrlhf(tool):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import itertools
 import json
 import re
+import shlex
 import shutil
 import sqlite3
 import sys
@@ -18,7 +20,10 @@ import pytest
 from tools import ForkedTool, Said, assert_clear
 from toys import FAILS, script
 
+from bisect_cfg import api
 from bisect_cfg.checks import from_python
+from bisect_cfg.cli import cli
+from bisect_cfg.phases.options import CALLED, NOT_REPEATED, Options
 
 QUICK = ("--no-recommend", "--no-where")
 """Where only the causes matter."""
@@ -567,3 +572,38 @@ def test_what_a_study_runs_is_shown_as_one_would_type_it(tmp_path):
     command = {"folder": str(tmp_path), "target": "my study", "python": "/env/python", "arguments": ["--lr", "1"]}
     assert shown(command) == f"cd {tmp_path} && /env/python 'my study/train.py' --lr 1"
     assert shown({**command, "target": "a.py"}) == f"cd {tmp_path} && /env/python a.py --lr 1"
+
+
+LINES = (
+    "studies/x.py --python python3 --good bf16=false --good g.yaml --only beta --except lr --pin seed=1 --study s/t "
+    "--training 2 --from-checkpoint c --until-failure --isolate-data --log l --prove from-start --max-disk 1.5 "
+    "--steps 3 --trial-timeout 5.0 --jobs 2 --devices 0,1 --strategy ddmin --first --confirm 3 --confidence 0.9 "
+    "--failure any --prior flat --start cold --max-trials 9 --max-seconds 60.0 --storage sqlite:///x.db --env-cache e "
+    "--no-where --no-recommend --no-environments --margin 0.2 --ratio 2.0 --verify-steps 40 --verify-seeds 5 "
+    "--remedies 2 --keep beta --frontier 20 -- --lr 'a b'",
+    "--good a=1 --bad b.yaml --preset verl --flag-style hf --config-format json --good-packages f.txt -- sort {flags}",
+    ".",
+)
+"""Command lines with every option."""
+
+
+def parsed(line: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[str], str | None, Options]:
+    """What the command line makes of a line."""
+    given = []
+    monkeypatch.setattr(api, "run", lambda *told: (given.extend(told[:4]), sys.exit(0)))
+    with pytest.raises(SystemExit):
+        cli.main(shlex.split(line), standalone_mode=False)
+    return tuple(given)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_what_was_typed_can_be_told_again(line, monkeypatch):
+    asked = parsed(f"bisect {line}", monkeypatch)
+    again = api._typed(*asked)
+    assert parsed(again.removeprefix("bisect-cfg "), monkeypatch) == asked
+
+
+def test_every_option_is_typed_again():
+    names = {flag.removeprefix("--no-").removeprefix("--") for line in LINES for flag in line.split()}
+    fields = {CALLED.get(field.name, field.name).replace("_", "-") for field in dataclasses.fields(Options)}
+    assert fields - names == set(NOT_REPEATED)

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 
+import numpy as np
 import optuna
 import pytest
 from hypothesis import given, settings
@@ -227,3 +228,10 @@ def test_a_study_from_elsewhere_is_not_run(study, tmp_path) -> None:
     assert (
         "was not made here" in str(error.value) and "load(" in error.value.advice and "trust=True" in error.value.advice
     )
+
+
+def test_a_value_that_nothing_can_record_is_refused() -> None:
+    _, report = bisected()
+    with pytest.raises(TypeError, match="which nothing can record"):
+        report.ask({"lr": object()})
+    assert report.ask({"lr": np.float32(1e-5), "beta": np.int64(0)}).outcome is Outcome.PASS

@@ -316,7 +316,7 @@ DIED = Signature("exception", "OSError", "disk of the fork")
 
 
 def made_up(name: str, died: Signature | None = None, stopped: str | None = "horizon") -> SimpleNamespace:
-    seen = SimpleNamespace(died=died, failure=died, seconds=1.0, steps=3, remarks=(), rank=None)
+    seen = SimpleNamespace(died=died, failure=died, seconds=1.0, steps=3, remarks=(), rank=None, counted=True)
     end = None if stopped is None else SimpleNamespace(stopped=stopped)
     traces = SimpleNamespace(event=lambda kind: end, metrics=SimpleNamespace(rows=[]))
     return SimpleNamespace(seen=seen, folder=Path(name), start="", traces=traces)

@@ -7,6 +7,7 @@ import json
 import math
 
 import pytest
+from tools import undocumented
 
 from bisect_cfg.diagnosis.explain import explain_text
 from bisect_cfg.diagnosis.health import Symptom
@@ -23,7 +24,8 @@ def test_the_whole_of_it(tmp_path):
     answer = made.answer(tmp_path)
     assert write_answer(answer, {"python": "3.11"}) == {**as_result(answer, {"python": "3.11"}), "said": []}
     result = json.loads((tmp_path / "result.json").read_text())
-    assert result["status"] == "isolated" and result["complete"] is True
+    assert result["status"] == "isolated" and result["complete"] is True and undocumented(result) == set()
+    assert undocumented({**result, "causes": [{"colour": 1}]}) == {"colour"}
     assert result["causes"][0]["parameters"] == {"bf16": {"good": False, "bad": True}}
     assert result["causes"][0]["step"] == 3, "of the cause's own run"
     assert result["causes"][0]["evidence"]["passes_without"]["bf16"]["trials"] == [1]

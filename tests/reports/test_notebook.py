@@ -102,3 +102,56 @@ def test_the_settings_and_the_study_show_what_is_known(tmp_path: Path) -> None:
     assert "~/b" in homely._repr_html_() and homely.causes[0].values["model"]["bad"] == "/home/anneliese/b"
     report = bisect_cfg.load(study(tmp_path / "s"))
     assert [(row.name, row.known) for row in report.factors] == [("bf16", "cause"), ("learning_rate", "cleared")]
+
+
+TOKEN = "hf_" + "Ab1" * 10
+
+
+def test_what_a_cell_prints_has_no_token_and_what_is_read_has_it() -> None:
+    good = {"lr": 1, "hub_token": "opensesame12", "long": "x" * 999}
+    bad = {"lr": 2, "hub_token": TOKEN, "long": "y" * 999}
+    report = bisect_cfg.Bisection(good, bad, lambda c: c["hub_token"] != TOKEN, isolation="none").run()
+    asked = report.ask({"lr": 3})
+    other = bisect_cfg.Bisection(good, bad, lambda c: c["lr"] < 2, isolation="none").run()
+    assert other.safe_configuration["hub_token"] == TOKEN == asked.values["hub_token"]
+    for found in (report, other):
+        cell = (found, found.causes, found.causes[0].evidence, found.safe_configuration, asked, asked.values)
+        pages = (found._repr_html_(), found.causes[0]._repr_html_(), asked._repr_html_())
+        for words in (*map(repr, cell), *pages, found.trials.to_string()):
+            assert TOKEN not in words and "opensesame12" not in words
+    assert "***" in repr(report.causes)
+    assert "x" * 99 not in repr(report.causes) + report.causes[0]._repr_html_()
+
+
+def test_one_is_one_and_a_failure_without_words_has_none() -> None:
+    sides = {"good": {"a": 1}, "bad": {"a": 2}, "isolation": "none"}
+    report = bisect_cfg.Bisection(**sides, trial=lambda c: c["a"] < 2).run()
+    assert str(report).splitlines()[0] == f"isolated: 1 cause in {len(report.trials)} trials"
+    assert "fail with" not in str(report) + report._repr_html_() and "fails: fail" not in report._repr_html_()
+    undecided = bisect_cfg.Bisection(**sides, trial=lambda c: None).run()
+    assert "in 1 trial\n" in str(undecided) and "1 trial," in undecided._repr_html_()
+    assert undecided.ask({"a": 7}).note == "", "no failure is under study"
+
+
+def test_what_turns_the_writing_around_stays_out_of_pages_and_messages() -> None:
+    name = "lr\u202e\nx"
+    report = bisect_cfg.Bisection({name: 1}, {name: 2}, lambda c: c[name] < 2, isolation="none").run()
+    assert "\u202e" not in report._repr_html_() + report.ask({name: 2})._repr_html_()
+    with pytest.raises(InputError) as refused:
+        report.ask("\u202e\n")
+    assert "\u202e" not in str(refused.value) and len(str(refused.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize("nothing", [None, 5, ""])
+def test_what_is_no_place_of_a_study(nothing) -> None:
+    with pytest.raises(TypeError, match="takes the folder of a study or the address of a storage"):
+        bisect_cfg.load(nothing)
+    with pytest.raises(InputError, match="^/etc holds no study"):
+        bisect_cfg.load("/etc")
+
+
+def test_a_storage_that_is_made_is_its_owners_alone(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    address = f"sqlite:///{tmp_path / 'all.db'}?token=x"
+    bisect_cfg.Bisection({"a": 1}, {"a": 2}, lambda c: c["a"] < 2, isolation="none", storage=address).run()
+    assert (tmp_path / "all.db").stat().st_mode & 0o777 == 0o600
+    assert not [one for one in recwarn if "token" in str(one.message)]

@@ -8,7 +8,6 @@ import gzip
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from bisect_cfg.reports.recorded import read
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.terminal import told
 from bisect_cfg.study.basis import read_basis, save_basis
+from bisect_cfg.study.invocation import write_command
 from bisect_cfg.trials.verdict import Observation
 from tests.reports import made
 
@@ -82,7 +82,7 @@ def test_an_option_is_one_word_whatever_stands_beside_it(tmp_path: Path) -> None
 def test_markdown_has_what_a_maintainer_needs(tmp_path: Path) -> None:
     words = as_markdown(read(study(tmp_path / "s")))
     assert "bf16: True" in words and "learning_rate: " not in words  # of a target that has no training config
-    assert "SIGFPE" in words and "trl 1.0" in words and "bisect-cfg bisect" in words
+    assert "SIGFPE" in words and "trl 1.0" in words
 
 
 def begun(folder: Path) -> Path:
@@ -119,34 +119,23 @@ def test_a_first_run_that_never_came_to_train_is_shown_with_its_log(tmp_path: Pa
     assert "SyntaxError" in found.result["failure"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("target", "again"),
-    [
-        ({"script": "t.py", "arguments": ["--lr", "1"]}, "bisect-cfg bisect t.py -- --lr 1"),
-        ({"script": "t.py", "arguments": [], "command": "torchrun t.py"}, "bisect-cfg bisect -- torchrun t.py"),
-        ({"script": "t.py", "arguments": ["X=1", "/bin/accelerate", "launch", "t.py"]},
-         "bisect-cfg bisect -- X=1 /bin/accelerate launch t.py"),
-        ({"script": "sort", "arguments": ["f"]}, None),
-    ],
-)  # fmt: skip
-def test_the_command_that_isolates_it_again(tmp_path: Path, target: JsonObject, again: str | None) -> None:
-    found = read(study(tmp_path / "s"))
-    assert dict(commands(replace(found, result={**found.result, "target": target}))).get("Isolate it") == again
+def test_a_first_run_that_was_interrupted_is_no_empty_study(tmp_path: Path) -> None:
+    first = begun(tmp_path) / "trials" / "0.interrupted-1"
+    first.mkdir(parents=True)
+    (first / "log.txt").write_text("loading\n")
+    write_command(tmp_path, {"lines": {"own": "python train.py", "bisect": "bisect-cfg bisect train.py --only lr"}})
+    words = as_markdown(read(tmp_path))
+    assert "it ended while its first run was running" in words and "loading" in words
+    assert "```sh\npython train.py\nbisect-cfg bisect train.py --only lr\n```" in words
 
 
-def test_what_is_typed_again_has_the_options_of_the_study(tmp_path: Path) -> None:
+def test_what_is_typed_again_is_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/anneliese")
     found = read(study(tmp_path / "s"))
-    target = {"script": "python3.11", "arguments": ["render.py", "--fast"], "command": "python render.py --fast"}
-    options = {
-        "good": ["fast=false", ["workers", 1]],
-        "flag_style": "argparse",
-        "only": ["hub_token=hf_abcdefghijklmnop"],
-    }
-    told = {"target": "python", "arguments": [], "python": None, "folder": "/x", "options": {**options, "steps": None}}
-    (tmp_path / "s/command.json").write_text(json.dumps(told))
-    command = dict(commands(replace(found, result={**found.result, "target": target})))["Isolate it"]
-    assert command.startswith("bisect-cfg bisect --good fast=false --good workers=1 --flag-style argparse --only ")
-    assert command.endswith(" -- python render.py --fast") and "abcdefghij" not in command
+    assert "Isolate it" not in dict(commands(found))
+    line = "bisect-cfg bisect /home/anneliese/train.py --good hub_token=hf_abcdefghijklmnop"
+    write_command(tmp_path / "s", {"lines": {"own": "", "bisect": line}})
+    assert dict(commands(found))["Isolate it"] == "bisect-cfg bisect ~/train.py --good hub_token=***"
 
 
 def test_homes_and_names_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def test_the_page_escapes_and_says_what_is_open() -> None:
 
 def test_printed_it_is_the_answer_and_its_evidence() -> None:
     text = str(made.REPORT)
-    assert text.splitlines()[:2] == ["isolated: 1 cause(s) in 4 trials", "  bf16=True (good: False)"]
+    assert text.splitlines()[:2] == ["isolated: 1 cause in 4 trials", "  bf16=True (good: False)"]
     assert "fails 1/1 with SIGFPE" in text and "these are all the causes: yes" in text
     assert "not shown" in str(dataclasses.replace(made.REPORT, complete=False))
 
