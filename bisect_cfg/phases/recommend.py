@@ -22,7 +22,7 @@ from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.recommend.isolated import Health, IsolatedScript, Wishes
 from bisect_cfg.recommend.isolated_command import IsolatedCommand
-from bisect_cfg.recommend.order import look
+from bisect_cfg.recommend.order import Left, left, look
 from bisect_cfg.recommend.proposals import ranked
 from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, RemedyStatus
 from bisect_cfg.recommend.safe import Safe
@@ -69,6 +69,7 @@ class SafeValues:
         folder_of: trial number of the search -> name of its folder.
         started: called with (number, attempt) when a run begins.
         finished: called with (number, attempt, health, seconds) when it has ended.
+        foreseen: called with what is left to be run, before a run begins.
         limits: of the user; None for none.
     """
 
@@ -83,13 +84,15 @@ class SafeValues:
         folder_of: Callable[[int], str],
         started: Callable[[int, Attempt], None] = lambda number, attempt: None,
         finished: Callable[[int, Attempt, Health, float], None] = lambda *said: None,
+        foreseen: Callable[[Left], None] = lambda left: None,
         limits: Limits | None = None,
     ) -> None:
         self._runner, self._wishes, self._searched = runner, wishes, len(report.rows)
         isolated = IsolatedCommand if isinstance(runner, CommandRunner) else IsolatedScript
         self._isolated = isolated(runner, report, bad_run, good_run, wishes, folder_of)
         self._bad = runner.settings.bad
-        self._started, self._finished, self._limits = started, finished, limits or Limits()
+        self._started, self._finished, self._foreseen = started, finished, foreseen
+        self._limits = limits or Limits()
         self._trials = SafeTrials(store)
         self.running: list[_Begun] = []
 
@@ -122,6 +125,8 @@ class SafeValues:
         if len(self.running) >= self._wishes.jobs:
             return Turn.WAIT
         attempt = open_questions[0]
+        runs = [*self._known, *self._trials.ran()]
+        self._foreseen(left(self._terms, self._proposals, runs, self._budget, self._wishes.keep))
         number = self._trials.start(attempt, str(self._isolated.prefix(attempt.configuration, attempt.steps)))
         begun = _Begun(number, attempt)
         self.running.append(begun)
@@ -296,6 +301,7 @@ def find_safe_values(
         folder_of=lambda number: str(details.get(number, {}).get("folder", number)),
         started=context.listener.safe_run_started,
         finished=context.listener.safe_run_finished,
+        foreseen=context.listener.safe_runs_left,
         limits=context.limits,
     ).run()
 

@@ -9,11 +9,12 @@ A verification that has met one unhealthy run is decided; what else of it is run
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.configuration import equal
+from bisect_cfg.configuration import Configuration, equal
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.recommend.proposals import loss
 from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, Terms, follow
@@ -21,6 +22,12 @@ from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, Terms, f
 MOST_REMEDIES = 4
 """So many verified remedies are enough to choose from, unless more are asked for: each is a few long runs. Fewer were
 too few where several values of one setting come first (fp16 weights: fp32, bf16, and only then a larger epsilon)."""
+
+PARTS = (0.0, 0.3, 0.7, 1.0)
+"""Where thresholds are supposed to lie in turn, between what was healthy and what was not."""
+
+FORESEEN = 60
+"""Runs after which nobody looks further ahead."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,45 @@ def look(
         planned += cost
         wanted += left
     return remedies, wanted, [attempt for _, missing in followed for attempt in missing]
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is still to be run: the least and the most of either.
+
+    Attributes:
+        runs: how many, those that are running included.
+        seconds: they may take.
+    """
+
+    runs: tuple[int, int]
+    seconds: tuple[float, float]
+
+
+def left(
+    terms: Terms, proposals: Sequence[Proposal], runs: Sequence[Ran], budget: Budget, keep: Collection[str] = ()
+) -> Left:
+    """What is still to be run, wherever the thresholds lie; arguments as of `look`. A verification that is not healthy
+    makes it longer."""
+    moving = {one.name: one for proposal in proposals for one in proposal.ranges}
+
+    def share(configuration: Configuration) -> float:
+        return max((of.share(configuration[name]) for name, of in moving.items() if name in configuration), default=0.0)
+
+    tried = [(share(json.loads(ran.key)[0]), ran.healthy) for ran in runs if ran.seconds]
+    low = max((way for way, healthy in tried if healthy), default=0.0)
+    high = min((way for way, healthy in tried if not healthy and way > low), default=1.0)
+    ways = []
+    for threshold in (low + part * (high - low) for part in PARTS):
+        known, begun = list(runs), len(runs)
+        while len(known) - begun < FORESEEN and (asked := look(terms, proposals, known, budget, keep)[1]):
+            one = asked[0]
+            seconds = _pace(known, budget) * one.steps
+            healthy = one.aim is Aim.VERIFY or share(one.configuration) <= threshold
+            known.append(Ran(one.key, one.steps, healthy, -len(known), seconds=seconds))
+        ways.append((len(known) - begun, sum(ran.seconds for ran in known[begun:]) / budget.workers))
+    runs_left, seconds_left = zip(*ways, strict=True)
+    return Left((min(runs_left), max(runs_left)), (min(seconds_left), max(seconds_left)))
 
 
 def _price(remedy: Remedy, keep: Collection[str]) -> float:

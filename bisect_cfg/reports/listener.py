@@ -13,6 +13,7 @@ from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
+from bisect_cfg.recommend.order import Left
 from bisect_cfg.reports.events import BisectionEvent, Progress
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.trials.runs import Run
@@ -55,6 +56,9 @@ class Listener:
 
     def event(self, event: BisectionEvent) -> None:
         """An event of the bisection proper."""
+
+    def safe_runs_left(self, left: Left) -> None:
+        """What is still to be run while safe values are looked for."""
 
     def safe_run_started(self, number: int, attempt: Attempt) -> None:
         """A run that looks for safe values begins."""

@@ -21,6 +21,7 @@ from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
+from bisect_cfg.recommend.order import Left
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import NARROW, Cleaned, Hanging
 from bisect_cfg.reports.events import BisectionEvent, CauseFound, Progress, TrialFinished, TrialStarted
@@ -105,6 +106,7 @@ class View(Listener):
         self._settings: Settings | Sides | None = None
         self._learned = ""
         self._safe_runs = 0
+        self._safe_left: Left | None = None
 
     def __enter__(self) -> Self:
         if self._live_wanted:
@@ -203,6 +205,9 @@ class View(Listener):
                 return
         self._progress = self._ask_progress()
 
+    def safe_runs_left(self, left: Left) -> None:
+        self._safe_left = left
+
     def safe_run_started(self, number: int, attempt: Attempt) -> None:
         if not self._safe_runs:
             self._line("Looking for safe values ...")
@@ -248,10 +253,15 @@ class View(Listener):
 
     def _render(self) -> Group:
         name, detail = self._phase
-        progress = None if name == "safe values" else self._progress
+        seeking = name == "safe values"
+        progress = None if seeking else self._progress
         width = self.console.width
         elapsed = text.duration(time.monotonic() - self._phase_since)
-        head = Text(detail or name, style="bold") if progress is None else _how_far(progress)
+        said = detail or name
+        head = Text(said[:1].upper() + said[1:], style="bold") if progress is None else _how_far(progress)
+        if seeking and self._safe_left is not None:
+            runs, seconds = self._safe_left.runs, self._safe_left.seconds
+            head.append(f": {_to_go(runs, seconds)} if what is verified trains", style="not bold")
         parts: list[RenderableType] = [Text.assemble(head, (f"  {elapsed}", "dim"))]
         rows = Table.grid(padding=(0, 2))
         trials = list(self._running.items())  # a trial's own thread may add its steps
@@ -297,13 +307,19 @@ class View(Listener):
 
 def _how_far(progress: Progress) -> Text:
     """Trials done and to come, and the time that these may take."""
-    (least, most), (soonest, latest) = progress.remaining, progress.left
     done = (f"{text.count(progress.trials, 'trial')} done", "bold")
-    if not most:
+    if not progress.remaining[1]:
         return Text.assemble(done)
-    trials = f"{least} to {most}" if least < most else f"{most}"
-    seconds = f" ({text.duration(soonest)} to {text.duration(latest)})" if latest else ""
-    return Text.assemble(done, f", {trials} to go{seconds} if the failure always shows")
+    return Text.assemble(done, f", {_to_go(progress.remaining, progress.left)} if the failure always shows")
+
+
+def _to_go(runs: tuple[int, int], seconds: tuple[float, float]) -> str:
+    """``3 to 5 to go (20 s to 1 min 5 s)``; each the least and the most."""
+    many, took = (
+        shown[0] if shown[0] == shown[1] else " to ".join(shown)
+        for shown in (tuple(map(str, runs)), tuple(map(text.duration, seconds)))
+    )
+    return f"{many} to go" + (f" ({took})" if seconds[1] else "")
 
 
 def _running(running: _Running, width: int, between: str) -> Text:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from bisect_cfg.capture.launched import PROCESSES
@@ -25,6 +24,9 @@ from bisect_cfg.study.causes import Cause
 from bisect_cfg.study.folder import STUDIES
 from bisect_cfg.trials.environments import CACHE
 from bisect_cfg.trials.start_points import STARTS
+
+SETTING_WIDTH = 40
+"""Columns to which the settings of a cause are filled up, so that their good values stand below each other."""
 
 
 def told(answer: Answer, result: JsonObject) -> list[Line]:
@@ -160,23 +162,23 @@ def _in_one_process(cause: Cause, settings: Settings) -> bool:
 
 
 def _print_cause(console: Console, title: str, cause: Cause, failure: str, answer: Answer) -> None:
-    table = Table.grid(padding=(0, 2))
+    yours = [f"{name} = {text.show(cause.values[name]['bad'])}" for name in cause.parameters]
+    yours[1:] = [f"with {setting}" for setting in yours[1:]]
+    wide = min(max(map(len, yours)), SETTING_WIDTH)
     for position, name in enumerate(cause.parameters):
-        value = cause.values[name]
-        table.add_row(
-            Text(title if position == 0 else "", style="bold"),
-            Text(f"{'' if position == 0 else 'with '}{name} = {text.show(value['bad'])}", style="bold red"),
-            Text(f"good: {text.show(value['good'])}", style="green"),
-        )
-    console.print(table)
+        label = title if position == 0 else " " * len(title)
+        good = (f"good: {text.show(cause.values[name]['good'])}", "green")
+        row = Text.assemble((f"{label}  ", "bold"), (f"{yours[position]:<{wide}}  ", "bold red"), good)
+        console.print(Hanging(row, rest=INDENT))
     together = "them" if len(cause.parameters) > 1 else "it"
     claims = [f"Fails {cause.evidence.fails} with only {together} changed from the good configuration"]
     for name, claim in cause.evidence.without.items():
-        claims.append(
-            f"passes {claim} without {name}{_with(claim.note)}"
-            if claim.subset is not None
-            else f"without {name}: {claim.note}"
-        )
+        if claim.subset is None:
+            claims.append(f"without {name}: {claim.note}")
+            continue
+        others = [one for one in cause.parameters if one != name]
+        which = f"with only {' and '.join(others)}" if others and {*others} == {*claim.subset} else f"without {name}"
+        claims.append(f"passes {claim} {which}{f' ({claim.note})' if claim.note else ''}")
     since = f" Shown {text.since(answer.origin)}" if answer.origin is not None else ""
     since += "" if not since else ", and from step 0." if answer.proven else "."
     lines = [f"With {together} the run {failure}.", ", ".join(claims) + "." + since]
@@ -189,10 +191,6 @@ def _print_cause(console: Console, title: str, cause: Cause, failure: str, answe
         lines.append(f"{names} cannot be told apart: no valid configuration changes only one of them.")
     _print_lines(console, lines)
     console.print()
-
-
-def _with(note: str) -> str:
-    return f" ({note})" if note else ""
 
 
 def _print_rows(console: Console, answer: Answer) -> None:

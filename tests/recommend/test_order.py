@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.recommend.attempts import Attempt, Ran
-from bisect_cfg.recommend.order import MOST_REMEDIES, Budget, look
+from bisect_cfg.recommend.order import MOST_REMEDIES, Budget, left, look
 from bisect_cfg.recommend.proposals import loss, ranked
 from bisect_cfg.recommend.remedy import Proposal, Terms
 from bisect_cfg.recommend.search_range import search_range_of
@@ -77,6 +77,22 @@ def test_without_a_budget_one_remedy_is_verified_and_the_rest_is_known():
     assert [remedy.status for remedy in remedies] == ["verified", "open", "open", "open"]
     assert world.changed() == ["optim"] and len(world.asked) == 3
     assert [remedy.tried for remedy in remedies] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("good_up_to", [1e-6, 1e-4, 1e-2])
+def test_what_is_left_is_foreseen_as_long_as_verifications_are_healthy(good_up_to):
+    class Foreseen(World):
+        def train(self, attempt: Attempt) -> None:
+            self.told = [*getattr(self, "told", ()), left(terms(), CANDIDATES[3:], self.runs, Budget(0.0, SECOND))]
+            super().train(attempt)
+
+    world = Foreseen(lambda configuration: configuration["learning_rate"] <= good_up_to)
+    world.finish(Budget(0.0, SECOND), CANDIDATES[3:])
+    assert len(world.asked) > 3
+    for made, told in enumerate(world.told):
+        assert told.runs[0] <= len(world.asked) - made <= told.runs[1]
+        assert 0 < told.seconds[0] <= told.seconds[1]
+    assert left(terms(), CANDIDATES[3:], world.runs, Budget(0.0, SECOND)).runs == (0, 0)
 
 
 def test_the_others_follow_in_order_while_the_budget_lasts():

@@ -18,6 +18,7 @@ from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import Health
+from bisect_cfg.recommend.order import Left
 from bisect_cfg.reports import live
 from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.events import CauseFound, Progress, TrialFinished, TrialStarted
@@ -106,6 +107,21 @@ def test_a_cause_that_is_proven_and_what_is_ruled_out(tmp_path):
     lines = drawn(tmp_path, 100, causes=(made.CAUSE,), ruled_out=("learning_rate",), remaining=(1, 6), jobs=4)
     assert lines[0].startswith("3 trials done, 1 to 6 to go (1.0 s to 8.0 s)")  # two rounds of four
     assert lines[-2:] == ["  proven   bf16", "  cleared  learning_rate"]
+
+
+def test_what_is_left_while_safe_values_are_looked_for(tmp_path):
+    seen = View(screen(200), live=False)
+    seen.isolating(made.answer(tmp_path).settings, lambda: NOW)
+    seen.phase("safe values", "looking for safe values")
+    for left, words in (
+        (Left((3, 7), (20.0, 90.0)), "3 to 7 to go (20 s to 90 s)"),
+        (Left((1, 1), (4.0, 4.0)), "1 to go (4.0 s)"),
+        (Left((1, 2), (0.0, 0.0)), "1 to 2 to go"),
+    ):
+        seen.safe_runs_left(left)
+        seen.console.file.truncate(0)
+        seen.console.print(seen._render())
+        assert f"Looking for safe values: {words} if what is verified trains" in seen.console.file.getvalue()
 
 
 def test_nothing_is_lost_in_forty_columns(tmp_path):

@@ -12,6 +12,7 @@ from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Placed, PlacedModel, TrainBegin, Weights
 from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.terminal import print_answer
+from bisect_cfg.study.causes import Cause, Claim, Evidence
 from tests.reports import made
 
 
@@ -110,3 +111,18 @@ def test_what_was_said_as_a_note_is_not_said_again(tmp_path):
     note = "No setting differs from the good configuration."
     told = lines(made.answer(tmp_path, status="baseline_fails", report=None, good_run=None, notes=(note,)))
     assert "No cause could be isolated." in told and note not in told
+
+
+def test_a_cause_of_two_says_which_of_them_passes_alone(tmp_path):
+    values = {"bf16": {"good": False, "bad": True}, "learning_rate": {"good": 1e-6, "bad": 1e-3}}
+    without = {"bf16": Claim(("learning_rate",), 2, 2, (5, 6)), "learning_rate": Claim(("bf16", "beta"), 1, 1, (7,))}
+    evidence = Evidence(Claim(tuple(values), 1, 1, (2,)), without)
+    cause = Cause(tuple(values), values, (), "SIGFPE", evidence)
+    out = io.StringIO()
+    answer = made.answer(tmp_path, report=dataclasses.replace(made.REPORT, causes=(cause,)))
+    print_answer(Console(file=out, width=300, no_color=True), answer, as_result(answer, {}))
+    told = out.getvalue().splitlines()
+    position = told.index("Cause  bf16 = True                 good: False")
+    assert told[position + 1] == "       with learning_rate = 0.001  good: 1e-06"
+    assert "passes 2/2 with only learning_rate, passes 1/1 without learning_rate." in told[position + 3]
+    assert not [line for line in told if line != line.rstrip()]
