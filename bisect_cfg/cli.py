@@ -20,7 +20,7 @@ from bisect_cfg.interrupts import INTERRUPTED
 from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from click.shell_completion import CompletionItem
 
@@ -200,6 +200,17 @@ def _settings(context: click.Context, parameter: click.Parameter, begun: str) ->
     return [CompletionItem(name) for name in every() if name.startswith(begun)]
 
 
+def _one_of(*names: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """For a shell: these names."""
+
+    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(name) for name in names if name.startswith(begun)]
+
+    return complete
+
+
 def _option(names: str, text: str, **details: Any) -> _Option:
     default = details.get("default", "")
     return _Option(names.split(), help=text, show_default=default != "" and default is not True, **details)
@@ -344,9 +355,24 @@ SEARCH = _section(
 
 ANY_COMMAND = _section(
     "Any command (see --bad): {config}, {flags}, {NAME} and {folder} in it are replaced",
-    _option("--preset", "The flags of a trainer: openrlhf, verl, llamafactory, ms-swift, axolotl.", metavar="NAME"),
-    _option("--flag-style", "How flags are written: argparse, hf, gnu, click, hydra. [argparse]", metavar="NAME"),
-    _option("--config-format", "Of {config}: yaml, json, toml. [that of the file given]", metavar="NAME"),
+    _option(
+        "--preset",
+        "The flags of a trainer: openrlhf, verl, llamafactory, ms-swift, axolotl.",
+        metavar="NAME",
+        shell_complete=_one_of("openrlhf", "verl", "llamafactory", "ms-swift", "axolotl"),
+    ),
+    _option(
+        "--flag-style",
+        "How flags are written: argparse, hf, gnu, click, hydra. [argparse]",
+        metavar="NAME",
+        shell_complete=_one_of("argparse", "hf", "gnu", "click", "hydra"),
+    ),
+    _option(
+        "--config-format",
+        "Of {config}: yaml, json, toml. [that of the file given]",
+        metavar="NAME",
+        shell_complete=_one_of("yaml", "json", "toml"),
+    ),
 )
 
 NO_RECOMMEND = _section(

@@ -261,12 +261,13 @@ class View(Listener):
         head = Text(said[:1].upper() + said[1:], style="bold") if progress is None else _how_far(progress)
         if seeking and self._safe_left is not None:
             runs, seconds = self._safe_left.runs, self._safe_left.seconds
-            head.append(f": {_to_go(runs, seconds)} if what is verified trains", style="not bold")
+            head.append(f": {_to_go(runs, seconds)} if verifications are healthy", style="not bold")
         parts: list[RenderableType] = [Text.assemble(head, (f"  {elapsed}", "dim"))]
         rows = Table.grid(padding=(0, 2))
+        begins = "running" if isinstance(self._settings, Sides) else "importing, loading, then training"
         trials = list(self._running.items())  # a trial's own thread may add its steps
         for number, running in trials:
-            told = _running(running, width, "\n" if len(trials) <= IN_TWO_LINES else "  ")
+            told = _running(running, width, "\n" if len(trials) <= IN_TWO_LINES else "  ", begins)
             rows.add_row(Text(f"  trial {number}" if running.asked else "", style="cyan"), told)
         if progress is not None:
             if self._learned:
@@ -322,10 +323,17 @@ def _to_go(runs: tuple[int, int], seconds: tuple[float, float]) -> str:
     return f"{many} to go" + (f" ({took})" if seconds[1] else "")
 
 
-def _running(running: _Running, width: int, between: str) -> Text:
-    """What a trial tests; how far it is, and its last metrics."""
+def _running(running: _Running, width: int, between: str, begins: str) -> Text:
+    """What a trial tests; how far it is, and its last metrics.
+
+    Args:
+        running: the trial.
+        width: of the terminal, in columns.
+        between: what it tests, and how far it is.
+        begins: what it does before its first step.
+    """
     if not running.steps:
-        done = "importing, loading, then training"
+        done = begins
     else:
         of = f" of at most {running.horizon}" if running.horizon else ""
         done = f"step {running.steps}{of}"

@@ -121,7 +121,7 @@ def test_what_is_left_while_safe_values_are_looked_for(tmp_path):
         seen.safe_runs_left(left)
         seen.console.file.truncate(0)
         seen.console.print(seen._render())
-        assert f"Looking for safe values: {words} if what is verified trains" in seen.console.file.getvalue()
+        assert f"Looking for safe values: {words} if verifications are healthy" in seen.console.file.getvalue()
 
 
 def test_nothing_is_lost_in_forty_columns(tmp_path):
