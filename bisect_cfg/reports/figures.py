@@ -114,8 +114,7 @@ def suspicion(recorded: Recorded) -> Plot | None:
                 "type": "scatter", "mode": "lines", "name": label(name), "x": numbers,
                 "y": [round(value, 3) for value in series[name]],
                 "line": {"shape": "hv", "color": colour, "width": 3 if name in guilty else 1.6 if name in named else 1,
-                         "dash": "solid" if name in guilty else LINES[named.index(name) % 4] if name in named else
-                         "solid"},
+                         "dash": LINES[named.index(name) % 4] if name in named else "solid"},
                 "opacity": 1 if name in named else 0.5,
                 "hovertemplate": f"{label(name)}: %{{y:.0%}} when trial %{{x}} was asked<extra></extra>",
                 "showlegend": name in named,

@@ -56,6 +56,9 @@ ENVIRONMENT = ("python", "cuda", "driver", "platform", "cpus", "memory_mb")
 """What is shown of the environment beside packages and GPUs."""
 
 
+ABOUT_THE_FOLDER = re.compile(r"To repeat the \w+ \w+ run:|.*\. Everything is in ")
+"""Lines of the answer for whoever has the study at hand: a report has commands of its own, and how long it took."""
+
 _OPTION = re.compile(r"(--\w[\w-]*)")
 """An option in a sentence: a browser would break the line within it."""
 
@@ -199,6 +202,8 @@ def answer_lines(recorded: Recorded) -> list[tuple[str, Line]]:
     lines: list[tuple[str, Line]] = [("", [("bold", recorded.said)])] if recorded.said else []
     told = recorded.result["said"] or list(_in_short(recorded.result))
     for line in told:
+        if ABOUT_THE_FOLDER.match("".join(str(words) for _, words in line)):
+            continue
         pieces = [(str(style), str(words)) for style, words in line]
         label = ""
         if pieces and "bold" in pieces[0][0] and len(pieces) > 1 and (pieces[0][1] + pieces[1][1]).find("  ") > 0:
