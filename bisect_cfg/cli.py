@@ -573,14 +573,20 @@ def report(study: Path, form: str, look: bool) -> int:
 
     Home directories, user names and secrets are masked, so that it can be shown to others.
     """
-    from bisect_cfg.reports.page import write_report
+    from bisect_cfg.reports.page import FILE, write_report
     from bisect_cfg.reports.passed_on import as_json, as_markdown
     from bisect_cfg.reports.recorded import read
 
     if form != "html":
         click.echo((as_markdown if form == "md" else as_json)(read(study)), nl=False)
         return 0
-    path = write_report(study)
+    try:
+        path = write_report(study)
+    except OSError as error:
+        raise InputError(
+            f"{study / FILE} cannot be written: {error.strerror}.",
+            "--format md and --format json print, and write nothing.",
+        ) from None
     click.echo(path)
     if look:
         click.launch(path.absolute().as_uri())

@@ -142,12 +142,15 @@ def read(folder: Path, storage: str | None = None) -> Recorded:
     basis = read_basis(folder)
     try:
         result = json.loads((folder / "result.json").read_text("utf-8"))
-        if not isinstance(result, dict) or not isinstance(result.get("trials"), list):
+        if not _is_an_answer(result):
             raise ValueError("it is no answer of a study")
     except (FileNotFoundError, NotADirectoryError):
         result = None
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder / 'result.json'} cannot be read: {error}.") from None
+        raise InputError(
+            f"{folder / 'result.json'} cannot be read: {error}.",
+            "Run the same `bisect-cfg bisect` command again: no trial is repeated, and the file is rewritten.",
+        ) from None
     working = is_at_work(folder)
     if result is not None:
         said = "bisect-cfg is at work in this study again; this is the answer that it had before." if working else ""
@@ -180,6 +183,22 @@ def _first_run(folder: Path) -> Path | None:
     """The folder of the first run, or of the last one that began as that and was interrupted."""
     begun = [folder / "trials" / FIRST, *(folder / "trials").glob(f"{FIRST}.*")]
     return max((path for path in begun if path.is_dir()), key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _is_an_answer(result: object) -> bool:
+    """Whether something has the form of result.json, as far as all that is shown rests on it."""
+    if not isinstance(result, dict) or not isinstance(result.get("status"), str):
+        return False
+    known = all(value is None or isinstance(result.get(key, value), type(value)) for key, value in EMPTY.items())
+    target, trials = result.get("target"), result.get("trials")
+    named = isinstance(target, dict) and isinstance(target.get("script"), str)
+    return (
+        known
+        and named
+        and isinstance(target.get("arguments"), list)
+        and isinstance(trials, list)
+        and all(isinstance(row, dict) and {"number", "outcome", "purpose"} <= row.keys() for row in trials)
+    )
 
 
 def _without_answer(rows: list[JsonObject], working: bool, begun: bool) -> tuple[str, str]:

@@ -4,6 +4,9 @@ it came."""
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -26,10 +29,20 @@ INTERMEDIATE = "intermediate value"
 
 
 def recorded_trials(folder: Path) -> list[JsonObject]:
-    """One row a trial of a study's folder, running ones included; empty if none is recorded there."""
+    """One row a trial of a study's folder, running ones included; empty if none is recorded there. Where nothing can be
+    written, a copy is read: a database makes files beside it."""
     path = folder / "study.db"
     if not path.exists():
         return []
+    if not os.access(path, os.W_OK):
+        with tempfile.TemporaryDirectory() as copied:
+            for part in folder.glob("study.db*"):
+                shutil.copyfile(part, Path(copied, part.name))
+            return _trials_in(Path(copied, path.name))
+    return _trials_in(path)
+
+
+def _trials_in(path: Path) -> list[JsonObject]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = sqlite_storage(path)
     try:

@@ -6,12 +6,14 @@ import base64
 import fcntl
 import gzip
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from bisect_cfg import Bisection
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports.answer import write_answer
@@ -22,6 +24,7 @@ from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.terminal import told
 from bisect_cfg.study.basis import read_basis, save_basis
 from bisect_cfg.study.invocation import write_command
+from bisect_cfg.study.rows import recorded_trials
 from bisect_cfg.trials.verdict import Observation
 from tests.reports import made
 
@@ -117,6 +120,30 @@ def test_a_first_run_that_never_came_to_train_is_shown_with_its_log(tmp_path: Pa
     for words in (page(found), as_markdown(found)):
         assert "def f(:" in words and "your configuration" in words
     assert "SyntaxError" in found.result["failure"]["message"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"status": 5}, {"target": None}, {"target": {"script": "x"}}, {"trials": [1]}, {"trials": [{}]}, {"causes": 3},
+     {"trials": None}],
+)  # fmt: skip
+def test_what_has_not_the_form_of_an_answer_is_refused(tmp_path: Path, changes: JsonObject) -> None:
+    path = study(tmp_path / "s") / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(InputError, match="it is no answer of a study.*\n.*the file is rewritten"):
+        read(tmp_path / "s")
+
+
+def test_where_nothing_can_be_written_a_copy_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "s").mkdir()
+    storage = f"sqlite:///{tmp_path / 's/study.db'}"
+    Bisection({"a": 1}, {"a": 2}, lambda c: c["a"] < 2, isolation="none", storage=storage).run()
+    before = recorded_trials(tmp_path / "s")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    (tmp_path / "s").rename(tmp_path / "t")
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "t").iterdir()}
+    assert recorded_trials(tmp_path / "t") == before and before
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "t").iterdir()} == kept
 
 
 def test_a_first_run_that_was_interrupted_is_no_empty_study(tmp_path: Path) -> None:
