@@ -39,7 +39,8 @@ def _head(recorded: Recorded) -> Iterator[str]:
     result = recorded.result
     yield f"### bisect-cfg: {_code(title_of(result))}, {STATUS.get(result['status'], '')}"
     lines = [(label, "".join(words for _, words in pieces).strip()) for label, pieces in answer_lines(recorded)]
-    yield _block("\n".join(f"{label:<13}{words}".rstrip() for label, words in lines))
+    wide = 13 if any(label for label, _ in lines) else 0
+    yield _block("\n".join(f"{label:<{wide}}{words}".rstrip() for label, words in lines))
 
 
 def _configuration(recorded: Recorded) -> Iterator[str]:
