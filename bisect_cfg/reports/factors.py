@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from bisect_cfg.configuration import Value
+from bisect_cfg.probe.secrets import mask
 from bisect_cfg.reports.figures import ACCENT, FAIL, PASS, SUSPECTED
 from bisect_cfg.reports.recorded import Levels, Recorded
 from bisect_cfg.reports.shared import shared
@@ -59,7 +60,7 @@ class Factors(tuple[FactorRow, ...]):
 
 
 def factors_of(levels: Levels, guilty: frozenset[str], suspicion: Mapping[str, float], settled: bool) -> Factors:
-    """What is known of each.
+    """What is known of each; a secret is masked, as all of it is there to be shown.
 
     Args:
         levels: name -> good and bad value.
@@ -68,7 +69,9 @@ def factors_of(levels: Levels, guilty: frozenset[str], suspicion: Mapping[str, f
         settled: whether there is no cause left to find, so that all others are cleared.
     """
     return Factors(
-        FactorRow(name, good, bad, _known(name, guilty, suspicion, settled), suspicion.get(name))
+        FactorRow(
+            name, mask(good, name), mask(bad, name), _known(name, guilty, suspicion, settled), suspicion.get(name)
+        )
         for name, (good, bad) in levels.items()
     )
 

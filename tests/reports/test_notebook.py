@@ -117,7 +117,8 @@ def test_what_a_cell_prints_has_no_token_and_what_is_read_has_it() -> None:
     for found in (report, other):
         cell = (found, found.causes, found.causes[0].evidence, found.safe_configuration, asked, asked.values)
         pages = (found._repr_html_(), found.causes[0]._repr_html_(), asked._repr_html_())
-        for words in (*map(repr, cell), *pages, found.trials.to_string()):
+        frames = (found.trials.to_string(), found.factors.frame.to_string(), repr(found.factors))
+        for words in (*map(repr, cell), *pages, *frames):
             assert TOKEN not in words and "opensesame12" not in words
     assert "***" in repr(report.causes)
     assert "x" * 99 not in repr(report.causes) + report.causes[0]._repr_html_()
