@@ -61,6 +61,7 @@ class Observation:
         rank: of several processes, the one that this is about; None where there is one.
         counted: whether steps can be told at all; a command that prints no metrics has none.
         before: steps of the training before the run's own, which are counted from 1.
+        non_finite_at: the first step after which its weights were not finite; a first run goes on for a while.
         trained: whether training began at all.
         invalid: why the configuration could not be built, if that is what ended it.
         remarks: oddities that are no failure.
@@ -82,6 +83,7 @@ class Observation:
     rank: int | None = None
     counted: bool = True
     before: int = 0
+    non_finite_at: int | None = None
 
     @property
     def failure(self) -> Signature | None:
@@ -99,7 +101,7 @@ class Observation:
         if self.died is not None:
             if not self.trained:
                 return 0
-            return self.steps if self.died.kind == "non-finite" else self.steps + 1
+            return self.non_finite_at or self.steps + 1
         return self.symptoms[0].step if self.symptoms else self.steps
 
     @property
@@ -161,6 +163,7 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
         after=death.after,
         rank=death.rank,
         before=blamed.before,
+        non_finite_at=death.non_finite_at,
     )
 
 
@@ -184,6 +187,7 @@ class _Death:
     place: str = ""
     after: str = ""
     rank: int | None = None
+    non_finite_at: int | None = None
 
 
 def _death_of_several(ranks: Sequence[Rank], log: Path, exit_code: int | None, hang: str | None) -> _Death:
@@ -242,9 +246,10 @@ def _death(
     exception = None if well else traces.event(Raised)
     if weights is not None:
         after = f"{exception.type}: {_line(exception.message)}" if exception else ""
-        origin = _origin(traces.metrics.rows, weights.step)
+        at = max(weights.step - traces.before, 1)  # as the rows count
+        origin = _origin(traces.metrics.rows, at)
         text = f"NaN or infinite weights ({weights.parameter})"
-        return _Death(Signature("non-finite", "parameters", where=origin), text, after=after)
+        return _Death(Signature("non-finite", "parameters", where=origin), text, after=after, non_finite_at=at)
     place = innermost_frame(folder)
     if hang is not None:
         return _Death(Signature("hang"), hang, place)

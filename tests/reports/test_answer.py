@@ -63,8 +63,9 @@ def test_a_failure_with_its_place(tmp_path):
 
 def test_a_failure_with_what_came_after_it(tmp_path):
     seen = dataclasses.replace(
-        made.DIED, died=Signature("non-finite", "parameters"), message="NaN weights", place="", after="E: inf"
-    )
+        made.DIED, died=Signature("non-finite", "parameters"), message="NaN weights", place="", after="E: inf",
+        non_finite_at=2,
+    )  # fmt: skip
     found = failure_of(made.run(tmp_path, seen, Raised("E", "inf", [])))
     assert (found["quantity"], found["exception"], found["step"]) == ("parameters", "E", 2)
     assert found["message"] == "NaN weights, then E: inf"

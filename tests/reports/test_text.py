@@ -35,7 +35,7 @@ WEIGHTS = "NaN or infinite weights (lm_head)"
         (died("exception", "E", "E: an error in line 3"), "dies at step 5 with E: an error in line 3"),
         (died("exception", "E", "E: no.", trained=False), "dies before the first step of training with E: no"),
         (
-            died("non-finite", "parameters", WEIGHTS, after="RuntimeError: inf, then nan."),
+            died("non-finite", "parameters", WEIGHTS, after="RuntimeError: inf, then nan.", non_finite_at=4),
             f"gets {WEIGHTS} at step 4, then dies with RuntimeError: inf, then nan",
         ),
         (died("hang", "", "no step for 20 s", place="f (a.py:3)"), "hangs at step 5: no step for 20 s, in f (a.py:3)"),

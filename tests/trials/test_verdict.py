@@ -75,6 +75,15 @@ def test_nan_weights_go_before_the_sampling_error_they_cause(seen):
     assert early.died.same(run.died)
 
 
+@pytest.mark.parametrize("before", [0, 80])
+def test_weights_are_not_finite_from_the_step_on_that_showed_it(seen, before):
+    """A first run goes on for a while, and one that began at a checkpoint counts its own steps."""
+    weights = {"event": "non_finite_parameters", "step": before + 2, "parameter": "lm_head.weight"}
+    nan = [row(before + 1), *(row(before + step, loss=float("nan"), grad_norm=float("nan")) for step in range(2, 6))]
+    run = seen([BEGUN, weights, ENDED], nan)
+    assert (run.step, run.steps, run.step_of_training) == (2, 5, before + 2) and run.died.where == "gradient"
+
+
 def test_nan_metrics_with_finite_weights_are_a_remark(seen):
     run = seen([BEGUN, ENDED], [row(step, grad_norm=float("inf") if step == 2 else 1.0) for step in range(1, 6)])
     (remark,) = run.remarks
