@@ -114,7 +114,7 @@ class WarmTRL:
         traces = Traces.of(folder)
         ending = follow(Training(self.server.fork(request), traces), traces, Patience(patience, patience, patience))
         traces.read()
-        return Run(observe(traces, folder, ending.exit_code, ending.hang, ending.seconds), traces, folder)
+        return Run(observe(traces, folder, ending), traces, folder)
 
     def capture(self, script: Path, *argv: str, **options: object) -> Capture:
         run = self.run(script, *argv, **options)

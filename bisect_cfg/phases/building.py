@@ -15,8 +15,8 @@ from bisect_cfg.phases.context import Context
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.reports.text import duration
 from bisect_cfg.trials.environments import CACHE, CannotBuild, Environments, Packages
-from bisect_cfg.trials.runner import inside
 from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.trial_runner import inside
 
 INSTALLERS = ("uv", "pip", "poetry", "pdm")
 """Those that get packages from an index; conda and Debian write another name, or none."""

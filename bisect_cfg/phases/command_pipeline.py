@@ -33,8 +33,9 @@ from bisect_cfg.study.folder import open_study
 from bisect_cfg.trials.command_runner import CommandRunner, load_command_run
 from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runner import REPRODUCTION_STEPS, horizon_for
+from bisect_cfg.trials.runner import REPRODUCTION_STEPS
 from bisect_cfg.trials.runs import FIRST, Run
+from bisect_cfg.trials.trial_runner import horizon_for
 from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED
 
 REBUILT = "bad-rebuilt"

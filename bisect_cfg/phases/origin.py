@@ -33,8 +33,8 @@ from bisect_cfg.probe.protocol import (
 from bisect_cfg.reports.text import count
 from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runner import HORIZON_FACTOR, horizon_for
 from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.trial_runner import HORIZON_FACTOR, horizon_for
 from bisect_cfg.trials.verdict import Observation
 
 WORTH_SECONDS = 10.0

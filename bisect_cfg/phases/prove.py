@@ -12,7 +12,7 @@ from bisect_cfg.phases.limits import Spent
 from bisect_cfg.reports.text import count, duration, since
 from bisect_cfg.study.causes import Cause, Report
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runner import horizon_for
+from bisect_cfg.trials.trial_runner import horizon_for
 
 ASKED, LEFT_OUT = "from-start", "from-checkpoint"
 """What `--prove` says."""

@@ -22,11 +22,11 @@ from bisect_cfg.trials.runner import (
     REPRODUCTION_PATIENCE,
     REPRODUCTION_SECONDS,
     REPRODUCTION_STEPS,
-    horizon_for,
 )
 from bisect_cfg.trials.runs import FIRST, Run, load_run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import check_watched
+from bisect_cfg.trials.trial_runner import horizon_for
 from bisect_cfg.trials.verdict import same_as, widened
 
 LOG_MARGIN = 20

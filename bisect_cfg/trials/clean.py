@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,35 +25,24 @@ KEPT_BYTES = 256 << 20
 would fill the disk."""
 
 
-class Cleaner:
-    """Knows the secrets that the runs of one command were given, and takes them out of what was written.
+def clean_folder(folder: Path, events: Tail[Event] | None = None) -> None:
+    """Take secrets out of the log and the traces of the run in `folder`, and models out of its output.
+
+    Nothing is raised: on a full disk a text that cannot be written anew is emptied instead.
 
     Args:
-        command: the script's file and its arguments; these, the files that they name and this environment are read for
-            secrets.
+        folder: of the run.
+        events: as they were read along: each line was looked at then. The probe masks what it knows before it
+            writes, so that they hardly ever have to be written anew.
     """
-
-    def __init__(self, command: Sequence[str]) -> None:
-        secrets.know_command(list(command))
-
-    def clean(self, folder: Path, events: Tail[Event] | None = None) -> None:
-        """Take secrets out of the log and the traces of the run in `folder`, and models out of its output.
-
-        Nothing is raised: on a full disk a text that cannot be written anew is emptied instead.
-
-        Args:
-            folder: of the run.
-            events: as they were read along: each line was looked at then. The probe masks what it knows before it
-                writes, so that they hardly ever have to be written anew.
-        """
-        for name in ("log.txt", STACKS_FILE):
-            _rewrite(folder / name, secrets.scrub_log)
-        traces = [] if events is None or events.clean else [events.path]
-        for path in (*traces, *sorted(folder.glob("children/*.jsonl"))):
-            _rewrite(path, _scrub_rows)
-        with contextlib.suppress(OSError):
-            if _size(folder / OUTPUT) > KEPT_BYTES:
-                shutil.rmtree(folder / OUTPUT, ignore_errors=True)
+    for name in ("log.txt", STACKS_FILE):
+        _rewrite(folder / name, secrets.scrub_log)
+    traces = [] if events is None or events.clean else [events.path]
+    for path in (*traces, *sorted(folder.glob("children/*.jsonl"))):
+        _rewrite(path, _scrub_rows)
+    with contextlib.suppress(OSError):
+        if _size(folder / OUTPUT) > KEPT_BYTES:
+            shutil.rmtree(folder / OUTPUT, ignore_errors=True)
 
 
 def _scrub_rows(text: str) -> str:

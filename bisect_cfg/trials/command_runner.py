@@ -14,37 +14,34 @@ from __future__ import annotations
 import json
 import math
 import os
-import queue
 import re
 import shlex
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.script import by_hand, is_masked
 from bisect_cfg.capture.target import CommandTarget, Sides
-from bisect_cfg.configuration import Configuration, Outcome, equal
+from bisect_cfg.configuration import Configuration, Outcome
 from bisect_cfg.diagnosis import _metrics, health
 from bisect_cfg.diagnosis import signature as signatures
 from bisect_cfg.diagnosis._plain_text import clean, normalise, plain
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.jsonfile import make_folder, write_json, write_text
 from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, read_event
-from bisect_cfg.probe.secrets import scrub
-from bisect_cfg.study.interface import TrialRequest, TrialResult
-from bisect_cfg.trials.clean import Cleaner
+from bisect_cfg.probe.secrets import know_command, scrub
+from bisect_cfg.study.interface import TrialResult
+from bisect_cfg.trials.clean import clean_folder
 from bisect_cfg.trials.environments import CannotBuild, Environment
 from bisect_cfg.trials.files import Counted, Row, Tail, Traces, read_metrics, tail_of_log
 from bisect_cfg.trials.patience import HANG_TIMES
-from bisect_cfg.trials.plan import Known, Plan
-from bisect_cfg.trials.process import Ending, LaunchedChild, Reaper, Sweep, attend, kill_group, launch
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.process import Ending, LaunchedChild, attend, kill_group, launch
 from bisect_cfg.trials.reaper import shorten
-from bisect_cfg.trials.runner import AFTER_SYMPTOM_STEPS, STRETCH, horizon_for, inside
 from bisect_cfg.trials.runs import Run, read_ending, result_of
 from bisect_cfg.trials.start_points import COLD
+from bisect_cfg.trials.trial_runner import AFTER_SYMPTOM_STEPS, Progress, TrialRunner
 from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED, Observation
 
 SKIP = 125
@@ -120,13 +117,6 @@ def _said_again(values: Mapping[str, float], before: Row) -> bool:
         and (math.isclose(values[name], before[name], abs_tol=tolerance) or math.isnan(values[name] + before[name]))
         for name, tolerance in ROUNDED.items()
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Starts:
-    """How trials start: always from nothing."""
-
-    start: str = COLD
 
 
 class _Command:
@@ -211,7 +201,7 @@ def load_command_run(study: Path, number: int | str) -> Run | None:
     return Run(observe_command(traces.metrics.rows, folder, ending), traces, folder, kept.get("horizon"), COLD)
 
 
-class CommandRunner:
+class CommandRunner(TrialRunner):
     """Runs trials of one command; see the module.
 
     Args:
@@ -219,11 +209,7 @@ class CommandRunner:
         folder: the study folder.
         timeout: seconds without output that are called a hang; None: see `SILENCE_SECONDS`.
         devices: values of CUDA_VISIBLE_DEVICES for the parallel trials, handed out in turn; empty: leave it.
-        on_progress: called with (trial number, rows of metrics so far, horizon) while a trial runs.
-
-    Attributes:
-        known: of the failure; see `learn`.
-        starts: how trials are started.
+        on_progress: see `Progress`.
     """
 
     def __init__(
@@ -233,89 +219,23 @@ class CommandRunner:
         *,
         timeout: float | None = None,
         devices: Sequence[str] = (),
-        on_progress: Callable[[int | str, Sequence[Row], int | None], None] = lambda number, rows, horizon: None,
+        on_progress: Progress = lambda *told: None,
     ) -> None:
-        self.target, self.folder, self._timeout = target, folder, timeout
-        self.known = Known()
-        self._on_progress = on_progress
-        self.starts = _Starts()
-        self._cleaner = Cleaner(["", *target.typed])
-        self._reaper = Reaper(watched=False)
-        self._sweep = Sweep(self._reaper)
-        self._interrupted = threading.Event()
+        super().__init__(folder, timeout, devices, on_progress, watched=False)
+        self.target = target
+        know_command(["", *target.typed])
         self._silence: float | None = None  # the longest of the passing runs so far
         for path in folder.glob("trials/*/ending.json"):
             found = read_ending(path.parent)
             if found is not None:
                 self._note(found[0])
-        self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for device in devices:
-            self._slots.put(device)
-        self._has_devices = bool(devices)
 
     @property
     def settings(self) -> Sides:
         """What varies."""
         return self.target.sides
 
-    @property
-    def horizon(self) -> int | None:
-        """Rows of metrics after which a trial is ended; None before the failure was seen."""
-        return self.known.horizon
-
-    def close(self) -> None:
-        """End everything that was started; nothing of the study runs afterwards."""
-        self._interrupted.set()
-        self._reaper.close()
-
-    def interrupt(self) -> None:
-        """End the running trials. None starts before `go_on`."""
-        self._interrupted.set()
-
-    def go_on(self) -> None:
-        """Further trials may start. Call it only once all that were interrupted have ended."""
-        self._interrupted.clear()
-
-    def learn(self, **known: object) -> None:
-        """Fields of `Known` that a phase has found out."""
-        self.known = replace(self.known, **known)
-
-    def doubts(self, signature: str | None) -> bool:
-        """Whether another failure may be owed to the warm start: a command has none."""
-        return False
-
-    def recall(self, results: Iterable[TrialResult]) -> None:
-        """Take up what earlier results have shown of how long trials must run."""
-        for result in results:
-            if result.outcome is Outcome.FAIL:
-                self._see_failure(result.step)
-
-    def is_valid(self, configuration: Configuration) -> str | None:
-        """Why its packages cannot be together; None otherwise: what a command takes, only a run of it tells."""
-        packages = self.known.packages
-        if packages is None or not packages.varied:
-            return None
-        good = {
-            name.removeprefix(PACKAGE)
-            for name in self.settings.packages
-            if equal(configuration.get(name), self.settings.good[name])
-        }
-        return packages.mixtures.error(lambda name: name not in good)
-
-    def program(self, command: Sequence[str], log: Path) -> int:
-        """Run something that is no trial, its output in a file; how it ended. It ends with the tool."""
-        with self._sweep.around(list):
-            return launch(command, os.environ, log.parent, log.name, self._reaper).wait()
-
     # ------------------------------------------------------------------------------------------------ running
-
-    def run(self, request: TrialRequest) -> TrialResult:
-        """Run one trial and judge it by the failure under study."""
-        steps = self.horizon and self.horizon * (STRETCH if request.purpose.proves else 1)
-        try:
-            return self.judged(self.train(Plan(request.number, request.configuration, steps)), steps)
-        except CannotBuild as error:
-            return TrialResult(Outcome.UNRESOLVED, str(Signature("invalid", "", str(error))), str(error))
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
@@ -323,10 +243,6 @@ class CommandRunner:
         if result.outcome is Outcome.FAIL:
             self._see_failure(run.seen.step)
         return result
-
-    def _see_failure(self, step: int | None) -> None:
-        if step is not None and self.horizon and step > self.horizon:
-            self.learn(horizon=horizon_for(step))
 
     def train(self, plan: Plan) -> Run:
         """Run the command as planned and say what happened.
@@ -337,29 +253,20 @@ class CommandRunner:
             CannotBuild: its packages cannot be had together, or the program is not among them.
         """
         environment = self._environment(plan)
-        device = self._slots.get() if self._has_devices else None
-        try:
+        with self._device() as device:
             folder = self._new_folder(plan.name)
             command, variables = self._write(plan.configuration, folder, device, environment)
             given = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
-            with self._sweep.around(list):
+            with self._sweep.around(self._spared):
                 child = _Command(launch(command, given, folder, "log.txt", self._reaper))
                 ending = self._follow(child, plan, LogRows(folder / "log.txt"))
             self._reaper.remove(child.pid)
-        finally:
-            if device is not None:
-                self._slots.put(device)
         return self._kept(plan, folder, ending)
 
     def _environment(self, plan: Plan) -> Environment | None:
-        """Where a run finds its packages; None: where the user's own does."""
-        packages = self.known.packages
-        if packages is None:
+        environment = super()._environment(plan)
+        if environment is None:
             return None
-        levels = inside(PACKAGE, self.settings.overrides(plan.configuration))
-        if not (levels or packages.varied):
-            return None
-        environment = packages.environment_of(levels)
         program = self.target.words(plan.configuration, "", "", environment.python)[0]
         if os.path.isabs(program) and not os.path.exists(program):
             raise CannotBuild(f"none of these packages has a program {os.path.basename(program)}")
@@ -407,9 +314,7 @@ class CommandRunner:
         found = traces.symptoms(False)
         if plan.until_it_dies:
             return bool(found) and rows[-1]["step"] >= found[0].step + AFTER_SYMPTOM_STEPS
-        if plan.enough is not None or not self.known.silent or self.known.is_failure is None:
-            return False
-        return any(self.known.is_failure(Signature(symptom.kind, symptom.name)) for symptom in found)
+        return plan.enough is None and self._is_failure(found)
 
     def _note(self, ending: Ending) -> None:
         if ending.exit_code == 0:
@@ -424,11 +329,8 @@ class CommandRunner:
     # ------------------------------------------------------------------------------------------------ files
 
     def _new_folder(self, number: int | str) -> Path:
-        folder = self.folder / "trials" / str(number)
-        if folder.exists():  # a trial that was interrupted: its traces are kept beside the new ones
-            aside = (folder.with_name(f"{number}.interrupted-{i}") for i in range(1, 1000))
-            folder.rename(next(path for path in aside if not path.exists()))
-        for path in (folder, folder / "output", folder / "by-hand"):
+        folder = super()._new_folder(number)
+        for path in (folder / "output", folder / "by-hand"):
             make_folder(path)
         return folder.absolute()
 
@@ -452,25 +354,14 @@ class CommandRunner:
             for name, value in variables.items()
             if value is not None and not is_masked(name, value)
         ]
-        lines = [
-            "#!/bin/sh",
-            "# Repeats this trial by hand, with everything printed here.",
-            f"cd {shlex.quote(os.getcwd())} || exit",
-            " ".join(
-                (
-                    *("exec", *(["env", *env] if env else [])),
-                    by_hand(target.words(configuration, str(config), str(folder / "by-hand"), python)),
-                )
-            ),
-            "",
-        ]
-        write_text(folder / "command.sh", "\n".join(lines))
+        again = by_hand(target.words(configuration, str(config), str(folder / "by-hand"), python))
+        self._write_by_hand(folder, " ".join(["exec", *(["env", *env] if env else []), again]))
         return target.words(configuration, str(config), str(folder / "output"), python), variables
 
     def _kept(self, plan: Plan, folder: Path, ending: Ending) -> Run:
         """Write down how a run ended, and read what it left."""
         shorten(folder / "log.txt")
-        self._cleaner.clean(folder)
+        clean_folder(folder)
         traces = Traces.of(folder)
         traces.read()
         rows = traces.metrics.rows

@@ -10,11 +10,9 @@ How its process comes to be is the affair of `forking`; what it is to be, a `Pla
 from __future__ import annotations
 
 import os
-import queue
 import shlex
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from bisect_cfg.capture.distributions import PACKAGE
@@ -31,10 +29,8 @@ from bisect_cfg.capture.launched import (
 from bisect_cfg.capture.script import Script, by_hand, is_masked
 from bisect_cfg.capture.settings import Settings, processes_in
 from bisect_cfg.configuration import Configuration, Outcome
-from bisect_cfg.diagnosis.health import Row
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import make_folder, write_json, write_text
+from bisect_cfg.jsonfile import write_json
 from bisect_cfg.probe.protocol import (
     ORDERS_FILE,
     Cold,
@@ -44,10 +40,10 @@ from bisect_cfg.probe.protocol import (
     TrialOrders,
     to_json,
 )
+from bisect_cfg.probe.secrets import know_command
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.buildable import ConfigChecks
-from bisect_cfg.trials.clean import Cleaner
-from bisect_cfg.trials.environments import CannotBuild, Environment, Packages
+from bisect_cfg.trials.clean import clean_folder
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.forking import ServersByEnvironment, Starts
 from bisect_cfg.trials.inputs import Inputs
@@ -58,23 +54,16 @@ from bisect_cfg.trials.patience import (
     UNKNOWN_SECONDS,
     Patience,
 )
-from bisect_cfg.trials.plan import Known, Plan
+from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.ports import free_port, own_port
-from bisect_cfg.trials.process import Child, Ending, Reaper, Sweep, follow, launch
+from bisect_cfg.trials.process import Child, Ending, follow, launch
 from bisect_cfg.trials.reaper import shorten
 from bisect_cfg.trials.runs import FIRST, Pauses, Run, result_of, what_ended
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
-from bisect_cfg.trials.verdict import FailureTest, observe
-
-HORIZON_FACTOR = 2
-HORIZON_MARGIN = 4
-"""A trial runs for twice the steps after which the bad configuration fails, and at least four more: other
-settings can delay a failure (a warmup, a stronger clip) without being its cause."""
-
-STRETCH = 2
-"""Runs on which the answer rests go on for this many horizons: a failure that is only delayed shows itself there."""
+from bisect_cfg.trials.trial_runner import AFTER_SYMPTOM_STEPS, Progress, TrialRunner, inside
+from bisect_cfg.trials.verdict import observe
 
 REPRODUCTION_PATIENCE = Patience(1800.0, UNKNOWN_SECONDS, HANG_SECONDS, times=HANG_TIMES)
 """For the first run, when nothing is known about the script's pace: half an hour to load data and a model, two minutes
@@ -83,10 +72,6 @@ for the first step; from there on the run tells its pace itself. `--trial-timeou
 REPRODUCTION_STEPS, REPRODUCTION_SECONDS = 100, 600.0
 """How long the first run of the bad configuration waits for it to fail, in optimizer steps and in seconds of training,
 whichever is later, unless told otherwise: reported failures come at 6, 8, 10, 25, 31, 59, 108, 115, 150 steps."""
-
-AFTER_SYMPTOM_STEPS = 20
-"""How many steps the first run goes on after a silent failure is certain: something harder may follow, and then that
-is the failure to study."""
 
 CHECKS_CONFIGS = frozenset({"trl", "transformers", "accelerate", "torch"})
 """Packages that have a say in whether a training config can be built."""
@@ -100,12 +85,19 @@ LOST_TIMES = 2
 started cold: what takes its server down every time has no part in one of its own."""
 
 
-def horizon_for(step: int) -> int:
-    """Steps a trial runs when the bad configuration fails at `step` (counted from 1)."""
-    return max(HORIZON_FACTOR * step, step + HORIZON_MARGIN)
+@dataclass(frozen=True)
+class _Attempt:
+    """One attempt at a run: how its process comes to be, its folder with the traces, what its probe is told."""
+
+    plan: Plan
+    start: str
+    starts: Starts
+    folder: Path
+    traces: Traces
+    orders: TrialOrders
 
 
-class ScriptRunner:
+class ScriptRunner(TrialRunner):
     """Runs trials of one script; see the module.
 
     Args:
@@ -115,10 +107,9 @@ class ScriptRunner:
         jobs: trials that may run at once.
         devices: values of CUDA_VISIBLE_DEVICES for the parallel trials, handed out in turn; empty: leave it.
         inputs: what the runs read, compared around each of them; None: nothing is.
-        on_progress: called with (trial number, rows of metrics so far, horizon) while a trial runs.
+        on_progress: see `Progress`.
 
     Attributes:
-        known: of the script and its failure; see `learn`.
         starts: how trials are started.
         checks: which configurations can be built.
     """
@@ -132,25 +123,17 @@ class ScriptRunner:
         jobs: int = 1,
         devices: Sequence[str] = (),
         inputs: Inputs | None = None,
-        on_progress: Callable[[int | str, Sequence[Row], int | None], None] = lambda number, rows, horizon: None,
+        on_progress: Progress = lambda *told: None,
     ) -> None:
-        self.script, self.folder = script, folder
-        self.known = Known()
-        self._inputs, self._timeout, self._jobs = inputs, timeout, jobs
-        self._on_progress = on_progress
-        self._cleaner = Cleaner([str(script.path), *script.arguments])
-        self._reaper = Reaper()
-        self._sweep = Sweep(self._reaper)
+        super().__init__(folder, timeout, devices, on_progress, watched=True)
+        self.script = script
+        self._inputs, self._jobs = inputs, jobs
+        know_command([str(script.path), *script.arguments])
         self._seen = Pauses.of(folder)
-        self._interrupted = threading.Event()
         self.starts = Starts(script, folder, self._reaper, self._interrupted)
         self._servers = ServersByEnvironment(self.starts)
         self.checks = ConfigChecks(folder / "validity.json", self.starts.resolve)
         self._also_cold: set[str | None] = set()  # signatures of other failures that a cold start shows as well
-        self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for device in devices:
-            self._slots.put(device)
-        self._has_devices = bool(devices)
 
     # ------------------------------------------------------------------------------------------------ life and death
 
@@ -160,43 +143,13 @@ class ScriptRunner:
         self.checks.save()
         self._servers.close()
         self.starts.close()
-        self._reaper.close()
-        self._cleaner.clean(self.starts.folder)
-
-    def interrupt(self) -> None:
-        """End the running trials: on Ctrl-C, or because their results are not needed. None starts before `go_on`."""
-        self._interrupted.set()
-
-    def go_on(self) -> None:
-        """Further trials may start. Call it only once all that were interrupted have ended."""
-        self._interrupted.clear()
+        super().close()
+        clean_folder(self.starts.folder)
 
     @property
     def settings(self) -> Settings:
         """The script's settings and factors, once they are known."""
         return self.known.settings
-
-    @property
-    def horizon(self) -> int | None:
-        """Optimizer steps of a trial; None before the failure was seen."""
-        return self.known.horizon
-
-    def learn(
-        self,
-        *,
-        settings: Settings | None = None,
-        is_failure: FailureTest | None = None,
-        silent: bool | None = None,
-        usual: frozenset[str] | None = None,
-        packages: Packages | None = None,
-        horizon: int | None = None,
-    ) -> None:
-        """What a phase has found out, of `Known`; the rest stays as it is."""
-        found = {
-            "settings": settings, "is_failure": is_failure, "silent": silent, "usual": usual, "packages": packages,
-            "horizon": horizon,
-        }  # fmt: skip
-        self.known = replace(self.known, **{name: value for name, value in found.items() if value is not None})
 
     def begin_at(self, origin: Origin | None, horizon: int | None = None) -> None:
         """From now on trials begin there (None: at step 0), and make so many steps from there."""
@@ -204,29 +157,17 @@ class ScriptRunner:
 
     def is_valid(self, configuration: Configuration) -> str | None:
         """None if the training config can be built, otherwise the library's own words. Trains nothing."""
-        packages, settings = self.known.packages, self.settings
-        if packages is not None and packages.varied:
-            good = {name.removeprefix(PACKAGE) for name, level in settings.good.items()
-                    if name.startswith(PACKAGE) and configuration.get(name) == level}  # fmt: skip
-            wrong = packages.mixtures.error(lambda name: name not in good)
-            if wrong is not None or good & CHECKS_CONFIGS:
-                return wrong  # what another version of these makes of a config, it will say itself
-        return self.checks.error(settings.args_item(configuration))
+        wrong = super().is_valid(configuration)
+        if wrong is not None or self._good_packages(configuration) & CHECKS_CONFIGS:
+            return wrong  # what another version of these makes of a config, it will say itself
+        return self.checks.error(self.settings.args_item(configuration))
 
     # ------------------------------------------------------------------------------------------------ running
 
-    def program(self, command: Sequence[str], log: Path) -> int:
-        """Run something that is no trial, its output in a file; how it ended. It ends with the tool."""
-        with self._sweep.around(self._servers.pids):
-            return launch(command, os.environ, log.parent, log.name, self._reaper).wait()
+    def _spared(self) -> Collection[int]:
+        return self._servers.pids()
 
-    def run(self, request: TrialRequest) -> TrialResult:
-        """Run one trial and judge it by the failure under study."""
-        steps = self.horizon * (STRETCH if request.purpose.proves else 1)
-        try:
-            run = self.train(Plan(request.number, request.configuration, steps))
-        except CannotBuild as error:
-            return TrialResult(Outcome.UNRESOLVED, str(Signature("invalid", "", str(error))), str(error))
+    def _result(self, request: TrialRequest, run: Run, steps: int | None) -> TrialResult:
         result = self.judged(run, steps)
         if result.outcome is Outcome.UNRESOLVED and run.seen.invalid is None and self.doubts(result.signature):
             return self._checked_cold(request, result, steps)
@@ -267,29 +208,26 @@ class ScriptRunner:
                 self.seen_cold(result.signature, check == "same")
             if result.outcome is Outcome.FAIL and horizon is not None:
                 first = result.attributes.get("folder") == str(FIRST)
-                self._see_failure(result.step, result.attributes.get("before", 0), first)
+                self._see_failure(self._reached(result.step, result.attributes.get("before", 0), first))
 
-    def _see_failure(self, step: int | None, before: int, first: bool) -> None:
-        """If it failed later than trials used to run, from now on they run long enough to see that.
+    def _reached(self, step: int | None, before: int, first: bool) -> int | None:
+        """The step at which a run failed, counted from where trials begin.
 
         Args:
             step: of the run, counted from where it began.
             before: where that was, in steps of the training.
             first: whether it is the first run, which may have come to where trials begin, and gone on.
         """
-        if step is None or not self.horizon:
-            return
-        if self.known.origin is not None and first:
+        if step is not None and self.known.origin is not None and first:
             step += before - self.known.origin.step
-        if step > self.horizon:
-            self.learn(horizon=horizon_for(step))
+        return step
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
         run = run if run.start else replace(run, start=self.starts.start)  # of an earlier version's study
         result = result_of(run, self.known, run.horizon if steps is None else steps, ended=what_ended(run))
         if result.outcome is Outcome.FAIL:
-            self._see_failure(run.seen.step, run.seen.before, run.folder.name == str(FIRST))
+            self._see_failure(self._reached(run.seen.step, run.seen.before, run.folder.name == str(FIRST)))
         return result
 
     def train(self, plan: Plan) -> Run:
@@ -306,37 +244,20 @@ class ScriptRunner:
                 f"The trials of this study begin at {checkpoint}, which is no more.",
                 "Begin a new study with --restart, or name a checkpoint with --from-checkpoint.",
             )
-        device = self._slots.get() if self._has_devices else None
-        try:
-            with self._servers.at(self._environment(plan)) as starts:
-                for attempt in range(LOST_TIMES + 1):
-                    # A colder start may be settled on while we wait; what takes its server down every time gets its
-                    # own.
-                    cold = attempt == LOST_TIMES or bool(inside(VARIABLE, self._overrides(plan)))
-                    start = COLD if cold else plan.start or starts.start
-                    folder = self._new_folder(plan.name)
-                    traces = Traces.of(folder)
-                    request = self._request(plan, folder, device)
-                    ending = self._follow(plan, start, starts, folder, traces, request)
-                    if ending is not None:
-                        break
-                    if self._interrupted.is_set():
-                        raise KeyboardInterrupt
-            return self._kept(plan, start, folder, traces, ending)
-        finally:
-            if device is not None:
-                self._slots.put(device)
-
-    def _environment(self, plan: Plan) -> Environment | None:
-        """Where a run finds its packages; None: where the user's own does."""
-        packages = self.known.packages
-        if packages is None:
-            return None
-        levels = inside(PACKAGE, self._overrides(plan))
-        return packages.environment_of(levels) if levels or packages.varied else None
-
-    def _overrides(self, plan: Plan) -> Mapping[str, Encoded]:
-        return plan.overrides if plan.overrides is not None else self.settings.overrides(plan.configuration)
+        with self._device() as device, self._servers.at(self._environment(plan)) as starts:
+            for times in range(LOST_TIMES + 1):
+                # A colder start may be settled on while we wait; what takes its server down every time gets its own.
+                cold = times == LOST_TIMES or bool(inside(VARIABLE, self._overrides(plan)))
+                start = COLD if cold else plan.start or starts.start
+                folder = self._new_folder(plan.name)
+                orders = self._request(plan, folder, device)
+                attempt = _Attempt(plan, start, starts, folder, Traces.of(folder), orders)
+                ending = self._follow(attempt)
+                if ending is not None:
+                    break
+                if self._interrupted.is_set():
+                    raise KeyboardInterrupt
+        return self._kept(attempt, ending)
 
     def _request(self, plan: Plan, folder: Path, device: str | None) -> TrialOrders:
         """What the probe of a run is told."""
@@ -393,21 +314,18 @@ class ScriptRunner:
         overrides.setdefault("args.deepspeed", str(path))
         return {}
 
-    def _follow(
-        self, plan: Plan, start: str, starts: Starts, folder: Path, traces: Traces, request: TrialOrders
-    ) -> Ending | None:
+    def _follow(self, attempt: _Attempt) -> Ending | None:
         """Start a run and stay with it to its end; None if its server went away, so that it says nothing."""
+        plan, folder, traces, orders = attempt.plan, attempt.folder, attempt.traces, attempt.orders
         write_json(folder / "configuration.json", dict(plan.configuration))
-        port = free_port()
-        variables = inside(VARIABLE, self._overrides(plan))
-        environment, orders_path = self._write_cold_orders(starts, folder, request, port, variables)
-        with self._sweep.around(self._servers.pids):
+        command, more = attempt.starts.cold(orders, free_port())
+        environment = self._write_cold_orders(attempt, command, more)
+        with self._sweep.around(self._spared):
             child: Child | None
-            if start == COLD:
-                command, more = starts.cold(request, port)
+            if attempt.start == COLD:
                 child = launch(command, {**environment, **more}, folder, "log.txt", self._reaper)
             else:
-                child = starts.fork(request)
+                child = attempt.starts.fork(orders)
             if child is None:
                 return None
             ending = follow(
@@ -424,21 +342,22 @@ class ScriptRunner:
         lost = ending.exit_code is not None and getattr(child, "lost", False)
         return None if lost else ending
 
-    def _kept(self, plan: Plan, start: str, folder: Path, traces: Traces, ending: Ending) -> Run:
+    def _kept(self, attempt: _Attempt, ending: Ending) -> Run:
         """Write down how a run ended, and read what it left."""
+        plan, start, folder, traces = attempt.plan, attempt.start, attempt.folder, attempt.traces
         if plan.instruments is not None:  # what is slow under instruments says nothing of other runs
             ending = replace(ending, longest_silence=0.0, phases={})
         traces.read()
         traces.adopt()
         shorten(folder / "log.txt")
-        self._cleaner.clean(folder, traces.events)
+        clean_folder(folder, traces.events)
         if self._inputs is not None:  # it may have changed before the script was read: then this is no evidence
             self._inputs.after_run(traces)
             self._inputs.check()
         made = len(traces.metrics.rows)
         write_json(folder / "ending.json", {**asdict(ending), "horizon": plan.steps, "steps": made, "level": start})
         self._seen.note(ending, made)
-        seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
+        seen = observe(traces, folder, ending)
         return Run(seen, traces, folder, plan.steps, start, ending.costly)
 
     def _enough(self, until_it_dies: bool) -> Callable[[Traces], bool]:
@@ -448,9 +367,7 @@ class ScriptRunner:
                 return bool(found)
             if until_it_dies:
                 return bool(found) and len(traces.metrics.rows) >= found[0].step + AFTER_SYMPTOM_STEPS
-            if not self.known.silent or self.known.is_failure is None:
-                return False
-            return any(self.known.is_failure(Signature(symptom.kind, symptom.name)) for symptom in found)
+            return self._is_failure(found)
 
         return enough
 
@@ -469,53 +386,36 @@ class ScriptRunner:
 
     # ------------------------------------------------------------------------------------------------ files
 
-    def _new_folder(self, number: int | str) -> Path:
-        folder = self.folder / "trials" / str(number)
-        if folder.exists():  # a trial that was interrupted: its traces are kept beside the new ones
-            aside = next(
-                path for i in range(1, 1000) if not (path := folder.with_name(f"{number}.interrupted-{i}")).exists()
-            )
-            folder.rename(aside)
-        make_folder(folder)
-        return folder
+    def _write_cold_orders(self, attempt: _Attempt, command: Sequence[str], more: Mapping[str, str]) -> dict[str, str]:
+        """Write orders for a cold start, and the command that repeats the trial by hand; the environment for either.
 
-    def _write_cold_orders(
-        self, starts: Starts, folder: Path, request: TrialOrders, port: int, variables: Mapping[str, str | None]
-    ) -> tuple[dict[str, str], Path]:
-        """Orders for a cold start, and the command that repeats the trial by hand."""
-        orders_path = folder / ORDERS_FILE
+        Args:
+            attempt: whose orders they are.
+            command: that starts it cold.
+            more: environment variables that this needs besides.
+        """
+        folder, orders = attempt.folder, attempt.orders
+        variables = inside(VARIABLE, self._overrides(attempt.plan))
         gone = [name for name, value in variables.items() if value is None]
         given = {name: value for name, value in variables.items() if value is not None}
         own = {name: value for name, value in os.environ.items() if name not in gone}
-        environment, restore = probe_environment({**own, **given}, orders_path)
-        write_json(orders_path, to_json(Cold(restore, request)))
+        environment, restore = probe_environment({**own, **given}, folder / ORDERS_FILE)
+        write_json(folder / ORDERS_FILE, to_json(Cold(restore, orders)))
         # By hand the run goes to a folder of its own, so that the evidence stays as it is.
-        again = replace(request, folder=str(folder / "by-hand"))
+        again = replace(orders, folder=str(folder / "by-hand"))
         write_json(folder / "orders-by-hand.json", to_json(Cold(restore, again)))
-        command, more = starts.cold(request, port)
         told = {name: value for name, value in self.script.variables.items() if not is_masked(name, value)}
-        env = {name: value for name, value in request.env.items() if value is not None}
+        env = {name: value for name, value in orders.env.items() if value is not None}
         told = {**told, **given, **more, **{name: environment[name] for name in restore}, **env}
         told["BISECT_CFG_PROBE"] = str(folder / "orders-by-hand.json")
-        lines = [
-            "#!/bin/sh",
-            "# Repeats this trial by hand, with everything printed here.",
-            f"cd {shlex.quote(os.getcwd())} || exit",
+        told_in_words = " ".join(f"{name}={shlex.quote(value)}" for name, value in told.items())
+        self._write_by_hand(
+            folder,
             f"mkdir -p {shlex.quote(again.folder)}",
-            "exec env "
-            + "".join(f"-u {name} " for name in gone)
-            + " ".join(f"{name}={shlex.quote(value)}" for name, value in told.items())
-            + " \\",
-            "  " + by_hand(command),
-            "",
-        ]
-        write_text(folder / "command.sh", "\n".join(lines))
-        return environment, orders_path
-
-
-def inside(namespace: str, overrides: Mapping[str, Encoded]) -> dict[str, Encoded]:
-    """The overrides of one namespace, by the rest of their names."""
-    return {name.removeprefix(namespace): v for name, v in overrides.items() if name.startswith(namespace)}
+            f"exec env {''.join(f'-u {name} ' for name in gone)}{told_in_words} \\",
+            f"  {by_hand(command)}",
+        )
+        return environment
 
 
 def _launched_with(overrides: Mapping[str, Encoded]) -> dict[str, str | None]:

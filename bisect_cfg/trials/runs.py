@@ -90,7 +90,7 @@ def load_run(study: Path, number: int | str) -> Run | None:
             f"The study is damaged: {traces.events.path} holds no event of its run.",
             "Put the file back, or start over with --restart (the old study is kept beside it).",
         )
-    seen = observe(traces, folder, ending.exit_code, ending.hang, ending.seconds)
+    seen = observe(traces, folder, ending)
     return Run(seen, traces, folder, kept.get("horizon"), kept.get("level", ""), ending.costly)
 
 

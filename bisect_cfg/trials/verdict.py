@@ -29,11 +29,14 @@ from bisect_cfg.probe.protocol import (
     Unwatched,
 )
 from bisect_cfg.trials.files import Row, Traces, innermost_frame
+from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.ranks import Rank, differences, only_noticed, ranks_of
 
 # How much of each end of a log is searched for the specific line of a CUDA assertion. It repeats for every thread of
 # every block, so that the end alone may hold nothing else of it; and what a script prints before may be long.
 _LOG_BYTES = 4 << 20
+_LINE_SHOWN = 300
+"""Characters of an error's message that are shown."""
 
 
 UNWATCHED = "unwatched"
@@ -125,27 +128,22 @@ def signature_of(symptom: health.Symptom) -> Signature:
     return Signature(symptom.kind, symptom.name)
 
 
-def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | None, seconds: float) -> Observation:
+def observe(traces: Traces, folder: Path, ending: Ending) -> Observation:
     """Say what happened in a run that is over.
 
     Args:
         traces: its events and metrics, read to the end.
         folder: its folder, which has ``log.txt``.
-        exit_code: as `subprocess` gives it; None if we ended the run ourselves.
-        hang: why we called it a hang and ended it, None if we did not.
-        seconds: wall-clock time of the run.
+        ending: how it came to its end.
     """
     rows = traces.metrics.rows
     begun = traces.begun
-    ended = traces.event(TrainEnd)
-    if begun is not None and traces.completed is not None:  # and what comes after the last training is no failure
-        ended = TrainEnd(len(rows))
     several = ranks_of(traces)
     if several and traces.event(Unwatched) is None:
-        death = _death_of_several(several, folder / "log.txt", exit_code, hang)
+        death = _death_of_several(several, folder / "log.txt", ending)
         begun = begun or next((row for rank in several if (row := rank.traces.begun)), None)
     else:
-        death = _death(traces, folder, folder / "log.txt", exit_code, hang, bool(begun), ended)
+        death = _death(traces, folder, folder / "log.txt", ending)
     invalid = traces.event(ConfigInvalid)
     symptoms = traces.symptoms(True)
     blamed = next((rank.traces for rank in several if rank.number == death.rank), traces)
@@ -157,7 +155,7 @@ def observe(traces: Traces, folder: Path, exit_code: int | None, hang: str | Non
         trained=begun is not None,
         invalid=f"{invalid.type}: {invalid.message}" if invalid and not begun else None,
         remarks=(*health.remarks(rows), *differences(several)),
-        seconds=seconds,
+        seconds=ending.seconds,
         training_seconds=(rows[-1].get("time", 0.0) - begun.time) if rows and begun else 0.0,
         place=death.place,
         after=death.after,
@@ -190,26 +188,26 @@ class _Death:
     non_finite_at: int | None = None
 
 
-def _death_of_several(ranks: Sequence[Rank], log: Path, exit_code: int | None, hang: str | None) -> _Death:
+def _death_of_several(ranks: Sequence[Rank], log: Path, ending: Ending) -> _Death:
     """The failure of the process that failed first: not of one that only noticed."""
-    if hang is not None:  # one does not come, the others wait for it
+    if ending.hang is not None:  # one does not come, the others wait for it
         blamed = next((rank for rank in ranks if rank.code is None and not rank.waits_in), ranks[0])
         place = innermost_frame(blamed.folder)
-        return _Death(Signature("hang"), hang, place, _waiting(ranks, blamed), blamed.number)
+        return _Death(Signature("hang"), ending.hang, place, _waiting(ranks, blamed), blamed.number)
     if any(rank.message for rank in ranks):  # the log is of all of them: what another one died of stands in it
         log = Path(os.devnull)
     found: list[tuple[bool, _Death]] = []
     for rank in ranks:
-        if rank.code is None and exit_code is None:
+        if rank.code is None and ending.exit_code is None:
             continue  # we ended it
-        begun, ended = rank.traces.begun, rank.traces.event(TrainEnd)
-        death = _death(rank.traces, rank.folder, log, rank.code, None, bool(begun), ended)
+        death = _death(rank.traces, rank.folder, log, replace(ending, exit_code=rank.code))
         if death.signature is not None:
             found.append((only_noticed(rank.code, rank.message), replace(death, rank=rank.number)))
     if found:
         return min(found, key=lambda one: one[0])[1]
-    if exit_code and not any(rank.traces.event(TrainEnd) for rank in ranks):
-        return _Death(signatures.from_exit(exit_code, log), f"the launcher ended with status {exit_code}")
+    code = ending.exit_code
+    if code and not any(rank.traces.event(TrainEnd) for rank in ranks):
+        return _Death(signatures.from_exit(code, log), f"the launcher ended with status {code}")
     return _Death()
 
 
@@ -224,15 +222,7 @@ def _waiting(ranks: Sequence[Rank], blamed: Rank) -> str:
     return f"{'rank' if one else 'ranks'} {numbers} {'waits' if one else 'wait'} for it in {functions}"
 
 
-def _death(
-    traces: Traces,
-    folder: Path,
-    log: Path,
-    exit_code: int | None,
-    hang: str | None,
-    begun: bool,
-    ended: TrainEnd | None,
-) -> _Death:
+def _death(traces: Traces, folder: Path, log: Path, ending: Ending) -> _Death:
     unwatched = traces.event(Unwatched)
     if unwatched is not None:
         return _Death(
@@ -242,7 +232,10 @@ def _death(
     if not_from_there:
         return _Death(Signature("invalid", "", not_from_there), not_from_there)
     weights = traces.event(NonFiniteParameters)
+    begun, ended = traces.begun is not None, traces.event(TrainEnd)
     well = begun and traces.completed is not None
+    if well:  # and what comes after the last training is no failure
+        ended = TrainEnd(len(traces.metrics.rows))
     exception = None if well else traces.event(Raised)
     if weights is not None:
         after = f"{exception.type}: {_line(exception.message)}" if exception else ""
@@ -251,8 +244,8 @@ def _death(
         text = f"NaN or infinite weights ({weights.parameter})"
         return _Death(Signature("non-finite", "parameters", where=origin), text, after=after, non_finite_at=at)
     place = innermost_frame(folder)
-    if hang is not None:
-        return _Death(Signature("hang"), hang, place)
+    if ending.hang is not None:
+        return _Death(Signature("hang"), ending.hang, place)
     if exception is not None:
         frames = [(path, function) for path, _, function in exception.frames]
         found = signatures.from_exception(exception.type, exception.message, frames, _read(log))
@@ -261,10 +254,10 @@ def _death(
         if ended.steps == 0 and not traces.metrics.rows:
             return _Death(Signature("no-steps"), "training ended without a single optimizer step")
         return _Death()
-    if exit_code is None:  # ended by us because a symptom was certain
+    if ending.exit_code is None:  # ended by us because a symptom was certain
         return _Death()
-    if exit_code != 0:
-        found = signatures.from_exit(exit_code, log)
+    if ending.exit_code != 0:
+        found = signatures.from_exit(ending.exit_code, log)
         if found is not None and found.kind == "signal":
             return _Death(found, found.name, place)
         return _Death(found, str(found))
@@ -284,7 +277,7 @@ def _origin(rows: Sequence[Row], step: int) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:300]
+    return " ".join(text.split())[:_LINE_SHOWN]
 
 
 def _read(log: Path) -> str:

@@ -157,11 +157,11 @@ def test_events_are_written_without_secrets(tool, start):
 
 def test_an_event_that_others_wrote_is_masked_as_it_is_read_and_then_in_its_file(tmp_path):
     from bisect_cfg.probe import secrets
-    from bisect_cfg.trials.clean import Cleaner
+    from bisect_cfg.trials.clean import clean_folder
     from bisect_cfg.trials.files import Traces
 
     (tmp_path / "train.py").write_text("api_key = 'a-key of the script'\n")
-    cleaner = Cleaner([str(tmp_path / "train.py"), "--token", FLAG])
+    secrets.know_command([str(tmp_path / "train.py"), "--token", FLAG])
     path = tmp_path / "events.jsonl"
     for text in (FLAG, "a-key of the script", "first\nhf_TokenOfAMessage012345", "x -----BEGIN RSA PRIVATE KEY-----ab"):
         path.write_text(json.dumps({"event": "unwatched", "command": f"run {text}"}) + "\n")
@@ -169,7 +169,7 @@ def test_an_event_that_others_wrote_is_masked_as_it_is_read_and_then_in_its_file
         traces.read()
         assert HIDDEN in traces.events.rows[0].command and text not in traces.events.rows[0].command
         assert not traces.events.clean
-        cleaner.clean(tmp_path, traces.events)
+        clean_folder(tmp_path, traces.events)
         assert text not in path.read_text() and HIDDEN in path.read_text()
         again = Traces.of(tmp_path)
         again.read()

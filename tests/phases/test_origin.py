@@ -29,6 +29,7 @@ from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Known
+from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import judge, observe
@@ -243,7 +244,7 @@ def first_run(
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     traces = Traces.of(folder)
     traces.read()
-    return Run(observe(traces, folder, exit_code, None, failing * pace), traces, folder)
+    return Run(observe(traces, folder, Ending(exit_code, None, failing * pace)), traces, folder)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +363,7 @@ def test_a_training_that_ends_before_the_failing_step_says_nothing(tmp_path):
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     traces = Traces.of(tmp_path)
     traces.read()
-    seen = observe(traces, tmp_path, 0, None, 1.0)
+    seen = observe(traces, tmp_path, Ending(0, None, 1.0))
     assert judge(seen, lambda signature: signature.kind == "signal", frozenset())[0] is Outcome.UNRESOLVED
     assert "step 361 of at least 401 (max_steps=-1)" in seen.message
 

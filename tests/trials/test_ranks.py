@@ -24,6 +24,7 @@ from bisect_cfg.trials import ranks as ranks_module
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.forking import imports_ahead
 from bisect_cfg.trials.ports import free_port
+from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.ranks import FirstLaunch, Ranks
 from bisect_cfg.trials.verdict import observe
 
@@ -335,7 +336,7 @@ def test_weights_of_one_process_that_are_not_finite_are_no_hang_of_the_others(tm
     assert ranks.code() is None  # the others may still say something of their own
     monkeypatch.setattr(ranks_module, "OTHERS_SECONDS", 0.0)
     assert ranks.code() == 0
-    seen = observe(traces, tmp_path, None, None, 1.0)
+    seen = observe(traces, tmp_path, Ending(None, None, 1.0))
     assert (seen.died.kind, seen.rank) == ("non-finite", 1)
 
 

@@ -19,6 +19,7 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.trials import clean
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.verdict import Observation, observe
 
 BOOM = Raised("ValueError", "boom", [("train.py", 3, "step")], final=True)
@@ -38,7 +39,7 @@ def seen(folder: Path, events: list[Event], metrics: list[dict[str, float]], exi
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     traces = Traces.of(folder)
     traces.read()
-    return observe(traces, folder, exit_code, None, 1.0)
+    return observe(traces, folder, Ending(exit_code, None, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -69,5 +70,5 @@ def test_models_that_a_stage_has_saved_do_not_fill_the_disk(tmp_path, monkeypatc
     model.parent.mkdir(parents=True)
     model.write_bytes(b"xx")
     monkeypatch.setattr(clean, "KEPT_BYTES", allowed)
-    clean.Cleaner(["python", "train.py"]).clean(tmp_path / "0")
+    clean.clean_folder(tmp_path / "0")
     assert model.exists() == kept

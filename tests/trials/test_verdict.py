@@ -11,6 +11,7 @@ from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.trials.files import Tail, Traces, tail_of_log, unprinted
+from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.verdict import judge, observe, same_as, widened
 
 BEGUN = {"event": "train_begin", "time": 1.0}
@@ -48,7 +49,7 @@ def seen(tmp_path: Path):
         (tmp_path / "log.txt").write_text(log)
         traces = Traces.of(tmp_path)
         traces.read()
-        return observe(traces, tmp_path, code, hang, 4.0)
+        return observe(traces, tmp_path, Ending(code, hang, 4.0))
 
     return observed
 

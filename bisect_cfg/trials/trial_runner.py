@@ -1,0 +1,219 @@
+"""What runs the trials of a study, whatever is run: what the phases know of the two runners, and what these share."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import shlex
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bisect_cfg.capture.distributions import PACKAGE
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.capture.target import Sides
+from bisect_cfg.configuration import Configuration, Outcome, equal
+from bisect_cfg.diagnosis.health import Row, Symptom
+from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.jsonfile import make_folder, write_text
+from bisect_cfg.probe.protocol import Encoded
+from bisect_cfg.study.interface import TrialRequest, TrialResult
+from bisect_cfg.trials.environments import CannotBuild, Environment
+from bisect_cfg.trials.plan import Known, Plan
+from bisect_cfg.trials.process import Reaper, Sweep, launch
+from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.verdict import signature_of
+
+HORIZON_FACTOR = 2
+HORIZON_MARGIN = 4
+"""A trial runs for twice the steps after which the bad configuration fails, and at least four more: other
+settings can delay a failure (a warmup, a stronger clip) without being its cause."""
+
+STRETCH = 2
+"""Runs on which the answer rests go on for this many horizons: a failure that is only delayed shows itself there."""
+
+AFTER_SYMPTOM_STEPS = 20
+"""How many steps the first run goes on after a silent failure is certain: something harder may follow, and then that
+is the failure to study."""
+
+Progress = Callable[[int | str, Sequence[Row], int | None], None]
+"""Called with trial number, rows of metrics so far and horizon while a trial runs."""
+
+
+def horizon_for(step: int) -> int:
+    """Steps a trial runs when the bad configuration fails at `step` (counted from 1)."""
+    return max(HORIZON_FACTOR * step, step + HORIZON_MARGIN)
+
+
+def inside(namespace: str, overrides: Mapping[str, Encoded]) -> dict[str, Encoded]:
+    """The overrides of one namespace, by the rest of their names."""
+    return {name.removeprefix(namespace): v for name, v in overrides.items() if name.startswith(namespace)}
+
+
+class TrialRunner(ABC):
+    """Runs the trials of one study.
+
+    Args:
+        folder: the study folder.
+        timeout: seconds of silence that are called a hang; None: the runner tells by the runs so far.
+        devices: values of CUDA_VISIBLE_DEVICES for the parallel trials, handed out in turn; empty: leave it.
+        on_progress: see `Progress`.
+        watched: whether a probe watches what is started.
+
+    Attributes:
+        known: of what is run and its failure; see `learn`.
+    """
+
+    def __init__(
+        self, folder: Path, timeout: float | None, devices: Sequence[str], on_progress: Progress, *, watched: bool
+    ) -> None:
+        self.folder = folder
+        self.known = Known()
+        self._timeout, self._on_progress = timeout, on_progress
+        self._reaper = Reaper(watched)
+        self._sweep = Sweep(self._reaper)
+        self._interrupted = threading.Event()
+        self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
+        for device in devices:
+            self._devices.put(device)
+
+    @property
+    @abstractmethod
+    def settings(self) -> Settings | Sides:
+        """What varies."""
+
+    @abstractmethod
+    def train(self, plan: Plan) -> Run:
+        """Run as planned and say what happened.
+
+        Raises:
+            KeyboardInterrupt: it was interrupted.
+            CannotBuild: its packages cannot be had together.
+        """
+
+    @abstractmethod
+    def judged(self, run: Run, steps: int | None) -> TrialResult:
+        """The result of a run: its outcome under the failure under study, and what is worth keeping."""
+
+    # ------------------------------------------------------------------------------------------------ life and death
+
+    def close(self) -> None:
+        """End everything that was started; nothing of the study runs afterwards."""
+        self._interrupted.set()  # whatever is still waiting for a trial does not start it again
+        self._reaper.close()
+
+    def interrupt(self) -> None:
+        """End the running trials: on Ctrl-C, or because their results are not needed. None starts before `go_on`."""
+        self._interrupted.set()
+
+    def go_on(self) -> None:
+        """Further trials may start. Call it only once all that were interrupted have ended."""
+        self._interrupted.clear()
+
+    # ------------------------------------------------------------------------------------------------ what is known
+
+    @property
+    def horizon(self) -> int | None:
+        """Steps of a trial; None before the failure was seen."""
+        return self.known.horizon
+
+    def learn(self, **found: object) -> None:
+        """What a phase has found out, of `Known`; the rest stays as it is."""
+        self.known = replace(self.known, **found)
+
+    def recall(self, results: Iterable[TrialResult]) -> None:
+        """Take up what earlier results have shown of how trials must be run, in their order: a study that is resumed
+        goes on as it would have."""
+        for result in results:
+            if result.outcome is Outcome.FAIL:
+                self._see_failure(result.step)
+
+    def doubts(self, signature: str | None) -> bool:
+        """Whether another failure than the one under study may be owed to how trials start, and is to be seen cold."""
+        return False
+
+    def is_valid(self, configuration: Configuration) -> str | None:
+        """Why a configuration cannot be run, None if nothing is known against it. Runs nothing."""
+        packages, good = self.known.packages, self._good_packages(configuration)
+        return packages.mixtures.error(lambda name: name not in good) if packages and packages.varied else None
+
+    def _good_packages(self, configuration: Configuration) -> set[str]:
+        """The packages that vary and are as on the good side."""
+        good = {name: level for name, level in self.settings.good.items() if name.startswith(PACKAGE)}
+        return {name.removeprefix(PACKAGE) for name, level in good.items() if equal(configuration.get(name), level)}
+
+    def _see_failure(self, step: int | None) -> None:
+        """If it failed later than trials used to run, from now on they run long enough to see that."""
+        if step is not None and self.horizon and step > self.horizon:
+            self.learn(horizon=horizon_for(step))
+
+    def _is_failure(self, symptoms: Iterable[Symptom]) -> bool:
+        """Whether a silent failure under study is among the symptoms."""
+        test = self.known.is_failure
+        return self.known.silent and test is not None and any(test(signature_of(symptom)) for symptom in symptoms)
+
+    # ------------------------------------------------------------------------------------------------ running
+
+    def run(self, request: TrialRequest) -> TrialResult:
+        """Run one trial and judge it by the failure under study."""
+        steps = self.horizon and self.horizon * (STRETCH if request.purpose.proves else 1)
+        try:
+            run = self.train(Plan(request.number, request.configuration, steps))
+        except CannotBuild as error:
+            return TrialResult(Outcome.UNRESOLVED, str(Signature("invalid", "", str(error))), str(error))
+        return self._result(request, run, steps)
+
+    def program(self, command: Sequence[str], log: Path) -> int:
+        """Run something that is no trial, its output in a file; how it ended. It ends with the tool."""
+        with self._sweep.around(self._spared):
+            return launch(command, os.environ, log.parent, log.name, self._reaper).wait()
+
+    def _result(self, request: TrialRequest, run: Run, steps: int | None) -> TrialResult:
+        return self.judged(run, steps)
+
+    def _spared(self) -> Collection[int]:
+        """Process groups that outlive a trial."""
+        return ()
+
+    @contextlib.contextmanager
+    def _device(self) -> Iterator[str | None]:
+        """A device that no other trial has meanwhile; None where they are left as they are."""
+        if self._devices is None:
+            yield None
+            return
+        device = self._devices.get()
+        try:
+            yield device
+        finally:
+            self._devices.put(device)
+
+    def _overrides(self, plan: Plan) -> Mapping[str, Encoded]:
+        return plan.overrides if plan.overrides is not None else self.settings.overrides(plan.configuration)
+
+    def _environment(self, plan: Plan) -> Environment | None:
+        """Where a run finds its packages; None: where the user's own does."""
+        packages = self.known.packages
+        if packages is None:
+            return None
+        levels = inside(PACKAGE, self._overrides(plan))
+        return packages.environment_of(levels) if levels or packages.varied else None
+
+    # ------------------------------------------------------------------------------------------------ files
+
+    def _new_folder(self, number: int | str) -> Path:
+        folder = self.folder / "trials" / str(number)
+        if folder.exists():  # a trial that was interrupted: its traces are kept beside the new ones
+            aside = (folder.with_name(f"{number}.interrupted-{i}") for i in itertools.count(1))
+            folder.rename(next(path for path in aside if not path.exists()))
+        make_folder(folder)
+        return folder
+
+    @staticmethod
+    def _write_by_hand(folder: Path, *lines: str) -> None:
+        """Write the lines of a shell that repeat a trial by hand."""
+        head = ("#!/bin/sh", "# Repeats this trial by hand, with everything printed here.")
+        write_text(folder / "command.sh", "\n".join([*head, f"cd {shlex.quote(os.getcwd())} || exit", *lines, ""]))
