@@ -59,6 +59,16 @@ class Purpose(enum.StrEnum):
     ASKED = "asked"
     """A run that the reader wanted to see."""
 
+    def of_run(self, run: str) -> str:
+        """As tables and files show it, with the run it was where several have the same purpose, otherwise ""."""
+        return f"{self}: {run}" if run else self.value
+
+    @classmethod
+    def read(cls, words: str) -> tuple[Purpose, str]:
+        """What `of_run` was made of."""
+        purpose, _, run = words.partition(": ")
+        return cls(purpose), run
+
     @property
     def proves(self) -> bool:
         """Whether a claim of the answer rests on such a trial."""

@@ -258,13 +258,18 @@ class Asked:
         name: of the setting.
         value: that the launcher was asked for.
         plain: what the plain launch has.
-        reason: why no trial varies it, "" if they do.
+        has: what the training has instead; None: it is in force.
     """
 
     name: str
     value: Value
     plain: Value
-    reason: str = ""
+    has: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why no trial varies it, "" if they do."""
+        return "" if self.has is None else f"it was asked for and is not in force: the training has {self.has}"
 
 
 def asked_of(given: Mapping[str, str], in_force: Mapping[str, Value]) -> list[Asked]:
@@ -285,9 +290,7 @@ def asked_of(given: Mapping[str, str], in_force: Mapping[str, Value]) -> list[As
         if value.lower() == PLAIN[name].lower():
             value = PLAIN[name]
         elif str(has).lower() != value.lower():
-            found.append(
-                Asked(name, value, PLAIN[name], f"it was asked for and is not in force: the training has {has}")
-            )
+            found.append(Asked(name, value, PLAIN[name], str(has)))
             continue
         found.append(Asked(name, value, PLAIN[name]))
     forced = {one.name: one.value for one in found if not one.reason}
@@ -303,6 +306,9 @@ def asked_of(given: Mapping[str, str], in_force: Mapping[str, Value]) -> list[As
 
 _NO_MULTI_GPU = "accelerate starts several where there is no GPU only if it is told --multi_gpu"
 _ALONE = "On a machine without a GPU processes meet only if use_cpu=True is set"
+_OF_A_CPU = ("NO", "MULTI_CPU")
+"""What accelerate calls a training on a CPU: of one process, of several."""
+
 _NO_SHARDING = "accelerate shards nothing on a CPU, and says nothing of it"
 
 
@@ -324,7 +330,7 @@ def findings(kind: str, wanted: Value, started: int, together: int, asked: Seque
         hint = f" {_NO_MULTI_GPU}." if kind in ("accelerate", "trl") and wanted > together else ""
         found.append(f"You asked for {wanted} processes, and {trained}.{hint}")
     for one in (one for one in asked if one.reason):
-        sharded = one.name == SHARDING and one.reason.endswith(("CPU", " NO"))
+        sharded = one.name == SHARDING and one.has in _OF_A_CPU
         found.append(f"{one.name}={one.value}: {one.reason}." + (f" {_NO_SHARDING}." if sharded else ""))
     return found
 

@@ -117,3 +117,8 @@ def _text(characters: int) -> str:
 def name_of(row: int) -> str:
     """A row of the dataset as a factor."""
     return f"row {row}"
+
+
+def row_of(name: str) -> int:
+    """The row of the dataset that a factor is."""
+    return int(name.removeprefix("row "))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, configuration_of
-from bisect_cfg.diagnosis.dataset_rows import FoundRows, RowsOfStep, name_of
+from bisect_cfg.diagnosis.dataset_rows import FoundRows, RowsOfStep, name_of, row_of
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context
 from bisect_cfg.probe.protocol import StepRows
@@ -56,7 +56,7 @@ class _Rows:
 
     def run(self, request: TrialRequest) -> TrialResult:
         """Train with the rows that a configuration names: row -> row in its place."""
-        exchanged = {int(name.split()[1]): int(other) for name, other in request.configuration.items()}
+        exchanged = {row_of(name): int(other) for name, other in request.configuration.items()}
         return self.judged(self.train(f"{FOLDER}-{request.number}", exchanged))
 
     def train(self, name: str, exchanged: Mapping[int, int]) -> Run:
@@ -142,6 +142,6 @@ def _searched(
         )  # fmt: skip
     if not report.causes:
         return replace(found, others=None, note=f"No row of step {of.step} could be proven to be at fault.")
-    guilty = tuple(tuple(sorted(int(name.split()[1]) for name in cause.parameters)) for cause in report.causes)
+    guilty = tuple(tuple(sorted(map(row_of, cause.parameters))) for cause in report.causes)
     kept = {row: exchanged[row] for rows_of_cause in guilty for row in rows_of_cause}
     return replace(found, guilty=guilty, others=kept)

@@ -328,14 +328,16 @@ def _trial(answer: Answer, row: TrialRow) -> JsonObject:
 def _rows_before(answer: Answer) -> tuple[TrialRow, ...]:
     """The trials of a study that never came to its search: the baselines."""
     bad = [(Purpose.BAD_BASELINE, run) for run in (answer.bad_run, *answer.again)]
-    rows = []
-    for number, (purpose, run) in enumerate((*bad, (Purpose.GOOD_BASELINE, answer.good_run))):
-        if run is not None:
-            failure, seen = run.seen.failure, run.seen
-            outcome = Outcome.PASS if failure is None else Outcome.FAIL
-            signature = None if failure is None else str(failure)
-            rows.append(TrialRow(number, outcome, signature, seen.seconds, seen.step_of_training, purpose))
-    return tuple(rows)
+    ends = enumerate((*bad, (Purpose.GOOD_BASELINE, answer.good_run)))
+    return tuple(row_before(number, run, purpose) for number, (purpose, run) in ends if run is not None)
+
+
+def row_before(number: int, run: Run, purpose: Purpose) -> TrialRow:
+    """A run that was made before the search began, as a trial."""
+    failure, seen = run.seen.failure, run.seen
+    outcome = Outcome.PASS if failure is None else Outcome.FAIL
+    signature = None if failure is None else str(failure)
+    return TrialRow(number, outcome, signature, seen.seconds, seen.step_of_training, purpose)
 
 
 def known_issue(match: Match | None) -> JsonObject | None:

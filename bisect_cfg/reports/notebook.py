@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
@@ -247,6 +247,7 @@ def of_folder(folder: Path, asks: Asks | None = None, storage: str | None = None
 def _loaded(recorded: Recorded, asks: Asks | None = None) -> StudyReport:
     result = recorded.result
     found = result["recommendation"]
+    over = [row for row in result["trials"] if row["outcome"] in _OUTCOMES]
     rate, interval = result["reproduction"]["rate"], result["reproduction"]["interval_95"]
     return StudyReport(
         result["status"],
@@ -259,7 +260,7 @@ def _loaded(recorded: Recorded, asks: Asks | None = None) -> StudyReport:
         rate,
         (interval[0], interval[1]) if interval else None,
         tuple(filter(None, (recorded.said, *result["notes"]))) if recorded.folder is None else tuple(result["notes"]),
-        tuple(_row(row) for row in result["trials"] if row["outcome"] in _OUTCOMES) if recorded.folder is None else (),
+        tuple(map(TrialRow.of_record, over)) if recorded.folder is None else (),
         seconds=result["seconds"] or 0.0,
         recommendation=found,
         recorded=recorded,
@@ -327,15 +328,6 @@ def _cause(known: JsonObject) -> Cause:
         Evidence(_claim(evidence["fails"]), without),
         tuple(known["inseparable"]),
     )
-
-
-def _row(known: JsonObject) -> TrialRow:
-    purpose, _, run = known["purpose"].partition(": ")
-    companions = tuple(filter(None, known["companions"].split(", ")))
-    return TrialRow(
-        known["number"], Outcome(known["outcome"]), known["signature"], known["seconds"] or 0.0, known["step"],
-        Purpose(purpose), run, known["reason"], companions, known["values"],
-    )  # fmt: skip
 
 
 def _claim(known: JsonObject) -> Claim:

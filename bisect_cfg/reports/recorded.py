@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bisect_cfg.configuration import Outcome, Purpose, Value, equal
+from bisect_cfg.configuration import Purpose, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, digest
 from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE
 from bisect_cfg.reports import text
-from bisect_cfg.reports.answer import failure_of
+from bisect_cfg.reports.answer import failure_of, row_before
 from bisect_cfg.study.basis import read_basis
 from bisect_cfg.study.folder import check_entries, is_at_work
 from bisect_cfg.trials.command_runner import load_command_run
@@ -224,17 +224,9 @@ def _runs_before_the_search(folder: Path) -> Iterator[tuple[str, Run]]:
 
 
 def _row(number: int, name: str, run: Run) -> JsonObject:
-    failure, purpose = run.seen.failure, Purpose.BAD_BASELINE if name == FIRST else purpose_again(run.start)
-    return {
-        **EMPTY_ROW,
-        "number": number,
-        "outcome": (Outcome.PASS if failure is None else Outcome.FAIL).value,
-        "signature": None if failure is None else str(failure),
-        "seconds": run.seen.seconds,
-        "step": run.seen.step,
-        "purpose": (Purpose.GOOD_BASELINE if name.startswith("good") else purpose).value,
-        "folder": f"trials/{name}",
-    }
+    purpose = Purpose.BAD_BASELINE if name == FIRST else purpose_again(run.start)
+    purpose = Purpose.GOOD_BASELINE if name.startswith("good") else purpose
+    return {**EMPTY_ROW, **row_before(number, run, purpose).record(), "folder": f"trials/{name}"}
 
 
 def _claims(evidence: JsonObject) -> list[JsonObject]:
@@ -279,7 +271,7 @@ def asked(row: JsonObject, levels: Levels) -> str:
     moved = row["purpose"] == Purpose.ASKED and any(
         name not in levels or level(values, name, levels) == "other" for name in values
     )
-    if moved or row["purpose"].startswith("recommend"):
+    if moved or Purpose.read(row["purpose"])[0] is Purpose.RECOMMEND:
         yours = {name: bad for name, (_, bad) in levels.items()}
         changed = [f"{n}: {text.show(v)}" for n, v in values.items() if n not in yours or not equal(v, yours[n])]
         return ", ".join(changed) or "your configuration"

@@ -166,10 +166,20 @@ class TrialRow:
             "signature": self.signature,
             "seconds": self.seconds,
             "step": self.step,
-            "purpose": f"{self.purpose}: {self.run}" if self.run else self.purpose.value,
+            "purpose": self.purpose.of_run(self.run),
             "reason": self.reason,
             "companions": ", ".join(self.companions),
         }
+
+    @classmethod
+    def of_record(cls, known: JsonObject) -> TrialRow:
+        """The row that was recorded so, with its values."""
+        purpose, run = Purpose.read(known["purpose"])
+        companions = tuple(filter(None, known["companions"].split(", ")))
+        return cls(
+            known["number"], Outcome(known["outcome"]), known["signature"], known["seconds"] or 0.0, known["step"],
+            purpose, run, known["reason"], companions, known["values"],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,8 @@ def result_of(trial: FrozenTrial) -> TrialResult:
 def purpose_of(trial: FrozenTrial) -> tuple[Purpose, str]:
     """What a trial is for, and which run it was where several have the same purpose, otherwise ""."""
     # Studies of earlier versions have both in one attribute: "warm start: bad-1".
-    purpose, _, run = trial.user_attrs.get("purpose", Purpose.SEARCH.value).partition(": ")
-    return Purpose(purpose), trial.user_attrs.get("run", run)
+    purpose, run = Purpose.read(trial.user_attrs.get("purpose", Purpose.SEARCH.value))
+    return purpose, trial.user_attrs.get("run", run)
 
 
 def result_attributes(result: TrialResult, outcome: Outcome) -> JsonObject:

@@ -114,7 +114,7 @@ def rows_of(trials: Iterable[FrozenTrial], levels: Mapping[str, tuple[Value, Val
                 "signature": known.get("signature"),
                 "seconds": known.get("seconds"),
                 "step": result_of(trial).step_of_training if "result" in known else known.get("step"),
-                "purpose": f"{purpose}: {run}" if run else purpose.value,
+                "purpose": purpose.of_run(run),
                 "reason": known.get("reason", ""),
                 "companions": ", ".join(known.get("companions", ())),
                 "values": values,
