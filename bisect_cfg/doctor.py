@@ -26,6 +26,7 @@ from bisect_cfg.diagnosis.findings import Finding, check, worst_first
 from bisect_cfg.diagnosis.fingerprint import fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.protocol import NAMESPACE
 from bisect_cfg.probe.secrets import mask_arguments
 from bisect_cfg.trials.inspection import InspectedRank, Inspection, inspect
 
@@ -244,7 +245,7 @@ def settings_of(rank: InspectedRank) -> JsonObject:
     capture: Capture = rank.capture
     args = {**capture.args.raw, **capture.args.resolved}
     settings = {f"args.{name}": value for name, value in args.items()}
-    for kind, namespace in (("modelcfg", "model"), ("load", "model"), ("peft", "peft")):
+    for kind, namespace in NAMESPACE.items():
         if kind in capture.others:
             settings.update({f"{namespace}.{name}": value for name, value in capture.others[kind].raw.items()})
     loading = args.get("model_init_kwargs")

@@ -46,11 +46,13 @@ from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import canonical, every, parameter
 from bisect_cfg.parameters.comparing import plain as as_written
-from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, Encoded, Targets
+from bisect_cfg.probe.protocol import NAMESPACE, BuildAnswer, BuildRequest, Encoded, Targets
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name
 
 DEFAULT = {"$default": True}
 """The override that resets a setting to the library's default (understood by the probe)."""
+
+NOT_LOADING = "of the arguments to from_pretrained, only dtype and attn_implementation can be varied"
 
 MASKED = {"$secret": HIDDEN}
 """What the probe sends in place of a secret that it knows by its name."""
@@ -448,7 +450,7 @@ def _other_factors(capture: Capture, moved: Row, pins: Row, launcher: str, relau
     """Factors of ModelConfig, LoraConfig, `from_pretrained` and the launch."""
     factors: list[Setting] = []
     config = capture.others.get("modelcfg")
-    for kind, namespace in (("modelcfg", "model"), ("load", "model"), ("peft", "peft")):
+    for kind, namespace in NAMESPACE.items():
         built = capture.others.get(kind)
         if built is None or not built.used:
             continue
@@ -516,13 +518,13 @@ def _pinned_elsewhere(capture: Capture, pins: Row) -> dict[str, str]:
     """What the user gave to ModelConfig, LoraConfig and `from_pretrained` and no trial varies, with the reason."""
     found: dict[str, str] = {asked.name: asked.reason for asked in capture.asked if asked.reason}
     for kind, built in capture.others.items():
-        namespace = "peft" if kind == "peft" else "model"
+        namespace = NAMESPACE[kind]
         for name in built.raw if kind == "load" else set_by_user(built):
             full = f"{namespace}.{name}"
             if reason := "you pinned it" if full in pins else parameter(full).pinned or ("" if built.used else UNUSED):
                 found[full] = reason
         for name in built.others:
-            found[f"model.{name}"] = "of what from_pretrained is given, dtype and attn_implementation are varied"
+            found[f"model.{name}"] = NOT_LOADING
     return found
 
 
@@ -533,9 +535,9 @@ def _checked(values: Configuration, capture: Capture, source: str, notes: list[s
         InputError: an unknown name or a value of the wrong type.
     """
     known: dict[str, str] = dict(capture.args.types)
-    for kind, namespace in (("modelcfg", "model"), ("peft", "peft")):
+    for kind in ("modelcfg", "peft"):
         if kind in capture.others:
-            known.update({f"{namespace}.{name}": text for name, text in capture.others[kind].types.items()})
+            known.update({f"{NAMESPACE[kind]}.{name}": text for name, text in capture.others[kind].types.items()})
     known |= TYPES
     known.setdefault("model.dtype", "str | None")
     known.setdefault("model.attn_implementation", "str | None")

@@ -153,7 +153,7 @@ def _forked():
         watch.engage = None
         numbered = _take_number()
         if instruments.state.spec is None:
-            instruments.begin(watch.limits.instruments, record.folder())
+            instruments.begin(watch.orders.instruments, record.folder())
         if numbered:
             _attach(record.folder())
 

@@ -126,15 +126,15 @@ def expect(name):
 def watch_trainer(trainer):
     """Watch what this trainer does beside forward passes: its rewards, and weights that it sends to vLLM."""
     if hasattr(trainer, "_calculate_rewards"):
-        _announce(trainer, "_calculate_rewards", "reward call")
+        _announce(trainer, "_calculate_rewards", protocol.REWARD_CALL)
     else:  # TRL before 0.18 calls them in the middle of a long method
         functions = getattr(trainer, "reward_funcs", None)
         if isinstance(functions, list):
             for index, function in enumerate(functions):
                 if isinstance(function, (types.FunctionType, types.MethodType)):
-                    functions[index] = _within("reward call", function)
+                    functions[index] = _within(protocol.REWARD_CALL, function)
     if hasattr(trainer, "_move_model_to_vllm"):
-        _announce(trainer, "_move_model_to_vllm", "weight sync")
+        _announce(trainer, "_move_model_to_vllm", protocol.WEIGHT_SYNC)
 
 
 # ------------------------------------------------------------------------------------------------------ phases
@@ -254,11 +254,11 @@ def _watch_vllm(cls):
     _announce(cls, "__init__", "engine start")
     _announce(cls, "init_communicator", "engine start")
     for name in ("generate", "chat", "get_sequence_logprobs"):
-        _announce(cls, name, "vLLM request")
+        _announce(cls, name, protocol.VLLM_REQUEST)
     for name in ("update_named_param", "update_model_params"):
-        _announce(cls, name, "weight sync")
+        _announce(cls, name, protocol.WEIGHT_SYNC)
 
 
 def _watch_weight_sync(module):
     _announce(module.VLLMGeneration, "__init__", "engine start")
-    _announce(module.VLLMGeneration, "sync_weights", "weight sync")
+    _announce(module.VLLMGeneration, "sync_weights", protocol.WEIGHT_SYNC)

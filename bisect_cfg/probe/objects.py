@@ -41,8 +41,6 @@ _LIBRARIES = ("trl", "transformers", "peft", "accelerate")
 # ... except where a parser builds them on the user's behalf.
 _PARSERS = ("transformers.hf_argparser", "trl.scripts.utils", "trl.scripts._utils")
 
-NAMESPACE = {"args": "args", "modelcfg": "model", "peft": "peft", "load": "model"}
-
 _DEFAULT = {"$default": True}
 
 
@@ -61,6 +59,14 @@ state = _State()
 _active = set()
 _settled = {}  # id of a resolved training config -> (index, overrides, defaults)
 _values = {}  # index of a training config -> field -> its value, encoded, as far as the hooks know
+
+
+def set_orders(request):
+    """What `protocol.TrialOrders` says of the settings of this trial."""
+    state.overrides = request.overrides
+    if request.targets is not None:
+        state.targets = request.targets
+    state.before = None
 
 
 def install():
@@ -268,7 +274,7 @@ def _next_index(kind):
 
 def _wanted(kind, index):
     """The overrides meant for this object: field name -> encoded value."""
-    prefix = NAMESPACE[kind] + "."
+    prefix = protocol.NAMESPACE[kind] + "."
     target = getattr(state.targets, kind)
     if target is not None and target != index:
         return {}

@@ -41,6 +41,12 @@ CHECKPOINTS_FOLDER = "checkpoints"
 STATE_FILE = "trainer_state.json"
 """Of a checkpoint: where `Trainer` says at which step it was, and what it had logged."""
 
+EVERY_STEP = REWARD_CALL, VLLM_REQUEST, WEIGHT_SYNC = "reward call", "vLLM request", "weight sync"
+"""Slow phases, as `heartbeat` names them, that come in every step."""
+
+NAMESPACE = {"args": "args", "modelcfg": "model", "load": "model", "peft": "peft"}
+"""Kind of an object -> the first part of its settings' names."""
+
 GO_ON_FILE = "go-on-{}"
 """Of a trial's folder: it lets a first run go on after the training of this number."""
 
@@ -225,7 +231,7 @@ class TrialOrders:
         launcher: what starts them in place of what the user typed; None: what the user typed.
         origin: where the training begins; None: at its beginning.
         checkpoints: how checkpoints are saved on the way; None: not at all.
-        seconds: of training that the run makes at least, also after `steps`.
+        least_seconds: of training that the run makes at least, also after `steps`.
         exchanged: row of the dataset, as text -> the row that is taken in its place; None: the rows of a step are not
             noted either, unless the trial begins in the middle of the training.
     """
@@ -247,7 +253,7 @@ class TrialOrders:
     launcher: str | None = None
     origin: Origin | None = field(default=None, metadata={"of": Origin})
     checkpoints: CheckpointOrders | None = field(default=None, metadata={"of": CheckpointOrders})
-    seconds: float = 0.0
+    least_seconds: float = 0.0
     exchanged: dict[str, int] | None = None
 
 

@@ -409,12 +409,5 @@ def begin(request, first=True):
         heartbeat.open_file(place)
     if first and (request.launched or not request.started):
         instruments.begin(request.instruments, place)
-    objects.state.overrides = request.overrides
-    if request.targets is not None:
-        objects.state.targets = request.targets
-    objects.state.before = None
-    origin.set_orders(request)
-    batches.set_orders(request)
-    watch.limits.steps, watch.limits.seconds = request.steps, request.seconds
-    watch.limits.checkpoints, watch.limits.instruments = request.checkpoints, request.instruments
-    watch.limits.stop_when_non_finite = request.stop_when_non_finite
+    for part in (objects, origin, batches, watch):
+        part.set_orders(request)

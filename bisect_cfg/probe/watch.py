@@ -45,21 +45,17 @@ HEAVY = ("torch", "transformers", "trl", "datasets", "peft", "accelerate", "vllm
 _VERSIONS = (*HEAVY, "liger_kernel", "flash_attn", "numpy")
 
 
-class _Limits:
-    """When to stop; set from the trial request."""
-
-    steps = None  # optimizer steps to run, None for all
-    seconds = 0.0  # of training, at least, even if that is more steps
-    checkpoints = None  # protocol.CheckpointOrders
-    instruments = None  # protocol.InstrumentOrders
-    stop_when_non_finite = True
-
-
-limits = _Limits()
+orders = protocol.TrialOrders("")  # of this trial
 # Process id while one is watched; how many have begun; whether one runs that is not watched; the exception that our
 # hook was called with.
 _training = {"active": None, "number": 0, "within": False, "told": None}
 engage = None  # called before training in a process that the run's first one has started, see `boot.join`
+
+
+def set_orders(request):
+    """What `protocol.TrialOrders` says of when this trial ends, and of what it writes down."""
+    global orders
+    orders = request
 
 
 def install():
@@ -194,7 +190,7 @@ def _wrap_trainer(module):
             elsewhere.begin()
         self.args.logging_nan_inf_filter = False  # it hides what we look for; it only concerns logging
         args, kwargs = _checkpoint_of_the_user(self.args, args, kwargs)
-        steps = None if stage else limits.steps
+        steps = None if stage else orders.steps
         if not stage:
             args, kwargs, times = origin.begin(self, args, kwargs)
             batches.watch(self)
@@ -378,8 +374,8 @@ def _callback_class(module):
             self.bad_since = None  # the step at which the weights were first seen non-finite
             self.began = time.monotonic()
             self.within_epoch = False  # whether a step of this epoch has begun
-            wanted = limits.checkpoints is not None and saved.can_save(trainer)
-            self.saver = saved.Saver(trainer, limits.checkpoints) if wanted else None
+            wanted = orders.checkpoints is not None and saved.can_save(trainer)
+            self.saver = saved.Saver(trainer, orders.checkpoints) if wanted else None
 
         def on_train_begin(self, args, state, control, **kwargs):
             try:
@@ -448,11 +444,11 @@ def _callback_class(module):
             record.metrics(row)
             done = state.global_step - (self.first_step or 0)
             if self.bad_since is not None:
-                patience = 0 if limits.stop_when_non_finite else _STEPS_AFTER_NON_FINITE
+                patience = 0 if orders.stop_when_non_finite else _STEPS_AFTER_NON_FINITE
                 if state.global_step - self.bad_since >= patience:
                     record.event(protocol.TrainEnd(done, protocol.NON_FINITE))
                     finish(0)
-            if self.steps is not None and done >= self.steps and time.monotonic() - self.began >= limits.seconds:
+            if self.steps is not None and done >= self.steps and time.monotonic() - self.began >= orders.least_seconds:
                 first = objects.state.targets.training is None
                 record.event(protocol.TrainEnd(done, "horizon", again=first and again.may_train(_getframe(1))))
                 finish(0)

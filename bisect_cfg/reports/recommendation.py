@@ -12,7 +12,7 @@ from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.configuration import UNSET, Configuration, configuration_of, equal
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.probe.protocol import Assigned, Opened
+from bisect_cfg.probe.protocol import NAMESPACE, Assigned, Opened
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.recommend.edits import Change, Edit, Edits, find_edits
 from bisect_cfg.recommend.published import published_for
@@ -27,9 +27,6 @@ from bisect_cfg.study.causes import Cause, Claim
 
 Changes = Mapping[str, JsonObject]
 """Setting -> "from" and "to", as in result.json."""
-
-_NAMESPACES = {"modelcfg": "model", "load": "model"}
-"""Kind of an object -> the namespace of its settings, where that is another word."""
 
 PUBLISHED = 4
 """How many published values are shown beside a setting."""
@@ -226,7 +223,7 @@ def edits_of(answer: Answer, changes: Changes) -> Edits:
 def _built(settings: Settings) -> dict[str, tuple[str, int]]:
     """Where the objects of the configuration were built: namespace -> file and line."""
     found = (*settings.capture.others.values(), settings.capture.args)
-    return {_NAMESPACES.get(one.kind, one.kind): one.place for one in found if one.place is not None}
+    return {NAMESPACE.get(one.kind, one.kind): one.place for one in found if one.place is not None}
 
 
 def _words_of_launcher(answer: Answer) -> tuple[str, ...]:

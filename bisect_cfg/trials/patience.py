@@ -16,7 +16,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bisect_cfg.probe.protocol import HEARTBEAT_FILE, HEARTBEAT_NAME, HEARTBEAT_SIZE
+from bisect_cfg.probe.protocol import EVERY_STEP, HEARTBEAT_FILE, HEARTBEAT_NAME, HEARTBEAT_SIZE
 
 HANG_TIMES = 10.0
 """Nothing for so many times the longest silence so far is a hang."""
@@ -36,12 +36,9 @@ PHASE_SECONDS = 120.0
 compiler, an engine that starts, a reward call, a checkpoint, the first collective. Each can take a minute without
 anything being wrong."""
 
-EVERY_STEP = frozenset({"reward call", "vLLM request", "weight sync"})
-"""Phases that come in every step, so that the time of a step tells how long they take at most."""
-
 STEP_TIMES = 30.0
-"""A phase that comes in every step hangs when it has been silent for so many times this run's longest step: a judge
-that answers in two seconds may take a minute when it is busy."""
+"""A phase that comes in every step hangs when it has been silent for so many times this run's longest step: that tells
+how long it takes at most, and a judge that answers in two seconds may take a minute when it is busy."""
 
 STEPS_SEEN = 10
 """... once so many steps have been seen, of all runs so far together; or once one has hung (`runs.Pauses`)."""

@@ -33,6 +33,7 @@ from bisect_cfg.probe.protocol import (
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.probe.world import FOLDER, LAUNCHED
 from bisect_cfg.trials.files import Traces
+from bisect_cfg.trials.reaper import alive
 
 WORD_SECONDS = 1.0
 """How long after a process has gone its launcher is waited for to say how: torchrun looks every 0.1 s."""
@@ -187,7 +188,7 @@ class Ranks:
         for rank in self.all:
             if rank.code is None and rank.pid in (codes or {}):
                 self._note(rank, codes[rank.pid])
-            if rank.code is None and rank.pid is not None and not _lives(rank.pid):
+            if rank.code is None and rank.pid is not None and not alive(rank.pid):
                 waited = now - self._gone.setdefault(rank.number, now)
                 if waited >= WORD_SECONDS:
                     self._note(rank, died_of(rank.folder) or 1)
@@ -300,14 +301,6 @@ def differences(ranks: Sequence[Rank]) -> list[Symptom]:
                 text = f"grad_norm differs between the processes: at step {step} it is {ours:.4g} on rank 0 and "
                 return [Symptom(DIFFERS, "grad_norm", step, f"{text}{theirs:.4g} on rank {rank.number}")]
     return []
-
-
-def _lives(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state != "Z"
 
 
 def died_of(folder: Path) -> int | None:

@@ -289,7 +289,7 @@ class ScriptRunner(TrialRunner):
             launcher=overrides.get(LAUNCHER),
             origin=self.known.origin,
             checkpoints=plan.checkpoints,
-            seconds=plan.least_seconds,
+            least_seconds=plan.least_seconds,
             exchanged=None if plan.exchanged is None else {str(row): other for row, other in plan.exchanged.items()},
         )
 
