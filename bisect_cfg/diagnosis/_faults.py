@@ -136,7 +136,7 @@ class Error:
         line: its line, counted from 1.
         text: what that line says, without rank, worker and time.
         who: the rank or worker that printed it, "" if it does not say.
-        rank: how much it says about the cause (`RAISED` ... `STATUS`).
+        weight: how much it says about the cause (`RAISED` ... `STATUS`).
         type_name: the exception's type, "" for another shape.
         more: the lines after it that belong to it.
         traced: whether it ended a traceback.
@@ -147,7 +147,7 @@ class Error:
     line: int
     text: str
     who: str
-    rank: int
+    weight: int
     type_name: str = ""
     more: list[str] = field(default_factory=list)
     traced: bool = False
@@ -267,8 +267,8 @@ def cause(errors: list[Error]) -> Error | None:
     """
     if not errors:
         return None
-    best = min(error.rank for error in errors)
-    chosen = [error for error in errors if error.rank == best]
+    best = min(error.weight for error in errors)
+    chosen = [error for error in errors if error.weight == best]
     if best == RAISED:
         if any(error.traced for error in chosen):
             chosen = [error for error in chosen if error.traced]

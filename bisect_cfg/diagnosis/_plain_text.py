@@ -12,6 +12,9 @@ import re
 import string
 import textwrap
 
+WIDEST = 100
+"""Columns of running text; wider lines are hard to read, whatever the terminal."""
+
 MESSAGE_LIMIT = 300
 """Characters kept of a normal form. Enough for every message we know; some dump whole tensors or prompts."""
 

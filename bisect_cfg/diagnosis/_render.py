@@ -10,14 +10,11 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bisect_cfg.diagnosis._plain_text import wrapped
+from bisect_cfg.diagnosis._plain_text import WIDEST, wrapped
 from bisect_cfg.diagnosis._types import Fingerprint, Json
 from bisect_cfg.diagnosis.advice import Advice
 from bisect_cfg.diagnosis.knowledge import Entry, EntryCase
 from bisect_cfg.diagnosis.signature import Signature
-
-WIDEST = 100
-"""Columns of running text; wider lines are hard to read, whatever the terminal."""
 
 LONGEST_EVIDENCE = 240
 """Characters of a log line that are shown."""

@@ -66,10 +66,14 @@ def evaluate(
         configuration: Parameter -> value, with or without a namespace (`args.bf16` or `bf16`).
     """
     environment = environment or {}
-    settings = dict(configuration or {})
-    for name, value in (configuration or {}).items():
-        settings.setdefault(name.rpartition(".")[2], value)
+    settings = with_bare_names(configuration)
     return [*_environment(conditions, environment), *_parameters(conditions.get("parameters", {}), settings)]
+
+
+def with_bare_names(configuration: Configuration | None) -> Configuration:
+    """A configuration in which `args.bf16` is found as `bf16`, too."""
+    known = configuration or {}
+    return {**{name.rpartition(".")[2]: value for name, value in reversed(known.items())}, **known}
 
 
 def _environment(conditions: Conditions, environment: Fingerprint) -> Iterator[Checked]:

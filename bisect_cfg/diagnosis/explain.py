@@ -210,7 +210,7 @@ def combine(
     }
     former = {(by_error[id(error)].name, error.line) for error in errors if _of_a_former_run(error, cause)}
     own = cause and (by_error[id(cause)].name, cause.line, cause.line + len(cause.more))
-    of_cause = cause is not None and cause.rank == _faults.RAISED
+    of_cause = cause is not None and cause.weight == _faults.RAISED
     matches, aside = [], []
 
     def near(line: Line) -> bool:
@@ -486,7 +486,7 @@ class Reading:
                 self.survived(error.line, error.who)
                 or (
                     error.line <= self._well_until
-                    and error.rank in (_faults.SAID, _faults.LOGGED, _faults.RAISED)
+                    and error.weight in (_faults.SAID, _faults.LOGGED, _faults.RAISED)
                     and not error.traced
                 )
             )
@@ -506,7 +506,8 @@ class Reading:
         """The first of each exception that training survives, and that comes again and again."""
         if self.quoting:
             return []
-        raised = [error for error in self.errors.after(lambda error: not error.traced) if error.rank == _faults.RAISED]
+        after = self.errors.after(lambda error: not error.traced)
+        raised = [error for error in after if error.weight == _faults.RAISED]
         kinds = Counter((error.type_name, error.text) for error in raised)
         firsts = {(error.type_name, error.text): error for error in reversed(raised)}
         return [firsts[kind] for kind, count in kinds.most_common(1) if count >= REPEATED]
@@ -623,7 +624,7 @@ def _of_a_former_run(error: _faults.Error, cause: _faults.Error | None) -> bool:
     return (
         cause is not None
         and cause.traced
-        and error.rank == _faults.RAISED
+        and error.weight == _faults.RAISED
         and not error.traced
         and not error.stamped
         and error.line < cause.line - cause.traceback

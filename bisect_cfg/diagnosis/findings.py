@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis import _version_pairs
 from bisect_cfg.diagnosis._types import Fingerprint
-from bisect_cfg.diagnosis.conditions import evaluate
+from bisect_cfg.diagnosis.conditions import evaluate, with_bare_names
 from bisect_cfg.diagnosis.knowledge import load
 from bisect_cfg.parameters import every
 
@@ -81,12 +81,9 @@ def check(environment: Fingerprint, configuration: Configuration | None = None) 
         environment: A `fingerprint`; `launcher` may be added ("python", "accelerate", "torchrun").
         configuration: Dotted name -> resolved value; None checks the environment alone.
     """
-    settings = dict(configuration or {})
-    for name, value in (configuration or {}).items():
-        settings.setdefault(name.rpartition(".")[2], value)
+    settings = with_bare_names(configuration)
     found = [*_known(environment, settings)]
-    for rule in RULES:
-        name = rule.__name__.strip("_").replace("_", "-")
+    for name, rule in RULES.items():
         found += [replace(finding, id=finding.id or name) for finding in rule(environment, settings)]
     return worst_first(found)
 
@@ -309,7 +306,7 @@ def _clipping(environment: Fingerprint, settings: Configuration) -> Iterator[Fin
 def _learning_rate(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """Above what anybody has published."""
     rate = _number(settings.get("learning_rate"))
-    adapter = bool(settings.get("use_peft")) or any(name.startswith("peft.") for name in settings)
+    adapter = _has_adapter(settings)
     limit = ADAPTER_WARN if adapter else FULL_WARN
     if rate is None or rate < limit or (adapter and rate == limit):
         return
@@ -325,7 +322,7 @@ def _learning_rate(environment: Fingerprint, settings: Configuration) -> Iterato
 def _swallowed(environment: Fingerprint, settings: Configuration) -> Iterator[Finding]:
     """An update smaller than half of bfloat16's last place leaves the weight as it was, and no log shows it."""
     rate, optimizer = _number(settings.get("learning_rate")), str(settings.get("optim", ""))
-    adapter = bool(settings.get("use_peft")) or any(name.startswith("peft.") for name in settings)
+    adapter = _has_adapter(settings)
     in_bf16 = settings.get("model.dtype") == "bfloat16" and not adapter
     if in_bf16 and optimizer.startswith("adamw_torch") and rate is not None and 0 < rate <= SWALLOWED:
         yield Finding(
@@ -364,27 +361,31 @@ def _removed(environment: Fingerprint, settings: Configuration) -> Iterator[Find
             yield Finding("problem", f"{name} is gone", f"{package} {version}", known.instead, "measured")
 
 
-RULES: tuple[Callable[[Fingerprint, Configuration], Iterator[Finding]], ...] = (
-    _missing,
-    _versions,
-    _gpu_and_cuda,
-    _driver,
-    _groups,
-    _launch,
-    _ranks,
-    _fsdp,
-    _temperature,
-    _old_python,
-    _other_cublas,
-    _old_gpu,
-    _clipping,
-    _learning_rate,
-    _swallowed,
-    _precision,
-    _hidden_nan,
-    _removed,
-)
-"""Every rule takes the environment and the settings, and yields what it finds."""
+RULES: dict[str, Callable[[Fingerprint, Configuration], Iterator[Finding]]] = {
+    "missing": _missing,
+    "versions": _versions,
+    "gpu-and-cuda": _gpu_and_cuda,
+    "driver": _driver,
+    "groups": _groups,
+    "launch": _launch,
+    "ranks": _ranks,
+    "fsdp": _fsdp,
+    "temperature": _temperature,
+    "old-python": _old_python,
+    "other-cublas": _other_cublas,
+    "old-gpu": _old_gpu,
+    "clipping": _clipping,
+    "learning-rate": _learning_rate,
+    "swallowed": _swallowed,
+    "precision": _precision,
+    "hidden-nan": _hidden_nan,
+    "removed": _removed,
+}
+"""The id of what a rule finds, and the rule: it takes the environment and the settings, and yields findings."""
+
+
+def _has_adapter(settings: Configuration) -> bool:
+    return bool(settings.get("use_peft")) or any(name.startswith("peft.") for name in settings)
 
 
 def _number(value: object) -> float | None:

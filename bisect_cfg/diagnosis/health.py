@@ -374,8 +374,7 @@ class _Past:
 
     def take(self, row: Row) -> None:
         """One more step."""
-        entropy, reward, clipped = number(row, "entropy"), number(row, "reward"), number(row, "clipped_ratio")
-        clipped = number(row, "completions/clipped_ratio") if clipped is None else clipped
+        entropy, reward, clipped = number(row, "entropy"), number(row, "reward"), _clipped(row)
         if entropy is not None and len(self.entropies) < COLLAPSE_STREAK:
             self.entropies.append(entropy)
         if clipped is not None and len(self.clipped) < COLLAPSE_STREAK:
@@ -489,10 +488,9 @@ def lost(rows: Sequence[Row], past: _Past) -> str:
     down = f"the reward fell from {past.best:.3g} to {fmean(rewards):.2g}"
     if with_entropy and _most(rows, lambda row: (number(row, "entropy") or 0.0) > NOISE_SHARE * start):
         return f"{down}, and entropy rose from {start:.3g} to {entropy:.2g}: the policy answers noise"
-    cut = [number(row, "clipped_ratio") or number(row, "completions/clipped_ratio") for row in rows]
     # Long answers alone are no collapse: as long as rewards are there and differ, and there is a gradient, it learns.
     nothing = _most(rows, _signalless) or past.fallen(rewards, GONE)
-    if nothing and max(past.clipped, default=1.0) < CUT_OFF and _most(rows, lambda row: _cut_off(row)) and any(cut):
+    if nothing and max(past.clipped, default=1.0) < CUT_OFF and _most(rows, _cut_off) and any(map(_clipped, rows)):
         return f"{down}, and every completion is cut off"
     if len(rows) >= GONE_STEPS and past.fallen(rewards, GONE):
         return f"{down}, and stayed there"
@@ -503,9 +501,13 @@ def lost(rows: Sequence[Row], past: _Past) -> str:
 
 
 def _cut_off(row: Row) -> bool:
+    return (_clipped(row) or 0.0) >= CUT_OFF
+
+
+def _clipped(row: Row) -> float | None:
+    """The share of completions that were cut off; None if it was not logged."""
     share = number(row, "clipped_ratio")
-    share = number(row, "completions/clipped_ratio") if share is None else share
-    return share is not None and share >= CUT_OFF
+    return number(row, "completions/clipped_ratio") if share is None else share
 
 
 def _silent(past: _Past, rows: Sequence[Row]) -> str:

@@ -93,7 +93,6 @@ def reproduce(context: Context, pins: Configuration) -> Run:
     else:
         study_failure(context, run)
         context.runner.learn(horizon=context.options.steps or horizon_for(run.seen.step))
-        context.listener.reproduced(run.seen, context.runner.horizon)
     return run
 
 

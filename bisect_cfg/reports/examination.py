@@ -6,14 +6,11 @@ import shutil
 
 import click
 
-from bisect_cfg.diagnosis._plain_text import wrapped
+from bisect_cfg.diagnosis._plain_text import WIDEST, wrapped
 from bisect_cfg.diagnosis.findings import Finding
 from bisect_cfg.diagnosis.fingerprint import describe
 from bisect_cfg.doctor import Diagnosis
 from bisect_cfg.reports.text import count, shown_safely
-
-WIDEST = 100
-"""Columns of running text; wider lines are hard to read, whatever the terminal."""
 
 COLOURS = {"problem": "red", "warning": "yellow", "note": "cyan"}
 LABELS = {"problem": "PROBLEM", "warning": "WARNING", "note": "Note"}

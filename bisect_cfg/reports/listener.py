@@ -17,7 +17,6 @@ from bisect_cfg.recommend.order import Left
 from bisect_cfg.reports.events import BisectionEvent, Progress
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.verdict import Observation
 
 
 class Listener:
@@ -43,9 +42,6 @@ class Listener:
 
     def run_finished(self, purpose: Purpose, run: Run, outcome: Outcome | None) -> None:
         """One of the runs before the bisection proper is over."""
-
-    def reproduced(self, seen: Observation, horizon: int) -> None:
-        """The failure under study is known."""
 
     def factors(self, settings: Settings | Sides) -> None:
         """The factors are known."""

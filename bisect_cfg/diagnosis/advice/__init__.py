@@ -45,7 +45,7 @@ def advise(error: _faults.Error | None, packages: Mapping[str, str] | None = Non
         error: The error, with the text before it.
         packages: The versions that the log prints.
     """
-    if error is None or error.rank == _faults.STATUS or (error.rank == _faults.NATIVE and not error.type_name):
+    if error is None or error.weight == _faults.STATUS or (error.weight == _faults.NATIVE and not error.type_name):
         return None
     kind, message = _split(error)
     if kind in ("KeyboardInterrupt", "SystemExit", "MemoryError"):
@@ -55,7 +55,7 @@ def advise(error: _faults.Error | None, packages: Mapping[str, str] | None = Non
         frames = without_access(frames)
     read = RaisedError(kind, message, frames, error.type_name)
     read = replace(read, cut=raised_below(read))
-    for rule in RULES if error.rank == _faults.RAISED else FOR_WORDS:
+    for rule in RULES if error.weight == _faults.RAISED else FOR_WORDS:
         advice = rule(read)
         if advice is not None:
             advice = _with_versions(_with_the_message(advice, read), read, packages or {})

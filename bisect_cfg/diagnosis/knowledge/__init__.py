@@ -49,6 +49,7 @@ from __future__ import annotations
 import functools
 import re
 import signal
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -61,10 +62,7 @@ from bisect_cfg.diagnosis.conditions import Conditions
 from bisect_cfg.parameters import address
 
 FOLDER = Path(__file__).parent
-CONDITIONS = {
-    "packages": dict, "gpu": str, "cuda": str, "cublas": str, "parameters": dict, "launcher": str, "device": str,
-    "task": str, "phase": str, "progress": str, "collectives": str, "cuda_available": bool, "variables": dict,
-}  # fmt: skip
+CONDITIONS = {name: typing.get_origin(kind) or kind for name, kind in typing.get_type_hints(Conditions).items()}
 _CLUES = ("any", "hints", "unless", "only_if")
 _TEXTS = ("id", "title", "meaning", "trigger", "root_cause", "sample")
 _LISTS = (*_CLUES, "all", "cures", "not_helping", "bisect", "sources")
