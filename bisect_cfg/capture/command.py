@@ -438,7 +438,7 @@ def _executable(word: str, python: str | None, path: str | None) -> str:
     if found is None:
         name = os.path.basename(word)
         if word.endswith(".py") and os.path.isfile(word):
-            raise InputError(f"{word} is a script, and no program.", f"Put python in front of it: python {word}")
+            raise InputError(f"{word} is a script, not a program.", f"Put python in front of it: python {word}")
         raise InputError(
             f"{name} is not installed here: it is neither on PATH nor beside {python or sys.executable}.",
             f"Install it (pip install {'torch' if name == 'torchrun' else name}), or name the Python that has it with "

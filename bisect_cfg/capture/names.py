@@ -244,7 +244,7 @@ def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value
             raise InputError(f"{option} {given[:80]}: {error.message}", error.advice) from None
     name, value = given
     if not isinstance(name, str):
-        raise InputError(f"{option}: {name!r} is not the name of a setting.", "Names are texts.")
+        raise InputError(f"{option}: {name!r} is not the name of a setting.", "Names must be strings.")
     name = name.strip().removeprefix("args.")
     _refuse_secret(name, value, option)
     if isinstance(value, float) and math.isnan(value):

@@ -42,7 +42,7 @@ def python_of(words: Sequence[str], told: str | None = None) -> str:
     name = os.path.basename(words[0])
     if name in _OWN_CHOICE:
         raise InputError(
-            f"`{name}` chooses itself in which environment its command runs, so no trial can be given another one.",
+            f"`{name}` chooses the environment its command runs in, so no trial can be given another one.",
             "Name the program itself, as in: -- .venv/bin/python train.py {flags}",
         )
     found = told or _named_by(words[0]) or _beside(words[0])

@@ -442,7 +442,7 @@ def _compared(good: Configuration, bad: Configuration, only: Sequence[str], excl
             "Leave it out of the files and give it in the environment or in the command, which every trial has.",
         )
     if any("\0" in str(value) for side in (good, bad) for value in side.values()):
-        raise InputError("A value holds a NUL, which no argument of a program can.", "Leave it out.")
+        raise InputError("A value contains a NUL byte, which no command-line argument can.", "Leave it out.")
     varied = tuple(factor for factor in factors if factor.name not in left)
     if not varied:
         what = "--only and --except leave nothing to vary" if left else "The good and the bad side do not differ"

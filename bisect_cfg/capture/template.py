@@ -388,7 +388,7 @@ def _typed_at(
         return None
     if isinstance(good[name], list):
         raise InputError(
-            f"How many of the words behind {word} are its values cannot be told.",
+            f"Cannot tell how many of the words after {word} are its values.",
             f"Write {{flags}} in their place, and --bad {name}=[...].",
         )
     following = words[position + 1] if position + 1 < len(words) else None
@@ -399,7 +399,7 @@ def _typed_at(
     if alone:
         raise InputError(
             f"{word} has no value in the command, and the good side gives it {text_of(good[name])}.",
-            f"If it is a switch, say --good {name}=false; else give its value behind it.",
+            f"If it is a switch, say --good {name}=false; else give its value after it.",
         )
     if _placeheld(following):
         return None
@@ -454,7 +454,7 @@ def check_places(
         )
         if odd is not None:
             raise InputError(
-                f"{odd} in the command is no place: names of places have letters, digits, _ . - and / alone.",
+                f"{odd} in the command is not a placeholder: its name may have only letters, digits, _ . - and /.",
                 f"Write {{{placeless[0]}}} where the program is to be given it.",
             )
         nothing = not (there - {FOLDER}) and not template.typed

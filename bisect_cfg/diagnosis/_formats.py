@@ -128,7 +128,7 @@ def _text(name: str, stream: io.BufferedReader) -> Source:
     stream = _utf8(stream)
     head = stream.peek(PEEK)[:PEEK] if hasattr(stream, "peek") else b""
     if _binary(head):
-        raise Unreadable(f"it is no text{_kind(head)}; give what the run printed, or its trainer_state.json")
+        raise Unreadable(f"it is not text{_kind(head)}; give what the run printed, or its trainer_state.json")
     name = re.sub(r"\.(?:gz|zst|xz|bz2)$", "", name)
     first = head.lstrip()[:1]
     if name.endswith((".json", ".ipynb")) or (first in (b"{", b"[") and not name.endswith((".jsonl", ".log", ".out"))):

@@ -1,7 +1,7 @@
 """Prints, as JSON, what the process that runs this file finds around it: driver, GPUs, variables, memory, cuBLAS.
 
 Standard library only, on every Python since 3.9, like `_packages`: `fingerprint.fingerprint` calls it in its own
-process, the probe loads it by its path inside each rank of a launched script, and `environment.loaded_cublas` runs
+process, the probe loads it by its path inside each rank of a launched script, and `fingerprint.loaded_cublas` runs
 its source in an interpreter that has torch.
 """
 

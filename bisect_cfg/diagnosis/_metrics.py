@@ -907,7 +907,7 @@ def _grown_memory(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
 def _left_course(rows: list[Row]) -> list[Row]:
     """The row from which several metrics were far from all they had been, up to the first NaN, and the last finite row.
 
-    None is returned for a run that broke within a few rows: those who look for its cause find nothing before it.
+    Empty for a run that broke within a few rows: those who look for its cause find nothing before it.
     """
     onsets = []
     for name in COURSE:

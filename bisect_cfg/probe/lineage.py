@@ -1,8 +1,7 @@
 """The probe stays with the processes that a script starts, while the script sees its own environment.
 
 Loaded first of all, by `site/sitecustomize.py`, in every Python process of a run, and for most of them it is all that
-is
-loaded: it imports nothing that the interpreter has not imported yet. From then on
+is loaded: it imports nothing that the interpreter has not imported yet. From then on
 
 - whatever is started from here (``subprocess``, ``multiprocessing``, ``os.exec*``, ``os.posix_spawn``, ``os.system``, a
   library's own ``system()``) gets the probe's two variables, also where the script gives an environment of its own or

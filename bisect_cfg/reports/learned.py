@@ -44,7 +44,7 @@ def learned(subset: Collection[str], outcome: Outcome, before: Tried, everything
     for names, came in before:
         smaller, larger = sorted((bad, set(names)), key=len)
         if came is other and smaller < larger and (outcome if larger == bad else came) is Outcome.PASS:
-            return "More passes than what fails: the failure is random, or a setting hides it"
+            return "A larger set passes where a smaller one fails: the failure is random, or a setting hides it"
     if outcome is Outcome.FAIL:
         return _of_failure(bad, failed, everything)
     region = min((one for one in failed if bad < one), key=len, default=set())

@@ -59,7 +59,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     path = path.expanduser().absolute()
     if not path.is_dir():
-        what = "does not exist" if not path.exists() else "is no folder"
+        what = "does not exist" if not path.exists() else "is not a folder"
         raise InputError(f"--from-checkpoint {path}: it {what}.", "Give a folder that the Trainer saved: checkpoint-N.")
     state = path / STATE_FILE
     if not state.is_file():
@@ -71,7 +71,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 f"Name the last one before the failure: --from-checkpoint {path / inside[-1]}",
             )
         raise InputError(
-            f"--from-checkpoint {path} has no {STATE_FILE}, so it is no checkpoint of the Trainer.",
+            f"--from-checkpoint {path} has no {STATE_FILE}, so it is not a checkpoint of the Trainer.",
             "A model that was saved at the end of a training cannot be gone on from; give a folder checkpoint-N.",
         )
     try:

@@ -511,7 +511,7 @@ def _inherited(number: int) -> signal.Handlers:
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode("latin-1")  # see `text_of` in `process`: one byte, one character
+    return text.encode("latin-1")  # see `_text_of` in `process`: one byte, one character
 
 
 def become_subreaper() -> None:

@@ -61,7 +61,7 @@ def test_what_cannot_be_told_is_said(own):
     with pytest.raises(InputError, match="Which Python `bash` runs") as error:
         python_of(["bash", "run.sh"])
     assert "--python" in error.value.advice
-    with pytest.raises(InputError, match="`uv` chooses itself"):
+    with pytest.raises(InputError, match="`uv` chooses the environment"):
         python_of(["uv", "run", "train.py"], "own/bin/python3")
     with pytest.raises(InputError, match="no Python interpreter nowhere"):
         python_of(["bash"], "nowhere")

@@ -184,8 +184,8 @@ def test_what_it_lacks_is_known(tmp_path):
     ("change", "said"),
     [
         (lambda path: shutil.rmtree(path), "does not exist"),
-        (lambda path: (shutil.rmtree(path), path.touch()), "is no folder"),
-        (lambda path: (path / "trainer_state.json").unlink(), "is no checkpoint"),
+        (lambda path: (shutil.rmtree(path), path.touch()), "is not a folder"),
+        (lambda path: (path / "trainer_state.json").unlink(), "is not a checkpoint"),
         (lambda path: (path / "trainer_state.json").write_text('{"global'), "damaged"),
         (lambda path: (path / "trainer_state.json").write_text("{}"), "damaged"),
         (lambda path: (path / "trainer_state.json").write_text("[" * 100_000), "damaged"),

@@ -53,4 +53,4 @@ def test_many_settings_are_counted():
 ])  # fmt: skip
 def test_nothing_is_claimed_that_does_not_follow(subset, outcome, earlier):
     said = learned(subset, outcome, [*BASELINES, earlier], NAMES)
-    assert said == "More passes than what fails: the failure is random, or a setting hides it"
+    assert said == "A larger set passes where a smaller one fails: the failure is random, or a setting hides it"
