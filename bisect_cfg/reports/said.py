@@ -9,6 +9,7 @@ import io
 from collections.abc import Callable
 
 from rich.console import Console
+from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
@@ -32,23 +33,13 @@ def said(show: Callable[[Console], None]) -> list[Line]:
     """
     out = io.StringIO()
     show(console(file=out, force_terminal=True, color_system="standard", width=UNBROKEN, legacy_windows=False))
-    return [_pieces(Text.from_ansi(line)) for line in out.getvalue().strip("\n").split("\n")]
+    plain = Console()
+    lines = (Text.from_ansi(line).render(plain) for line in out.getvalue().strip("\n").split("\n"))
+    return [[(_words(one.style), one.text) for one in Segment.simplify(line) if one.text] for line in lines]
 
 
-def _pieces(line: Text) -> Line:
-    pieces: Line = []
-    for position, letter in enumerate(line.plain):
-        spans = [span.style for span in line.spans if span.start <= position < span.end]
-        style = " ".join(dict.fromkeys(word for one in spans for word in _words(one)))
-        if pieces and pieces[-1][0] == style:
-            pieces[-1] = (style, pieces[-1][1] + letter)
-        else:
-            pieces.append((style, letter))
-    return pieces
-
-
-def _words(style: str | Style) -> list[str]:
+def _words(style: Style | None) -> str:
     """A style as the reports write it: "bold", "dim" and the name of a colour."""
-    known = Style.parse(style) if isinstance(style, str) else style
-    words = [word for word, on in (("bold", known.bold), ("dim", known.dim)) if on]
-    return words + ([ANSI_COLOURS[known.color.number]] if known.color and known.color.number in ANSI_COLOURS else [])
+    known = style or Style()
+    colour = ANSI_COLOURS.get(known.color.number) if known.color else None
+    return " ".join(word for word, on in (("bold", known.bold), ("dim", known.dim), (colour, colour)) if on)
