@@ -256,7 +256,7 @@ def prepare() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # started with a closed descriptor
-            stream = open(os.devnull, "w")  # noqa: SIM115
+            stream = open(os.devnull, "w")
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")
         setattr(sys, name, _Stream(stream))

@@ -87,7 +87,6 @@ def examine(
     *,
     python: str | None = None,
     recorded: Sequence[str] = (),
-    probe_gpus: bool = True,
 ) -> Diagnosis:
     """Examine an environment, and the configuration of a target if there is one.
 
@@ -95,7 +94,6 @@ def examine(
         words: a script and its arguments, or a launcher's whole command; empty for the environment alone.
         python: the interpreter that trains; None for this one.
         recorded: files with the environments of other machines, judged in place of this one.
-        probe_gpus: whether to compute on the GPUs.
 
     Raises:
         InputError: about the target or a file.
@@ -122,7 +120,7 @@ def examine(
     findings += _judged(judged, configuration)
     probes, skipped = None, "the environment is another machine's"
     if not files:
-        probes, skipped = _probes(python, environments[0]) if probe_gpus else (None, "not asked for")
+        probes, skipped = _probes(python, environments[0])
         findings += gpu.findings(probes or ())
     return Diagnosis(
         tuple(worst_first(findings)),

@@ -164,9 +164,7 @@ def interpreter(python: str) -> str:
     return os.path.join(os.path.dirname(path), os.path.basename(os.path.realpath(path)))
 
 
-def find_script(
-    target: str, arguments: Sequence[str] = (), good_file: str | None = None, python: str | None = None
-) -> Script:
+def find_script(target: str, arguments: Sequence[str] = (), python: str | None = None) -> Script:
     """Find what a TARGET on the command line means: a script, a folder with ``train.py`` (and ``good.yaml``), or the
     first word of a whole command.
 
@@ -181,19 +179,18 @@ def find_script(
         )
     if is_launcher(target) and not Path(target).is_dir():
         found = find_command([target, *arguments], python)
-        good = Path(good_file) if good_file else None
         plain = found.launch.kind == "python" and len(found.launch.before) == 1 and not found.launch.module
         launch = None if plain and not found.launch.variables else found.launch
-        return Script(found.path, found.arguments, found.python, good, launch)
+        return Script(found.path, found.arguments, found.python, None, launch)
     path = Path(target)
     try:
         path.exists()
     except (OSError, ValueError) as error:  # a name that no file can have
         raise InputError(f"There is no script {target[:80]}: {getattr(error, 'strerror', error)}.") from None
-    beside: Path | None = None
+    good: Path | None = None
     if path.is_dir():
         folder, path = path, path / "train.py"
-        beside = folder / "good.yaml"
+        good = folder / "good.yaml" if (folder / "good.yaml").exists() else None
         if not path.exists():
             raise InputError(
                 f"The folder {folder} has no train.py.",
@@ -208,7 +205,6 @@ def find_script(
         raise InputError(f"{target} is not a Python script.", _instead_of(path))
     if not os.access(path, os.R_OK):
         raise InputError(f"The script {target} cannot be read.", "Check its permissions.")
-    good = Path(good_file) if good_file else (beside if beside is not None and beside.exists() else None)
     if good is not None and not good.is_file():
         raise InputError(f"There is no file {good}.", "--good takes a YAML file or name=value.")
     interpreter = python or sys.executable

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from bisect_cfg.capture.captured import (
@@ -181,14 +181,8 @@ class Settings:
     def without(self, names: Iterable[str], reason: str = "") -> Settings:
         """The same with these factors left as the script has them: no longer factors, for a reason if one is given."""
         gone = set(names)
-        return Settings(
-            self.capture,
-            tuple(factor for factor in self.factors if factor.name not in gone),
-            self.pins,
-            {**self.pinned, **(dict.fromkeys(sorted(gone), reason) if reason else {})},
-            self.same,
-            self.notes,
-        )
+        pinned = {**self.pinned, **(dict.fromkeys(sorted(gone), reason) if reason else {})}
+        return replace(self, factors=tuple(factor for factor in self.factors if factor.name not in gone), pinned=pinned)
 
 
 def build_item(args: Built, overrides: Row) -> BuildRequest:

@@ -117,7 +117,7 @@ def open_source(path: str) -> Source:
         return Source("", rows=_events(path))
     if name.endswith(".wandb"):
         raise Unreadable("W&B's own binary file; give files/output.log of the same run, or its history as JSON or CSV")
-    stream = Path(path).open("rb")  # noqa: SIM115  closed with the process, which reads it to its end
+    stream = Path(path).open("rb")  # closed with the process, which reads it to its end
     unpacked = _unpacked(stream)
     if unpacked is not stream and not unpacked.peek(1):
         raise Unreadable("it is compressed, and nothing can be unpacked from it")

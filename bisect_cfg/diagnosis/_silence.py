@@ -143,10 +143,10 @@ def standing(tail: bytes, number: int) -> tuple[int, str] | None:
     return None
 
 
-def _time(text: str, clock_only: bool = False) -> tuple[datetime.datetime, bool] | None:
+def _time(text: str) -> tuple[datetime.datetime, bool] | None:
     """The time that a line carries, and whether it has a date."""
     for pattern, dated in ((_DATE, True), (_DAY, True), (_GLOG, True), (_CLOCK, False)):
-        found = None if clock_only and dated else pattern.search(text[:200])
+        found = pattern.search(text[:200])
         if found:
             numbers = [int(part or 0) for part in found.groups()]
             year, month, day = (numbers if len(numbers) == 6 else [2000, *numbers])[:3]

@@ -38,7 +38,7 @@ def ended(context: Context, answer: Answer) -> Answer:
     return replace(
         answer,
         known=known,
-        start=runner.starts.start,
+        start=runner.start,
         horizon=runner.horizon,
         origin=runner.known.origin,
         notes=tuple(context.notes),

@@ -214,7 +214,7 @@ class SafeValues:
         if run is not None:
             values["attributes"] = {
                 "folder": run.folder.name,
-                "level": run.start or self._runner.starts.start,
+                "level": run.start or self._runner.start,
                 "horizon": begun.attempt.steps,
                 "steps": run.seen.steps,
                 "remarks": [asdict(remark) for remark in run.seen.remarks],

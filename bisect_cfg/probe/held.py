@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 
-_getframe, open = sys._getframe, open  # noqa: A001
+_getframe, open = sys._getframe, open
 
 
 def _copy(module):

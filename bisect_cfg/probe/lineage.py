@@ -22,7 +22,7 @@ import time
 
 os = type(sys)("os")  # and what we use ourselves: as it was before the script, see `held`
 vars(os).update(vars(_os))
-open, sleep = open, time.sleep  # noqa: A001
+open, sleep = open, time.sleep
 
 PROBE, PATH = b"BISECT_CFG_PROBE", b"PYTHONPATH"
 

@@ -39,7 +39,7 @@ from bisect_cfg.reports.said import Line
 from bisect_cfg.study.causes import Cause, Report, TrialRow, wilson
 from bisect_cfg.trials.environments import Environments, size_of
 from bisect_cfg.trials.ranks import DIFFERS, ranks_of
-from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.runs import Run, purpose_again
 
 SCHEMA = 1
 """Version of result.json; raised when a key changes its meaning or goes away."""
@@ -327,8 +327,8 @@ def _trial(answer: Answer, row: TrialRow) -> JsonObject:
 
 def _rows_before(answer: Answer) -> tuple[TrialRow, ...]:
     """The trials of a study that never came to its search: the baselines."""
-    bad = [(Purpose.BAD_BASELINE, run) for run in (answer.bad_run, *answer.again)]
-    ends = enumerate((*bad, (Purpose.GOOD_BASELINE, answer.good_run)))
+    again = [(purpose_again(run.start), run) for run in answer.again]
+    ends = enumerate([(Purpose.BAD_BASELINE, answer.bad_run), *again, (Purpose.GOOD_BASELINE, answer.good_run)])
     return tuple(row_before(number, run, purpose) for number, (purpose, run) in ends if run is not None)
 
 

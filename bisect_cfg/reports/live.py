@@ -61,8 +61,8 @@ IN_TWO_LINES = 3
 SETTINGS_SHOWN = 24
 """More factors than this are not listed one by one."""
 
-SAID_PLAINLY = ("reproduce", "environment", "origin", "prove", "where")
-"""Phases that take a while without a line of their own, so that one is said where nothing is redrawn."""
+WITH_LINES = ("resume", "factors", "warm start", "good baseline", "isolate", "safe values")
+"""Phases that say lines of their own. Of any other one is said when it begins, where nothing is redrawn."""
 
 
 class Quiet(Listener):
@@ -147,7 +147,7 @@ class View(Listener):
     def phase(self, name: str, detail: str = "") -> None:
         self._phase, self._phase_since = (name, detail), time.monotonic()
         self._running.clear()
-        if self._live is None and name in SAID_PLAINLY:
+        if self._live is None and name not in WITH_LINES:
             self._line(f"{detail[0].upper()}{detail[1:]} ...")
         elif name == "resume":
             self._line(detail[0].upper() + detail[1:] + ".")

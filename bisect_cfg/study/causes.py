@@ -324,8 +324,9 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], e: Callable[[str]
     return f"<table><tr>{top}</tr>{body}</table>"
 
 
-def wilson(successes: int, runs: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(successes: int, runs: int) -> tuple[float, float]:
     """The 95 % Wilson interval of a rate; unlike the usual one it is sensible at 5 of 5."""
+    z = 1.96  # standard deviations on either side that hold 95 %
     rate, square = successes / runs, z * z
     centre = (rate + square / (2 * runs)) / (1 + square / runs)
     half = z * ((rate * (1 - rate) + square / (4 * runs)) / runs) ** 0.5 / (1 + square / runs)

@@ -41,6 +41,10 @@ FIRST_ROWS, LAST_ROWS = 16, 200
 that collapses is compared with that each time a row comes."""
 
 
+TAIL_BYTES = 1 << 16
+"""Of the end of a log, in which its last lines are looked for."""
+
+
 def read_metrics(row: object) -> Row | None:
     """One step's metrics as the probe writes them; None for anything else."""
     known = isinstance(row, dict) and isinstance(row.get("step"), int)
@@ -236,18 +240,17 @@ class Traces:
         return any(row.final for row in self.all(Raised))
 
 
-def tail_of_log(path: Path, lines: int = 12, limit: int = 65536) -> list[str]:
+def tail_of_log(path: Path, lines: int = 12) -> list[str]:
     """The last lines of a log as text, the states of a progress bar reduced to the last one.
 
     Args:
         path: the log; may not exist.
         lines: how many lines at most.
-        limit: how many bytes at the end of the file are looked at.
     """
     try:
         with path.open("rb") as stream:
             stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - limit))
+            stream.seek(max(0, stream.tell() - TAIL_BYTES))
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return []

@@ -75,9 +75,7 @@ class Inspection:
     seconds: float
 
 
-def inspect(
-    command: Sequence[str], *, launched: bool = False, shared: bool = False, patience: float = START_SECONDS
-) -> Inspection:
+def inspect(command: Sequence[str], *, launched: bool, shared: bool) -> Inspection:
     """Run a command up to its training.
 
     Args:
@@ -85,7 +83,6 @@ def inspect(
         launched: whether it is a launcher, not the script itself.
         shared: whether other machines may take part; they must see the folder that all write into, which then lies
             in the working folder.
-        patience: seconds until the first process must have come to its trainer.
 
     Raises:
         OSError: the command cannot be started.
@@ -102,7 +99,7 @@ def inspect(
         write_json(orders_path, to_json(orders))
         process = launch(command, environment, folder, "log.txt", reaper)
         try:
-            code = _wait(process, folder, started, patience)
+            code = _wait(process, folder, started)
         finally:
             kill_group(process.pid)
             process.wait()
@@ -116,7 +113,7 @@ def inspect(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait(process: LaunchedChild, folder: Path, started: float, patience: float) -> int | None:
+def _wait(process: LaunchedChild, folder: Path, started: float) -> int | None:
     """Until it ends, or until waiting longer is of no use; its exit code, None if it had to be ended."""
     first: float | None = None
     over: float | None = None
@@ -129,7 +126,7 @@ def _wait(process: LaunchedChild, folder: Path, started: float, patience: float)
             over = now
         if over is not None and now - over > LAST_SECONDS:  # other threads of it, or its exit handlers, stay
             return None
-        if now - started > patience or (several and now - first > MEETING_SECONDS):
+        if now - started > START_SECONDS or (several and now - first > MEETING_SECONDS):
             return None
         time.sleep(POLL_SECONDS)
     return code

@@ -151,6 +151,11 @@ class ScriptRunner(TrialRunner):
         """The script's settings and factors, once they are known."""
         return self.known.settings
 
+    @property
+    def start(self) -> str:
+        """How trials start now."""
+        return self.starts.start
+
     def begin_at(self, origin: Origin | None, horizon: int | None = None) -> None:
         """From now on trials begin there (None: at step 0), and make so many steps from there."""
         self.known = replace(self.known, origin=origin, horizon=self.known.horizon if horizon is None else horizon)

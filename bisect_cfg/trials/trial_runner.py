@@ -26,6 +26,7 @@ from bisect_cfg.trials.environments import CannotBuild, Environment
 from bisect_cfg.trials.plan import Known, Plan
 from bisect_cfg.trials.process import Reaper, Sweep, launch
 from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.verdict import signature_of
 
 HORIZON_FACTOR = 2
@@ -115,6 +116,11 @@ class TrialRunner(ABC):
         self._interrupted.clear()
 
     # ------------------------------------------------------------------------------------------------ what is known
+
+    @property
+    def start(self) -> str:
+        """How trials start now."""
+        return COLD
 
     @property
     def horizon(self) -> int | None:

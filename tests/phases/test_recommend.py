@@ -302,7 +302,7 @@ class Standing:
         )  # fmt: skip
         safe._runner = SimpleNamespace(
             folder=Path("s"), known=SimpleNamespace(is_failure=lambda died: False),
-            starts=SimpleNamespace(start="config"), train=lambda plan: folders[str(plan.name)],
+            start="config", train=lambda plan: folders[str(plan.name)],
             doubts=lambda signature: signature not in self.doubted,
             seen_cold=lambda signature, same: self.doubted.add(signature),
         )  # fmt: skip

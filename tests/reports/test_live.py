@@ -83,6 +83,13 @@ def test_what_is_proven_is_said_at_once(view):
     assert said(view) == "Proven: bf16=True"
 
 
+def test_a_phase_that_says_nothing_of_its_own_is_said(view):
+    view.phase("rows", "which of 8 rows make it fail")
+    assert said(view) == "Which of 8 rows make it fail ..."
+    view.phase("isolate", "")
+    assert said(view) == "Which of 8 rows make it fail ..."
+
+
 def test_the_first_run(view, tmp_path):
     view.run_finished(Purpose.BAD_BASELINE, made.run(tmp_path, made.DIED), Outcome.FAIL)
     assert said(view).startswith("Your configuration dies with SIGFPE") and said(view).endswith("(2.0 s)")
