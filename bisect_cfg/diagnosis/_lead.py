@@ -12,6 +12,7 @@ that it may have to do with. Each rule names what it looks at:
     kind        an entry whose clues cover nothing of the message but the exception's type knows its kind only
     inner       a message that quotes another error is about that one
     trainer     an entry about one way of training does not hold where the log shows another
+    component   an entry about an engine, a trainer or a library needs it in sight of the log (`_components`)
 
 What another kind of evidence shows (a signal, rows of metrics, silence, a warning that comes before its error) is not
 in the message, so the rules about its words do not apply there.
@@ -22,8 +23,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from bisect_cfg.diagnosis._components import Absent
+from bisect_cfg.diagnosis._components import named as named_in
 from bisect_cfg.diagnosis.advice.reading import INNER
 from bisect_cfg.diagnosis.knowledge import Clue, Entry, EntryCase
+
+_NOTHING = Absent()
 
 MESSAGE_WORDS = 4
 """Words from which on a message says more than the type of its exception."""
@@ -41,7 +46,15 @@ _WORD = re.compile(r"[A-Za-z_]{3,}")
 _TRAINERS = re.compile(r"\b(GRPO|PPO|DPO|SFT|KTO|ORPO|CPO|RLOO|Reward|OnlineDPO)(?:v2)?(?:Trainer|Config)\b")
 
 
-def doubt(entry: Entry, decided: Sequence[EntryCase], message: str, definite: bool, shown: str, elsewhere: bool) -> str:
+def doubt(
+    entry: Entry,
+    decided: Sequence[EntryCase],
+    message: str,
+    definite: bool,
+    shown: str,
+    elsewhere: bool,
+    absent: Absent = _NOTHING,
+) -> str:
     """Why an entry should not lead; "" if it may.
 
     Args:
@@ -51,6 +64,7 @@ def doubt(entry: Entry, decided: Sequence[EntryCase], message: str, definite: bo
         definite: whether the traceback says which part is meant.
         shown: the log around the error.
         elsewhere: whether a clue stands in other lines than the message's.
+        absent: components that have no part in the failure (`_components`).
     """
     if entry.wide and not decided and not definite:
         return "only the family of the failure is known"
@@ -58,6 +72,9 @@ def doubt(entry: Entry, decided: Sequence[EntryCase], message: str, definite: bo
     named = {name for name in ("GRPO", "PPO", "DPO", "SFT") if re.search(rf"\b{name}\b", entry.title)}
     if named and trainers and not named & trainers and not re.search("|".join(named), shown, re.IGNORECASE):
         return f"the log is of {', '.join(sorted(trainers))}"
+    of_component = named_in(entry.title)
+    if of_component and of_component <= absent.unseen:
+        return f"nothing in the log is of {' or '.join(sorted(of_component))}"
     if not message or any(clue.kind != "line" for clue in entry.any):
         return ""
     covered = _covered(entry, decided, message)

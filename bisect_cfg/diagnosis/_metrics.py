@@ -25,7 +25,7 @@ from bisect_cfg.diagnosis import health
 FACTS = {
     "non-finite-gradient": "grad_norm is NaN, or infinite more than once",
     "infinite-gradient": "grad_norm is infinite more than once, never NaN",
-    "non-finite-loss": "loss is NaN or infinite more than once",
+    "non-finite-loss": "loss is NaN, or infinite more than once",
     "left-course": "entropy, gradient or length left their course long before the first NaN",
     "kl-overflow": "kl is infinite, or NaN after having been finite",
     "missing-reward": "reward is None or NaN",
@@ -692,7 +692,10 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
         elif len(broken) > 1 or len(norms_rows) == 1:
             facts["infinite-gradient"] = shown
     bad_loss = [row for row in rows_with("loss", last) if not math.isfinite(row.values["loss"])]
-    if len(bad_loss) > 1 and (bad_loss[-1] is rows_with("loss", last)[-1] or len(bad_loss) >= BROKEN_STREAK):
+    ends_bad = bool(bad_loss) and bad_loss[-1] is rows_with("loss", last)[-1]
+    # A NaN with which the rows end says as much as several, if no gradient was finite all the same.
+    lost = ends_bad and math.isnan(bad_loss[-1].values["loss"]) and "grad_norm" not in bad_loss[-1].values
+    if lost or (len(bad_loss) > 1 and (ends_bad or len(bad_loss) >= BROKEN_STREAK)):
         facts["non-finite-loss"] = bad_loss
     was_finite = broken_before = False
     largest_kl = 0.0

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bisect_cfg.diagnosis._components import Absent, fits, fitting_settings, fitting_steps, fitting_text
 from bisect_cfg.diagnosis._plain_text import WIDEST, wrapped
 from bisect_cfg.diagnosis._types import Fingerprint, Json
 from bisect_cfg.diagnosis.advice import Advice
@@ -61,6 +62,7 @@ class Match:
     named: Mapping[str, str] = field(default_factory=dict)  # what the clues' named groups caught
     decided: tuple[EntryCase, ...] = ()  # of the causes that the error may have, those for which the log speaks
     open: tuple[EntryCase, ...] = ()  # ... and those of which it says nothing
+    absent: Absent = field(default_factory=Absent)  # components that have no part in this failure
     doubt: str = ""  # why it does not lead (`_lead`): it is named after the error, as what that may have to do with
 
     @property
@@ -72,7 +74,26 @@ class Match:
     def steps(self) -> tuple[str, ...]:
         """What to do, first thing first."""
         decided = [cure for case in self.decided[:DECIDED] for cure in case.cures]
-        return tuple(dict.fromkeys(map(self.filled, decided or self.entry.cures)))
+        return fitting_steps(tuple(dict.fromkeys(map(self.filled, decided or self.entry.cures))), self.absent)
+
+    @property
+    def otherwise(self) -> tuple[str, ...]:
+        """Cures of the whole family, where the log has decided for one of its causes."""
+        if self.decided and self.decided[0].meaning:
+            return ()  # it is another failure than the one that the entry as a whole is about
+        shown = fitting_steps(tuple(map(self.filled, self.entry.cures)), self.absent)
+        return tuple(cure for cure in shown if cure not in self.steps)[:OTHERWISE]
+
+    @property
+    def meaning(self) -> str:
+        """What happened, as far as it fits what is at work in the log."""
+        said = self.decided[0].meaning if self.decided else ""
+        return self.filled(said) if said else fitting_text(self.filled(self.entry.meaning), self.absent)
+
+    @property
+    def undecided(self) -> tuple[EntryCase, ...]:
+        """The causes of which the log says nothing, and that are of something that may have a part."""
+        return tuple(case for case in self.open if fits(case.title, self.absent.unseen))
 
     def filled(self, text: str) -> str:
         """The text with the log's own words: `{port|29500}` is the group `port` of a clue, or 29500."""
@@ -201,7 +222,7 @@ def _match(match: Match) -> dict[str, Json]:
         "why": list(match.why),
         "evidence": [_line(line) for line in match.evidence],
         "unchecked": list(match.unchecked),
-        "meaning": match.filled(entry.meaning),
+        "meaning": match.meaning,
         "trigger": entry.trigger,
         "root_cause": entry.root_cause,
         "cures": list(match.steps),
@@ -238,19 +259,19 @@ def _known(explanation: Explanation, width: int) -> str:
     error = _error(explanation)
     if error:
         lines += ["", "The error in the log:", *error]
-    lines += ["", wrapped(match.filled(entry.meaning), width, "", "")]
+    lines += ["", wrapped(match.meaning, width, "", "")]
     advice = explanation.advice
     lines += ["", wrapped(f"From the traceback: {advice.says}", width, "", "")] if advice else []
     lines += ["", "What to do, in this order:"]
     lines += _numbered(explanation.steps, width)
-    if match.decided:
+    if match.decided and match.otherwise:
         lines += ["If that is not it:"]
-        lines += [wrapped(match.filled(one), width, "  - ", "    ") for one in entry.cures[:OTHERWISE]]
-    elif match.open:
+        lines += [wrapped(one, width, "  - ", "    ") for one in match.otherwise]
+    elif match.undecided and not match.decided:
         lines += ["Several things end like this. What tells which:"]
         lines += [
             wrapped(f"{match.filled(case.title)}: {match.filled(case.cures[0])}", width, "  - ", "    ")
-            for case in match.open
+            for case in match.undecided
         ]
     if entry.not_helping:
         lines += ["What does not help:"] + [wrapped(one, width, "  - ", "    ") for one in entry.not_helping]
@@ -264,10 +285,11 @@ def _known(explanation: Explanation, width: int) -> str:
     ]
     if match.unchecked:
         lines += [wrapped(f"if {'; '.join(match.unchecked)} (the log does not say)", width, "  - ", "    ")]
-    if entry.trigger:
-        lines += [wrapped(entry.trigger, width, "Trigger:    ", "            ")]
-    if entry.root_cause:
-        lines += [wrapped(entry.root_cause, width, "Root cause: ", "            ")]
+    own = bool(match.decided) and bool(match.decided[0].meaning)
+    if entry.trigger and not own:
+        lines += [wrapped(fitting_text(entry.trigger, match.absent), width, "Trigger:    ", "            ")]
+    if entry.root_cause and not own:
+        lines += [wrapped(fitting_text(entry.root_cause, match.absent), width, "Root cause: ", "            ")]
     sources = ["measured with tiny models on a CPU" if one == "measured" else one for one in entry.sources]
     lines += ["", "Known from:"] + [f"  {source}" for source in sources[:SOURCES]]
     return "\n".join(lines)
@@ -312,7 +334,12 @@ def _unknown(explanation: Explanation, width: int) -> str:
         "known report."
     )
     lines = [wrapped(text, width, "", ""), "", "The error in the log:", *shown, "", wrapped(advice.says, width, "", "")]
-    told = bool(advice.place) and advice.place in advice.says and advice.place in raised and "called from" not in raised
+    told = (
+        bool(advice.place)
+        and advice.place.partition(" in ")[0] in advice.says
+        and advice.place in raised
+        and "called from" not in raised
+    )
     lines += [wrapped(raised, width, "", "")] if raised and not told else []
     if explanation.steps:
         lines += ["", "What to do, in this order:", *_numbered(explanation.steps, width)]
@@ -321,9 +348,9 @@ def _unknown(explanation: Explanation, width: int) -> str:
 
 def _possible(match: Match, width: int) -> list[str]:
     """What is known of failures like this one, and by what to tell whether it is that."""
-    title = f"{match.title} [{match.entry.id}]. {match.filled(match.entry.meaning)}"
+    title = f"{match.title} [{match.entry.id}]. {match.meaning}"
     lines = ["", "It may have to do with this, which is not certain:", wrapped(title, width, "  ", "  ")]
-    cases = [f"{match.filled(case.title)}: {match.filled(case.cures[0])}" for case in match.open]
+    cases = [f"{match.filled(case.title)}: {match.filled(case.cures[0])}" for case in match.undecided]
     return [*lines, *(wrapped(one, width, "  - ", "    ") for one in (cases or match.steps[:OTHERWISE]))]
 
 
@@ -340,7 +367,7 @@ def _next(explanation: Explanation, width: int) -> str:
             f"\n\n  {explanation.command}"
         )
     known = explanation.matches[0] if explanation.matches and not explanation.matches[0].doubt else None
-    settings = known.entry.bisect if known else ()
+    settings = fitting_settings(known.entry.bisect, known.absent) if known else ()
     if known and not settings:
         return ""  # a missing package, a full disk, a dead network: no setting of the run is at fault
     if not known and explanation.advice is not None and explanation.advice.kind in NOT_OF_SETTINGS:

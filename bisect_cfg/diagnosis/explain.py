@@ -24,10 +24,12 @@ from typing import BinaryIO
 
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis import _faults, _logs, _render, _silence, facts, signature
+from bisect_cfg.diagnosis._components import RL, TRAINING, absent_in
 from bisect_cfg.diagnosis._lead import doubt
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._plain_text import clean
 from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
+from bisect_cfg.diagnosis._recovered import Recovery, recovery
 from bisect_cfg.diagnosis._render import NO_FAILURE, UNREADABLE, Explanation, Line, Match
 from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis._words import Found, Words, literals, word_of
@@ -91,13 +93,6 @@ _SAMPLED = re.compile(
     rb"|solution)s?\W{0,3}[:=]"
 )
 """A line of a completion that was printed, with its name before it."""
-
-_ENDED_WELL = re.compile(
-    rb"(?i:\btraining (?:is |has |run )?(?:completed?|finished|done)\b|\bfinished training\b"
-    rb"|\b(?:completed|finished) successfully)"
-    rb"|All (?:checks|tests) passed|\bexit(?:ed)?(?: with)? (?:code|status)[:= ]*0\b"
-)
-"""What a run, or who started it, says at its end."""
 
 SHOWN_MORE = 2
 """Lines after an error's first one that are shown with it where they belong to the same sentence."""
@@ -197,9 +192,14 @@ def combine(
     errors = [error for error, _ in located]
     cause = _faults.cause(errors)
     told = _told(readings)
-    phase = (phase_of(frames_before(cause)) if cause is not None else "") or told.get("progress", "")
+    frames = frames_before(cause) if cause is not None else ()
+    phase = phase_of(frames) or told.get("progress", "")
     if phase:
         told["phase"] = phase
+    shown = _shown(readings, cause)
+    absent = absent_in(shown, frames, told.get("task", ""))
+    if {RL, TRAINING} <= absent.unseen and told.get("task") != "supervised":
+        told["task"] = "inference"
     where = {**told, **dict(environment or {})}
     configuration = {**told.get("settings", {}), **(configuration or {})}
     places = {
@@ -258,7 +258,9 @@ def combine(
     for reading in readings[1:]:
         evidence = evidence if signature.from_evidence(evidence) else reading.logs.evidence
     survived_all = not errors and (
-        evidence.progress or any(reading.quoting for reading in readings) or not evidence.signals
+        evidence.progress
+        or any(reading.quoting for reading in readings)
+        or not any(reading.signals() for reading in readings)
     )  # the tracebacks that are there killed nothing
     again = next((one for reading in readings for one in reading.repeated()), None) if not errors else None
     if again is not None and matches and matches[0].entry.general and _of_metrics(matches[0].entry, found):
@@ -270,7 +272,8 @@ def combine(
     stands = readings[0].stands() if len(readings) == 1 and not errors and not silent else None
     last = max(errors, key=lambda error: error.line) if len(readings) == 1 and errors else None
     advice = _without_secrets(_advice_beside(matches, cause, where.get("packages") or {}))
-    matches = _doubted(matches, cause, advice, readings)
+    matches = [replace(match, absent=absent) for match in matches]
+    matches = _doubted(matches, cause, advice, shown)
     if cause is None and failure is None and matches and matches[0].doubt and not _of_metrics(matches[0].entry, found):
         matches, aside = [], [*matches, *aside]
     if matches and matches[0].doubt and advice is None:
@@ -297,20 +300,23 @@ def combine(
     )
 
 
-def _doubted(
-    matches: Sequence[Match], cause: _faults.Error | None, advice: Advice | None, readings: Sequence[Reading]
-) -> list[Match]:
+def _shown(readings: Sequence[Reading], cause: _faults.Error | None) -> str:
+    """What is in sight of a log: its ends, and the text before the error."""
+    parts = [part for one in readings for part in (one.head, b"" if one.head.endswith(one.tail) else one.tail)]
+    if cause is not None:
+        parts += [cause.before, "\n".join((cause.text, *cause.more)).encode("utf-8", "replace")]
+    return b"\n".join(parts).decode("utf-8", "replace")
+
+
+def _doubted(matches: Sequence[Match], cause: _faults.Error | None, advice: Advice | None, shown: str) -> list[Match]:
     """The matches with what speaks against their lead; those that may lead first."""
     message = cause.paragraphs()[0] if cause is not None else ""
-    shown = b"".join(part for one in readings for part in (one.head, one.tail))
-    shown += cause.before if cause is not None else b""
-    text = shown.decode("utf-8", "replace")
     judged = []
     for match in matches:
         lines = {line.number for line in match.evidence}
         elsewhere = cause is not None and any(not cause.line <= line <= cause.line + len(cause.more) for line in lines)
         definite = advice is not None and match is matches[0]
-        said = match.doubt or doubt(match.entry, match.decided, message, definite, text, elsewhere)
+        said = match.doubt or doubt(match.entry, match.decided, message, definite, shown, elsewhere, match.absent)
         judged.append(replace(match, doubt=said))
     return sorted(judged, key=lambda match: bool(match.doubt))
 
@@ -441,7 +447,7 @@ class Reading:
             return {}
         found = {Clue("line", pattern): list(lines) for pattern, lines in self._evidence.items()}
         self._in_paragraphs(found)
-        for name, number in self.logs.evidence.signals.items():
+        for name, number in self.signals().items():
             text = self.logs.evidence.signal_lines.get(name, name)
             found[Clue("signal", name)] = [Line(number, text, self.name)]
         for name, rows in self.rows.facts().items():
@@ -484,22 +490,22 @@ class Reading:
         found = self.errors.after(
             lambda error: (
                 self.survived(error.line, error.who)
-                or (
-                    error.line <= self._well_until
-                    and error.weight in (_faults.SAID, _faults.LOGGED, _faults.RAISED)
-                    and not error.traced
-                )
+                or error.line <= self._recovery.through
+                or (not error.traced and error.weight != _faults.NATIVE and self._got_over(error.line))
             )
         )
         evidence = self.logs.evidence
         known = {error.line for error in found}
-        for name, number in evidence.signals.items():
+        for name, number in self.signals().items():
             rank = _faults.STATUS if name in signature.SENT_BY_OTHERS else _faults.NATIVE
             if number not in known:
                 found.append(_faults.Error(number, evidence.signal_lines.get(name, name), "", rank))
         if evidence.assertion is not None and not self.survived(evidence.assertion[2]):
             kernel, asserted, number = evidence.assertion
             found.append(_faults.Error(number, f"{kernel}: Assertion `{asserted}` failed", "", _faults.NATIVE))
+        if self._recovery.through:  # what it complained of while it trained, it may say again at its end
+            before = {error.text for error in self.errors.after(lambda error: not self.survived(error.line))}
+            found = [error for error in found if error.weight != _faults.LOGGED or error.text not in before]
         return sorted(found, key=lambda error: error.line)
 
     def repeated(self) -> list[_faults.Error]:
@@ -512,17 +518,24 @@ class Reading:
         firsts = {(error.type_name, error.text): error for error in reversed(raised)}
         return [firsts[kind] for kind, count in kinds.most_common(1) if count >= REPEATED]
 
-    @functools.cached_property
-    def _well_until(self) -> int:
-        """The last line before which the end of the log says that all went well, 0 if it does not.
+    def signals(self) -> dict[str, int]:
+        """The signals that ended a process which nobody started again."""
+        signals = self.logs.evidence.signals.items()
+        return {
+            name: number
+            for name, number in signals
+            if number > self._recovery.through
+            and not (self._got_over(number) and (name in signature.SENT_BY_OTHERS or number in self._recovery.coped))
+        }
 
-        Who echoes "training done" after a command does so whatever became of it, so a traceback is never survived by
-        such words.
-        """
-        if self.quoting or b"Traceback (most recent call last)" in self.tail:
-            return 0
-        said = [*_ENDED_WELL.finditer(self.tail)][-1:]
-        return self.lines - self.tail.count(b"\n", said[0].start()) if said else 0
+    @functools.cached_property
+    def _recovery(self) -> Recovery:
+        return Recovery() if self.quoting else recovery(self.tail, self.lines)
+
+    def _got_over(self, number: int) -> bool:
+        """Whether the log says in words that a trouble on this line ended nothing."""
+        known = self._recovery
+        return known.since <= number <= known.ended or number in known.coped
 
     def survived(self, number: int, who: str = "") -> bool:
         """Whether rows of metrics tell that training went on after this line.
@@ -533,7 +546,7 @@ class Reading:
 
     def went_well_after(self, number: int) -> bool:
         """Whether a line that is no traceback's was survived."""
-        return self.survived(number) or number <= self._well_until
+        return self.survived(number) or number <= self._recovery.through or self._got_over(number)
 
     def _in_paragraphs(self, found: dict[Clue, list[Line]]) -> None:
         """Clues in the errors' lines taken together: what is wrapped, by a box or by a terminal."""

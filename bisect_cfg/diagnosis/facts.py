@@ -61,6 +61,8 @@ _RL = re.compile(
     r"(?:GRPO|PPO|RLOO|Online\w*)(?:Trainer|Config)|grpo_trainer|ppo_trainer|actor/pg_loss|actor_rollout|num_generations"
     r"|completions/|'reward(?:_std)?': |reward_func|OpenRLHF|openrlhf|\bverl\b|[Gg][Rr][Pp][Oo]"
 )
+_ENVIRONMENT = re.compile(r"/(?:envs|venvs?|virtualenvs|miniconda3|home)/[\w.-]+")
+"""Folders whose names are somebody's choice."""
 _SUPERVISED = re.compile(
     r"SFTTrainer|SFTConfig|sft_trainer|run_sft|\bsft\b|train_sft|lm loss"
     r"|(?:DPO|KTO|ORPO|CPO|SimPO|Reward)(?:Trainer|Config)|dpo_trainer|kto_trainer|\bdpo\b|TrainingArguments|pretrain|finetune|fine-tun|easydel"
@@ -131,7 +133,7 @@ def facts_of(text: str, settings: Iterable[str] = ()) -> Fingerprint:
     device = device or ("cuda" if gpus or "CUDA" in text or "cuda:" in text else "")
     if device:
         facts["device"] = device
-    if _RL.search(text):
+    if _RL.search(_ENVIRONMENT.sub("", text)):
         facts["task"] = "rl"
     elif _SUPERVISED.search(text):
         facts["task"] = "supervised"

@@ -484,3 +484,17 @@ def test_chosen_answers_that_fall_with_the_rejected_ones() -> None:
 def test_a_supervised_run_without_a_gradient_is_told_by_its_loss(loss: float, title: str) -> None:
     make = lambda t, dice: {"loss": loss, "grad_norm": 0.0, "learning_rate": 1e-5, "epoch": t}  # noqa: E731
     assert title in entry_of(make, 20)[1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "entry"),
+    [
+        ('{"step":1,"loss":0.5}\n{"step":2,"loss":NaN}\n', "non-finite-gradient"),
+        ('{"step":1,"loss":0.5}\n{"step":2,"loss":NaN}\n{"step":3,"loss":0.4}\n', ""),
+        ('{"step":1,"loss":0.5,"grad_norm":1}\n{"step":2,"loss":NaN,"grad_norm":1}\n', ""),
+    ],
+)
+def test_a_loss_that_ends_in_nan_is_lost_after_two_rows(rows: str, entry: str) -> None:
+    found = explain_text(rows)
+    assert [match.entry.id for match in found.matches][:1] == ([entry] if entry else [])
+    assert "grad_norm is NaN" not in str(found)

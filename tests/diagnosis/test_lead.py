@@ -64,9 +64,26 @@ def test_a_case_that_the_log_decides_for_leads() -> None:
         "/home/me/train.py my_reward",
         error="TypeError: string indices must be integers",
     )
-    found = explain_text(log)
+    asked = "plain text where the reward function expects a list"
+    found = explain_text(log.replace("call()", 'text = completion[0]["content"]'))
     assert found.status == KNOWN and not found.matches[0].doubt
-    assert "plain text where the reward function expects a list" in found.matches[0].title
+    assert asked in found.matches[0].title
+    assert asked not in explain_text(log).matches[0].title  # that line need not be about the completion
+
+
+def test_a_reporter_that_tries_again_does_not_explain_a_later_error() -> None:
+    log = "wandb: ERROR Error while calling W&B API: late\nwandb: entering retry loop\nshards: 100%|##| 4/4\n"
+    log += traceback("/home/me/train.py <module>", f"{SITE}/some/thing.py run", error="ValueError: the moon is full")
+    assert all(match.entry.id != "wandb-network" for match in explain_text(log).matches)
+
+
+def test_an_entry_of_what_is_not_at_work_does_not_lead() -> None:
+    refused = "API request to http://127.0.0.1:5000/api/runs failed: Failed to establish a new connection: [Errno 111]"
+    log = traceback(
+        "/home/me/a.py <module>", f"{SITE}/mlflow/rest.py send", error=f"mlflow.exceptions.MlflowException: {refused}"
+    )
+    found = explain_text(log).matches[0]
+    assert found.entry.id == "vllm-server-lost" and found.doubt == "nothing in the log is of vLLM"
 
 
 def test_a_warning_outside_of_the_traceback_does_not_explain_it() -> None:

@@ -138,8 +138,10 @@ def raised_below(read: RaisedError) -> bool:
     frame = read.own
     if frame is None or frame is not read.last:
         return False
-    if "." in read.dotted and read.dotted.partition(".")[0] not in ("builtins", "__main__"):
-        return True  # an exception of a library
+    if read.library:
+        return True
+    if frame.source.startswith("raise"):
+        return False
     call = _CALL.match(frame.source)
     if call is None or _OF_PYTHON.search(call["callee"]):
         return False
@@ -155,7 +157,9 @@ _RUNS = re.compile(r"(?:^|\.)(?:train|fit|main|run\w*|evaluate|generate|predict|
 def _hint(read: RaisedError) -> str:
     return {
         "KeyError": f"the key {read.message.strip()[:80]} is not there; print the keys",
-        "IndexError": "the list is shorter than the index; print its length",
+        "IndexError": "print the shapes of both"
+        if "shape" in read.message
+        else "the list is shorter than the index; print its length",
         "NameError": "the name is not defined in that place (an import, or a notebook cell that was not run)",
         "UnboundLocalError": "the variable is set only in a branch that was not taken",
         "FileNotFoundError": "the path is relative to the directory the run was started in",

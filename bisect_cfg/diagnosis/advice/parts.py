@@ -53,8 +53,7 @@ def by_part(read: RaisedError) -> Advice | None:
     message = " ".join(read.message.split())[:LONGEST_QUOTE].rstrip(".")
     said = f" What it says: “{message}”." if message else ""
     says = f"{KINDS.get(read.type, 'An exception of its own kind.')} It was raised{where}.{said}"
-    library = read.dotted.partition(".")[0] if "." in read.dotted else ""
-    steps = [f"{library} raised it: its documentation or issues, searched for the message"] if library else []
+    steps = [f"{read.library} raised it: its documentation or issues, searched for the message"] if read.library else []
     if read.cut:
         steps.append("the frames below that line are not in the log: the whole traceback shows whose line raised it")
     return Advice("library", says, tuple(steps), place_of(frame))

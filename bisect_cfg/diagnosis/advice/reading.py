@@ -222,9 +222,16 @@ PHASES = {
 """The parts of a run, by names of frames; of several the one first named here counts, which says most."""
 
 
+_ENGINES = ("vllm", "sglang")
+"""Packages whose forward pass is no training."""
+
+
 def phase_of(frames: Sequence[Frame]) -> str:
     """The part of a run in which a traceback ends, "" if its frames do not tell."""
     text = "\n".join(f"{frame.file} {frame.function} {frame.source}" for frame in frames).replace("actor_rollout", "")
+    inner = next((frame.package for frame in reversed(frames) if frame.package not in ("python", *TOOLS)), "")
+    if inner in _ENGINES and not any(PHASES[name].search(text) for name in ("sync", "loading", "start")):
+        return "generation"
     return next((name for name, pattern in PHASES.items() if pattern.search(text)), "")
 
 
@@ -308,6 +315,13 @@ class RaisedError:
     frames: tuple[Frame, ...]
     dotted: str = ""  # the type with its module, where that is printed
     cut: bool = False  # whether the frames below the last one are missing
+
+    @property
+    def library(self) -> str:
+        """The library that the exception's type is of; "" for one of Python's or the user's own."""
+        top, dot, _ = self.dotted.partition(".")
+        own = {re.split(r"[/\\]", frame.file)[-1].removesuffix(".py") for frame in self.frames if not frame.package}
+        return top if dot and top not in {"builtins", "__main__", *own} else ""
 
     @property
     def last(self) -> Frame | None:

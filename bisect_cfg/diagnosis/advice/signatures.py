@@ -49,7 +49,9 @@ def taken_here(message: str) -> str:
     if not package:
         return ""
     taken = _arguments(package, owner)
-    who = f"{called(package)} {importlib.metadata.version(pip_name(package))}, which is installed here,"
+    who = (
+        f"looked up on this machine, not in the log: {called(package)} {importlib.metadata.version(pip_name(package))}"
+    )
     if name in taken:
         return f"{who} has {name}: if the log is of another environment, that one is older (pip install -U {package})"
     if RENAMED.get(name) in taken:

@@ -21,9 +21,10 @@ with a sample log, and the tests check that the sample leads to it. The fields:
     conditions      where it applies: `packages` {name: version specifier}, `gpu` (regular expression), `cuda`
                     and `cublas` (version specifiers), `parameters` {name: value, or a comparison as ">0"},
                     `launcher`, and facts that a log tells (`facts.py`): `device` (cuda, rocm, npu, tpu, mps),
-                    `task` (rl, supervised), `phase` (see `advice.reading.PHASES`), `progress` (what the last bar was
-                    of), `cuda_available`, `variables` {NAME: pattern}, `collectives` (ranks in different ones)
-    cases           for an error that has several causes: for each a `title`, its `cures`, and what decides for it:
+                    `task` (rl, supervised, inference), `phase` (see `advice.reading.PHASES`), `progress` (what the last
+                    bar was of), `cuda_available`, `variables` {NAME: pattern}, `collectives` (ranks in different ones)
+    cases           for an error that has several causes: for each a `title`, its `cures`, what happened
+                    (`meaning`) where that is not what the entry says, and what decides for it:
                     clues (`any`, `unless`) and `conditions`. A case for which the log speaks leads, one against
                     which it speaks is left out, the others are told with their first cure, as what to check
     doctor          true if the conditions alone, when all of them hold, are worth a warning before a run
@@ -92,6 +93,7 @@ class EntryCase:
     any: tuple[Clue, ...] = ()
     unless: tuple[Clue, ...] = ()
     conditions: Conditions = field(default_factory=dict, hash=False)
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,7 @@ def _case(data: Json, place: str) -> EntryCase:
         data["title"].strip(),
         tuple(data["cures"]),
         conditions=_conditions(data.get("conditions", {}), place),
+        meaning=str(data.get("meaning", "")).strip(),
         **clues,
     )
 

@@ -1,0 +1,124 @@
+"""What a run got over: troubles that a log prints and that ended nothing.
+
+An error is a failure only if the run did not get over it. Rows of metrics that come after it tell that (`_metrics`); a
+log without rows tells it in words, and three kinds of them count:
+
+    an end     what a run, or who started it, says at its end: "Successfully installed", "Training completed", exit
+               status 0, a pod that was started. All that stands before it and is no traceback was survived; a shell
+               that echoes "training done" does so whatever became of the command before it
+    a goal     what only a program that came through prints: the Trainer's totals. Tracebacks before it were caught
+    coping     the program says beside the trouble what it does about it (it tries again, resumes, falls back, skips,
+               does without), and a line that comes after that shows it at work or done
+
+Only the end of a log is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ENDED_WELL = re.compile(
+    rb"(?i:\btraining (?:is |has |run )?(?:completed?|finished|done)\b|\bfinished training\b"
+    rb"|\b(?:completed|finished) successfully|\bsuccessfully (?P<installed>installed|built)\b"
+    rb"|\bsuccessfully (?:rebased|pulled|pushed|uploaded|saved|written|finished|completed)\b"
+    rb"|\b(?:has been|was|is) successfully (?:saved|completed))"
+    rb"|All (?:checks|tests) passed|\bexit(?:ed)?(?: with)? (?:code|status)[:= ]*0\b"
+    rb"|\bCOMPLETED +0:0|\bJob completed\b|\bNetwork error resolved\b"
+    rb"|(?P<pod>\bSuccessfully assigned\b|\bStarted +pod/|\bStarted container\b|\bReadiness probe succeeded"
+    rb"|\b0/\d+ +Completed\b)"
+)
+"""What a run, or who started it, says at its end."""
+
+_INSTALLER = re.compile(
+    rb"^ *(?:Collecting|Downloading|Building|Installing|Looking in|error: subprocess)|pip3? install", re.M
+)
+"""Where an installer begins; that it came to its end says nothing of what was run before."""
+
+_LOOPS = (b"CrashLoopBackOff", b"Back-off restarting")
+"""A container that is started again and again has not come through by being started."""
+
+_CAME_THROUGH = re.compile(rb"['\"]train_runtime['\"]?: |Training completed\. Do not forget to share")
+"""What the Trainer prints after its last step, and nobody else."""
+
+_COPES = re.compile(
+    r"(?i:\bretry(?:ing)?\b(?! (?:limit|budget))|\bre-?tried\b|\btrying (?:again|to resume)"
+    r"|\bresum(?:e|ing) (?:download|from|normal)"
+    r"|\bfall(?:ing|s|en)? ?back\b|\bfell back\b|\bfallback\b|\boptional\b|\bskip(?:ped|ping)\b|\bbacking off\b"
+    r"|\battempt \d+(?: of |/)\d|\b(?:will be|being|was) restarted\b|\brestarting\b|\bignor(?:ed|ing) (?:it|this|them)?"
+    r"|\b(?:decreasing|reducing|lowering) (?:the )?batch size|\busing (?:the )?(?:cached|mirror|default|\S+ instead)\b"
+    r"|\brequeued\b|\(ok\b|\b(?:RESTARTS|restarts? left)\b)"
+)
+"""What a program says it does about a trouble."""
+
+_GAVE_UP = re.compile(
+    r"(?i:\bgiv(?:e|ing|en) up\b|\bgave up\b|\bfailed after\b|\bretr(?:y|ies) (?:limit|exhausted|exceeded)"
+    r"|no (?:more )?(?:restarts|retries) left)|Max retries exceeded(?!.*thrown while requesting)|\b0 restarts left"
+)
+"""... and what it says where that was in vain."""
+
+_AT_WORK = re.compile(
+    r"(?<!\d)100%(?:\||\s|\[)|\bok\b|\b[1-9]/[1-9] +Running\b|HTTP/1\.1\" 200|\bView run at\b|\bstep[: ]\d"
+    r"|\b(?:complete|completed|finished|succeeded|saved|wrote|written|moved|synced|uploaded|installed|deployed|upgraded|connected|done)\b"
+    r"|\bscored (?P<all>\d+) of (?P=all)\b|(?<!\d)[1-9]?\d%\|[^|]*\| *\d+/\d+ \["
+    r"|\b(?:loss|reward|accuracy)['\"]?[:=] ?-?\d",
+    re.IGNORECASE,
+)
+"""A line of a program that goes on, or has come to its end."""
+
+REACH = 4
+"""Lines before a word of coping that it is about."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Up to where a log was got over, by the number of the line; 0 for nowhere.
+
+    Attributes:
+        since: the line from which on what ended well was at work.
+        ended: the last line of an end, behind every traceback.
+        through: the last line that only a program that came through prints.
+        coped: lines of trouble about which the program did something.
+    """
+
+    since: int = 0
+    ended: int = 0
+    through: int = 0
+    coped: frozenset[int] = frozenset()
+
+
+def recovery(tail: bytes, lines: int) -> Recovery:
+    """What the end of a log tells of troubles that were got over.
+
+    Args:
+        tail: the end of the log.
+        lines: how many lines the whole log has.
+    """
+
+    def place(found: re.Match[bytes] | None) -> int:
+        return lines - tail.count(b"\n", found.start()) + tail.endswith(b"\n") if found else 0
+
+    traced = tail.rfind(b"Traceback (most recent call last)")
+    loops = any(word in tail for word in _LOOPS)
+    ends = [found for found in _ENDED_WELL.finditer(tail) if found.start() > traced and not (loops and found["pod"])]
+    through = [*_CAME_THROUGH.finditer(tail)]
+    ended = ends[-1] if ends and (traced < 0 or (through and through[-1].start() > traced)) else None
+    begun = _INSTALLER.search(tail) if ended and ended["installed"] else None
+    return Recovery(place(begun), place(ended), place(through[-1] if through else None), _coped(tail, lines))
+
+
+def _coped(tail: bytes, lines: int) -> frozenset[int]:
+    text = tail.decode("utf-8", "replace").removesuffix("\n").split("\n")
+    first = lines - len(text) + 1
+    found: set[int] = set()
+    at_work = False  # further down
+    for at in range(len(text) - 1, -1, -1):
+        line = text[at]
+        if _GAVE_UP.search(line) or line.endswith("Traceback (most recent call last):"):
+            at_work = False
+        elif _COPES.search(line):
+            if at_work:
+                found.update(range(first + max(0, at - REACH), first + at + 1))
+        elif _AT_WORK.search(line):
+            at_work = True
+    return frozenset(found)

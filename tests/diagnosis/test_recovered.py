@@ -1,0 +1,57 @@
+"""A trouble that the log says was got over is no failure; one that ended the run is, whatever was got over before."""
+
+from __future__ import annotations
+
+import pytest
+
+from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_text
+
+OUT_OF_MEMORY = """Traceback (most recent call last):
+  File "/opt/env/lib/python3.11/site-packages/accelerate/utils/memory.py", line 170, in decorator
+    return function(batch_size)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+TOTALS = "{'train_runtime': 812.1, 'train_loss': 0.61, 'epoch': 1.0}\n"
+RESUMED = """model.safetensors:  34%|███       | 1.7G/4.98G [01:00<02:00]
+HTTPSConnectionPool(host='cdn-lfs.hf.co', port=443): Read timed out.
+Trying to resume download...
+"""
+NETWORK = "wandb: ERROR Error while calling W&B API: context deadline exceeded, retrying\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "  error: subprocess-exited-with-error (optional extension, built without it)\nSuccessfully installed a-1.2\n",
+        "Warning FailedScheduling pod/a 0/6 nodes are available\nNormal Scheduled Successfully assigned ml/a to n4\n",
+        "Warning Failed Error: ErrImagePull\nNormal Pulled Successfully pulled image\nNormal Started container a\n",
+        "a-0 0/1 OOMKilled 1 3m\na-0 1/1 Running 1 3m\na-0 0/1 Completed 1 9m\n",
+        RESUMED + "model.safetensors: 100%|██████████| 4.98G/4.98G [03:00<00:00]\n",
+        NETWORK + "100%|██████████| 100/100 [20:00<00:00, 12s/it]\n",
+        "CUDA out of memory; decreasing batch size to 4\n100%|██████████| 500/500 [20:00<00:00,  2.4s/it]\n",
+        "worker died: exit code -9; actor A will be restarted\n 20/20 steps done\n",
+        OUT_OF_MEMORY + "Retrying with batch size 4\n" + TOTALS,
+        "ERROR:mail: refused\n{'loss': 0.6, 'grad_norm': 0.4}\n" + TOTALS + "ERROR:mail: refused\n",
+    ],
+    ids=["optional", "scheduled", "pulled", "restarted", "resumed", "reporter", "smaller", "actor", "caught", "mail"],
+)
+def test_what_was_got_over_is_no_failure(log: str) -> None:
+    assert explain_text(log).status == NO_FAILURE
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (OUT_OF_MEMORY + "echo training completed\n", "gpu-out-of-memory"),
+        (RESUMED + "Retrying, attempt 5 of 5\ngiving up\n", "hub-unreachable"),
+        (RESUMED, "hub-unreachable"),
+        ("Successfully installed a-1.2\n" + OUT_OF_MEMORY, "gpu-out-of-memory"),
+        (OUT_OF_MEMORY.splitlines()[-1] + "\n$ pip install a\nSuccessfully installed a-1\n", "gpu-out-of-memory"),
+        ("a 0/1 CrashLoopBackOff 4 5m\nNormal Started container a\n", "pod-restarts"),
+        (TOTALS + OUT_OF_MEMORY, "gpu-out-of-memory"),
+        (NETWORK + "100%|██████████| 4/4 [00:08<00:00]\n" + OUT_OF_MEMORY, "gpu-out-of-memory"),
+    ],
+    ids=["echo", "gave up", "still at it", "before it", "of another command", "a loop", "after it", "another"],
+)
+def test_what_ended_the_run_leads(log: str, entry: str) -> None:
+    assert explain_text(log).matches[0].entry.id == entry
