@@ -1,18 +1,14 @@
-"""The answer of a bisection, as data. Cheap to import: pandas comes in only for the frame of trials."""
+"""The answer of a bisection, as data."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import HIDDEN, hides, scrub
-
-if TYPE_CHECKING:
-    import pandas
 
 SHOWN_LENGTH = 60
 """Characters of a value that are shown."""
@@ -184,7 +180,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class Report:
-    """What `Bisection.run` returns.
+    """What a bisection has found; `StudyReport` is the same with its trials and plots.
 
     Attributes:
         status: "isolated", "no_failure", "baseline_fails" or "inconclusive".
@@ -199,7 +195,7 @@ class Report:
         reproduction_rate: how often the failure shows where it can.
         reproduction_interval: its 95 % interval.
         notes: honest sentences.
-        rows: the trials; `trials` has them as a frame.
+        rows: the trials.
         seconds: time spent in trials.
         recommendation: of a training script: what to use instead and what that rests on, as in result.json.
     """
@@ -223,14 +219,6 @@ class Report:
             object.__setattr__(self, "safe_configuration", Printed(self.safe_configuration))
 
     @property
-    def trials(self) -> pandas.DataFrame:
-        """One row a real run, baselines included: number, outcome, signature, seconds, step, purpose, reason,
-        companions, then one column a factor with the value it had."""
-        import pandas
-
-        return pandas.DataFrame([{**row.record(), **row.values} for row in self.rows])
-
-    @property
     def _trials_run(self) -> str:
         return _count(len(self.rows), "trial")
 
@@ -249,13 +237,6 @@ class Report:
             lines.append(f"  {_instead(self.recommendation)}")
         lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        """The notebook's view: the answer, then every trial."""
-        shown = ("number", "outcome", "purpose", "seconds", "signature", "reason")
-        rows = [tuple(_cell(record[name]) for name in shown) for record in map(TrialRow.record, self.rows)]
-        every = f"<details><summary>every trial</summary>{_table(shown, rows)}</details>" if rows else ""
-        return f"{self.answer_html()}\n{every}"
 
     def answer_html(self, e: Callable[[str], str] = html.escape) -> str:
         """The failure, the causes with their evidence, and what cures.
@@ -309,12 +290,6 @@ def _evidence(claim: Claim | None) -> str:
     if claim.subset is None or not claim.trials:
         return str(claim)
     return f"{claim} (trial{'s' if len(claim.trials) > 1 else ''} {', '.join(map(str, claim.trials))})"
-
-
-def _cell(value: Value) -> str:
-    if value is None:
-        return ""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], e: Callable[[str], str] = html.escape) -> str:
