@@ -198,7 +198,8 @@ _PLACES = (
 
 PHASES = {
     "evaluation": re.compile(
-        r"evaluation_loop|prediction_loop|prediction_step|\bevaluate\b|nested_concat|pad_across_processes|validat"
+        r"evaluation_loop|prediction_loop|prediction_step|\bevaluate\b|nested_concat|pad_across_processes"
+        r"|validation_(?:step|loop)|\b_?validate\b"
     ),
     "saving": re.compile(
         r"save_pretrained|save_model|save_checkpoint|_save\w*\b|safe_save_file|torch/serialization\.py.*save|consolidate"
