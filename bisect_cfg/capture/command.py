@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bisect_cfg.capture.accelerate_file import launch_settings, processes_in, read_accelerate_file, read_deepspeed_file
+from bisect_cfg.capture.programs import PYTHON, named_by
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 
@@ -37,7 +38,6 @@ SECONDS = 120.0
 ONE_MACHINE = "bisect-cfg starts all processes of a trial on this machine; leave out what is for several machines."
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
-_PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 
 # Of Python's own options these take a value (https://docs.python.org/3/using/cmdline.html).
 _PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
@@ -134,7 +134,7 @@ class Launch:
         """
         rest = self.before[self.wrapper :]  # `uv run` would take its own environment
         first = os.path.basename(rest[0]) if rest else "python"
-        first = "python" if _PYTHON.fullmatch(first) else first
+        first = "python" if PYTHON.fullmatch(first) else first
         return replace(self, before=(str(programs / first), *rest[1:]), wrapper=0)
 
     def value_of(self, *names: str) -> str | None:
@@ -207,7 +207,7 @@ class ParsedCommand:
 def is_launcher(word: str) -> bool:
     """Whether a word on our command line begins a command: a launcher, a Python, or ``NAME=VALUE``."""
     name = os.path.basename(word)
-    return name in LAUNCHERS or _PYTHON.fullmatch(name) is not None or _ASSIGNMENT.fullmatch(word) is not None
+    return name in LAUNCHERS or PYTHON.fullmatch(name) is not None or _ASSIGNMENT.fullmatch(word) is not None
 
 
 def take_apart(
@@ -240,7 +240,7 @@ def _launched(words: list[str], is_file: Callable[[str], bool], takes_value: Cal
     first, name = words[0], os.path.basename(words[0])
     if name == "uv":
         return _under_uv(words, is_file, takes_value)
-    if _PYTHON.fullmatch(name):
+    if PYTHON.fullmatch(name):
         return _under_python(words, is_file)
     if name.endswith(".py"):  # of `uv run train.py`
         return ParsedCommand(Launch("python", (), first), tuple(words[1:]))
@@ -453,19 +453,9 @@ def _interpreter_of(launch: Launch, python: str | None) -> str:
     if launch.wrapper:
         words = [*launch.before[: launch.wrapper], "python", "-c", _EXECUTABLE]
         return str(_said(words) or python or sys.executable)
-    if _PYTHON.fullmatch(os.path.basename(first)):
+    if PYTHON.fullmatch(os.path.basename(first)):
         return first
-    try:
-        with open(first, "rb") as stream:
-            head = stream.read(512).decode("utf-8", "replace")
-    except OSError:
-        head = ""
-    # A console script names its Python in the first line, or, if that path is long, in the second.
-    match = re.match(r"#!\s*(\S*python\S*)\s*\n", head) or re.search(
-        r"'''exec'\s+\"?([^\"\n]+?python[^\s\"]*)\"?", head
-    )
-    beside = os.path.join(os.path.dirname(first), "python")
-    for found in (match.group(1) if match else None, beside, python):
+    for found in (named_by(first), os.path.join(os.path.dirname(first), "python"), python):
         if found and os.access(found, os.X_OK):
             return found
     return sys.executable

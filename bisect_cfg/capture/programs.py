@@ -19,7 +19,8 @@ from pathlib import Path
 
 from bisect_cfg.errors import InputError
 
-_PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
+PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
+"""What an interpreter is called."""
 
 _OWN_CHOICE = ("uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "pixi", "rye", "conda", "mamba", "micromamba", "tox",
                "docker", "podman", "apptainer", "singularity", "ssh", "ray")  # fmt: skip
@@ -45,7 +46,7 @@ def python_of(words: Sequence[str], told: str | None = None) -> str:
             f"`{name}` chooses the environment its command runs in, so no trial can be given another one.",
             "Name the program itself, as in: -- .venv/bin/python train.py {flags}",
         )
-    found = told or _named_by(words[0]) or _beside(words[0])
+    found = told or named_by(words[0]) or _beside(words[0])
     if found is None:
         raise InputError(
             f"Which Python `{name}` runs is not known, so its packages cannot be varied.",
@@ -60,18 +61,18 @@ def python_of(words: Sequence[str], told: str | None = None) -> str:
 
 def runs_code(words: Sequence[str]) -> bool:
     """Whether a command is an interpreter with its code in an argument (``python -u -c``): no file to watch."""
-    if not _PYTHON.fullmatch(os.path.basename(words[0])):
+    if not PYTHON.fullmatch(os.path.basename(words[0])):
         return False
     flags = itertools.takewhile(lambda word: word.startswith("-") and word != "--", words[1:])
     return any(re.fullmatch(r"-[A-Za-z]*c", flag) for flag in flags)
 
 
-def _named_by(word: str) -> str | None:
+def named_by(word: str) -> str | None:
     """The interpreter that a program is, or that its first line names."""
     path = shutil.which(word)
     if path is None:
         return None
-    if _PYTHON.fullmatch(os.path.basename(path)):
+    if PYTHON.fullmatch(os.path.basename(path)):
         return path
     try:
         with open(path, "rb") as stream:
@@ -85,7 +86,7 @@ def _named_by(word: str) -> str | None:
         told = shlex.split(lines[1].removeprefix("'''exec'"))  # a path too long for a first line, as pip writes it
     if told and os.path.basename(told[0]) == "env":
         told = [one for one in told[1:] if not one.startswith("-")]
-    return told[0] if told and _PYTHON.fullmatch(os.path.basename(told[0])) else None
+    return told[0] if told and PYTHON.fullmatch(os.path.basename(told[0])) else None
 
 
 def _beside(word: str) -> str | None:
@@ -104,10 +105,10 @@ def moved(words: Sequence[str], own: str, python: str) -> list[str]:
     """
     here, there = os.path.dirname(own), Path(python).parent
     first = os.path.abspath(shutil.which(words[0]) or words[0])
-    if os.path.dirname(first) == here or _PYTHON.fullmatch(os.path.basename(first)):
+    if os.path.dirname(first) == here or PYTHON.fullmatch(os.path.basename(first)):
         beginning = [str(there / os.path.basename(first))]
     else:
-        named = _named_by(words[0])
+        named = named_by(words[0])
         beginning = [python, first] if named is not None else [words[0]]
     if os.path.dirname(first) == here and not _of_environment(here) and not os.path.exists(beginning[0]):
         beginning = [words[0]]  # a program of the system's, beside its Python
