@@ -669,20 +669,22 @@ def _of_one_rank(rows: list[Row]) -> list[Row]:
     return [Row(place.line, place.text, merged[step]) for step, place in places.items()]
 
 
+def _column(rows: Sequence[Row], name: str) -> list[float]:
+    return [row.values[name] for row in rows if name in row.values]
+
+
+def _rows_with(rows: Sequence[Row], *names: str) -> list[Row]:
+    return [row for row in rows if row.values.keys() >= {*names}]
+
+
 def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str, list[Row]]:
     facts: dict[str, list[Row]] = {}
     if not rows:
         return {"no-steps": [finished]} if finished else {}
     last = rows[-LAST_ROWS:]
 
-    def column(name: str, among: list[Row]) -> list[float]:
-        return [row.values[name] for row in among if name in row.values]
-
-    def rows_with(name: str, among: list[Row]) -> list[Row]:
-        return [row for row in among if name in row.values]
-
     # One broken step that training recovered from is how a gradient scaler finds its scale.
-    norms_rows = rows_with("grad_norm", rows)
+    norms_rows = _rows_with(rows, "grad_norm")
     ends_broken = [row for row in norms_rows[-1:] if not math.isfinite(row.values["grad_norm"])]
     if norms_rows and (ends_broken or _streak(norms_rows, "grad_norm") >= BROKEN_STREAK):
         shown = broken or ends_broken
@@ -691,15 +693,15 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
             facts["non-finite-gradient"] = shown
         elif len(broken) > 1 or len(norms_rows) == 1:
             facts["infinite-gradient"] = shown
-    bad_loss = [row for row in rows_with("loss", last) if not math.isfinite(row.values["loss"])]
-    ends_bad = bool(bad_loss) and bad_loss[-1] is rows_with("loss", last)[-1]
+    bad_loss = [row for row in _rows_with(last, "loss") if not math.isfinite(row.values["loss"])]
+    ends_bad = bool(bad_loss) and bad_loss[-1] is _rows_with(last, "loss")[-1]
     # A NaN with which the rows end says as much as several, if no gradient was finite all the same.
     lost = ends_bad and math.isnan(bad_loss[-1].values["loss"]) and "grad_norm" not in bad_loss[-1].values
     if lost or (len(bad_loss) > 1 and (ends_bad or len(bad_loss) >= BROKEN_STREAK)):
         facts["non-finite-loss"] = bad_loss
     was_finite = broken_before = False
     largest_kl = 0.0
-    for row in rows_with("kl", rows):
+    for row in _rows_with(rows, "kl"):
         value = row.values["kl"]
         # NaN in everything at once, out of a small kl, came from elsewhere and only shows here too.
         alone = math.isfinite(row.values.get("grad_norm", math.nan)) or largest_kl > DRIFTED_KL
@@ -714,13 +716,13 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
         facts["left-course"] = departed
         facts.pop("kl-overflow", None)  # by then everything was lost
     for name, fact in (("reward", "missing-reward"), ("reward_std", "undefined-spread")):
-        missing = [row for row in rows_with(name, last) if math.isnan(row.values[name])]
+        missing = [row for row in _rows_with(last, name) if math.isnan(row.values[name])]
         if missing and not facts.keys() & {"non-finite-gradient"}:
             facts[fact] = missing
-    _signal(facts, rows, column, rows_with)
+    _signal(facts, rows)
     _collapse(facts, rows)
     if not facts.keys() & {"non-finite-gradient", "infinite-gradient", "non-finite-loss"}:
-        with_loss = _points(rows_with("loss", rows))
+        with_loss = _points(_rows_with(rows, "loss"))
         onset = health.diverged_at_end([{**row.values} for row in with_loss])
         if onset is not None:
             facts["loss-diverged"] = [with_loss[onset - 1], with_loss[onset], with_loss[-1]]
@@ -733,14 +735,14 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
         "collapse",
         "loss-diverged",
     }
-    rewards = column("reward", rows)
+    rewards = _column(rows, "reward")
     if not facts.keys() & told_otherwise:
-        entropy = column("entropy", rows)
-        if _gone(rewards) or _cut_short(rows) or _narrowed(rows, rewards, column("reward_std", rows)):
+        entropy = _column(rows, "entropy")
+        if _gone(rewards) or _cut_short(rows) or _narrowed(rows, rewards, _column(rows, "reward_std")):
             facts["one-answer"] = [rows[0], rows[-1]]
         elif _certain(entropy, rewards):
             level = CERTAIN_SHARE * median(entropy[:FIRST])
-            until = [row for row in rows_with("entropy", rows) if row.values["entropy"] > level]
+            until = [row for row in _rows_with(rows, "entropy") if row.values["entropy"] > level]
             facts["one-answer"] = [until[-1], rows[-1]]
     for name in ("collapse", "one-answer", "kl-diverged", "loss-diverged", "nothing-left"):
         if len(facts.get(name, ())) > 1 and (
@@ -749,30 +751,30 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
             facts[name] = [*facts[name][:2], changed]
             if name == "collapse" and _OF_SURROUNDINGS.search(changed.text) and not _OF_POLICY.search(changed.text):
                 facts["surroundings-broke"] = [changed]
-    _jumped(facts, rows_with("loss", rows))
+    _jumped(facts, _rows_with(rows, "loss"))
     _grown_memory(facts, rows)
     _reward_jumped(facts, rows)
     _part_lost(facts, rows)
-    rates = column("learning_rate", rows)
+    rates = _column(rows, "learning_rate")
     if len(rates) > 2 * ENOUGH and not any(rates):
         facts["no-learning-rate"] = rows[-1:]
     if facts.keys() & {"collapse", "one-answer"}:
         for name, fell, rose in (("entropy", "entropy-fell", "entropy-rose"), ("length", "length-fell", "")):
-            values = [value for value in column(name, rows) if math.isfinite(value)]
+            values = [value for value in _column(rows, name) if math.isfinite(value)]
             began, ended = (median(part) for part in (values[:FIRST], values[-FIRST:])) if values else (0.0, 0.0)
             if ended < CERTAIN_SHARE * began:
                 facts[fell] = [rows[-1]]
             elif rose and ended > RISEN * began > 0:
                 facts[rose] = [rows[-1]]
-    losses = column("loss", rows)
+    losses = _column(rows, "loss")
     if len(losses) >= ENOUGH and _always(losses, lambda value: value == 0):
-        facts["no-loss"] = rows_with("loss", rows)[-LAST_ROWS:]
-    chosen = column("logps/chosen", rows)
+        facts["no-loss"] = _rows_with(rows, "loss")[-LAST_ROWS:]
+    chosen = _column(rows, "logps/chosen")
     if len(chosen) >= TREND_ROWS and all(map(math.isfinite, chosen)):
         first, last = median(chosen[:FIRST]), median(chosen[-FIRST:])
         if last < first - DISPLACED_NATS and last < DISPLACED_TIMES * first < 0:
-            facts["displaced"] = rows_with("logps/chosen", rows)[:1] + rows_with("logps/chosen", rows)[-1:]
-    norms = column("grad_norm", rows)
+            facts["displaced"] = _rows_with(rows, "logps/chosen")[:1] + _rows_with(rows, "logps/chosen")[-1:]
+    norms = _column(rows, "grad_norm")
     late = norms[-max(len(norms) // QUARTERS, 1) :]
     if len(norms) >= TREND_ROWS and all(map(math.isfinite, late)):
         before = median(norms[: max(len(norms) // QUARTERS, 1)])
@@ -781,9 +783,9 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
     if len(norms) >= ENOUGH and median(norms) > LARGE and all(map(math.isfinite, norms)):
         facts["large-gradient"] = [rows[-1]]
     # A sampling filter acts from the first row on; a ratio that falls later is drift.
-    ratios = column("ratio", rows)
+    ratios = _column(rows, "ratio")
     if len(ratios) >= ENOUGH and median(ratios) < RATIO_FLOOR and median(ratios[:FIRST]) < RATIO_FLOOR:
-        facts["biased-ratio"] = rows_with("ratio", last)
+        facts["biased-ratio"] = _rows_with(last, "ratio")
     return facts
 
 
@@ -821,7 +823,7 @@ def _changed_at(rows: Sequence[Row], onset: Row) -> Row | None:
         return None
     found: list[tuple[float, str]] = []
     for name in before[-1].values:
-        one, other = ([row.values[name] for row in part if name in row.values] for part in (before, after))
+        one, other = (_column(part, name) for part in (before, after))
         if min(len(one), len(other)) < ENOUGH or not all(map(math.isfinite, (*one, *other))):
             continue
         was, now, spread = median(one), median(other), stdev(one)
@@ -848,7 +850,7 @@ def _jumped(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
 
 def _reward_jumped(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     """A reward that rises at once, with KL and entropy away from all they were."""
-    whole = [row for row in _points(rows) if {"reward", "kl", "entropy"} <= set(row.values)]
+    whole = _rows_with(_points(rows), "reward", "kl", "entropy")
     if len(whole) < 2 * CHANGED_ROWS:
         return
     reward, kl, entropy = ([row.values[name] for row in whole] for name in ("reward", "kl", "entropy"))
@@ -875,7 +877,7 @@ _OF_RIGHT_ANSWERS = re.compile(
 
 def _part_lost(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
     """A reward for right answers that was there and is nothing any more, while the total reward went up."""
-    whole = [row for row in rows if "reward" in row.values]
+    whole = _rows_with(rows, "reward")
     if len(whole) < QUARTERS * GONE_ROWS:
         return
     size = len(whole) // QUARTERS
@@ -883,7 +885,7 @@ def _part_lost(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
     if not fmean(total[-size:]) > fmean(total[:size]):
         return
     for name in filter(_OF_RIGHT_ANSWERS.search, whole[-1].values):
-        values = [row.values[name] for row in whole if name in row.values]
+        values = _column(whole, name)
         if len(values) < len(whole) or not all(map(math.isfinite, values)):
             continue
         means = [fmean(values[at * size : (at + 1) * size]) for at in range(QUARTERS)]
@@ -914,7 +916,7 @@ def _left_course(rows: list[Row]) -> list[Row]:
     """
     onsets = []
     for name in COURSE:
-        whole = [row for row in rows if name in row.values]
+        whole = _rows_with(rows, name)
         bad = next((at for at, row in enumerate(whole) if not math.isfinite(row.values[name])), len(whole))
         values = [row.values[name] for row in whole[:bad]]
         usual = values[: len(values) // 2]
@@ -932,22 +934,17 @@ def _left_course(rows: list[Row]) -> list[Row]:
     return [onsets[0][1], onsets[0][2]]
 
 
-def _signal(
-    facts: dict[str, list[Row]],
-    rows: list[Row],
-    column: Callable[[str, list[Row]], list[float]],
-    rows_with: Callable[[str, list[Row]], list[Row]],
-) -> None:
+def _signal(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     """Runs that have had nothing to learn from, from the first rows to the last."""
-    norms = column("grad_norm", rows)
+    norms = _column(rows, "grad_norm")
     if len(norms) >= ENOUGH and _always(norms, lambda value: value == 0):
-        facts["no-gradient"] = rows_with("grad_norm", rows)[-LAST_ROWS:]
-    spread, dead_groups = column("reward_std", rows), column("frac_reward_zero_std", rows)
-    rewards = column("reward", rows)
+        facts["no-gradient"] = _rows_with(rows, "grad_norm")[-LAST_ROWS:]
+    spread, dead_groups = _column(rows, "reward_std"), _column(rows, "frac_reward_zero_std")
+    rewards = _column(rows, "reward")
     dead = len(spread) >= ENOUGH and _always(spread, lambda value: value == 0)
     dead = dead or (len(dead_groups) >= ENOUGH and _always(dead_groups, lambda value: value >= 1))
     # verl has no spread within a group, but the best and the worst score of all.
-    ranges = [row for row in rows if {"critic/score/max", "critic/score/min"} <= set(row.values)]
+    ranges = _rows_with(rows, "critic/score/max", "critic/score/min")
     apart = [row.values["critic/score/max"] - row.values["critic/score/min"] for row in ranges]
     dead = dead or (len(apart) >= ENOUGH and _always(apart, lambda value: value == 0))
     # Rewards that differ from row to row by prompt, with equal ones in each group, and at their best: nothing to learn
@@ -956,8 +953,8 @@ def _signal(
     solved = grown and rewards[-1] > SOLVED
     if dead and not solved:
         facts["dead-reward"] = (
-            rows_with("reward_std", rows)[-LAST_ROWS:]
-            or rows_with("frac_reward_zero_std", rows)[-LAST_ROWS:]
+            _rows_with(rows, "reward_std")[-LAST_ROWS:]
+            or _rows_with(rows, "frac_reward_zero_std")[-LAST_ROWS:]
             or ranges[-LAST_ROWS:]
         )
     silent = [
@@ -969,7 +966,7 @@ def _signal(
         # A task that is learnt gets there little by little.
         if same >= NOTHING_LEFT and before and abs(rewards[-1] - fmean(before)) > ABRUPT * abs(rewards[-1]):
             facts["nothing-left"] = silent
-    kls = column("kl", rows)
+    kls = _column(rows, "kl")
     late_kl = kls[-max(len(kls) // (QUARTERS * QUARTERS), ENOUGH) :]
     if min(len(kls), len(rewards)) >= QUARTERS * ENOUGH and all(map(math.isfinite, late_kl)):
         size = len(rewards) // QUARTERS
@@ -977,11 +974,11 @@ def _signal(
         if min(late_kl) > DIVERGED_KL and best > 0 and fmean(rewards[-FIRST:]) < best / 2:
             far = [row for row in rows if row.values.get("kl", math.inf) <= DRIFTED_KL]
             facts["kl-diverged"] = [far[-1] if far else rows[0], rows[-1]]
-    clipped = column("clipped_ratio", rows)
+    clipped = _column(rows, "clipped_ratio")
     if len(clipped) >= ENOUGH and _always(clipped, lambda value: value >= health.CUT_OFF):
-        facts["all-clipped"] = rows_with("clipped_ratio", rows)[-LAST_ROWS:]
+        facts["all-clipped"] = _rows_with(rows, "clipped_ratio")[-LAST_ROWS:]
     if len(rewards) > LOST and not any(rewards[-LOST:]) and any(rewards):
-        facts["reward-lost"] = rows_with("reward", rows)[-LOST:]
+        facts["reward-lost"] = _rows_with(rows, "reward")[-LOST:]
     if len(rewards) >= TREND_ROWS and all(map(math.isfinite, rewards)):
         began, ended = (fmean(part) for part in (rewards[: len(rewards) // 2], rewards[len(rewards) // 2 :]))
         if max(abs(began), abs(ended)) < LITTLE and ended < 2 * abs(began):
@@ -1002,7 +999,7 @@ def _gone(rewards: Sequence[float]) -> bool:
 
 def _cut_short(rows: Sequence[Row]) -> bool:
     """Whether the answers have become stumps, which cost half of the best reward and more than had been gained."""
-    whole = [row for row in rows if {"reward", "length"} <= set(row.values)]
+    whole = _rows_with(rows, "reward", "length")
     if len(whole) < QUARTERS * GONE_ROWS:
         return False
     rewards, lengths = ([row.values[name] for row in whole] for name in ("reward", "length"))
@@ -1019,11 +1016,11 @@ def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[fl
     if median(spread[-FIRST:]) > NARROW * median(spread[:FIRST]):
         return False
     first, last = rows[:FIRST], rows[-FIRST:]
-    lengths = [[row.values["length"] for row in part if "length" in row.values] for part in (first, last)]
+    lengths = [_column(part, "length") for part in (first, last)]
     if all(lengths) and median(lengths[1]) < STUMPS * median(lengths[0]) and max(rewards[-FIRST:]) < SOLVED:
         return True
     sure = all(row.values.get("entropy", 1.0) < NO_CHOICE for row in last)
-    entropies = [[row.values["entropy"] for row in part if "entropy" in row.values] for part in (first, last)]
+    entropies = [_column(part, "entropy") for part in (first, last)]
     level = CERTAIN_SHARE * median(entropies[0]) if entropies[0] else 0.0
     if len(entropies[1]) == len(last) and max(entropies[1]) < min(level, CERTAIN) and max(rewards[-FIRST:]) < SOLVED:
         return True

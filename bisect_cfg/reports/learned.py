@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from bisect_cfg.configuration import Outcome
-
-NAMED = 5
-"""So many settings are named; of more, their number is said."""
+from bisect_cfg.reports.text import NAMED
 
 TOGETHER = 2
 """So few settings are named as those that pass; of more, what is missing is easier to think of."""

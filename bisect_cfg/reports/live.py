@@ -176,11 +176,9 @@ class View(Listener):
 
     def factors(self, settings: Settings | Sides) -> None:
         self._settings = settings
-        names = ", ".join(factor.name for factor in settings.factors[:SETTINGS_SHOWN])
-        more = f" and {len(settings.factors) - SETTINGS_SHOWN} more" if len(settings.factors) > SETTINGS_SHOWN else ""
         verb = "differs" if len(settings.factors) == 1 else "differ"
         head = f"{text.count(len(settings.factors), 'setting')} {verb} from the good configuration"
-        self._line(f"{head}: {names}{more}.")
+        self._line(f"{head}: {_some([factor.name for factor in settings.factors])}.")
         if settings.not_varied:
             self._line(Text(f"Not varied: {text.with_reasons(settings.not_varied)}.", style="dim"))
 

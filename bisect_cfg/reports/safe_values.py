@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -86,22 +86,22 @@ def print_recommendation(console: Console, answer: answers.Answer, result: JsonO
         kept = "all your settings as they are" if packages else "everything else as you have it"
         said = (("Use instead  ", "bold"), (changes, "bold green"), f"   {kept}  (safe_config.yaml)")
         console.print(Hanging(Text.assemble(*said)))
-        _print_lines(console, _evidence(found, answer.safe.full_rate))
+        print_lines(console, _evidence(found, answer.safe.full_rate))
     else:
         console.print(
             Text.assemble(
                 ("Not verified  ", "bold yellow"), (changes, "bold"), f"   {_passes(found)}  (safe_config.yaml)"
             )
         )
-        _print_lines(console, _ranges(found))
+        print_lines(console, _ranges(found))
     for name in found.get("not_kept", ()):
-        _print_lines(console, [f"No remedy was found that leaves {name} as it is."])
+        print_lines(console, [f"No remedy was found that leaves {name} as it is."])
     _print_edits(console, found)
     others = [remedy for remedy in found.get("alternatives", ()) if remedy["verified"]]
     for remedy in others[:OTHERS_SHOWN]:
         runs = f"healthy {remedy['evidence']['seen']}/{remedy['evidence']['runs']}"
         console.print(Text.assemble(("Or  ", "bold"), (in_words(remedy["changes"]), "green"), f"   {runs}"))
-        _print_lines(console, _ranges(remedy) or ([" ".join(remedy["why"].split())] if remedy["why"] else []))
+        print_lines(console, _ranges(remedy) or ([" ".join(remedy["why"].split())] if remedy["why"] else []))
     for remedy in found.get("alternatives", ()):
         if remedy["status"] == RemedyStatus.REJECTED:
             words = f"Not recommended  {in_words(remedy['changes'])}   {remedy['rejected']}"
@@ -125,7 +125,7 @@ def print_recommendation(console: Console, answer: answers.Answer, result: JsonO
     for frontier in found.get("frontiers", ()):
         title, *rows = in_lines(frontier)
         console.print(Hanging(Text.assemble(("Together  ", "bold"), title)))
-        _print_lines(console, rows)
+        print_lines(console, rows)
     for position, what in enumerate(found.get("unsettled", ())):  # the first says why it ended
         console.print(Text(f"Not settled: {what}" if position else what, style="yellow"))
     for label, command in answers.commands(answer).items():
@@ -247,6 +247,7 @@ def _line(console: Console, label: str, words: str, style: str) -> None:
     console.print(Hanging(Text.assemble((label, style), " ".join(words.split()))))
 
 
-def _print_lines(console: Console, lines: list[str]) -> None:
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Print lines of an answer, indented."""
     for line in lines:
         console.print(Hanging(Text(line), INDENT))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging
 from bisect_cfg.reports.outcome import Answer
-from bisect_cfg.reports.safe_values import INDENT, print_recommendation
+from bisect_cfg.reports.safe_values import INDENT, print_lines, print_recommendation
 from bisect_cfg.reports.said import Line, said
 from bisect_cfg.study.causes import Cause
 from bisect_cfg.study.folder import STUDIES
@@ -189,7 +188,7 @@ def _print_cause(console: Console, title: str, cause: Cause, failure: str, answe
     if cause.inseparable:
         names = " and ".join(cause.inseparable)
         lines.append(f"{names} cannot be told apart: no valid configuration changes only one of them.")
-    _print_lines(console, lines)
+    print_lines(console, lines)
     console.print()
 
 
@@ -206,9 +205,4 @@ def _print_where(console: Console, where: JsonObject | None) -> None:
     console.print()
     lines = text.where(where)
     console.print(Hanging(Text.assemble(("Where  ", "bold"), lines[0])))
-    _print_lines(console, lines[1:])
-
-
-def _print_lines(console: Console, lines: Iterable[str]) -> None:
-    for line in lines:
-        console.print(Hanging(Text(line), INDENT))
+    print_lines(console, lines[1:])

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from bisect_cfg.recommend.isolated import Health
     from bisect_cfg.trials.verdict import Observation
 
+NAMED = 5
+"""So many settings are named; of more, their number is said."""
+
 TAGS = ("$dtype", "$secret", "$set", "$opaque")
 """How the probe marks what JSON cannot say (`bisect_cfg.probe.values`)."""
 
@@ -112,10 +115,8 @@ def subset(bad: Collection[str], everything: Sequence[str]) -> str:
     return "only " + _few([name for name in everything if name in bad])
 
 
-def _few(names: list[str], limit: int = 5) -> str:
-    if len(names) <= limit:
-        return ", ".join(names)
-    return f"{len(names)} settings: {', '.join(names[: limit - 1])}, ..."
+def _few(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= NAMED else f"{len(names)} settings: {', '.join(names[: NAMED - 1])}, ..."
 
 
 def duration(seconds: float) -> str:
