@@ -25,7 +25,7 @@ from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.findings import Finding, check, worst_first
 from bisect_cfg.diagnosis.fingerprint import fingerprint, loaded_cublas, with_loaded_cublas
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.jsonfile import JsonObject, strict
 from bisect_cfg.probe.protocol import NAMESPACE
 from bisect_cfg.probe.secrets import mask_arguments
 from bisect_cfg.trials.inspection import InspectedRank, Inspection, inspect
@@ -68,18 +68,18 @@ class Diagnosis:
 
     def to_json(self) -> JsonObject:
         """What --json prints; `--fingerprint` reads it again."""
-        content = {
-            "schema": SCHEMA,
-            "clean": self.clean,
-            "findings": [asdict(finding) for finding in self.findings],
-            "environment": self.environment,
-            "configuration": self.configuration,
-            "target": self.target,
-            "environments": list(self.environments),
-            "probes": None if self.probes is None else list(self.probes),
-        }
-        # JSON has no NaN and no infinity; as text they survive every reader.
-        return json.loads(json.dumps(content, default=repr), parse_constant=str)
+        return strict(
+            {
+                "schema": SCHEMA,
+                "clean": self.clean,
+                "findings": [asdict(finding) for finding in self.findings],
+                "environment": self.environment,
+                "configuration": self.configuration,
+                "target": self.target,
+                "environments": list(self.environments),
+                "probes": None if self.probes is None else list(self.probes),
+            }
+        )
 
 
 def examine(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,19 @@ def write_json(path: Path, data: object, masked: Callable[[Any], object] = mask)
     """
     plain = masked(json.loads(json.dumps(data, default=repr)))
     write_text(path, json.dumps(plain, indent=1) + "\n")
+
+
+def strict(value: object) -> Any:
+    """A copy that JSON can hold: NaN and infinity, which it has not, as text, and what else it lacks as its `repr`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [strict(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return repr(value)
 
 
 def digest(value: object) -> str:

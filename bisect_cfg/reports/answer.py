@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
 from pathlib import Path
 
@@ -16,12 +15,12 @@ from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.cells import corrected
-from bisect_cfg.configuration import Outcome, Purpose, Value
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis._render import Match
 from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.health import Symptom
 from bisect_cfg.diagnosis.placement import findings
-from bisect_cfg.jsonfile import JsonObject, write_json, write_text
+from bisect_cfg.jsonfile import JsonObject, strict, write_json, write_text
 from bisect_cfg.probe.protocol import Origin, Placed, Raised, to_json
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.reports.command_answer import failing_command, safe_settings
@@ -120,19 +119,6 @@ def _safe_config(answer: Answer, recommended: JsonObject) -> str:
     wanted, edits = wanted_changes(answer, changes), edits_of(answer, changes)
     own = own_config(configured_by(answer), wanted, edits, answer.settings.capture.args.types, title)
     return own or safe_yaml(answer.settings, recommended["configuration"], title)
-
-
-def strict(value: Value) -> Value:
-    """JSON has no NaN and no infinity; as text they survive every reader."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [strict(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return repr(value)
 
 
 # ------------------------------------------------------------------------------------------------------ result.json

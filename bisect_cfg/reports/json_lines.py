@@ -14,12 +14,12 @@ from bisect_cfg.capture.target import Sides
 from bisect_cfg.configuration import UNSET, Outcome, Purpose, Value
 from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.jsonfile import JsonObject, strict
 from bisect_cfg.probe.secrets import mask, scrub
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports import text
-from bisect_cfg.reports.answer import SCHEMA, strict
+from bisect_cfg.reports.answer import SCHEMA
 from bisect_cfg.reports.events import BisectionEvent, CauseFound, Progress, TrialFinished, TrialStarted
 from bisect_cfg.reports.learned import learned
 from bisect_cfg.reports.listener import Listener

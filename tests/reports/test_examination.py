@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
 from bisect_cfg.diagnosis.findings import Finding
@@ -45,3 +47,8 @@ def test_several_environments_and_the_log_of_a_command_that_died():
     said = shown(Diagnosis((), HERE, None, "train.py", ({**HERE, "host": "a"}, there), skipped="x", log=("bang",)))
     assert "2 environments compared, 2 hosts" in said and "Its last lines:\n    bang" in said
     assert "train.py: no configuration was captured" in said
+
+
+def test_numbers_that_json_lacks_are_the_text_that_result_json_has():
+    content = Diagnosis((), HERE, {"args.max_grad_norm": math.inf, "args.x": math.nan}).to_json()
+    assert content["configuration"] == {"args.max_grad_norm": "inf", "args.x": "nan"}
