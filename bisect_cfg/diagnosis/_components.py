@@ -52,7 +52,7 @@ _PATTERNS = {name: re.compile(pattern) for name, pattern in _NAMES.items()}
 _IN_ANSWERS = {
     TRAINING: re.compile(r"per_device_train|per_device_eval|gradient_accumulation|gradient_checkpointing"),
     "LoRA": re.compile(r"(?i:lora\b|lora_|\bpeft)"),
-    "images": re.compile(r"(?i:\bimages?\b|\bvideos?\b|pixel|vision model)"),
+    "images": re.compile(r"(?i:pixels?\b|vision model|<\|?image|\bvideos?\b)"),
 }
 """... where an answer names them in other words than a log."""
 
