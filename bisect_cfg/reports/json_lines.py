@@ -18,6 +18,7 @@ from bisect_cfg.jsonfile import JsonObject, strict
 from bisect_cfg.probe.secrets import mask, scrub
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
+from bisect_cfg.recommend.order import Left
 from bisect_cfg.reports import text
 from bisect_cfg.reports.answer import SCHEMA
 from bisect_cfg.reports.events import BisectionEvent, CauseFound, Progress, TrialFinished, TrialStarted
@@ -125,6 +126,9 @@ class JsonLines(Listener):
                     for name, values in cause.values.items()
                 }
                 self._tell("cause", parameters=levels)
+
+    def safe_runs_left(self, left: Left) -> None:
+        self._tell("safe_runs_left", trials_left=left.runs, seconds_left=[round(one, 3) for one in left.seconds])
 
     def safe_run_started(self, number: int, attempt: Attempt) -> None:
         self._tell("safe_run_started", trial=number, text=described(attempt, self._settings), horizon=attempt.steps)

@@ -224,6 +224,7 @@ def test_every_event_is_a_line_as_the_schema_has_it(tmp_path, schema):
             told.step(5, [{"step": number, "time": 0.1, "loss": float("nan"), "rewards/<script>": 1.0}], None)
         told.event(TrialFinished(REQUEST, TrialResult(Outcome.PASS, None, "", 2.0, 10), Outcome.PASS))
         told.event(CauseFound(made.CAUSE))
+        told.safe_runs_left(Left((3, 7), (20.0, 90.0)))
         told.safe_run_started(6, attempt)
         told.safe_run_finished(6, attempt, Health(False, why="entropy fell"), 1.0)
         told.answer(answer, as_result(answer, {}))
