@@ -45,7 +45,8 @@ _COPES = re.compile(
     r"(?i:\bretry(?:ing)?\b(?! (?:limit|budget))|\bre-?tried\b|\btrying (?:again|to resume)"
     r"|\bresum(?:e|ing) (?:download|from|normal)"
     r"|\bfall(?:ing|s|en)? ?back\b|\bfell back\b|\bfallback\b|\boptional\b|\bskip(?:ped|ping)\b|\bbacking off\b"
-    r"|\battempt \d+(?: of |/)\d|\b(?:will be|being|was) restarted\b|\brestarting\b|\bignor(?:ed|ing) (?:it|this|them)?"
+    r"|\battempt \d+(?: of |/)\d|\b(?:will be|being|was) restarted\b|\brestarting\b|\bignor(?:ed|ing)\b"
+    r"|\bUP_FOR_RETRY\b|\btrying batch size"
     r"|\b(?:decreasing|reducing|lowering) (?:the )?batch size|\busing (?:the )?(?:cached|mirror|default|\S+ instead)\b"
     r"|\brequeued\b|\(ok\b|\b(?:RESTARTS|restarts? left)\b)"
 )
@@ -59,12 +60,15 @@ _GAVE_UP = re.compile(
 
 _AT_WORK = re.compile(
     r"(?<!\d)100%(?:\||\s|\[)|\bok\b|\b[1-9]/[1-9] +Running\b|HTTP/1\.1\" 200|\bView run at\b|\bstep[: ]\d"
-    r"|\b(?:complete|completed|finished|succeeded|saved|wrote|written|moved|synced|uploaded|installed|deployed|upgraded|connected|done)\b"
+    r"|\b(?:complete|completed|finished|succeeded|success|saved|wrote|written|moved|synced|uploaded|installed|deployed|upgraded|connected|done)\b"
     r"|\bscored (?P<all>\d+) of (?P=all)\b|(?<!\d)[1-9]?\d%\|[^|]*\| *\d+/\d+ \["
     r"|\b(?:loss|reward|accuracy)['\"]?[:=] ?-?\d",
     re.IGNORECASE,
 )
 """A line of a program that goes on, or has come to its end."""
+
+_AFTER_ANY_END = "wandb: "
+"""What a reporter prints at the end of a run that failed as well."""
 
 REACH = 4
 """Lines before a word of coping that it is about."""
@@ -119,6 +123,6 @@ def _coped(tail: bytes, lines: int) -> frozenset[int]:
         elif _COPES.search(line):
             if at_work:
                 found.update(range(first + max(0, at - REACH), first + at + 1))
-        elif _AT_WORK.search(line):
+        elif _AT_WORK.search(line) and not line.startswith(_AFTER_ANY_END):
             at_work = True
     return frozenset(found)
