@@ -43,6 +43,18 @@ PEEK = 1 << 13
 """Bytes by which the kind of a file is told."""
 
 LOGS = (".log", ".out", ".err", ".txt", ".stdout", ".stderr")
+MESSAGES = frozenset({"message", "msg", "log", "textpayload", "raw", "line"})
+COLLECTED = frozenset(
+    {"timestamp", "time", "date", "stream", "host", "service", "ingestiontime", "level", "severity", "logstreamname"}
+)
+"""What collectors of logs call the line that was printed, and something that stands beside it, in lower case."""
+
+TRACES = frozenset({"exc_info", "exc_text", "exception", "traceback", "stack_trace", "stacktrace", "stack"})
+"""Where loggers that write JSON put the traceback of an error."""
+
+LONG_FORM = (("tag", "metric", "name", "key"), ("value",), ("step", "global_step", "iteration"))
+"""Columns of a table with a line for each value: which it is of, the value, the step."""
+
 METRICS = ("trainer_state.json", "trainer_log.jsonl", "log_history.json", "metrics.jsonl", "logging.jsonl")
 NO_LOGS = re.compile(
     r"requirements|merges\.txt|vocab|license|readme|special_tokens|added_tokens|pip|conda|constraints", re.I
@@ -136,8 +148,67 @@ def _text(name: str, stream: io.BufferedReader) -> Source:
         if found is not None:
             return found
     if name.endswith((".csv", ".tsv")) or _has_columns(head):
-        return Source("", rows=_csv(stream))
+        return _csv(stream)
+    if first == b"{" and (key := _message_of(_first_line(head))):
+        return Source("", io.BufferedReader(_Messages(stream, key)))
     return Source("", stream)
+
+
+def _first_line(head: bytes) -> object:
+    """The value that the first line is in JSON; None if it is none."""
+    try:
+        return json.loads(head.lstrip().split(b"\n", 1)[0])
+    except ValueError:
+        return None
+
+
+def _message_of(record: object) -> str:
+    """Under which key a record of a collector of logs has the line that was printed; "" if it is none.
+
+    As CloudWatch, Datadog, Google's and Docker's exports call it; it stands beside a time or a place.
+    """
+    if not isinstance(record, dict):
+        return ""
+    if not {str(name).strip("@_").lower() for name in record} & COLLECTED:
+        return ""
+    return next((name for name in record if name and name.strip("@_").lower() in MESSAGES), "")
+
+
+def _printed(record: dict[str, object], key: str) -> str:
+    """What a record says: its line, and the traceback that a logger has put beside it."""
+    traces = (value for name, value in record.items() if name.lower() in TRACES and isinstance(value, str))
+    return "\n".join([str(record.get(key) or "").rstrip("\n"), *traces])
+
+
+def _joined(lines: Iterable[str]) -> io.BufferedReader:
+    """Lines that a collector has kept one by one, as they were printed."""
+    text = "\n".join(line.rstrip("\n") for line in lines) + "\n"
+    return io.BufferedReader(io.BytesIO(text.encode("utf-8", "replace")))  # type: ignore[arg-type]
+
+
+class _Messages(io.RawIOBase):
+    """What was printed, out of a stream of records with a line each; a line that is none stays as it is."""
+
+    def __init__(self, stream: BinaryIO, key: str) -> None:
+        self._stream, self._key = stream, key
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:
+        while not self._rest:
+            line = self._stream.readline()
+            if not line:
+                return 0
+            record = _first_line(line)
+            if isinstance(record, dict) and isinstance(record.get(self._key), str):
+                line = _printed(record, self._key).encode("utf-8", "replace") + b"\n"
+            self._rest = line
+        taken = self._rest[: len(buffer)]
+        buffer[: len(taken)] = taken
+        self._rest = self._rest[len(taken) :]
+        return len(taken)
 
 
 def _utf8(stream: io.BufferedReader) -> io.BufferedReader:
@@ -274,6 +345,9 @@ def _json(stream: io.BufferedReader, name: str) -> Source | None:
     if isinstance(content, dict) and isinstance(content.get("cells"), list):
         text, rows = _notebook(content["cells"])
         return Source("", io.BufferedReader(io.BytesIO(text.encode("utf-8", "replace"))), rows)  # type: ignore[arg-type]
+    records = content.get("events", content.get("logs")) if isinstance(content, dict) else content
+    if isinstance(records, list) and records and (key := _message_of(records[0])):
+        return Source("", _joined(_printed(one, key) for one in records if isinstance(one, dict)))
     history = content.get("log_history", content.get("history")) if isinstance(content, dict) else content
     if isinstance(history, list):
         rows = _rows(history)
@@ -338,17 +412,46 @@ def _has_columns(head: bytes) -> bool:
     )
 
 
-def _csv(stream: io.BufferedReader) -> list[Row]:
+def _csv(stream: io.BufferedReader) -> Source:
+    """A table of metrics, with a column each or with a line for each value; lines that a collector has kept; or, of
+    columns that nobody knows, the text as it is."""
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
     first = text.readline()
     delimiter = max(",\t;", key=first.count)
     names = next(csv.reader([first], delimiter=delimiter), [])
     # W&B's export calls a column "run name - train/loss", with columns for its minimum and maximum beside it.
     names = ["" if re.search(r"__(?:MIN|MAX|STEP)$", name) else name.rpartition(" - ")[2] for name in names]
-    lines = csv.reader(_thinned(text), delimiter=delimiter)
-    return _rows(
-        {name: value or None for name, value in zip(names, line, strict=False) if name and value} for line in lines
-    )
+    key = _message_of(dict.fromkeys(names))
+    if key:
+        return Source("", _joined(_in_time([line for line in csv.reader(text, delimiter=delimiter)], names, key)))
+    kept = _thinned(text)
+    lines = [dict(zip(names, line, strict=False)) for line in csv.reader(kept, delimiter=delimiter)]
+    rows = _rows(_by_step(lines, names) or ({n: v for n, v in line.items() if n and v} for line in lines))
+    return Source("", rows=rows) if rows else Source("", _joined([first, *kept]))
+
+
+def _in_time(lines: list[list[str]], names: list[str], key: str) -> list[str]:
+    """The printed lines in the order in which they were: some collectors give the last one first."""
+    at = names.index(key)
+    lines = [line for line in lines if len(line) > at]
+    clocks = [place for place, name in enumerate(names) if name.strip("@_").lower() in ("timestamp", "time", "date")]
+    if clocks and lines and lines[0][clocks[0]] > lines[-1][clocks[0]]:
+        lines.reverse()
+    return [line[at] for line in lines]
+
+
+def _by_step(lines: list[dict[str, str]], names: list[str]) -> list[dict[str, str]]:
+    """The rows of a table with a line for each value, as TensorBoard exports it; none if it is not one."""
+    known = {name.lower(): name for name in names}
+    found = [next((known[one] for one in wanted if one in known), "") for wanted in LONG_FORM]
+    if not all(found):
+        return []
+    tag, value, step = found
+    rows: dict[str, dict[str, str]] = {}
+    for line in lines:
+        if line.get(tag) and line.get(value):
+            rows.setdefault(line.get(step, ""), {"step": line.get(step, "")})[line[tag]] = line[value]
+    return list(rows.values())
 
 
 def _thinned(lines: Iterable[str]) -> list[str]:

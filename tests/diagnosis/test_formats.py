@@ -47,7 +47,11 @@ FORMATS = {
     "output.log": lambda rows: "".join(f"{row}\n" for row in rows),
     "table.txt": lambda rows: csv(rows, "\t", "").replace("step\tloss", "Step\tTraining Loss"),
     "run.ipynb": notebook,
-}
+    "long.csv": lambda rows: "wall_time,step,tag,value\n" + "".join(
+        f"176{row['step']},{row['step']},train/{name},{value}\n"
+        for row in rows for name, value in row.items() if name != "step"
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -59,6 +63,43 @@ def test_metrics_in_every_shape(name: str, tmp_path: Path) -> None:
     path.write_text(FORMATS[name](SOUND))
     sound, _ = explain_paths([str(path)])
     assert not sound.matches and sound.status == NO_FAILURE and sound.rows == 60
+
+
+PRINTED = ["starting", *ERROR.splitlines(), "[rank0]: a line with, a comma"]
+TIMES = [f"2025-11-04T08:11:{second:02}Z" for second in range(len(PRINTED))]
+
+
+def table(order: int) -> str:
+    lines = [
+        f'{time},trainer-9,"{line.replace(chr(34), chr(34) * 2)}"' for time, line in zip(TIMES, PRINTED, strict=True)
+    ]
+    return "\n".join(["Date,Host,Message", *lines[::order]]) + "\n"
+
+
+def records(key: str, clock: str) -> list[dict[str, str]]:
+    return [{clock: time, key: line} for time, line in zip(TIMES, PRINTED, strict=True)]
+
+
+COLLECTED = {
+    "extract.csv": table(1),
+    "newest-first.csv": table(-1),
+    "cloudwatch.json": json.dumps({"events": records("message", "timestamp")}, indent=1),
+    "list.json": json.dumps(records("textPayload", "timestamp")),
+    "docker.json": "".join(json.dumps({**row, "log": row["log"] + "\n"}) + "\n" for row in records("log", "time")),
+    "lines.jsonl": "".join(json.dumps(row) + "\n" for row in records("@message", "@timestamp")),
+    "logger.jsonl": "".join(json.dumps(row) + "\n" for row in records("message", "time")[:1])
+    + json.dumps({"time": TIMES[1], "level": "ERROR", "message": "training failed", "exc_info": ERROR})
+    + "\n",
+    "unknown.csv": "a,b\n" + ERROR,
+}
+
+
+@pytest.mark.parametrize("name", COLLECTED)
+def test_what_a_collector_of_logs_has_kept(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(COLLECTED[name])
+    explanation, problems = explain_paths([str(path)])
+    assert explanation.matches[0].entry.id == "zero3-empty-weight" and not problems
 
 
 def test_a_notebook_with_an_error(tmp_path: Path) -> None:
