@@ -16,7 +16,9 @@ from bisect_cfg.capture.target import find_target, is_any_command
 from bisect_cfg.capture.template import own_flags, presets, read_value, styles
 from bisect_cfg.errors import InputError
 
-ARGUMENTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+ARGUMENTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20).filter(
+    lambda text: text.strip().lower() not in ("nan", "+nan", "-nan")  # a value that no run could have
+)
 
 
 def target(*words, good=(), bad=(), **more):

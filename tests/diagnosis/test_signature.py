@@ -197,6 +197,7 @@ SHARED = [
     {"library-attribute", "remote-code-behind"},  # what a newer library lacks, asked for by whichever code
     {"trainer-gradient-accumulation", "evaluation-before-training"},  # an older transformers, or the order of things
     {"fp16-adam-epsilon", "unclipped-reward", "one-generation-std"},  # NaN weights, met by the next sampling
+    {"prompts-above-engine-limit", "reward-raised"},  # an index out of range: of whose list, the lines before say
     {"signal-in-thread", "rewards-lost-to-an-alarm"},  # where it ends the run, and where that goes on
 ]
 """Entries whose logs show the same failure, of different origin."""
