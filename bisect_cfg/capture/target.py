@@ -107,7 +107,7 @@ class CommandTarget:
 
     Attributes:
         typed: its arguments as they were typed.
-        program: the file that is run.
+        path: the file that is run.
         template: what it becomes for a trial.
         sides: what varies.
         python: the interpreter whose packages it uses; "" if that is not known.
@@ -116,7 +116,7 @@ class CommandTarget:
     """
 
     typed: tuple[str, ...]
-    program: Path
+    path: Path
     template: Template
     sides: Sides
     python: str = ""
@@ -128,11 +128,6 @@ class CommandTarget:
         """Environment variables of a run that has the user's own packages."""
         path = f"{os.path.dirname(self.python)}:{os.environ.get('PATH', os.defpath)}"
         return {"PATH": path} if self.first else {}
-
-    @property
-    def path(self) -> Path:
-        """The file that is run."""
-        return self.program
 
     @property
     def good_file(self) -> None:
@@ -158,11 +153,11 @@ class CommandTarget:
     def identity(self) -> dict[str, object]:
         """What makes this target this target; recorded with the study and compared when it is resumed."""
         return {
-            "script": str(self.program),
+            "script": str(self.path),
             "arguments": self.shown_arguments,
             "python": self.python if self.own else "",
             "folder": os.getcwd(),
-            "script_hash": hash_of(self.program),
+            "script_hash": hash_of(self.path),
             "good_file_hash": None,
             "files": {name: hash_of(Path(name)) for name in self.argument_files()},
             **({"packages": digest(self.own)} if self.own else {}),

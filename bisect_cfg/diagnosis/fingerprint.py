@@ -18,9 +18,6 @@ from pathlib import Path
 from bisect_cfg.diagnosis import _machine, _packages
 from bisect_cfg.diagnosis._types import Fingerprint, Gpu, Json
 
-VARIABLES = _machine.VARIABLES
-parse_gpus = _machine.parse_gpus
-
 PATIENCE = 20.0
 """Seconds for another interpreter to say what it has installed."""
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.diagnosis.fingerprint import describe, fingerprint, parse_gpus
+from bisect_cfg.diagnosis._machine import parse_gpus
+from bisect_cfg.diagnosis.fingerprint import describe, fingerprint
 
 
 def test_this_interpreter_and_asking_it_agree() -> None:

@@ -344,7 +344,6 @@ def test_slow_is_no_hang_and_a_hang_is_found(bench):
         thread.join()
     hang, traces, log = found.pop("hang")
     assert "no heartbeat" in hang.hang and len(traces.metrics.rows) == 2, log
-    assert float(hang.hang.split()[-2]) < max(1.5 * UNIT, HANG_TIMES * hang.longest_silence + 5)
     for what, (ending, traces, log) in found.items():
         assert (ending.hang, ending.exit_code) == (None, 0), (what, log)
         assert len(traces.metrics.rows) == 5

@@ -225,7 +225,7 @@ def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
     assert result["status"] == "isolated" and result["complete"]
     starts = [one["start"] for one in result["trials"]]
     assert starts[0] == "cold" and set(starts[1:]) == {"imports"}
-    ports = []
+    ports, passed = [], 0
     trials = [path for path in (tool.folder / "s" / "trials").iterdir() if (path / "result.json").exists()]
     for trial in trials:
         alone = json.loads((trial / "configuration.json").read_text()).get("launch.num_processes") == 1
@@ -238,9 +238,10 @@ def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
         assert told[0]["port"] == told[1]["port"]
         ports.append(told[0]["port"])
         if json.loads((trial / "result.json").read_text())["outcome"] == "pass":
-            assert (
-                rows(trial / "metrics.jsonl")[-1]["loss"] == rows(trial / "ranks" / "1" / "metrics.jsonl")[-1]["loss"]
-            )
+            lost = [rows(folder / "metrics.jsonl")[-1]["loss"] for folder in (trial, trial / "ranks" / "1")]
+            assert lost[0] == lost[1]
+            passed += 1
+    assert passed >= 2, "without beta, and without bf16"
     assert len(set(ports)) == len(ports) >= 4
 
 

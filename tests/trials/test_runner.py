@@ -343,15 +343,11 @@ def test_hang_before_training(bench):
     bench.assert_nothing_left()
 
 
-@pytest.mark.parametrize("what", ["children", "daemons", "daemons without environment"])
-def test_children_that_outlive_the_trial(bench, what, start):
-    run = bench(what, start)
-    assert run.seen.failure is None and run.seen.steps == 5
-    bench.assert_nothing_left()
-
-
-@pytest.mark.parametrize("what", ["child that fails", "thread that fails", "closed output"])
-def test_trouble_that_is_not_the_trainings(bench, what, start):
+@pytest.mark.parametrize(
+    "what",
+    ["children", "daemons", "daemons without environment", "child that fails", "thread that fails", "closed output"],
+)
+def test_what_outlives_or_fails_beside_the_training_is_not_its_failure(bench, what, start):
     run = bench(what, start)
     assert run.seen.failure is None and run.seen.steps == 5
     bench.assert_nothing_left()
