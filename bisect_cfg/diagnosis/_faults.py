@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from bisect_cfg.diagnosis._logs import WRAPPERS
 from bisect_cfg.diagnosis._plain_text import plain, split_all
 
 RAISED, NATIVE, SAID, LOGGED, AFTERWARDS, STATUS = range(6)
@@ -95,9 +96,8 @@ _STATUS = re.compile(
     r"|0xC0000005|3221225477|Exit Code: *[1-9]"
 )
 _WRAPPERS = re.compile(
-    r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|ActorDiedError"
-    r"|RayActorError|WorkerCrashedError|EngineDeadError|Engine core initialization failed|EngineCore failed to start"
-    r"|RayTaskError|WorkerProc initialization failed"
+    rf"{'|'.join(sorted(WRAPPERS))}|WorkerCrashedError|EngineDeadError|Engine core initialization failed"
+    r"|EngineCore failed to start|WorkerProc initialization failed"
 )
 _CONSEQUENCES = re.compile(
     r"[Cc]onnection (?:reset|closed|refused) by|Broken pipe|BrokenPipeError|ConnectionResetError|EOFError"
@@ -228,12 +228,12 @@ class Errors:
         judged = classify(shown, said, raised)
         if judged is None or (indented and judged[0] == LOGGED):
             return
-        rank, type_name = judged
+        weight, type_name = judged
         error = Error(
             number,
             said.removeprefix("E   ").strip(),
             who,
-            rank,
+            weight,
             type_name,
             traced=raised is not None,
             stamped=bool(when),
@@ -320,10 +320,10 @@ _ALONE = {"KeyboardInterrupt", "AssertionError", "MemoryError", "NotImplementedE
 """Exceptions that are often raised without a message."""
 
 
-def _weight(said: str, rank: int) -> int:
+def _weight(said: str, weight: int) -> int:
     if _WRAPPERS.search(said[:300]):
         return STATUS
-    return max(rank, AFTERWARDS) if _CONSEQUENCES.search(said[:300]) else rank
+    return max(weight, AFTERWARDS) if _CONSEQUENCES.search(said[:300]) else weight
 
 
 def _quoted(text: str, position: int) -> bool:
