@@ -11,7 +11,6 @@ is asked, in the Python it is installed for.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bisect_cfg.capture.accelerate_file import launch_settings, processes_in, read_accelerate_file, read_deepspeed_file
-from bisect_cfg.capture.programs import PYTHON, named_by
+from bisect_cfg.capture.programs import PYTHON, named_by, said_by
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 
@@ -452,7 +451,7 @@ def _interpreter_of(launch: Launch, python: str | None) -> str:
     first = launch.before[0]
     if launch.wrapper:
         words = [*launch.before[: launch.wrapper], "python", "-c", _EXECUTABLE]
-        return str(_said(words) or python or sys.executable)
+        return str(said_by(words, SECONDS) or python or sys.executable)
     if PYTHON.fullmatch(os.path.basename(first)):
         return first
     for found in (named_by(first), os.path.join(os.path.dirname(first), "python"), python):
@@ -475,7 +474,7 @@ def _takes_value(flag: str) -> bool:
 
 def _as_its_parser_says(launch: Launch, parts: ParsedCommand, python: str) -> tuple[Launch, tuple[str, ...]]:
     parser = _PARSERS.get(launch.kind)
-    found = _said([python, "-c", _ASK_PARSER % parser, *parts.asked]) if parser else None
+    found = said_by([python, "-c", _ASK_PARSER % parser, *parts.asked], SECONDS) if parser else None
     if not found:
         raise InputError(
             f"Cannot tell which module `{' '.join(launch.before)}` starts.", "Put -m right before the module."
@@ -489,14 +488,14 @@ def _as_its_parser_says(launch: Launch, parts: ParsedCommand, python: str) -> tu
 def _file_of(launch: Launch, python: str) -> Path:
     """The file of the program."""
     if launch.kind == "trl":
-        path = _said([python, "-c", _FIND, f"trl.scripts.{launch.program}"])
+        path = said_by([python, "-c", _FIND, f"trl.scripts.{launch.program}"], SECONDS)
         if not path:
             raise InputError(
                 f"TRL has no command `trl {launch.program}` that trains, or is not installed for {python}."
             )
         return Path(path)
     if launch.module:
-        path = _said([python, "-c", _FIND, launch.program])
+        path = said_by([python, "-c", _FIND, launch.program], SECONDS)
         if not path:
             raise InputError(
                 f"There is no module {launch.program}.",
@@ -513,13 +512,4 @@ def _file_of(launch: Launch, python: str) -> Path:
 
 def lacking(modules: Sequence[str], python: str) -> list[str]:
     """Which of some modules an interpreter cannot import."""
-    return [module for module in modules if not _said([python, "-c", _HAS, module])]
-
-
-def _said(command: Sequence[str]) -> object:
-    """The last line that a command prints, read as JSON; None if that cannot be had."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
-        return json.loads(done.stdout.splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return None
+    return [module for module in modules if not said_by([python, "-c", _HAS, module], SECONDS)]

@@ -6,10 +6,9 @@ milliseconds. That is good enough to refuse a name that nobody knows. What the r
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
+from bisect_cfg.capture.programs import said_by
 from bisect_cfg.capture.script import Script
 
 SECONDS = 20.0
@@ -55,14 +54,7 @@ def known_names(script: Script) -> tuple[str, ...]:
     Returns:
         Empty where that cannot be told: no such library, or none whose source can be read.
     """
-    try:
-        done = subprocess.run(
-            [script.python, "-c", _READER, str(script.path.resolve().parent)],
-            capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        names = json.loads(done.stdout.splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return ()
+    names = said_by([script.python, "-c", _READER, str(script.path.resolve().parent)], SECONDS) or {}
     return tuple(names) if {"learning_rate", "output_dir"} <= names.keys() else ()
 
 

@@ -10,12 +10,15 @@ first, as in an environment that is activated.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bisect_cfg.errors import InputError
 
@@ -65,6 +68,15 @@ def runs_code(words: Sequence[str]) -> bool:
         return False
     flags = itertools.takewhile(lambda word: word.startswith("-") and word != "--", words[1:])
     return any(re.fullmatch(r"-[A-Za-z]*c", flag) for flag in flags)
+
+
+def said_by(command: Sequence[str], seconds: float) -> Any:
+    """The last line that a command prints, read as JSON; None if that cannot be had in so many seconds."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
+        return json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
 
 
 def named_by(word: str) -> str | None:

@@ -139,12 +139,6 @@ def page(recorded: Recorded) -> str:
     )
 
 
-def make_ready() -> None:
-    """Load and compress what every page has, once in a process."""
-    _template()
-    _plotly()
-
-
 @cache
 def _template() -> jinja2.Template:
     import jinja2

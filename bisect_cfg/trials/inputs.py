@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -20,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from bisect_cfg.capture.programs import said_by
 from bisect_cfg.capture.script import Script, interpreter
 from bisect_cfg.diagnosis.fingerprint import PATIENCE, packages_of
 from bisect_cfg.errors import InputsChanged
@@ -203,10 +202,6 @@ def _sites(python: str) -> list[str]:
     """The folders in which an interpreter finds installed packages."""
     paths = sys.path
     if interpreter(python) != interpreter(sys.executable):
-        try:
-            asked = [python, "-c", "import json, sys; print(json.dumps(sys.path))"]
-            done = subprocess.run(asked, capture_output=True, text=True, timeout=PATIENCE, check=True)
-            paths = json.loads(done.stdout.splitlines()[-1])
-        except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-            paths = []  # its versions are compared at the start at least
+        # Where that is not known, its versions are compared at the start at least.
+        paths = said_by([python, "-c", "import json, sys; print(json.dumps(sys.path))"], PATIENCE) or []
     return [path for path in dict.fromkeys(paths) if any(glob.iglob(os.path.join(glob.escape(path), "*.dist-info")))]
