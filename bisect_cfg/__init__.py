@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,27 +13,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Bisection", "Outcome", "TrialResult", "bisect", "load"]
 
+_PLACES = {
+    "Bisection": "bisect_cfg.phases.bisection",
+    "Outcome": "bisect_cfg.configuration",
+    "TrialResult": "bisect_cfg.study.interface",
+    "bisect": "bisect_cfg.api",
+    "load": "bisect_cfg.api",
+}
+
 
 def __getattr__(name: str) -> object:
     """Import the public names when first used: Optuna takes a second that ``bisect-cfg --help`` must not."""
-    if name == "Bisection":
-        from bisect_cfg.phases.bisection import Bisection
-
-        return Bisection
-    if name == "bisect":
-        from bisect_cfg.api import bisect
-
-        return bisect
-    if name == "load":
-        from bisect_cfg.api import load
-
-        return load
-    if name == "Outcome":
-        from bisect_cfg.configuration import Outcome
-
-        return Outcome
-    if name == "TrialResult":
-        from bisect_cfg.study.interface import TrialResult
-
-        return TrialResult
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -796,7 +796,3 @@ def _complain(message: str, advice: str) -> None:
         click.echo(clean(f"bisect-cfg: {message}"), err=True)
     if advice:
         click.echo(clean(advice), err=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -16,6 +16,8 @@ from math import comb
 
 import numpy as np
 
+from bisect_cfg.search.problem import mask_of
+
 SIZES = (0.42, 0.365, 0.155, 0.03)
 """How often a cause has 1, 2, 3, 4 parameters. Reports on GRPO name one or two settings; the balance between the
 sizes is the one at which `studies/search_cost` needs fewest trials over all of its cases."""
@@ -33,8 +35,7 @@ MAX_CANDIDATES = 40_000
 
 @lru_cache(maxsize=64)
 def _combinations(size: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
-    """All subsets of up to `largest` of `size` things: rows of indices padded with `size`, and their
-    sizes."""
+    """All subsets of up to `largest` of `size` things: rows of indices padded with `size`, and their sizes."""
     blocks, sizes = [], []
     for k in range(1, largest + 1):
         flat = np.fromiter(chain.from_iterable(combinations(range(size), k)), np.int16, comb(size, k) * k)
@@ -112,7 +113,7 @@ class Candidates:
 
     def mask(self, row: int) -> int:
         """One candidate as a mask."""
-        return sum(1 << int(i) for i in self.index[row] if i < self.size)
+        return mask_of(i for i in self.index[row].tolist() if i < self.size)
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.search.problem import Record, SubsetClaim
+from bisect_cfg.search.problem import Record, SubsetClaim, holds
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Counts:
         self.unresolved = [mask for mask, c in self.by_subset.items() if c.unresolved and not c.runs]
 
         self.random = any(count.fails and count.passes for count in self.by_subset.values())
-        self.contradictory = any(f & p == f for p in self.passed for f in self.failed if f)
+        self.contradictory = any(holds(mask, filter(None, self.failed)) for mask in self.passed)
 
     def of(self, mask: int) -> Count:
         """The count of one subset, zeros if it never ran."""

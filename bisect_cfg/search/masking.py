@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search.case import Case
-from bisect_cfg.search.problem import Ask, FoundCause, Record
+from bisect_cfg.search.problem import Ask, FoundCause, Record, by_size
 from bisect_cfg.search.strategies import Needed, Test, growing_prefix
 
 REPEATS = 3
@@ -50,7 +50,7 @@ def look_for_masking(case: Case, causes: Iterable[FoundCause]) -> Ask | list[Mas
             if mask & witness == witness
             and not any(m.cause == cause.parameters and mask & m.setting == m.setting for m in found)
         ]:
-            hiding = min(larger, key=lambda mask: (mask.bit_count(), mask))
+            hiding = min(larger, key=by_size)
             for mask, seen in ((hiding, counts.of(hiding).passes), (witness, counts.of(witness).fails)):
                 if seen < REPEATS:
                     reason = f"Is the failure of {problem.show(cause.parameters)} random, or hidden by a setting?"

@@ -23,14 +23,15 @@ import numpy as np
 
 from bisect_cfg.search.candidates import EXPECTED_CAUSES, Candidates, candidates, share_of
 from bisect_cfg.search.counts import Counts
-from bisect_cfg.search.problem import FoundCause, Problem, bits
+from bisect_cfg.search.problem import DIGITS, FoundCause, Problem, bits, holds, mask_of
 
 GRID = np.array([1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
 """Failure probabilities considered. Below .2 a failure can hardly be called the one of this configuration."""
 
 _SHARES = np.array([0.0, 0.5, 0.8, 1.0, 1.0, 1.0, 1.0, 0.8, 0.5, 0.3])
 RANDOM_RATES = _SHARES / _SHARES.sum()
-"""Prior of each p on the grid if the failure is random."""
+"""Prior of each p on the grid if the failure is random: none is preferred, but near 1 a failure is rather a steady one,
+and one that shows more rarely than in two runs of five is seldom met, or not reported."""
 
 STEADY = 0.95
 """Prior probability of p = 1; most reported failures come back at every start."""
@@ -51,11 +52,17 @@ FALSE_FAIL = 0.002
 LEAST = 1e-300
 """No probability is taken to be less where its logarithm, or a quotient, is wanted."""
 
+TINY = 1e-12
+"""The same where it must stay apart from 1 as well, or is what a decision is made by."""
+
 NEGLIGIBLE = 1e-7
 """Candidates less likely than this are dropped from a decision."""
 
 NEGLIGIBLE_NATS = 13.0
 """Whole hypotheses this much less likely than the best are left out of a decision."""
+
+DIGITS_OF_WEIGHT = 12
+"""As `DIGITS`, for probabilities down to `NEGLIGIBLE`."""
 
 BEAM = 16
 """How many of the likeliest hypotheses of each number of causes are grown by one more."""
@@ -105,7 +112,7 @@ class Hypotheses:
     def best(self, count: int) -> list[int]:
         """The numbers of the likeliest hypotheses, best first."""
         part = np.argpartition(-self.weight, count)[:count] if len(self.weight) > count else range(len(self.weight))
-        return sorted((int(i) for i in part), key=lambda i: (-round(self.weight[i], 12), i))
+        return sorted((int(i) for i in part), key=lambda i: (-round(self.weight[i], DIGITS_OF_WEIGHT), i))
 
     def causes(self, number: int) -> tuple[int, ...]:
         """One hypothesis's causes."""
@@ -138,7 +145,7 @@ class Hypotheses:
     @property
     def suspected(self) -> int:
         """The factors that are in any of the causes."""
-        return sum(1 << i for i in set(self.parts.index.ravel().tolist()) if i < self.parts.size)
+        return mask_of(i for i in set(self.parts.index.ravel().tolist()) if i < self.parts.size)
 
 
 class Posterior:
@@ -150,7 +157,7 @@ class Posterior:
         unsteady: whether a failure that always shows is ruled out.
     """
 
-    def __init__(self, problem: Problem, counts: Counts, unsteady: bool = False) -> None:
+    def __init__(self, problem: Problem, counts: Counts, unsteady: bool) -> None:
         self._problem = problem
         self._runs = {mask: count for mask, count in counts.by_subset.items() if count.runs and mask}
         self.everything = all_candidates(problem)
@@ -180,7 +187,7 @@ class Posterior:
             left: which runs hold none of the known causes.
             base: fails and passes of the known causes alone.
         """
-        left = np.array([not any(cause & mask == cause for cause in known) for mask in self._runs], np.int32)
+        left = np.array([not holds(mask, known) for mask in self._runs], np.int32)
         counts, base = [], []
         for count in (self._fails, self._passes):
             base.append(int((count - left * count).sum()))
@@ -269,7 +276,7 @@ class Posterior:
             if not grown:
                 break
             found.update(grown)
-            beam = sorted(grown, key=lambda rows: (-round(grown[rows][0], 9), rows))[:BEAM]
+            beam = sorted(grown, key=lambda rows: (-round(grown[rows][0], DIGITS), rows))[:BEAM]
             best = max(best, grown[beam[0]][0])
         kept = [rows for rows, (score, _) in found.items() if score > best - NEGLIGIBLE_NATS]
         used = sorted({row for rows in kept for row in rows})

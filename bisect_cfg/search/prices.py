@@ -15,7 +15,7 @@ import numpy as np
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.search.candidates import switches
 from bisect_cfg.search.counts import Counts
-from bisect_cfg.search.problem import Problem
+from bisect_cfg.search.problem import Problem, mask_of
 
 INSTANT = 0.05
 """Seconds below which a run has no price: the times of simulated trials are noise, and would make the questions
@@ -90,9 +90,9 @@ class Prices:
     @property
     def cheap(self) -> int:
         """The settings whose bad level makes a run cheaper."""
-        return sum(1 << int(i) for i in np.flatnonzero(self.factors < 0))
+        return mask_of(np.flatnonzero(self.factors < 0).tolist())
 
     @property
     def telling(self) -> int:
         """The settings that change a run's price at all."""
-        return sum(1 << int(i) for i in np.flatnonzero(self.factors))
+        return mask_of(np.flatnonzero(self.factors).tolist())

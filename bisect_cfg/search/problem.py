@@ -7,10 +7,14 @@ from a problem and its records to the next question, and has no other state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from bisect_cfg.configuration import Outcome, Purpose
+
+DIGITS = 9
+"""Values of runs are compared to so many digits: of what is added up in another order the last bits differ, and equal
+records must give equal questions."""
 
 CAREFUL = 0.95
 """With an explicit `Problem.confirm`, the confidence above which it must hold for random failures too."""
@@ -24,12 +28,22 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def mask_of(indices: Sequence[int]) -> int:
+def mask_of(indices: Iterable[int]) -> int:
     """The subset holding these factors."""
     mask = 0
     for index in indices:
         mask |= 1 << index
     return mask
+
+
+def holds(mask: int, causes: Iterable[int]) -> bool:
+    """Whether a subset contains one of the causes."""
+    return any(cause & mask == cause for cause in causes)
+
+
+def by_size(mask: int) -> tuple[int, int]:
+    """The order of subsets, smallest first; among equally large ones any order, but always the same."""
+    return mask.bit_count(), mask
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from math import log
 
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search.case import Case
-from bisect_cfg.search.problem import Ask, FoundCause, SubsetClaim, bits, mask_of
+from bisect_cfg.search.problem import Ask, FoundCause, SubsetClaim, bits, by_size, holds, mask_of
 
 CANNOT = "no configuration without it can be valid"
 
@@ -65,13 +65,12 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
     if companions is None:
         return None
     witness = cause | companions
-    stuck = mask_of([i for i in bits(cause) if _without(case, witness, i, known) is None])
-    stuck = mask_of([i for i in bits(stuck) if not _group(case, witness, i, known)])
-    if stuck and stuck != cause:  # they leave only together with a parameter: companions, whoever proposed them
-        smaller_claim = prove(case, cause & ~stuck, pool, times, known)
+    bound = _bound(case, witness, cause, known)
+    if bound and bound != cause:  # they leave only together with a parameter: companions, whoever proposed them
+        smaller_claim = prove(case, cause & ~bound, pool, times, known)
         if smaller_claim is not None and not smaller_claim.refuted:
             return smaller_claim
-    if stuck == cause and any(validity.only_seen(witness & ~(1 << i), 1 << i, known) for i in bits(stuck)):
+    if bound == cause and any(validity.only_seen(witness & ~(1 << i), 1 << i, known) for i in bits(bound)):
         # What none of its parts can leave without another failure was never seen to pass: nothing is proven by that.
         return Proof(unseen=True)
     shown, seen = problem.show(cause), counts.of(witness)
@@ -83,8 +82,8 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
         missing.append(Ask(witness, companions, Purpose.CAUSE_FAILS, reason))
     grouped = inseparable = 0
     for index in bits(cause):
-        smaller = _without(case, witness, index, known)
-        if smaller is None:
+        without = _without(case, witness, index, known)
+        if without is None:
             group = _group(case, witness, index, known)
             grouped |= group & ~cause
             inseparable |= group | 1 << index if group else 0
@@ -92,13 +91,12 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
             if not group or not smaller:
                 continue
         else:
-            affordable = _affordable(case, smaller, witness, known)
-            note = f"with {problem.show(affordable & ~smaller)} as you have it" if affordable != smaller else ""
-            smaller = affordable
+            smaller = _affordable(case, without, witness, known)
+            note = f"with {problem.show(smaller & ~without)} as you have it" if smaller != without else ""
             claims[index] = counts.claim(smaller, Outcome.PASS, note)
         count = counts.of(smaller)
         refuted |= count.fails > 0
-        if times == 0 and not count.runs and index in claims and not claims[index].note:
+        if times == 0 and not count.runs and smaller == without:
             larger = next((m for m in counts.passed if m & smaller == smaller and not counts.of(m).fails), None)
             if larger is not None:
                 claims[index] = replace(counts.claim(larger, Outcome.PASS, IMPLIED), implied=True)
@@ -117,7 +115,7 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
         missing.append(Ask(other, other & ~cause, Purpose.CAUSE_FAILS, reason))
     if missing or refuted:
         return Proof(tuple(missing), refuted)
-    for index in bits((cause | grouped) & ~mask_of([*claims])):
+    for index in bits((cause | grouped) & ~mask_of(claims)):
         seen_only = validity.only_seen(witness & ~(1 << index), 1 << index, known)
         claims[index] = SubsetClaim(None, Outcome.PASS, note=UNSEEN if seen_only else CANNOT)
     fails = counts.claim(witness, Outcome.FAIL)
@@ -133,10 +131,10 @@ def _affordable(case: Case, smaller: int, witness: int, known: tuple[int, ...]) 
     cheap = prices.cheap & ~witness & ~smaller
     run = [m for m in counts.by_subset if m & smaller == smaller and not m & ~smaller & ~cheap and counts.of(m).runs]
     if run:
-        return min(run, key=lambda mask: (mask.bit_count(), mask))
-    strong = sum(1 << i for i in bits(cheap) if prices.factors[i] < -log(COSTLY))
+        return min(run, key=by_size)
+    strong = mask_of(i for i in bits(cheap) if prices.factors[i] < -log(COSTLY))
     other = smaller | strong
-    if strong and case.validity.promising(other) and not any(cause & other == cause for cause in known):
+    if strong and case.validity.promising(other) and not holds(other, known):
         return other
     return smaller
 
@@ -148,6 +146,12 @@ def _without(case: Case, witness: int, index: int, known: tuple[int, ...]) -> in
     if extra is None or case.counts.of(smaller | extra).runs:
         return None if extra is None else smaller | extra
     return None if case.validity.given_up(smaller, without=1 << index) else smaller | extra
+
+
+def _bound(case: Case, witness: int, among: int, known: tuple[int, ...]) -> int:
+    """Those of some factors that can leave a failing run neither alone nor with others that cannot either."""
+    alone = (i for i in bits(among) if _without(case, witness, i, known) is None)
+    return mask_of(i for i in alone if not _group(case, witness, i, known))
 
 
 def _group(case: Case, witness: int, index: int, known: tuple[int, ...]) -> int:
@@ -177,7 +181,4 @@ def split(case: Case, witness: int, known: tuple[int, ...] = ()) -> int:
     A factor that cannot is a companion if taking it out forces a parameter out with it. Factors that only
     leave together stay parameters; `prove` then reports them as inseparable.
     """
-    leaves = [
-        i for i in bits(witness) if _without(case, witness, i, known) is not None or _group(case, witness, i, known)
-    ]
-    return mask_of(leaves) or witness
+    return witness & ~_bound(case, witness, witness, known) or witness

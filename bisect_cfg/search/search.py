@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import exp, log
 
 from bisect_cfg.configuration import Outcome, Purpose
@@ -23,8 +24,9 @@ from bisect_cfg.search.choose import choose
 from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.ends import ends
 from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
-from bisect_cfg.search.posterior import Doubt, Hypotheses, prior_of_rates
+from bisect_cfg.search.posterior import TINY, Doubt, Hypotheses, prior_of_rates
 from bisect_cfg.search.problem import (
+    DIGITS,
     Ask,
     Conclusion,
     Done,
@@ -36,6 +38,8 @@ from bisect_cfg.search.problem import (
     SubsetClaim,
     Wait,
     bits,
+    by_size,
+    holds,
 )
 from bisect_cfg.search.proof import prove, split
 from bisect_cfg.search.strategies import NARROW, Needed, replay
@@ -75,9 +79,6 @@ random, the search goes on as if it were."""
 
 TIE = 1e-6
 """Of runs that remove the same doubt, the one that was made less often comes first by this."""
-
-TINY = 1e-12
-"""No doubt is taken to be less: its logarithm is wanted."""
 
 LEAST_PER_HALVING, MOST_PER_HALVING = 1, 3
 """Trials for each halving of the suspects: one where every answer halves them, three where two or three settings fail
@@ -131,8 +132,8 @@ def trials_left(suspects: int, some_known: bool) -> tuple[int, int]:
         some_known: whether a cause is proven already.
     """
     if not suspects:
-        return 1, 2 * CURE_RUNS
-    halvings = suspects.bit_length()
+        return 1, 2 * CURE_RUNS  # the check, and as many repeats of what may have passed by luck
+    halvings = suspects.bit_length()  # where every answer halves them, one more than it takes
     most = MOST_PER_HALVING * halvings + (CURE_RUNS if some_known else PROOF_RUNS)
     return max(LEAST_PER_HALVING * halvings - 1, 1), most
 
@@ -173,7 +174,6 @@ class Search:
     ) -> None:
         self.case, self.masking, self.causes = case, masking, list(causes)
         self.problem, self.counts, self.validity = case.problem, case.counts, case.validity
-        self.cures: dict[int, Ask] = {}  # the largest valid subsets without each minimal correction
         self.complete = not self.problem.first
         self.guessed = guessed
         self.notes = [
@@ -217,25 +217,34 @@ class Search:
 
     def _unexplained(self) -> int | None:
         """The smallest failed subset that no known cause explains."""
-        left = [m for m in self.counts.failed if m and not any(cause & m == cause for cause in self._known)]
-        return min(left, key=lambda mask: (mask.bit_count(), mask), default=None)
+        left = [m for m in self.counts.failed if m and not holds(m, self._known)]
+        return min(left, key=by_size, default=None)
 
-    def _cure(self) -> State | None:
-        """See every minimal correction cure."""
+    @cached_property
+    def _all_cures(self) -> tuple[dict[int, Ask], list[str]]:
+        """The largest valid subsets without each minimal correction of the causes that were found, each as a question;
+        and what cannot be seen, as sentences."""
+        asks: dict[int, Ask] = {}
+        unseen = []
         for correction in self._by_loss(self._known):
             variants, shown = self._variants(correction), self.problem.show(correction)
             if not variants:
-                self._incomplete(
-                    f"Whether it is enough to reset {shown} is not known: no valid configuration shows it."
-                )
+                unseen.append(f"Whether it is enough to reset {shown} is not known: no valid configuration shows it.")
             if self._hopeless(correction, variants):
-                self._incomplete(
+                unseen.append(
                     f"With {shown} reset, some of the rest ends in another failure however it is combined; whether it "
                     "has a part in a further cause cannot be seen."
                 )
                 variants = [mask for mask in variants if self.counts.of(mask).passes]
-            self.cures.update((mask, self._cure_ask(mask)) for mask in variants)
-        missing = [ask for mask, ask in self.cures.items() if not self.counts.of(mask).passes]
+            asks.update((mask, self._cure_ask(mask)) for mask in variants)
+        return asks, unseen
+
+    def _cure(self) -> State | None:
+        """See every minimal correction cure."""
+        asks, unseen = self._all_cures
+        for note in unseen:
+            self._incomplete(note)
+        missing = [ask for mask, ask in asks.items() if not self.counts.of(mask).passes]
         return self._ask(*missing) if missing else None
 
     def _accompany(self) -> State | None:
@@ -273,7 +282,7 @@ class Search:
 
     def _doubt(self) -> State | None:
         """Repeat the run that removes most doubt for its price, as long as too much is left; see `Doubt`."""
-        asks = {mask: ask for mask, ask in self.cures.items() if mask}
+        asks = {mask: ask for mask, ask in self._all_cures[0].items() if mask}
         for cause in self.causes:
             shown = self.problem.show(cause.parameters)
             for index, claim in cause.without.items():
@@ -297,7 +306,9 @@ class Search:
                 worth[witness] -= TIE * self.counts.of(witness).fails
                 reason = f"Does {self.problem.show(cause.parameters)} fail every time? A pass proves little if not."
                 asks[witness] = Ask(witness, cause.companions, Purpose.CAUSE_FAILS, reason)
-        return self._ask(*(asks[m] for m in sorted(worth, key=lambda m: (-round(worth[m], 9), m)))) if worth else None
+        return (
+            self._ask(*(asks[m] for m in sorted(worth, key=lambda m: (-round(worth[m], DIGITS), m)))) if worth else None
+        )
 
     def _confirm(self) -> State | None:
         """See each claim of the answer as often as the user asked."""
@@ -338,7 +349,7 @@ class Search:
                         return proof.found
                 ask = choose(self.case, hypotheses, self._cures, self._known, repeat=self.counts.contradictory)
                 if ask is not None or self.counts.running:
-                    return self._ask(*filter(None, [ask]), suspected=hypotheses.suspected, weighed=hypotheses)
+                    return self._ask(ask, suspected=hypotheses.suspected, weighed=hypotheses)
         step = self._replay(region)
         assert step is not None
         return step
@@ -403,7 +414,7 @@ class Search:
         hypotheses = self.case.posterior.whole()
         if self.counts.running and not self.guessed:
             question = self._guessing(hypotheses)._weigh().question
-            return self._ask(*([question] if isinstance(question, Ask) else []), weighed=hypotheses)
+            return self._ask(question if isinstance(question, Ask) else None, weighed=hypotheses)
         top = hypotheses.best(1)[0]
         causes = hypotheses.causes(top)
         hidden = self.case.posterior.hidden(causes, self.problem.full, float(hypotheses.rate[top]))
@@ -424,9 +435,9 @@ class Search:
             complete &= bool(runs) or correction == self.problem.full
             missing.update((mask, self._cure_ask(mask)) for mask in runs if not self.counts.of(mask).passes)
         enough = sure >= 1 - self._permitted(SHARE_IF_RANDOM, SHARE_IF_RANDOM_AT_EACH_RATE)
-        ask = None if enough else choose(self.case, hypotheses, self._cures, repeat=True)
+        ask = None if enough else choose(self.case, hypotheses, self._cures, (), repeat=True)
         if ask is not None or missing or self.counts.running:
-            return self._ask(*([ask] if ask is not None else missing.values()), weighed=hypotheses)
+            return self._ask(ask, *missing.values(), weighed=hypotheses)
         self.causes, self.complete = found, complete
         if not enough:
             self.notes.append("No valid configuration tells this answer from the others with the confidence asked for.")
@@ -485,15 +496,15 @@ class Search:
         """The probability of a wrong answer that may be left."""
         return (1 - self.problem.confidence) * (at_each_rate if self.problem.confirm is None else share)
 
-    def _ask(self, *asks: Ask, suspected: int = 0, weighed: Hypotheses | None = None) -> State:
+    def _ask(self, *asks: Ask | None, suspected: int = 0, weighed: Hypotheses | None = None) -> State:
         """The first of these questions that is not running already; to wait, if all are.
 
         Args:
-            *asks: in the order of preference.
+            *asks: in the order of preference; None is none.
             suspected: the factors that may be in the cause looked for.
             weighed: what the question was chosen by.
         """
-        question = next((ask for ask in asks if not self.counts.of(ask.subset).running), None)
+        question = next((ask for ask in asks if ask is not None and not self.counts.of(ask.subset).running), None)
         known = 0
         for cause in self.causes:
             known |= cause.parameters
@@ -531,8 +542,8 @@ class Search:
                     corrections.setdefault(self.problem.full & ~mask, self.counts.claim(mask, Outcome.PASS))
         clean = [mask for mask in self.counts.passed if not self.counts.of(mask).fails]
         # How often it failed where it could: with a known cause or, before one is known, in the bad configuration.
-        holds = [m for m in self.counts.by_subset if any(c & m == c for c in self._known)] or [self.problem.full]
-        seen = [self.counts.of(mask) for mask in holds]
+        there = [m for m in self.counts.by_subset if holds(m, self._known)] or [self.problem.full]
+        seen = [self.counts.of(mask) for mask in there]
         return Conclusion(
             "isolated" if self.causes else "inconclusive",
             tuple(self.causes),

@@ -25,7 +25,7 @@ class Needed(Exception):
 Test = Callable[[int, str], bool]
 
 
-def replay(case: Case, pool: int, plain: bool = False) -> Test:
+def replay(case: Case, pool: int, plain: bool) -> Test:
     """A `run(subset, reason) -> failed` that answers from the records, or raises `Needed`.
 
     A FAIL counts whatever else happened; what cannot be valid, even with companions from `pool`, did not
@@ -91,8 +91,7 @@ def ddmin(problem: Problem, run: Test, inside: int) -> int:
 
 
 def growing_prefix(problem: Problem, run: Test, inside: int) -> int:
-    """Binary search for the shortest failing prefix; its last factor is in a cause; repeat with that one
-    set."""
+    """Binary search for the shortest failing prefix; its last factor is in a cause; repeat with that one set."""
     found, rest = 0, list(bits(inside))
     while not found or not run(found, f"Does {problem.show(found)} alone fail?"):
         low, high = 0, len(rest)

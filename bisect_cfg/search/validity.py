@@ -18,7 +18,7 @@ import numpy as np
 
 from bisect_cfg.search.candidates import switches
 from bisect_cfg.search.counts import Counts
-from bisect_cfg.search.problem import Problem, bits
+from bisect_cfg.search.problem import Problem, bits, holds
 
 MAX_COMPANIONS = 3
 """Rules that tie more than four settings together are not known in TRL; looking further costs n^4 checks."""
@@ -119,7 +119,7 @@ class Validity:
             if count == MAX_COMPANIONS and len(choices) > MANY:
                 break
             extras = (sum(chosen) for chosen in combinations(choices, count))
-            found = [e for e in extras if self.promising(mask | e) and not any(a & (mask | e) == a for a in avoid)]
+            found = [e for e in extras if self.promising(mask | e) and not holds(mask | e, avoid)]
             if found:
                 return max(found, key=lambda extra: self.chance(mask | extra)) if self._unresolved else found[0]
         return None
@@ -163,8 +163,7 @@ class Validity:
         return found
 
     def largest_inside(self, mask: int) -> list[int]:
-        """The largest valid subsets of `mask`, found by taking out the fewest factors (at most
-        `MAX_COMPANIONS`)."""
+        """The largest valid subsets of `mask`, found by taking out the fewest factors (at most `MAX_COMPANIONS`)."""
         if self.ok(mask):
             return [mask]
         found: list[int] = []
@@ -174,7 +173,7 @@ class Validity:
                 break
             for chosen in combinations(members, count):
                 out = sum(chosen)
-                if any(out & (mask & ~kept) == (mask & ~kept) for kept in found):
+                if holds(out, (mask & ~kept for kept in found)):
                     continue
                 if self.ok(mask & ~out):
                     found.append(mask & ~out)
