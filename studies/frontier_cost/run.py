@@ -1,4 +1,4 @@
-"""How near to the true frontier so many trials come: FrontierSampler, TPE, a Gaussian process, a grid, chance.
+"""How near to the true frontier so many trials come: ours, TPE, a Gaussian process, a grid, chance.
 
 python studies/frontier_cost/run.py                     # everything without scipy, two minutes
 python studies/frontier_cost/run.py gp --curves 10      # needs scipy, and patience
@@ -10,14 +10,15 @@ import random
 import warnings
 
 import optuna
+from optuna.distributions import IntDistribution
 
-from bisect_cfg.recommend.frontier import Point, find_frontier, frontier_of
+from bisect_cfg.recommend.frontier import Point, frontier_of, next_pair
 from bisect_cfg.recommend.search_range import search_range_of
 
 RANGES = search_range_of("learning_rate", 1e-6, 2e-2), search_range_of("beta", 1.0, 1e-3)  # 26 x 19 values
+REPEATS = 10  # a sampler that proposes what was tried is told its outcome again so often before it is given in to
 BUDGETS = (4, 9, 16, 25, 36)  # squares, so that a grid fits
 SAMPLERS = {
-    "FrontierSampler": lambda seed: None,
     "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed, n_startup_trials=4, multivariate=True),
     "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=4),
     "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
@@ -56,6 +57,30 @@ def misplaced(found, truth):
     return wrong / (len(first.values) * len(second.values))
 
 
+def sampled_pair(sampler, points):
+    """What a sampler of Optuna proposes: go as far as possible with both settings, subject to being healthy."""
+    study = optuna.create_study(directions=["maximize", "maximize"], sampler=sampler)
+    axes = {each.name: IntDistribution(0, len(each.values) - 1) for each in RANGES}
+    for point in points:
+        indices = {each.name: each.values.index(point.values[each.name]) for each in RANGES}
+        told = {"values": list(map(float, indices.values())), "constraints": {"unhealthy": violation(point)}}
+        study.add_trial(optuna.trial.create_trial(params=indices, distributions=axes, **told))
+    tried = {tuple(point.values.values()): point for point in points}
+    for _ in range(REPEATS):
+        trial = study.ask(axes)
+        values = {each.name: each.values[trial.params[each.name]] for each in RANGES}
+        if tuple(values.values()) not in tried:
+            break
+        trial.set_constraint("unhealthy", violation(tried[tuple(values.values())]))
+        study.tell(trial, [float(trial.params[each.name]) for each in RANGES])
+    return values
+
+
+def violation(point):
+    """Optuna calls a trial feasible if its constraint is at most zero."""
+    return -1.0 if point.healthy else 1.0
+
+
 def search(name, truth, budget, seed, rate):
     """One search. The cause is known: each setting alone at bad has been tried, which costs nothing here."""
     chance = random.Random(seed)
@@ -69,7 +94,13 @@ def search(name, truth, budget, seed, rate):
 
     known = tried([(first.bad, second.good), (first.good, second.bad)])
     if name != "grid":
-        return find_frontier(healthy, RANGES, budget, points=known, sampler=SAMPLERS[name](seed))
+        sampler = SAMPLERS[name](seed) if name in SAMPLERS else None
+        for _ in range(budget):
+            if not frontier_of(RANGES, known).undecided:
+                break
+            values = next_pair(RANGES, known) if sampler is None else sampled_pair(sampler, known)
+            known.append(Point(values, healthy(values)))
+        return frontier_of(RANGES, known)
     count = math.isqrt(budget)
     lines = [[each.values[round((i + 0.5) / count * (len(each.values) - 1))] for i in range(count)] for each in RANGES]
     return frontier_of(RANGES, [*known, *tried([(x, y) for x in lines[0] for y in lines[1]])])
@@ -77,7 +108,7 @@ def search(name, truth, budget, seed, rate):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("samplers", nargs="*", default=["FrontierSampler", "tpe", "grid", "random"])
+    parser.add_argument("samplers", nargs="*", default=["ours", "tpe", "grid", "random"])
     parser.add_argument("--curves", type=int, default=200)
     parser.add_argument("--rate", type=float, default=1.0, help="How often an unhealthy pair shows that it is.")
     options = parser.parse_args()

@@ -7,12 +7,11 @@ import math
 import random
 from collections.abc import Callable
 
-import optuna
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.recommend.frontier import Frontier, Point, find_frontier, frontier_of
+from bisect_cfg.recommend.frontier import Frontier, Point, frontier_of, next_pair
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 
 RATE = search_range_of("learning_rate", 1e-6, 2e-2)
@@ -45,6 +44,21 @@ def misplaced(found: Frontier, truth: Truth) -> float:
     return wrong / (len(RATE.values) * len(HEAT.values))
 
 
+def at_random(chance: random.Random) -> dict[str, float]:
+    return {each.name: chance.choice(each.values) for each in RANGES}
+
+
+def search(truth: Truth, budget: int, choose: Callable[[list[Point]], dict | None] | None = None) -> Frontier:
+    """So many runs of the pairs that `next_pair`, or another choice, asks for."""
+    known: list[Point] = []
+    for _ in range(budget):
+        values = next_pair(RANGES, known) if choose is None else choose(known)
+        if values is None:
+            break
+        known.append(Point(values, truth(values)))
+    return frontier_of(RANGES, known)
+
+
 def grid(count: int) -> list[dict[str, float]]:
     middle = [(i + 0.5) / count for i in range(count)]
     pick = [[each.values[round(share * (len(each.values) - 1))] for share in middle] for each in RANGES]
@@ -56,7 +70,7 @@ def grid(count: int) -> list[dict[str, float]]:
 @given(curves)
 def test_with_budget_enough_every_pair_is_on_its_side(truth: Truth) -> None:
     assume(not truth({"learning_rate": RATE.bad, "temperature": HEAT.bad}))
-    found = find_frontier(truth, RANGES, 80)
+    found = search(truth, 80)
     assert found.undecided == 0
     assert len(found.points) < 60  # it stops by itself, long before the 182 pairs there are
     assert misplaced(found, truth) == 0
@@ -65,8 +79,8 @@ def test_with_budget_enough_every_pair_is_on_its_side(truth: Truth) -> None:
 @settings(max_examples=60, deadline=None)
 @given(curves, st.integers(0, 12), st.integers(0, 2**32 - 1))
 def test_the_bounds_say_only_what_was_seen(truth: Truth, budget: int, seed: int) -> None:
-    sampler = optuna.samplers.RandomSampler(seed=seed)
-    found = find_frontier(truth, RANGES, budget, sampler=sampler)
+    chance = random.Random(seed)
+    found = search(truth, budget, lambda known: at_random(chance))
     tops, shares = [found.at(first) for first in RATE.values], []
     for first, safe, unsafe, top in zip(RATE.values, found.safe, found.unsafe, tops, strict=True):
         if safe is not None and (first, safe) != (RATE.good, HEAT.good):
@@ -83,29 +97,11 @@ def test_sixteen_trials_are_worth_more_than_a_grid_or_chance() -> None:
     (studies/frontier_cost)."""
     chance = random.Random(0)
     truths = [curve(math.exp(chance.uniform(-1, 1.4)), chance.uniform(0.5, 1.0)) for _ in range(30)]
-    ours = [misplaced(find_frontier(truth, RANGES, 16), truth) for truth in truths]
+    ours = [misplaced(search(truth, 16), truth) for truth in truths]
     plain = [misplaced(frontier_of(RANGES, [Point(p, truth(p)) for p in grid(4)]), truth) for truth in truths]
-    sampler = optuna.samplers.RandomSampler(seed=0)
-    randomly = [misplaced(find_frontier(truth, RANGES, 16, sampler=sampler), truth) for truth in truths]
+    randomly = [misplaced(search(truth, 16, lambda known: at_random(chance)), truth) for truth in truths]
     assert sum(ours) / 30 < 0.05
     assert sum(ours) < 0.6 * min(sum(plain), sum(randomly))
-
-
-@pytest.mark.training
-@settings(max_examples=20, deadline=None)
-@given(curves, st.integers(0, 15))
-def test_resumed_it_goes_on_as_if_it_had_not_stopped(truth: Truth, stop: int) -> None:
-    kept: list[Point] = []
-    find_frontier(truth, RANGES, stop, on_point=kept.append)
-    asked: list[dict[str, float]] = []
-
-    def watched(values: dict[str, float]) -> bool:
-        asked.append(values)
-        return truth(values)
-
-    resumed = find_frontier(watched, RANGES, 15 - stop, points=kept)
-    assert resumed == find_frontier(truth, RANGES, 15)
-    assert all(values not in [dict(point.values) for point in kept] for values in asked)
 
 
 def test_a_failure_outweighs_a_pass_beyond_it() -> None:
@@ -119,34 +115,12 @@ def test_a_failure_outweighs_a_pass_beyond_it() -> None:
     assert found.safe[10] is None and found.unsafe[10] == HEAT.values[3]
 
 
-def test_values_off_the_axes_count_for_what_they_imply() -> None:
+def test_values_between_those_of_the_ranges_count_for_what_they_imply() -> None:
     between = math.sqrt(RATE.values[10] * RATE.values[11])
     healthy = frontier_of(RANGES, [Point({"learning_rate": between, "temperature": HEAT.values[2]}, True)])
     assert healthy.safe[10] == HEAT.values[2] and healthy.safe[11] is None
     failing = frontier_of(RANGES, [Point({"learning_rate": between, "temperature": HEAT.values[2]}, False)])
     assert failing.unsafe[11] == HEAT.values[2] and failing.unsafe[10] is None
-
-
-def test_a_run_that_says_nothing_proves_nothing_and_is_not_asked_again_at_once() -> None:
-    truth, asked = curve(1.0, 0.8), []
-
-    def sometimes(values: dict[str, float]) -> bool | None:
-        asked.append(tuple(values.values()))
-        return None if len(asked) <= 3 else truth(values)
-
-    found = find_frontier(sometimes, RANGES, 40)
-    assert len(set(asked[:6])) == 6
-    assert [point.healthy for point in found.points[:3]] == [None] * 3
-    assert misplaced(found, truth) < 0.02
-    assert find_frontier(lambda values: None, RANGES, 5).undecided > 0.9
-
-
-@pytest.mark.parametrize("name", ["TPESampler", "NSGAIISampler"])
-def test_any_sampler_of_optuna_fits(name: str) -> None:
-    truth = curve(1.0, 0.8)
-    kept = [Point({"learning_rate": RATE.bad, "temperature": HEAT.good}, False)]
-    found = find_frontier(truth, RANGES, 25, points=kept, sampler=getattr(optuna.samplers, name)(seed=0))
-    assert 0 < found.undecided < 0.5 and misplaced(found, truth) < 0.2
 
 
 def test_where_not_even_good_is_healthy_there_is_no_value() -> None:
