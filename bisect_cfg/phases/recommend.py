@@ -249,7 +249,7 @@ class SafeValues:
             judged = None if run is None else self._isolated.health_of(run, attempt)
             # What was still to be seen cold, or was cut short because it was not needed any more, says nothing.
             unsettled = judged is None or (cold is None and self._is_doubtful(run))
-            watched = not isinstance(self._isolated, IsolatedCommand)  # a command is not seen to end its training
+            watched = self._isolated.ends_its_training
             if unsettled or (judged.healthy and watched and what_ended(run) == "stopped"):
                 self._trials.store.void(number, Void.LOST)
                 continue

@@ -27,7 +27,7 @@ from bisect_cfg.configuration import Configuration, Value, equal
 from bisect_cfg.parameters import NAMESPACES, address, canonical, spelled
 from bisect_cfg.parameters.comparing import agrees, plain
 from bisect_cfg.recommend import data_files
-from bisect_cfg.recommend.data_files import DataError
+from bisect_cfg.recommend.data_files import DataError, check_fields
 
 FILE = data_files.FOLDER / "alternatives.yaml"
 
@@ -136,7 +136,7 @@ def check(data: Mapping[str, Value], place: str) -> Situation:
         DataError: names the place and what is wrong there.
     """
     place = f"{place} ({data.get('id', 'without id')})"
-    _fields(data, {"id", "cause", "try"}, {"where"}, place)
+    check_fields(data, ("id", "cause", "try"), ("where",), place)
     cause = _settings(data["cause"], f"{place}, cause")
     where = _settings(data.get("where") or {}, f"{place}, where")
     if not isinstance(data["try"], list):
@@ -146,7 +146,7 @@ def check(data: Mapping[str, Value], place: str) -> Situation:
         here = f"{place}, try {number}"
         if not isinstance(one, dict):
             raise DataError(f"{here}: a mapping is expected")
-        _fields(one, {"set", "why", "sources"}, set(), here)
+        check_fields(one, ("set", "why", "sources"), (), here)
         settings = _settings(one["set"], here)
         if not isinstance(one["why"], str) or not isinstance(one["sources"], list):
             raise DataError(f"{here}: 'why' must be text and 'sources' a list")
@@ -156,15 +156,6 @@ def check(data: Mapping[str, Value], place: str) -> Situation:
             raise DataError(f"{here}: {error}") from error
         proposals.append(Alternative(settings, one["why"].strip(), addresses))
     return Situation(data["id"], cause, where, tuple(proposals))
-
-
-def _fields(data: Mapping[str, Value], needed: set[str], possible: set[str], place: str) -> None:
-    for name in sorted(needed):
-        if not data.get(name):
-            raise DataError(f"{place}: {name!r} is missing or empty")
-    for name in data:
-        if name not in needed | possible:
-            raise DataError(f"{place}: unknown field {name!r}; known: {', '.join(sorted(needed | possible))}")
 
 
 def _settings(data: Value, place: str) -> dict[str, Value]:

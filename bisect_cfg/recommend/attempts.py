@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from bisect_cfg.configuration import Configuration
 
@@ -56,7 +57,8 @@ class Ran:
     """A run that was made.
 
     Attributes:
-        key: of its configuration and seed.
+        configuration: as of an `Attempt`.
+        seed: the same.
         steps: how far it was meant to go.
         healthy: whether it was.
         failed_at: the step at which it was certain not to be; None if its end shows it, or if it is healthy.
@@ -65,13 +67,19 @@ class Ran:
         seconds: that it took, 0 if it was made for another purpose.
     """
 
-    key: str
+    configuration: Configuration
+    seed: int
     steps: int
     healthy: bool
     number: int
     failed_at: int | None = None
     text: str = ""
     seconds: float = 0.0
+
+    @cached_property
+    def key(self) -> str:
+        """Equal to that of the attempt which it was made for."""
+        return key_of(self.configuration, self.seed)
 
     def answers(self, steps: int) -> bool | None:
         """Whether a run of so many steps is healthy, as far as this one tells."""

@@ -8,7 +8,7 @@ setting of the training config by its bare name, and older versions called some 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from bisect_cfg.configuration import Value
@@ -42,6 +42,20 @@ def read(path: Path) -> list[JsonObject]:
             if _NUMBER.fullmatch(text):
                 raise DataError(f"{path.name}, entry {number}: {text} is text to YAML 1.1; write it with a dot, 1.0e-6")
     return table
+
+
+def check_fields(data: JsonObject, needed: Collection[str], possible: Collection[str], place: str) -> None:
+    """See that an entry has the fields that are needed, and none that there are not.
+
+    Raises:
+        DataError: names the place and the field.
+    """
+    for name in needed:
+        if not data.get(name):
+            raise DataError(f"{place}: {name!r} is missing or empty")
+    for name in data:
+        if name not in needed and name not in possible:
+            raise DataError(f"{place}: unknown field {name!r}; known: {', '.join(sorted([*needed, *possible]))}")
 
 
 def _texts(value: Value) -> Iterable[str]:

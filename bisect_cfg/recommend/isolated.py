@@ -16,7 +16,6 @@ from bisect_cfg.capture.settings import DEFAULT, build_item
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value, equal
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.parameters.comparing import plain
-from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.recommend import drift, joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
@@ -29,7 +28,7 @@ from bisect_cfg.study.causes import Cause, Report
 from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.runs import Run, load_run, what_ended
 from bisect_cfg.trials.verdict import Observation
 
 VERIFY_FACTOR = 4
@@ -94,6 +93,9 @@ class IsolatedScript:
 
     load = staticmethod(load_run)
     """Reads back a run that was made."""
+
+    ends_its_training = True
+    """Whether a run is seen to end its training, so that one which was cut short is known."""
 
     def __init__(
         self,
@@ -242,8 +244,7 @@ class IsolatedScript:
         found = []
         for row in self._report.rows:
             configuration = {name: row.values[name] for name in self._settings.bad}
-            key = key_of(configuration, 0)
-            if key not in wanted or row.outcome is not Outcome.PASS:
+            if key_of(configuration, 0) not in wanted or row.outcome is not Outcome.PASS:
                 continue
             run = self.load(self._runner.folder, self._folder_of(row.number))
             if run is None:
@@ -251,7 +252,7 @@ class IsolatedScript:
             steps = self.length(run)
             shown = self.health_of(run, Attempt(configuration, 0, steps, Aim.RESET, ""))
             if not shown.too_short:
-                found.append(Ran(key, steps, shown.healthy, row.number, shown.failed_at, shown.why))
+                found.append(Ran(configuration, 0, steps, shown.healthy, row.number, shown.failed_at, shown.why))
         return found
 
     def length(self, run: Run) -> int:
@@ -293,17 +294,20 @@ class IsolatedScript:
         if seen.invalid is not None:
             return Health(False, None, f"cannot be built: {seen.invalid.rstrip('.')}", 0, "invalid")
         if seen.died is not None:
-            return Health(False, seen, "", seen.step, str(seen.died))
-        rows = run.traces.metrics.rows
-        found = drift.deviations(rows, self._good_rows, usual=self._usual, scaler=values.get("fp16") is True)
+            return Health(False, seen, "", seen.step or 0, str(seen.died))
+        found = self.deviations(run, values)
         if found:
             return Health(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
-        ended = run.traces.event(TrainEnd)
-        cut_off = ended is not None and ended.stopped == "horizon"
+        cut_off = what_ended(run) == "horizon"
         warmup = warmup_of(values, self._total)  # over before the run began, if it went on from a checkpoint
         began = seen.before > 0 and warmup is not None and warmup <= seen.before
-        if cut_off and not began and drift.reached_full_rate(rows, values.get("learning_rate")) is False:
-            return Health(
-                False, None, "its warmup was not over when it ended", None, "not healthy: warmup", too_short=True
-            )
+        full = drift.reached_full_rate(run.traces.metrics.rows, values.get("learning_rate"))
+        if cut_off and not began and full is False:
+            why = "its warmup was not over when it ended"
+            return Health(False, None, why, None, "not healthy: warmup", too_short=True)
         return Health(True)
+
+    def deviations(self, run: Run, values: Configuration) -> list[drift.Deviation]:
+        """What keeps a run that came to its end, with these settings, from being healthy."""
+        scaler = values.get("fp16") is True
+        return drift.deviations(run.traces.metrics.rows, self._good_rows, usual=self._usual, scaler=scaler)

@@ -12,7 +12,7 @@ from bisect_cfg.configuration import Configuration
 from bisect_cfg.recommend import drift
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.attempts import Attempt
-from bisect_cfg.recommend.isolated import Health, IsolatedScript, Wishes
+from bisect_cfg.recommend.isolated import IsolatedScript, Wishes
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 from bisect_cfg.study.causes import Cause, Report
@@ -27,6 +27,7 @@ class IsolatedCommand(IsolatedScript):
     """A command whose failure is isolated; arguments as of `IsolatedScript`."""
 
     load = staticmethod(load_command_run)
+    ends_its_training = False
 
     def __init__(
         self,
@@ -71,12 +72,6 @@ class IsolatedCommand(IsolatedScript):
         """What is to be run, and for how many steps; None: to its end."""
         return question.configuration, question.steps if self._counted else None
 
-    def health_of(self, run: Run, question: Attempt) -> Health:
-        """Whether a run was healthy."""
-        seen = run.seen
-        if seen.died is not None:
-            return Health(False, seen, "", seen.step or 0, str(seen.died))
-        found = drift.deviations(run.traces.metrics.rows, self._good_rows, usual=self._usual) if self._counted else []
-        if found:
-            return Health(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
-        return Health(True)
+    def deviations(self, run: Run, values: Configuration) -> list[drift.Deviation]:
+        """What keeps a run that came to its end from being healthy, as far as it prints metrics."""
+        return super().deviations(run, {}) if self._counted else []

@@ -8,12 +8,11 @@ horizon counts, so that all points mean the same.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from bisect_cfg.configuration import Configuration, Value, is_number
-from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
+from bisect_cfg.configuration import Configuration, is_number
+from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
 from bisect_cfg.recommend.frontier import Frontier, Point, frontier_of, next_pair
 from bisect_cfg.recommend.proposals import Mover, rest_of, weight
 from bisect_cfg.recommend.remedy import Terms
@@ -55,9 +54,8 @@ def known_points(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> list[Point]:
     rest = _others({**terms.bad, **pair.changes}, names)
     found = []
     for ran in runs:
-        configuration, _ = json.loads(ran.key)
-        values = {each.name: configuration.get(each.name) for each in pair.ranges}
-        if _others(configuration, names) != rest or not all(map(is_number, values.values())):
+        values = {each.name: ran.configuration.get(each.name) for each in pair.ranges}
+        if _others(ran.configuration, names) != rest or not all(map(is_number, values.values())):
             continue
         steps = terms.steps_for({**terms.bad, **pair.changes, **values}, terms.horizon)
         healthy = ran.answers(steps)
@@ -82,7 +80,6 @@ def mapped(terms: Terms, pair: Pair, runs: Sequence[Ran]) -> Frontier:
     return frontier_of(pair.ranges, known_points(terms, pair, runs))
 
 
-def _others(configuration: Configuration, names: set[str]) -> dict[str, Value]:
-    """Everything but the two settings, as JSON would give it back."""
-    plain = json.loads(json.dumps(dict(configuration), default=repr))
-    return {name: value for name, value in plain.items() if name not in names}
+def _others(configuration: Configuration, names: set[str]) -> str:
+    """Equal for configurations that differ in the two settings only."""
+    return key_of({name: value for name, value in configuration.items() if name not in names}, 0)

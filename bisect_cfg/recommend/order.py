@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from bisect_cfg.configuration import Configuration, equal
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
-from bisect_cfg.recommend.proposals import loss
+from bisect_cfg.recommend.proposals import guessed, loss
 from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, Terms, follow
 
 MOST_REMEDIES = 4
@@ -137,17 +137,10 @@ def left(
 
 
 def _price(remedy: Remedy, keep: Collection[str]) -> float:
-    """What a remedy gives up; half of the way for a setting whose range is not known yet."""
-    guessed = {
-        moving.name: moving.back(moving.bad, 0.5)
-        for moving in remedy.proposal.ranges
-        if moving.name in remedy.open_ranges
-    }
-    return (
-        math.inf
-        if remedy.status is RemedyStatus.REJECTED
-        else loss(remedy.proposal, {**remedy.changes, **guessed}, keep)
-    )
+    """What a remedy gives up, or is guessed to."""
+    if remedy.status is RemedyStatus.REJECTED:
+        return math.inf
+    return loss(remedy.proposal, {**remedy.changes, **guessed(remedy.proposal, remedy.open_ranges)}, keep)
 
 
 def _same(left: Remedy, right: Remedy) -> bool:

@@ -31,6 +31,9 @@ OUTSIDE = 0.1
 """... and for each setting it changes that is not at issue otherwise: of two remedies that serve as well, the one that
 leaves the rest alone is nearer to what the user wanted."""
 
+GUESS = 0.5
+"""As long as it is not known how far a setting can go, it is taken to give up so much of the way from bad to good."""
+
 Mover = Callable[[str, Configuration], SearchRange | None]
 """(setting, rest of the changes) -> the values worth trying between good and bad, None if it is no range."""
 
@@ -42,8 +45,8 @@ def proposals_for(
     corrections: Sequence[Sequence[str]],
     range_for: Mover,
     alternatives: Sequence[Sequence[Alternative]],
-    keep: Collection[str] = (),
-    identity: Callable[[Configuration], str | None] = lambda changes: None,
+    keep: Collection[str],
+    identity: Callable[[Configuration], str | None],
 ) -> list[Proposal]:
     """All remedies worth following, the one that should give up least first.
 
@@ -77,7 +80,11 @@ def proposals_for(
             outside = 0 if offer.cures else sum(name not in bad for name in changes)
             merit = CURE if offer.cures else merit
             proposals.append(Proposal(changes, tuple(ranges), offer.why, offer.source, tuple(rest), merit, outside))
-    return sorted(proposals, key=lambda proposal: loss(proposal, _guess(proposal), keep))
+
+    def price(proposal: Proposal) -> float:
+        return loss(proposal, {**proposal.changes, **guessed(proposal, proposal.changes)}, keep)
+
+    return sorted(proposals, key=price)
 
 
 def rest_of(causes: Sequence[Collection[str]], corrections: Sequence[Sequence[str]], cured: int) -> tuple[str, ...]:
@@ -101,12 +108,9 @@ def _same(left: Configuration, right: Configuration, identity: Callable[[Configu
     )
 
 
-def _guess(proposal: Proposal) -> dict[str, Value]:
-    """What a remedy may come to: half of the way for what can move."""
-    return {
-        **proposal.changes,
-        **{moving.name: moving.back(moving.bad, 0.5) for moving in proposal.ranges},
-    }
+def guessed(proposal: Proposal, names: Collection[str]) -> dict[str, Value]:
+    """What these of a remedy's settings may come to, where they can move."""
+    return {moving.name: moving.back(moving.bad, GUESS) for moving in proposal.ranges if moving.name in names}
 
 
 def weight(name: str, keep: Collection[str] = ()) -> float:

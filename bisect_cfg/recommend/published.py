@@ -22,7 +22,7 @@ from pathlib import Path
 from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.parameters import canonical
 from bisect_cfg.recommend import data_files
-from bisect_cfg.recommend.data_files import DataError
+from bisect_cfg.recommend.data_files import DataError, check_fields
 
 FILE = data_files.FOLDER / "published.yaml"
 
@@ -108,15 +108,10 @@ def load(path: Path = FILE) -> tuple[Recipe, ...]:
     Raises:
         DataError: an entry is not as described above.
     """
-    known = {"recipe", "source", "settings", "model", "size", "tuning", "notes", "defaults"}
     recipes = []
     for number, data in enumerate(data_files.read(path), 1):
         place = f"{path.name}, entry {number} ({data.get('recipe', 'without recipe')})"
-        for needed in ("recipe", "source", "settings"):
-            if not data.get(needed):
-                raise DataError(f"{place}: {needed!r} is missing or empty")
-        if unknown := set(data) - known:
-            raise DataError(f"{place}: unknown field {min(unknown)!r}; known: {', '.join(sorted(known))}")
+        check_fields(data, ("recipe", "source", "settings"), ("model", "size", "tuning", "notes", "defaults"), place)
         if not str(data["source"]).startswith("https://"):
             raise DataError(f"{place}: the source must be an https address")
         if data.get("tuning", "full") not in ("full", "lora"):

@@ -33,6 +33,9 @@ FARTHEST_MARGIN = 10.0
 the way would give up far more than a longer training costs (full fine-tuning recipes lie within a factor of ten of each
 other, 3e-7 to 5e-6)."""
 
+LUCK = 0.05
+"""A failure rate at which so many runs without a failure are less likely than this counts as excluded: "at 95 %"."""
+
 MOST_ASKED = 64
 """So many missing runs of one verification are named at once; no more could run at the same time."""
 
@@ -138,13 +141,13 @@ class Remedy:
 
     @property
     def bound(self) -> float | None:
-        """The failure rate that cannot be excluded at 95 %, when no run failed: 1 - 0.05^(1/n)."""
+        """The failure rate that cannot be excluded; None if nothing was verified."""
         return failure_bound(len(self.passed)) if self.status is RemedyStatus.VERIFIED else None
 
 
 def failure_bound(runs: int) -> float:
-    """The largest failure rate that lets `runs` runs all pass with a probability of 5 %."""
-    return 1 - 0.05 ** (1 / runs) if runs else 1.0
+    """The largest failure rate that lets `runs` runs all pass with a probability of `LUCK`."""
+    return 1 - LUCK ** (1 / runs) if runs else 1.0
 
 
 @dataclass(frozen=True)
@@ -196,11 +199,7 @@ class _Walk:
     def configuration(self, **changes: Value) -> dict[str, Value]:
         return {**self.terms.bad, **self.changes, **changes}
 
-    def ask(self, *attempts: Attempt) -> list[Ran]:
-        """As `ask_all`."""
-        return self.ask_all(attempts)
-
-    def ask_all(self, attempts: Iterable[Attempt]) -> list[Ran]:
+    def ask(self, attempts: Iterable[Attempt]) -> list[Ran]:
         """The runs that answer.
 
         Raises:
@@ -234,7 +233,7 @@ class _Walk:
     def reset(self) -> str:
         """Why the reset is not healthy, "" if it is."""
         words = ", ".join(self.proposal.changes)
-        ran = self.ask(self.attempt(self.configuration(), 0, Aim.RESET, f"is it healthy with {words} reset?"))[0]
+        (ran,) = self.ask([self.attempt(self.configuration(), 0, Aim.RESET, f"is it healthy with {words} reset?")])
         self.healthy = ran.healthy
         return "" if ran.healthy else ran.text
 
@@ -255,7 +254,7 @@ class _Walk:
                 seed = len(seen.get(index, ()))
                 reason = f"how far can {moving.name} go?"
                 attempt = self.attempt(self.configuration(**{moving.name: value}), seed, Aim.RANGE, reason)
-                seen.setdefault(index, []).append(self.ask(attempt)[0])
+                seen.setdefault(index, []).extend(self.ask([attempt]))
         except _Missing:
             found = bracket(moving, [Seen(last, *self.terms.known), *counts])
             self.ranges.append(self._range_of(moving, found, seen, settled=False))
@@ -268,21 +267,10 @@ class _Walk:
     def _range_of(
         self, moving: SearchRange, found: Bracket, seen: Mapping[int, Sequence[Ran]], settled: bool
     ) -> SafeRange:
-        beyond = sorted(index for index, runs in seen.items() if any(not ran.healthy for ran in runs))
-        shown = next((ran.text for index in beyond[:1] for ran in seen[index] if not ran.healthy), "")
+        shown = next((ran.text for index in sorted(seen) for ran in seen[index] if not ran.healthy), "")
         numbers = tuple(sorted({ran.number for runs in seen.values() for ran in runs}))
         low, high = moving.values[found.low], moving.values[found.high]
-        return SafeRange(
-            moving.name,
-            moving.good,
-            moving.bad,
-            low,
-            high,
-            found.probability,
-            settled,
-            numbers,
-            shown,
-        )
+        return SafeRange(moving.name, moving.good, moving.bad, low, high, found.probability, settled, numbers, shown)
 
     def _valid(self, moving: SearchRange, value: float) -> float:
         """The value, or the next valid one toward good."""
@@ -299,7 +287,7 @@ class _Walk:
         while True:
             configuration = self.configuration()
             first = self.attempt(configuration, 0, Aim.VERIFY, "is the whole configuration healthy, over a longer run?")
-            runs = self.ask_all(replace(first, seed=seed) for seed in range(self.terms.verify_seeds))
+            runs = self.ask(replace(first, seed=seed) for seed in range(self.terms.verify_seeds))
             failed = next((ran for ran in runs if not ran.healthy), None)
             if failed is None:
                 return tuple(ran.number for ran in runs), ""

@@ -7,7 +7,6 @@ them on the way between good and bad.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
 from optuna.trial import FrozenTrial
@@ -15,9 +14,9 @@ from optuna.trial import FrozenTrial
 from bisect_cfg.configuration import Outcome, Purpose, Value
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
-from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
+from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.study.causes import TrialRow
-from bisect_cfg.study.encoding import purpose_of
+from bisect_cfg.study.encoding import plain, purpose_of
 from bisect_cfg.study.store import BESIDES, Store
 
 ASKED = "recommend"
@@ -64,7 +63,7 @@ class SafeTrials:
             "mode": mode,
         }
         purpose = {"purpose": Purpose.RECOMMEND.value, "run": attempt.aim.value}
-        attributes = {ASKED: _plain(asked), **purpose, "reason": attempt.reason}
+        attributes = {ASKED: plain(asked), **purpose, "reason": attempt.reason}
         attributes[BESIDES] = [name for name in attempt.configuration if name not in self.store.distributions]
         return self.store.start(self.store.params(attempt.configuration), attributes).number
 
@@ -79,7 +78,7 @@ class SafeTrials:
             outcome: PASS if it was healthy.
             intermediate: as in `TrialResult`.
         """
-        self.store.finish(number, _plain({**values, "outcome": outcome.value}), outcome, intermediate, healthy=True)
+        self.store.finish(number, plain({**values, "outcome": outcome.value}), outcome, intermediate, healthy=True)
 
     def abandoned(self) -> list[tuple[int, Attempt]]:
         """Runs that a process which lives no longer left unfinished."""
@@ -139,7 +138,8 @@ class SafeTrials:
     def _ran(self, trial: FrozenTrial) -> Ran:
         attributes, asked = trial.user_attrs, trial.user_attrs[ASKED]
         return Ran(
-            key_of(self._configuration(trial), asked["seed"]),
+            self._configuration(trial),
+            asked["seed"],
             asked["steps"],
             attributes["outcome"] == Outcome.PASS.value,
             trial.number,
@@ -147,7 +147,3 @@ class SafeTrials:
             attributes.get("text", ""),
             float(attributes.get("seconds") or 0.0),
         )
-
-
-def _plain(values: JsonObject) -> JsonObject:
-    return json.loads(json.dumps(values, default=repr))

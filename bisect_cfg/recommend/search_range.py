@@ -32,6 +32,9 @@ MOST_CELLS = 400
 """A range has no more steps than this, however narrow a bracket is asked for: over six decades that is a ratio of
 1.035, and seeds move a threshold by more than that."""
 
+ROUNDING = 1e-9
+"""What was computed by logarithms may be off by this share and counts as the ratio that was asked for."""
+
 NEIGHBOURS = 8
 """How many whole numbers next to a point of the grid are looked at for one that is valid (a batch size must be
 divisible by num_generations)."""
@@ -165,9 +168,9 @@ def _cells(kind: str, good: float, bad: float, ratio: float) -> int:
     """How many steps of the stated ratio lie between the levels."""
     distance = abs(_coordinate(kind, bad) - _coordinate(kind, good))
     if kind != "linear":
-        return max(1, math.ceil(distance / math.log(ratio) - 1e-9))
+        return max(1, math.ceil(distance / math.log(ratio) - ROUNDING))
     if min(good, bad) > 0:  # the first step from the lower end is the largest as a factor
-        return max(1, math.ceil(distance / (min(good, bad) * (ratio - 1)) - 1e-9))
+        return max(1, math.ceil(distance / (min(good, bad) * (ratio - 1)) - ROUNDING))
     return LINEAR_CELLS
 
 
@@ -194,8 +197,8 @@ def _is_step(kind: str, before: float, after: float, upwards: bool, ratio: float
     if before == after or (after > before) is not upwards:
         return False
     if kind == "linear":
-        return ratio == math.inf or max(before, after) / min(before, after) <= ratio * (1 + 1e-9)
-    return abs(_coordinate(kind, after) - _coordinate(kind, before)) <= math.log(ratio) * (1 + 1e-9)
+        return ratio == math.inf or max(before, after) / min(before, after) <= ratio * (1 + ROUNDING)
+    return abs(_coordinate(kind, after) - _coordinate(kind, before)) <= math.log(ratio) * (1 + ROUNDING)
 
 
 def _counts(kind: str, good: float, bad: float, ratio: float, is_valid: Callable[[float], bool]) -> list[float]:

@@ -20,6 +20,7 @@ from functools import cache
 import numpy as np
 
 from bisect_cfg.recommend.search_range import SearchRange
+from bisect_cfg.search.choose import entropy
 
 CONFIDENCE = 0.98
 """When to stop. A posterior that averages over all rates is somewhat too sure where the failure shows in 80 % of the
@@ -58,13 +59,11 @@ class Bracket:
         low: index of the last value on the healthy side.
         high: index of the first value on the unhealthy side.
         probability: that the threshold lies between.
-        always: probability that values beyond it fail in every run.
     """
 
     low: int
     high: int
     probability: float
-    always: float
 
 
 @dataclass(frozen=True)
@@ -74,37 +73,34 @@ class Try:
     index: int
 
 
-def next_value(search_range: SearchRange, seen: Sequence[Seen], confidence: float = CONFIDENCE) -> Try | Bracket:
+def next_value(search_range: SearchRange, seen: Sequence[Seen]) -> Try | Bracket:
     """What to try next, or the bracket once it is one cell wide.
 
     Args:
         search_range: the values; good is taken as healthy, bad as unhealthy, both with whatever was seen of them.
         seen: runs so far, of any values including good and bad; each index at most once.
-        confidence: when to stop.
     """
-    found = bracket(search_range, seen, confidence)
+    found = bracket(search_range, seen)
     if found.high - found.low == 1 or sum(s.healthy + s.unhealthy for s in _inner(search_range, seen)) >= MOST_TRIALS:
         return found
     return Try(1 + int(np.argmax(_information(_posterior(search_range, seen))[1:-1])))
 
 
-def bracket(search_range: SearchRange, seen: Sequence[Seen], confidence: float = CONFIDENCE) -> Bracket:
-    """The narrowest run of cells that holds the threshold with the stated probability, as things stand."""
-    posterior = _posterior(search_range, seen)
-    cells = [float(mass) for mass in posterior.sum(axis=1)]
-    always = float(posterior[:, 0].sum())
+def bracket(search_range: SearchRange, seen: Sequence[Seen]) -> Bracket:
+    """The narrowest run of cells that holds the threshold as surely as `CONFIDENCE` asks, as things stand."""
+    cells = _posterior(search_range, seen).sum(axis=1).tolist()
     best: tuple[int, float, int, int] | None = None
     high, mass = -1, 0.0
     for low in range(len(cells)):  # the shortest run that begins here ends no earlier than that of the cell before
-        while mass < confidence and high + 1 < len(cells):
+        while mass < CONFIDENCE and high + 1 < len(cells):
             high += 1
             mass += cells[high]
-        if mass < confidence and low > 0:
+        if mass < CONFIDENCE and low > 0:
             break
         candidate = (high - low, -mass, low, high + 1)
         best = candidate if best is None else min(best, candidate)
         mass -= cells[low]
-    return Bracket(best[2], best[3], -best[1], always)
+    return Bracket(best[2], best[3], -best[1])
 
 
 def _inner(search_range: SearchRange, seen: Sequence[Seen]) -> list[Seen]:
@@ -139,8 +135,4 @@ def _information(posterior: np.ndarray) -> np.ndarray:
     chance = np.divide(posterior @ rates, mass, out=np.full_like(mass, CHANCE_FAILURE), where=mass > 0)
     cells, indices = np.arange(len(mass))[:, None], np.arange(len(mass) + 1)[None, :]
     fails = np.where(indices > cells, chance[:, None], CHANCE_FAILURE)  # by cell and index
-    return _entropy(mass @ fails) - mass @ _entropy(fails)
-
-
-def _entropy(chance: np.ndarray) -> np.ndarray:
-    return -(chance * np.log2(chance) + (1 - chance) * np.log2(1 - chance))
+    return entropy(mass @ fails) - mass @ entropy(fails)

@@ -298,7 +298,7 @@ class Standing:
         safe._isolated = SimpleNamespace(
             health_of=lambda run, attempt: Health(run.seen.died is None),
             certain=lambda traces: False, ordered=lambda attempt: ({}, attempt.steps),
-            load=lambda folder, name: folders.get(str(name)),
+            load=lambda folder, name: folders.get(str(name)), ends_its_training=True,
         )  # fmt: skip
         safe._runner = SimpleNamespace(
             folder=Path("s"), known=SimpleNamespace(is_failure=lambda died: False),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.recommend.attempts import Aim, Ran, key_of
+from bisect_cfg.recommend.attempts import Aim, Ran
 from bisect_cfg.recommend.joint import Pair, known_points, mapped, next_attempt, pairs
 from bisect_cfg.recommend.remedy import Terms
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
@@ -26,7 +26,7 @@ PAIR = pairs(GOOD, [("learning_rate", "temperature")], [("learning_rate",)], ran
 
 
 def ran(changes: dict, healthy: bool, *, steps: int = 12, failed_at: int | None = None, seed: int = 0) -> Ran:
-    return Ran(key_of({**BAD, **changes}, seed), steps, healthy, 1, failed_at)
+    return Ran({**BAD, **changes}, seed, steps, healthy, 1, failed_at)
 
 
 def test_there_is_a_frontier_of_two_numbers_only() -> None:
@@ -71,7 +71,7 @@ def test_the_questions_lead_to_the_frontier_and_end(power: float, reach: float) 
             "learning_rate",
             "temperature",
         }
-        runs.append(Ran(attempt.key, 12, healthy(attempt.configuration), len(runs)))
+        runs.append(Ran(attempt.configuration, 0, 12, healthy(attempt.configuration), len(runs)))
     assert len(runs) <= 30
     found = mapped(TERMS, PAIR, runs)
     assert found.undecided == 0

@@ -43,7 +43,8 @@ class World:
         steps = attempt.steps if fine else 3
         self.runs.append(
             Ran(
-                attempt.key,
+                attempt.configuration,
+                attempt.seed,
                 attempt.steps,
                 fine,
                 len(self.runs),
@@ -167,7 +168,7 @@ def test_with_workers_the_rest_of_the_first_remedy_runs_at_once_and_no_more_than
 def test_one_unhealthy_run_decides_a_verification():
     remedies, attempts, still = look(terms(), CANDIDATES[:1], [], Budget(0.0, SECOND, workers=3))
     assert len(attempts) == 3 == len(still)
-    unhealthy = Ran(attempts[1].key, 40, False, 0, 3, "collapsed", 1.0)
+    unhealthy = Ran(attempts[1].configuration, attempts[1].seed, 40, False, 0, 3, "collapsed", 1.0)
     remedies, attempts, still = look(terms(), CANDIDATES[:1], [unhealthy], Budget(0.0, SECOND, workers=3))
     assert remedies[0].status == "rejected" and attempts == [] == still
 

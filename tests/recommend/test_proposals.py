@@ -20,6 +20,7 @@ def points(causes, corrections, alternatives=(), keep=()):
         lambda name, changes: search_range_of(name, GOOD[name], BAD[name]),
         alternatives or [[] for _ in causes],
         keep,
+        lambda changes: None,
     )
 
 
@@ -54,7 +55,9 @@ def test_known_alternatives_come_in_order_of_merit_before_plain_resets():
 def test_of_two_that_serve_as_well_the_one_that_leaves_the_rest_alone():
     half = Alternative({"bf16": False, "fp16": True}, "keeps half precision", "s")
     full = Alternative({"bf16": False}, "full precision", "s")
-    found = proposals_for({"bf16": False}, {"bf16": True}, [["bf16"]], [["bf16"]], lambda *_: None, [[half, full]])
+    found = proposals_for(
+        {"bf16": False}, {"bf16": True}, [["bf16"]], [["bf16"]], lambda *_: None, [[half, full]], (), lambda _: None
+    )
     assert [list(proposal.changes) for proposal in found] == [["bf16"], ["bf16", "fp16"]]
 
 
@@ -74,6 +77,8 @@ def test_switched_off_is_the_same_as_not_switched_on():
         [["bf16"]],
         lambda *_: None,
         [[Alternative({"bf16": False}, "w", "s")]],
+        (),
+        lambda _: None,
     )
     assert [dict(proposal.changes) for proposal in found] == [{"bf16": None}]
 
@@ -82,8 +87,8 @@ def test_two_values_that_come_to_the_same_are_one_remedy():
     full = Alternative({"model.dtype": "float32"}, "nothing underflows", "s")
     comes_to = {None: "float32"}
     found = proposals_for(
-        GOOD, BAD, [["model.dtype"]], [["model.dtype"]], lambda *_: None, [[EPSILON, full]],
-        identity=lambda changes: [comes_to.get(value, value) for value in changes.values()],
+        GOOD, BAD, [["model.dtype"]], [["model.dtype"]], lambda *_: None, [[EPSILON, full]], (),
+        lambda changes: [comes_to.get(value, value) for value in changes.values()],
     )  # fmt: skip
     assert [dict(proposal.changes) for proposal in found] == [{"model.dtype": None}, {"adam_epsilon": 1e-6}]
     assert found[0].why == "nothing underflows"

@@ -49,7 +49,8 @@ class World:
             failed_at = self.late
         self.runs.append(
             Ran(
-                attempt.key,
+                attempt.configuration,
+                attempt.seed,
                 attempt.steps,
                 failed_at is None,
                 len(self.runs),
@@ -123,11 +124,11 @@ def test_more_seeds_and_other_margins_reuse_what_was_run():
 
 
 def test_longer_runs_speak_for_shorter_ones_and_not_the_other_way():
-    ran = Ran("k", 48, True, 0)
+    ran = Ran({}, 0, 48, True, 0)
     assert ran.answers(12) is True and ran.answers(48) is True and ran.answers(49) is None
-    late = Ran("k", 48, False, 0, failed_at=40)
+    late = Ran({}, 0, 48, False, 0, failed_at=40)
     assert late.answers(12) is True and late.answers(40) is False and late.answers(100) is False
-    drifted = Ran("k", 48, False, 0)
+    drifted = Ran({}, 0, 48, False, 0)
     assert drifted.answers(12) is None and drifted.answers(48) is False
 
 

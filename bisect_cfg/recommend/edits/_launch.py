@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bisect_cfg.capture.distributions import NOT_INSTALLED
+from bisect_cfg.capture.distributions import NOT_INSTALLED, PACKAGE
 from bisect_cfg.capture.launched import DEEPSPEED_FILE, LAUNCHER, PROCESSES, SHARDING, VARIABLE
 from bisect_cfg.configuration import Value
 from bisect_cfg.recommend.edits import _command_line, _yaml
 from bisect_cfg.recommend.edits._place import Change
 
-LAUNCH, PACKAGE = "launch.", "packages."
+LAUNCH = "launch."
 
 OUTSIDE = (LAUNCH, VARIABLE, PACKAGE)
 """What the names of settings begin with that are not the script's, but of the command that starts it and of where it
