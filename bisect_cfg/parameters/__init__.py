@@ -182,7 +182,7 @@ def address(source: object) -> str:
         return f"https://github.com/{found['repository']}/issues/{found['number']}"
     if text == "measured" or text.startswith("https://"):
         return text
-    raise ValueError(f"source {source!r} is no owner/repository#number, no https address and not 'measured'")
+    raise ValueError(f"source {source!r} is not owner/repository#number, not an https address and not 'measured'")
 
 
 def dotted(name: str) -> str:

@@ -31,8 +31,10 @@ def ends(problem: Problem, counts: Counts) -> Question | None:
     return _bad(problem, counts) or _good(counts) or _still_bad(problem, counts) or _still_good(problem, counts)
 
 
-def _over(note: str, status: str = "inconclusive", **found: object) -> Done:
-    return Done(Conclusion(status, notes=(note,), **found))  # type: ignore[arg-type]
+def _over(
+    note: str, status: str = "inconclusive", safe: int | None = None, reproduction: tuple[int, int] = (0, 0)
+) -> Done:
+    return Done(Conclusion(status, safe=safe, reproduction=reproduction, notes=(note,)))
 
 
 def _bad(problem: Problem, counts: Counts) -> Question | None:

@@ -254,3 +254,7 @@ class Problem:
     def show(self, mask: int) -> str:
         """A subset for people."""
         return ", ".join(self.names[i] for i in bits(mask)) or "nothing"
+
+    def subject(self, cause: int) -> str:
+        """A cause in a question about one of its own settings: "it" where there is no other."""
+        return self.show(cause) if cause.bit_count() > 1 else "it"

@@ -92,7 +92,9 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
                 continue
         else:
             smaller = _affordable(case, without, witness, known)
-            note = f"with {problem.show(smaller & ~without)} as you have it" if smaller != without else ""
+            kept = smaller & ~without
+            them = "them" if kept.bit_count() > 1 else "it"
+            note = f"with {problem.show(kept)} as you have {them}" if kept else ""
             claims[index] = counts.claim(smaller, Outcome.PASS, note)
         count = counts.of(smaller)
         refuted |= count.fails > 0
@@ -102,7 +104,7 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
                 claims[index] = replace(counts.claim(larger, Outcome.PASS, IMPLIED), implied=True)
                 continue
         if count.passes < max(times, 1):
-            reason = f"Does {shown} still fail without {problem.names[index]}?"
+            reason = f"Does {problem.subject(cause)} still fail without {problem.names[index]}?"
             missing.append(Ask(smaller, smaller & ~cause, Purpose.CAUSE_MINUS_ONE, reason))
     for index in bits(companions & ~grouped):
         other = _without(case, witness, index, known)

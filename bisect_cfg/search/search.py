@@ -284,10 +284,10 @@ class Search:
         """Repeat the run that removes most doubt for its price, as long as too much is left; see `Doubt`."""
         asks = {mask: ask for mask, ask in self._all_cures[0].items() if mask}
         for cause in self.causes:
-            shown = self.problem.show(cause.parameters)
+            it = self.problem.subject(cause.parameters)
             for index, claim in cause.without.items():
                 if claim.subset and not claim.implied:
-                    reason = f"Does {shown} pass again without {self.problem.names[index]}?"
+                    reason = f"Does {it} pass again without {self.problem.names[index]}?"
                     ask = Ask(claim.subset, claim.subset & ~cause.parameters, Purpose.CAUSE_MINUS_ONE, reason)
                     asks.setdefault(claim.subset, ask)
         doubt = Doubt(self.problem, self.counts, self.causes, asks)

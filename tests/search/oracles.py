@@ -1,5 +1,4 @@
-"""Simulated trials: a table of causes and of what cannot be run, asked by the search and then checked in
-full."""
+"""Simulated trials: a table of causes and of what cannot be run, asked by the search and then checked in full."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from dataclasses import dataclass, field
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, Wait, next_question
-from bisect_cfg.search.problem import Question
+from bisect_cfg.search.problem import Question, by_size, mask_of
 
 Rule = tuple[int, int, bool]
 """(x, y, True): bad x needs bad y; (x, y, False): they exclude each other."""
@@ -18,6 +17,23 @@ Rule = tuple[int, int, bool]
 def holds(rules: Sequence[Rule], mask: int) -> bool:
     """Whether a subset keeps all the rules."""
     return all(not mask >> x & 1 or (mask >> y & 1) == needs for x, y, needs in rules)
+
+
+OUTCOMES = {"F": Outcome.FAIL, "P": Outcome.PASS, "U": Outcome.UNRESOLVED, "?": None}
+
+
+def subset(letters: str) -> int:
+    """Factors by their letters: `"ac"` is 0b101, and `"-"` none of them."""
+    return mask_of("abcdefgh".index(letter) for letter in letters.strip("-"))
+
+
+def recorded(text: str) -> list[Record]:
+    """Runs in short: `"abc:F -:P a:UOSError"`, the last of which ended in another failure, of that signature."""
+    words = (word.split(":") for word in text.split())
+    return [
+        Record(subset(letters), OUTCOMES[said[0]], number=number, other=said[1:])
+        for number, (letters, said) in enumerate(words)
+    ]
 
 
 @dataclass
@@ -130,12 +146,11 @@ def missed(oracle: Oracle, conclusion: Conclusion) -> int:
     """The smallest failing subset that can be run and holds no cause that was named; 0 if there is none."""
     found = [cause.parameters for cause in conclusion.causes]
     left = (m for m in oracle.runnable() if oracle.fails(m) and not any(c & m == c for c in found))
-    return min(left, key=lambda mask: (mask.bit_count(), mask), default=0)
+    return min(left, key=by_size, default=0)
 
 
 def draw(rng: random.Random, size: int, rules: int = 0) -> Oracle:
-    """A random monotone oracle with up to three causes of up to four factors, and up to `rules` rules of
-    each kind."""
+    """A random monotone oracle with up to three causes of up to four factors, and up to `rules` rules of each kind."""
     masks = {
         sum(1 << i for i in rng.sample(range(size), min(size, rng.choice((1, 1, 2, 2, 2, 3, 4)))))
         for _ in range(rng.choice((1, 1, 1, 2, 2, 3)))

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.search import Ask, Problem, Record, look, next_question
 from bisect_cfg.search.transversal import minimal_hitting_sets
+from tests.search.measure import exact
 from tests.search.oracles import Oracle, complaint, draw, holds, solve
 
 
 class Remembered:
-    """`next_question`, remembered by its arguments: thousands of oracles share most of their decision
-    tree."""
+    """`next_question`, remembered by its arguments: thousands of oracles share most of their decision tree."""
 
     def __init__(self) -> None:
         self.known: dict[tuple, object] = {}
@@ -102,14 +102,9 @@ def test_trials_stay_few(size: int, causes: int, limit: float) -> None:
     for _ in range(20):
         oracle = Oracle(size, (sum(1 << i for i in rng.sample(range(size), causes)),))
         conclusion, records, _ = solve(oracle)
-        assert complaint_of_large(oracle, conclusion) is None
+        assert exact(oracle, conclusion)
         total += len(records)
     assert total / 20 <= limit
-
-
-def complaint_of_large(oracle: Oracle, conclusion: object) -> str | None:
-    found = {cause.parameters for cause in conclusion.causes}  # type: ignore[attr-defined]
-    return None if found == set(oracle.causes) and conclusion.complete else f"found {found}"  # type: ignore
 
 
 @pytest.mark.training
@@ -119,7 +114,7 @@ def test_random_failures_are_isolated_within_the_confidence(rate: float) -> None
     right = 0
     for number in range(30):
         oracle = Oracle(12, (sum(1 << i for i in rng.sample(range(12), 2)),), rate=rate, rng=random.Random(number))
-        right += complaint_of_large(oracle, solve(oracle)[0]) is None
+        right += exact(oracle, solve(oracle)[0])
     assert right >= 25  # .95 of 30 is 28.5; fewer than 25 would happen once in 300 by chance
 
 
