@@ -9,7 +9,6 @@ A verification that has met one unhealthy run is decided; what else of it is run
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -120,7 +119,7 @@ def left(
     def share(configuration: Configuration) -> float:
         return max((of.share(configuration[name]) for name, of in moving.items() if name in configuration), default=0.0)
 
-    tried = [(share(json.loads(ran.key)[0]), ran.healthy) for ran in runs if ran.seconds]
+    tried = [(share(ran.configuration), ran.healthy) for ran in runs if ran.seconds]
     low = max((way for way, healthy in tried if healthy), default=0.0)
     high = min((way for way, healthy in tried if not healthy and way > low), default=1.0)
     ways = []
@@ -130,7 +129,7 @@ def left(
             one = asked[0]
             seconds = _pace(known, budget) * one.steps
             healthy = one.aim is Aim.VERIFY or share(one.configuration) <= threshold
-            known.append(Ran(one.key, one.steps, healthy, -len(known), seconds=seconds))
+            known.append(Ran(one.configuration, one.seed, one.steps, healthy, -len(known), seconds=seconds))
         ways.append((len(known) - begun, sum(ran.seconds for ran in known[begun:]) / budget.workers))
     runs_left, seconds_left = zip(*ways, strict=True)
     return Left((min(runs_left), max(runs_left)), (min(seconds_left), max(seconds_left)))
