@@ -1,17 +1,6 @@
 """Which subset next: pure functions of recorded outcomes. No I/O, no clock, no torch, no Optuna."""
 
-from bisect_cfg.search.problem import (
-    Ask,
-    Conclusion,
-    Done,
-    FoundCause,
-    Problem,
-    Question,
-    Record,
-    State,
-    SubsetClaim,
-    Wait,
-)
+from bisect_cfg.search.problem import Ask, Conclusion, Done, FoundCause, Problem, Record, State, SubsetClaim, Wait
 from bisect_cfg.search.search import look, next_question
 
 __all__ = [
@@ -21,7 +10,6 @@ __all__ = [
     "Done",
     "FoundCause",
     "Problem",
-    "Question",
     "Record",
     "State",
     "Wait",

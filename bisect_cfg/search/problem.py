@@ -29,11 +29,8 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def mask_of(indices: Iterable[int]) -> int:
-    """The subset holding these factors."""
-    mask = 0
-    for index in indices:
-        mask |= 1 << index
-    return mask
+    """The subset holding these factors, each given once."""
+    return sum(1 << index for index in indices)
 
 
 def holds(mask: int, causes: Iterable[int]) -> bool:

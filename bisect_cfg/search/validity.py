@@ -121,7 +121,7 @@ class Validity:
             extras = (sum(chosen) for chosen in combinations(choices, count))
             found = [e for e in extras if self.promising(mask | e) and not holds(mask | e, avoid)]
             if found:
-                return max(found, key=lambda extra: self.chance(mask | extra)) if self._unresolved else found[0]
+                return max(found, key=lambda extra: self.chance(mask | extra))
         return None
 
     def shrink(self, mask: int, keep: int) -> int:
@@ -179,9 +179,7 @@ class Validity:
                     found.append(mask & ~out)
         if not found and not self._problem.valid(mask) and self.ok(grown := self.grow(mask)):
             found = [grown]
-        return (
-            sorted(found, key=lambda m: -self.chance(m))[:MOST_VARIANTS] if self._unresolved else found[:MOST_VARIANTS]
-        )
+        return sorted(found, key=lambda mask: -self.chance(mask))[:MOST_VARIANTS]
 
 
 def _rules(size: int, unresolved: int, counts: Counts) -> tuple[np.ndarray, np.ndarray]:
