@@ -7,34 +7,32 @@ again, with the same or other margins, seeds and weights, goes on from the recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context
-from bisect_cfg.phases.limits import Limits
 from bisect_cfg.phases.loop import Turn, work_off
 from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.recommend.frontier import Frontier
-from bisect_cfg.recommend.isolated import Health, IsolatedScript, Wishes
+from bisect_cfg.recommend.isolated import Given, Health, IsolatedScript, Wishes
 from bisect_cfg.recommend.isolated_command import IsolatedCommand
-from bisect_cfg.recommend.order import Left, left, look
+from bisect_cfg.recommend.order import left, look
 from bisect_cfg.recommend.proposals import ranked
 from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, RemedyStatus
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.reports.text import unhealthy
 from bisect_cfg.study.causes import Report
-from bisect_cfg.study.store import Store, Void
+from bisect_cfg.study.store import Void
 from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.environments import CannotBuild
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, intermediate_of, what_ended
 from bisect_cfg.trials.start_points import COLD
 
@@ -60,40 +58,18 @@ class SafeValues:
     """The phase for one isolated script, or command.
 
     Args:
-        runner: of the study, with its settings, start and horizon known.
-        store: of the study.
-        report: of the bisection; its status is "isolated".
-        bad_run: the reproduction.
-        good_run: the good baseline, which healthy is measured against.
-        wishes: of the user.
-        folder_of: trial number of the search -> name of its folder.
-        started: called with (number, attempt) when a run begins.
-        finished: called with (number, attempt, health, seconds) when it has ended.
-        foreseen: called with what is left to be run, before a run begins.
-        limits: of the user; None for none.
+        context: of this pass.
+        isolated: what was isolated.
+        trials: of the study, those of this phase.
+        given: what is known before the first of them.
+        searched: how many trials the study has besides, for the limit.
     """
 
     def __init__(
-        self,
-        runner: ScriptRunner | CommandRunner,
-        store: Store,
-        report: Report,
-        bad_run: Run,
-        good_run: Run,
-        wishes: Wishes,
-        folder_of: Callable[[int], str],
-        started: Callable[[int, Attempt], None] = lambda number, attempt: None,
-        finished: Callable[[int, Attempt, Health, float], None] = lambda *said: None,
-        foreseen: Callable[[Left], None] = lambda left: None,
-        limits: Limits | None = None,
+        self, context: Context, isolated: IsolatedScript, trials: SafeTrials, given: Given, searched: int
     ) -> None:
-        self._runner, self._wishes, self._searched = runner, wishes, len(report.rows)
-        isolated = IsolatedCommand if isinstance(runner, CommandRunner) else IsolatedScript
-        self._isolated = isolated(runner, report, bad_run, good_run, wishes, folder_of)
-        self._bad = runner.settings.bad
-        self._started, self._finished, self._foreseen = started, finished, foreseen
-        self._limits = limits or Limits()
-        self._trials = SafeTrials(store)
+        self._context, self._runner, self._options = context, context.runner, context.options
+        self._isolated, self._trials, self._given, self._searched = isolated, trials, given, searched
         self.running: list[_Begun] = []
 
     def run(self) -> Safe:
@@ -104,41 +80,44 @@ class SafeValues:
         """
         with self._trials.store.alive():
             self._recover()
-            self._terms, self._proposals = self._isolated.terms(), self._isolated.proposals()
-            self._budget = self._isolated.budget()
-            self._pairs = self._isolated.frontiers_wanted() if self._wishes.frontier else []
-            self._known = self._isolated.known(self._proposals)
-            work_off(self, self._wishes.jobs)
-        runs = [*self._known, *self._trials.ran()]
-        frontiers = tuple(joint.mapped(self._terms, pair, runs) for pair in self._pairs)
-        return self._answer(self._remedies, self._spent, frontiers)
+            work_off(self, self._options.jobs)
+        runs = self._runs()
+        frontiers = tuple(joint.mapped(self._given.terms, pair, runs) for pair in self._given.pairs)
+        remedies, attempts = self._look()
+        return self._answer(remedies, self._spent(attempts), frontiers)
+
+    def _runs(self) -> list[Ran]:
+        return [*self._given.known, *self._trials.ran()]
+
+    def _spent(self, attempts: Sequence[Attempt]) -> str:
+        """Why these are not made, "" if they may be."""
+        return self._context.limits.spent(self._searched + len(self._trials.all())) if attempts else ""
 
     # ------------------------------------------------------------------------------------------- what to run next
 
     def turn(self) -> _Begun | Turn:
-        self._remedies, attempts = self._look()
-        self._spent = self._limits.spent(self._searched + len(self._trials.all())) if attempts else ""
+        _, attempts = self._look()
         running = {begun.attempt.key for begun in self.running}
-        open_questions = [] if self._spent else [attempt for attempt in attempts if attempt.key not in running]
+        open_questions = [] if self._spent(attempts) else [one for one in attempts if one.key not in running]
         if not open_questions:
             return Turn.WAIT if self.running else Turn.DONE
-        if len(self.running) >= self._wishes.jobs:
+        if len(self.running) >= self._options.jobs:
             return Turn.WAIT
         attempt = open_questions[0]
-        runs = [*self._known, *self._trials.ran()]
-        self._foreseen(left(self._terms, self._proposals, runs, self._budget, self._wishes.keep))
+        given, listener = self._given, self._context.listener
+        listener.safe_runs_left(left(given.terms, given.proposals, self._runs(), given.budget, self._options.keep))
         number = self._trials.start(attempt, str(self._isolated.prefix(attempt.configuration, attempt.steps)))
         begun = _Begun(number, attempt)
         self.running.append(begun)
-        self._started(number, attempt)
+        listener.safe_run_started(number, attempt)
         return begun
 
     def _look(self) -> tuple[list[Remedy], list[Attempt]]:
         """Every remedy as far as it is known, and what is asked next, most wanted first."""
-        runs = [*self._known, *self._trials.ran()]
+        given, runs = self._given, self._runs()
         running = [begun.attempt for begun in self.running if begun.attempt.aim is not Aim.FRONTIER]
         remedies, attempts, open_ones = look(
-            self._terms, self._proposals, runs, self._budget, self._wishes.keep, running
+            given.terms, given.proposals, runs, given.budget, self._options.keep, running
         )
         still = {attempt.key for attempt in open_ones}
         for begun in self.running:
@@ -148,18 +127,20 @@ class SafeValues:
 
     def _joint_questions(self, runs: Sequence[Ran]) -> list[Attempt]:
         """Once every remedy is settled: the frontiers that were asked for, one after the other."""
-        if self._trials.asked(Aim.FRONTIER) >= (self._wishes.frontier or 0):
+        if self._trials.asked(Aim.FRONTIER) >= (self._options.frontier or 0):
             return []
-        open_ones = (joint.next_attempt(self._terms, pair, runs) for pair in self._pairs)
+        open_ones = (joint.next_attempt(self._given.terms, pair, runs) for pair in self._given.pairs)
         return [attempt for attempt in open_ones if attempt is not None][:1]
 
     def _answer(self, remedies: Sequence[Remedy], spent: str, frontiers: tuple[Frontier, ...]) -> Safe:
-        rank = ranked(remedies, self._wishes.keep)
+        rank = ranked(remedies, self._options.keep)
         first = self._isolated.seed(0)
         # A million may be wanted; those that ran, or could have been next, are named.
-        seeds = min(self._wishes.verify_seeds, max([MOST_ASKED, *(len(remedy.passed) for remedy in rank)]))
+        seeds = min(self._options.verify_seeds, max([MOST_ASKED, *(len(remedy.passed) for remedy in rank)]))
         best = next((remedy for remedy in rank if remedy.status is not RemedyStatus.REJECTED), None)
-        prefix = None if best is None else self._isolated.prefix({**self._bad, **best.changes}, best.steps)
+        prefix = None
+        if best is not None:
+            prefix = self._isolated.prefix({**self._given.terms.bad, **best.changes}, best.steps)
         details = self._trials.details()
         return Safe(
             tuple(rank),
@@ -169,7 +150,7 @@ class SafeValues:
             prefix,
             spent,
             frontiers,
-            frozenset(name.removeprefix("args.") for name in self._wishes.keep),
+            frozenset(name.removeprefix("args.") for name in self._options.keep),
         )
 
     # ------------------------------------------------------------------------------------------------- one run
@@ -227,7 +208,8 @@ class SafeValues:
         self._trials.finish(begun.number, values, Outcome.PASS if judged.healthy else Outcome.FAIL, intermediate)
         self.running.remove(begun)
         made = begun.attempt.steps if run is None else min(begun.attempt.steps, run.seen.steps or begun.attempt.steps)
-        self._finished(begun.number, replace(begun.attempt, steps=made), judged, values["seconds"])
+        ended = replace(begun.attempt, steps=made)
+        self._context.listener.safe_run_finished(begun.number, ended, judged, values["seconds"])
 
     def wait_for_others(self) -> None:
         raise AssertionError("one process looks for safe values at a time")  # the folder is locked
@@ -291,19 +273,13 @@ def find_safe_values(
         jobs=options.jobs,
         cures=tuple(cures),
     )
-    return SafeValues(
-        context.runner,
-        bisection.store,
-        report,
-        bad_run,
-        good_run,
-        wishes,
-        folder_of=lambda number: str(details.get(number, {}).get("folder", number)),
-        started=context.listener.safe_run_started,
-        finished=context.listener.safe_run_finished,
-        foreseen=context.listener.safe_runs_left,
-        limits=context.limits,
-    ).run()
+    kind = IsolatedCommand if isinstance(context.runner, CommandRunner) else IsolatedScript
+
+    def folder_of(number: int) -> str:
+        return str(details.get(number, {}).get("folder", number))
+
+    isolated = kind(context.runner, report, bad_run, good_run, wishes, folder_of)
+    return SafeValues(context, isolated, SafeTrials(bisection.store), isolated.given(), len(report.rows)).run()
 
 
 def _cold(number: int) -> str:

@@ -77,6 +77,25 @@ class Health:
     too_short: bool = False
 
 
+@dataclass(frozen=True)
+class Given:
+    """What safe values are looked for with, known before their first run.
+
+    Attributes:
+        terms: what does not change while the remedies are followed.
+        proposals: where they begin.
+        budget: what looking for them may cost.
+        pairs: the causes whose frontier is asked for.
+        known: what runs of the search say of them.
+    """
+
+    terms: Terms
+    proposals: Sequence[Proposal]
+    budget: Budget
+    pairs: Sequence[joint.Pair]
+    known: Sequence[Ran]
+
+
 class IsolatedScript:
     """A script whose failure is isolated.
 
@@ -119,6 +138,12 @@ class IsolatedScript:
         self._verify_steps = wishes.verify_steps or max(VERIFY_FACTOR * self._horizon, VERIFY_LEAST)
 
     # ---------------------------------------------------------------------------------------- where to begin
+
+    def given(self) -> Given:
+        """All that is known before the first run."""
+        proposals = self.proposals()
+        pairs = self.frontiers_wanted() if self._wishes.frontier else []
+        return Given(self.terms(), proposals, self.budget(), pairs, self.known(proposals))
 
     def terms(self) -> Terms:
         """What the plan needs to know."""

@@ -18,8 +18,10 @@ from tools import recorded
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.phases import recommend
+from bisect_cfg.phases.options import Options
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import Health
+from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.store import Void
 
 SCRIPT = """
@@ -291,21 +293,21 @@ class Standing:
     def __init__(self, folders: dict[str, SimpleNamespace]) -> None:
         self.recorded: list[tuple[str, object]] = []
         self.doubted: set[str] = set()
-        safe = self.safe = object.__new__(recommend.SafeValues)
         store = SimpleNamespace(void=lambda number, why: self.recorded.append(("void", why)))
-        safe.running, safe._finished = [], lambda *said: None
-        safe._trials = SimpleNamespace(abandoned=lambda: [(7, ATTEMPT)], finish=self.finish, store=store)
-        safe._isolated = SimpleNamespace(
+        trials = SimpleNamespace(abandoned=lambda: [(7, ATTEMPT)], finish=self.finish, store=store)
+        isolated = SimpleNamespace(
             health_of=lambda run, attempt: Health(run.seen.died is None),
             certain=lambda traces: False, ordered=lambda attempt: ({}, attempt.steps),
             load=lambda folder, name: folders.get(str(name)), ends_its_training=True,
         )  # fmt: skip
-        safe._runner = SimpleNamespace(
+        runner = SimpleNamespace(
             folder=Path("s"), known=SimpleNamespace(is_failure=lambda died: False),
             start="config", train=lambda plan: folders[str(plan.name)],
             doubts=lambda signature: signature not in self.doubted,
             seen_cold=lambda signature, same: self.doubted.add(signature),
         )  # fmt: skip
+        context = SimpleNamespace(runner=runner, options=Options(), listener=Listener())
+        self.safe = recommend.SafeValues(context, isolated, trials, None, 0)
 
     def finish(self, number: int, values: dict, outcome: Outcome, intermediate: dict) -> None:
         self.recorded.append((values["attributes"]["folder"], outcome))
