@@ -21,9 +21,9 @@ from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
 from bisect_cfg.recommend.order import Budget
 from bisect_cfg.recommend.proposals import proposals_for
-from bisect_cfg.recommend.remedy import MARGIN, Proposal, Terms
+from bisect_cfg.recommend.remedy import Proposal, Terms
 from bisect_cfg.recommend.schedule import Prefix, left_out, prefix_for, total_steps, warmup_of
-from bisect_cfg.recommend.search_range import DEFAULT_RATIO, SearchRange, search_range_of
+from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 from bisect_cfg.study.causes import Cause, Report
 from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.files import Traces
@@ -36,6 +36,9 @@ VERIFY_LEAST = 30
 """A verification runs for four horizons, 30 steps at least: long enough that what only begins in a trial shows, short
 enough to be paid for three times. `--verify-steps` asks for more."""
 
+UNCOUNTED = 1
+"""The length of a run that prints no metrics: it is one thing, done or not."""
+
 DEFAULT_SEED = 42
 """transformers' default, for a training config that does not say."""
 
@@ -44,15 +47,15 @@ DEFAULT_SEED = 42
 class Wishes:
     """What the user may say about this phase; see `bisect-cfg recommend --help`."""
 
-    margin: float = MARGIN
-    ratio: float = DEFAULT_RATIO
-    verify_steps: int | None = None
-    verify_seeds: int = 3
-    remedies: int | None = None  # verify so many remedies; None: one, and others for as long as the isolation took
-    keep: tuple[str, ...] = ()
-    frontier: int | None = None  # at most so many runs; None: not asked for
-    jobs: int = 1
-    cures: tuple[Alternative, ...] = ()  # of the known failure that this is
+    margin: float
+    ratio: float
+    verify_steps: int | None
+    verify_seeds: int
+    remedies: int | None  # verify so many remedies; None: one, and others for as long as the isolation took
+    keep: tuple[str, ...]
+    frontier: int | None  # at most so many runs; None: not asked for
+    jobs: int
+    cures: tuple[Alternative, ...]  # of the known failure that this is
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,9 @@ class IsolatedScript:
         self._folder_of = folder_of
         self._horizon = runner.horizon or 1
         self._verify_steps = wishes.verify_steps or max(VERIFY_FACTOR * self._horizon, VERIFY_LEAST)
+        self._counted = good_run.seen.counted
+        if not self._counted:
+            self._horizon = self._verify_steps = UNCOUNTED
 
     # ---------------------------------------------------------------------------------------- where to begin
 
@@ -282,7 +288,7 @@ class IsolatedScript:
 
     def length(self, run: Run) -> int:
         """Steps of a run."""
-        return run.seen.steps
+        return run.seen.steps if self._counted else UNCOUNTED
 
     def ordered(self, question: Attempt) -> tuple[Configuration, int | None]:
         """What is to be run, with its seed and the schedule that it needs, and for how many steps."""
@@ -320,19 +326,14 @@ class IsolatedScript:
             return Health(False, None, f"cannot be built: {seen.invalid.rstrip('.')}", 0, "invalid")
         if seen.died is not None:
             return Health(False, seen, "", seen.step or 0, str(seen.died))
-        found = self.deviations(run, values)
+        rows, scaler = run.traces.metrics.rows, values.get("fp16") is True
+        found = drift.deviations(rows, self._good_rows, usual=self._usual, scaler=scaler) if self._counted else []
         if found:
             return Health(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
         cut_off = what_ended(run) == "horizon"
         warmup = warmup_of(values, self._total)  # over before the run began, if it went on from a checkpoint
         began = seen.before > 0 and warmup is not None and warmup <= seen.before
-        full = drift.reached_full_rate(run.traces.metrics.rows, values.get("learning_rate"))
-        if cut_off and not began and full is False:
+        if cut_off and not began and drift.reached_full_rate(rows, values.get("learning_rate")) is False:
             why = "its warmup was not over when it ended"
             return Health(False, None, why, None, "not healthy: warmup", too_short=True)
         return Health(True)
-
-    def deviations(self, run: Run, values: Configuration) -> list[drift.Deviation]:
-        """What keeps a run that came to its end, with these settings, from being healthy."""
-        scaler = values.get("fp16") is True
-        return drift.deviations(run.traces.metrics.rows, self._good_rows, usual=self._usual, scaler=scaler)

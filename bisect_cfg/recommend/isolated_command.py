@@ -6,21 +6,14 @@ does it have seeds: what is verified is run again as it is. Where it prints no m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from bisect_cfg.configuration import Configuration
-from bisect_cfg.recommend import drift
+from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.recommend.attempts import Attempt
-from bisect_cfg.recommend.isolated import IsolatedScript, Wishes
+from bisect_cfg.recommend.isolated import IsolatedScript
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
-from bisect_cfg.study.causes import Cause, Report
-from bisect_cfg.trials.command_runner import CommandRunner, load_command_run
-from bisect_cfg.trials.runs import Run
-
-UNCOUNTED = 1
-"""The length of a run that prints no metrics: it is one thing, done or not."""
+from bisect_cfg.study.causes import Cause
+from bisect_cfg.trials.command_runner import load_command_run
 
 
 class IsolatedCommand(IsolatedScript):
@@ -28,20 +21,6 @@ class IsolatedCommand(IsolatedScript):
 
     load = staticmethod(load_command_run)
     ends_its_training = False
-
-    def __init__(
-        self,
-        runner: CommandRunner,
-        report: Report,
-        bad_run: Run,
-        good_run: Run,
-        wishes: Wishes,
-        folder_of: Callable[[int], str],
-    ) -> None:
-        self._counted = good_run.seen.counted
-        super().__init__(runner, report, bad_run, good_run, wishes, folder_of)
-        if not self._counted:
-            self._horizon = self._verify_steps = UNCOUNTED
 
     def identity(self, changes: Configuration) -> str | None:
         """None: nobody knows whether two values come to the same."""
@@ -56,9 +35,9 @@ class IsolatedCommand(IsolatedScript):
         """The versions that are known to cure the failure: all others that are known are of training configs."""
         return list(self._wishes.cures)
 
-    def length(self, run: Run) -> int:
-        """Steps of a run."""
-        return run.seen.steps if self._counted else UNCOUNTED
+    def values(self, configuration: Configuration) -> dict[str, Value]:
+        """Nothing: what a command's settings mean is not known, whatever they are called."""
+        return {}
 
     def prefix(self, configuration: Configuration, steps: int) -> Prefix:
         """A run of so many steps: of a warmup nothing is known."""
@@ -71,7 +50,3 @@ class IsolatedCommand(IsolatedScript):
     def ordered(self, question: Attempt) -> tuple[Configuration, int | None]:
         """What is to be run, and for how many steps; None: to its end."""
         return question.configuration, question.steps if self._counted else None
-
-    def deviations(self, run: Run, values: Configuration) -> list[drift.Deviation]:
-        """What keeps a run that came to its end from being healthy, as far as it prints metrics."""
-        return super().deviations(run, {}) if self._counted else []
