@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bisect_cfg.diagnosis._components import RL, Absent, absent_in, fits, fitting_steps
-from bisect_cfg.diagnosis.advice.reading import Frame
+from bisect_cfg.diagnosis.advice.reading import Frame, phase_of
 from bisect_cfg.diagnosis.explain import Explanation, explain_text
 
 SITE = "/opt/env/lib/python3.11/site-packages"
@@ -91,3 +91,17 @@ def test_the_same_error_elsewhere_is_answered_for_where_it_is(
 def test_an_environment_called_grpo_makes_no_run_with_rewards() -> None:
     found, _ = led(log(IMAGES, "/data/envs/grpo/lib/python3.10/site-packages/a/b.py go x()", before="SFTTrainer\n"))
     assert found.environment["task"] == "supervised"
+
+
+def test_the_part_of_a_run_is_that_of_the_engine_and_no_check_of_arguments_is_an_evaluation() -> None:
+    engine = Frame(f"{SITE}/vllm/model_executor/models/qwen2.py", 3, "forward", "self.model(x)", "vllm")
+    checked = Frame(f"{SITE}/accelerate/commands/launch.py", 3, "_validate_launch_command", "raise", "accelerate")
+    assert phase_of((*FRAMES, engine)) == "generation"
+    assert phase_of((*FRAMES, checked)) == ""
+
+
+def test_an_exception_of_ones_own_module_is_no_library() -> None:
+    own = log("rewards.JudgeRefused: no answer", "/home/me/rewards.py judge raise JudgeRefused('no answer')")
+    found = explain_text(own)
+    assert found.advice is not None and found.advice.kind == "own-code"
+    assert not any("documentation" in step for step in found.steps)

@@ -146,7 +146,7 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
             "column score holds values of several types",
         ),
         (UNTRAINABLE.format("QuantizationMethod.MXFP4"), "quantized as MXFP4"),
-        (UNTRAINABLE.format("QuantizationMethod.AWQ"), "cannot be trained like this"),
+        (UNTRAINABLE.format("QuantizationMethod.AWQ"), "a way that cannot be trained (AWQ)"),
         (NO_LOSS.format("input_ids,labels"), "no usable labels"),
         (NO_LOSS.format("input_ids"), "returned no loss"),
         (

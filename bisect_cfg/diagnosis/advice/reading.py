@@ -217,6 +217,7 @@ PHASES = {
     "data": re.compile(r"load_dataset|datasets/|data_?loader|dataloader|_map_single|tokenize|collat|preprocess"),
     "start": re.compile(
         r"init_process_group|init_distributed|rendezvous|_initialize_distributed|prepare_model|setup_ddp|init_workers"
+        r"|init_torch_distributed|initialize_ray_cluster"
     ),
     "forward": re.compile(r"\b_?forward\w*\b|_call_impl|compute_loss|training_step"),
 }
