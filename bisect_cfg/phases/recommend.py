@@ -33,7 +33,7 @@ from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.environments import CannotBuild
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runs import Run, intermediate_of, what_ended
+from bisect_cfg.trials.runs import Ended, Run, intermediate_of, what_ended
 from bisect_cfg.trials.start_points import COLD
 
 
@@ -232,7 +232,7 @@ class SafeValues:
             # What was still to be seen cold, or was cut short because it was not needed any more, says nothing.
             unsettled = judged is None or (cold is None and self._is_doubtful(run))
             watched = self._isolated.ends_its_training
-            if unsettled or (judged.healthy and watched and what_ended(run) == "stopped"):
+            if unsettled or (judged.healthy and watched and what_ended(run) is Ended.STOPPED):
                 self._trials.store.void(number, Void.LOST)
                 continue
             begun = _Begun(number, attempt)

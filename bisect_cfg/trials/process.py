@@ -69,7 +69,7 @@ class Reaper:
                     reaper_module.__file__,
                     str(theirs.fileno()),
                     f"{MARK}={self.mark}",
-                    *([] if watched else [reaper_module.UNWATCHED]),
+                    *([] if watched else [reaper_module.UNGUARDED]),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

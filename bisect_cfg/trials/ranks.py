@@ -36,7 +36,8 @@ from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.reaper import alive
 
 WORD_SECONDS = 1.0
-"""How long after a process has gone its launcher is waited for to say how: torchrun looks every 0.1 s."""
+"""How long after a process has gone who waited for it is waited for to say how: torchrun looks every 0.1 s, a Python
+script tells at once."""
 
 OTHERS_SECONDS = 3.0
 """When one process has only noticed that another has gone, how long that other one's own failure is waited for."""

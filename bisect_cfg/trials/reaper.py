@@ -11,8 +11,8 @@ notebook's kernel, whose other children are none of our business.) While runs go
 End of file on its socket means that the tool is gone, by Ctrl-C, by SIGKILL or because its work is done: then it ends
 every descendant, and every process that carries the study's mark, and itself.
 
-Run as ``python -S -E reaper.py DESCRIPTOR MARK``, by the tool's own interpreter; only the standard library is imported.
-A message is four bytes of length and JSON; `Reaper` in `bisect_cfg.trials.process` is the other end.
+Run as ``python -S -E reaper.py DESCRIPTOR MARK [unwatched]``, by the tool's own interpreter; only the standard library
+is imported. A message is four bytes of length and JSON; `Reaper` in `bisect_cfg.trials.process` is the other end.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _TRACKER = b"multiprocessing.resource_tracker"
 _ANSWER = b"/probe/site/sitecustomize.py"
 _TORCH = b"/libtorch"
 
-UNWATCHED = "unwatched"
+UNGUARDED = "unwatched"
 """Third argument of the program: no probe is in what it starts."""
 
 # Signals that we ignore, and those that Python ignores: for what we start all is as it was for the tool.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -202,12 +203,22 @@ def _since(run: Run, known: Known) -> dict[str, Value]:
     return {"since": known.origin.step}
 
 
-def what_ended(run: Run) -> str:
-    """What ended a run: "failure", its "horizon", the "end" of the script's training, or that we had seen enough
-    ("stopped")."""
+class Ended(enum.StrEnum):
+    """What ended a run; the values are what results record."""
+
+    FAILURE = "failure"
+    HORIZON = "horizon"
+    END = "end"
+    """The script's training is over."""
+    STOPPED = "stopped"
+    """We had seen enough."""
+
+
+def what_ended(run: Run) -> Ended:
+    """What ended a run."""
     if run.seen.died is not None:
-        return "failure"
+        return Ended.FAILURE
     end = run.traces.event(TrainEnd)
     if end is None:
-        return "stopped"
-    return "horizon" if end.stopped == "horizon" else "end"
+        return Ended.STOPPED
+    return Ended.HORIZON if end.stopped == "horizon" else Ended.END

@@ -17,12 +17,8 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import GO_ON_FILE, Completed, Over, Started, TrainBegin, Unwatched
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import KILL_SECONDS, POLL_SECONDS, Child, kill_group
-from bisect_cfg.trials.ranks import Ranks, died_of, end
+from bisect_cfg.trials.ranks import WORD_SECONDS, Ranks, died_of, end
 from bisect_cfg.trials.reaper import alive, descendants, end_all, is_tracker
-
-WORD_SECONDS = 1.0
-"""A Python process that has waited for the training says at once how it ended; no longer than this is waited for
-that."""
 
 
 def check_watched(traces: Traces) -> None:
