@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bisect_cfg.search import Problem
-from bisect_cfg.search.candidates import EXPECTED_CAUSES, candidates, share_of
+from bisect_cfg.search.candidates import EXPECTED_CAUSES, MAX_CANDIDATES, candidates, share_of
 from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.problem import bits
 from bisect_cfg.search.validity import ENOUGH_TRIES, PUZZLING, Validity
@@ -96,6 +96,12 @@ def test_candidates_are_all_small_subsets_with_the_prior_of_their_size(size: int
         assert listed.containing(other).tolist() == [other & ~mask == 0 for mask in masks]
     kept = listed.take(np.array([3, 77]))
     assert [kept.mask(0), kept.mask(1)] == [masks[3], masks[77]]
+
+
+@pytest.mark.parametrize(("size", "largest"), [(4, 4), (19, 5), (60, 3), (200, 2), (400, 1)])
+def test_a_decision_looks_at_so_many_candidates_and_no_more(size: int, largest: int) -> None:
+    listed = candidates(size, tuple(range(size)), ())
+    assert listed.sizes.max() == largest and len(listed.sizes) <= MAX_CANDIDATES
 
 
 def test_candidates_of_one_size_share_what_it_is_expected_to_have() -> None:
