@@ -140,7 +140,8 @@ def import_what_commands_import() -> None:
     ):  # fmt: skip
         importlib.import_module(name)
     sys.modules["bisect_cfg.diagnosis.knowledge"].load()
-    sys.modules["bisect_cfg.reports.page"].make_ready()
+    page = sys.modules["bisect_cfg.reports.page"]
+    page._template(), page._plotly()  # what every page has, compressed
 
 
 class Forked:
