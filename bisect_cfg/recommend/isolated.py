@@ -28,7 +28,7 @@ from bisect_cfg.study.causes import Cause, Report
 from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run, load_run, what_ended
+from bisect_cfg.trials.runs import Ended, Run, load_run, what_ended
 from bisect_cfg.trials.verdict import Observation
 
 VERIFY_FACTOR = 4
@@ -330,7 +330,7 @@ class IsolatedScript:
         found = drift.deviations(rows, self._good_rows, usual=self._usual, scaler=scaler) if self._counted else []
         if found:
             return Health(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
-        cut_off = what_ended(run) == "horizon"
+        cut_off = what_ended(run) is Ended.HORIZON
         warmup = warmup_of(values, self._total)  # over before the run began, if it went on from a checkpoint
         began = seen.before > 0 and warmup is not None and warmup <= seen.before
         if cut_off and not began and drift.reached_full_rate(rows, values.get("learning_rate")) is False:
