@@ -224,11 +224,6 @@ class CommandRunner(TrialRunner):
         super().__init__(folder, timeout, devices, on_progress, watched=False)
         self.target = target
         know_command(["", *target.typed])
-        self._silence: float | None = None  # the longest of the passing runs so far
-        for path in folder.glob("trials/*/ending.json"):
-            found = read_ending(path.parent)
-            if found is not None:
-                self._note(found[0])
 
     @property
     def settings(self) -> Sides:
@@ -316,15 +311,11 @@ class CommandRunner(TrialRunner):
             return bool(found) and rows[-1]["step"] >= found[0].step + AFTER_SYMPTOM_STEPS
         return plan.enough is None and self._is_failure(found)
 
-    def _note(self, ending: Ending) -> None:
-        if ending.exit_code == 0:
-            self._silence = max(self._silence or 0.0, ending.longest_silence)
-
     def _limit(self) -> float | None:
         """How long a run may print nothing, in seconds; None: as long as it likes."""
         if self._timeout is not None:
             return self._timeout
-        return None if self._silence is None else max(SILENCE_SECONDS, HANG_TIMES * self._silence)
+        return None if self._seen.passing is None else max(SILENCE_SECONDS, HANG_TIMES * self._seen.passing)
 
     # ------------------------------------------------------------------------------------------------ files
 
@@ -366,6 +357,6 @@ class CommandRunner(TrialRunner):
         traces.read()
         rows = traces.metrics.rows
         write_json(folder / "ending.json", {**asdict(ending), "horizon": plan.steps, "steps": len(rows), "level": COLD})
-        self._note(ending)
+        self._seen.note(ending, len(rows))
         seen = observe_command(rows, folder, ending)
         return Run(replace(seen, message=scrub(seen.message)), traces, folder, plan.steps, COLD)

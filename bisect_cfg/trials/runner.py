@@ -58,7 +58,7 @@ from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.ports import free_port, own_port
 from bisect_cfg.trials.process import Child, Ending, follow, launch
 from bisect_cfg.trials.reaper import shorten
-from bisect_cfg.trials.runs import FIRST, Pauses, Run, result_of, what_ended
+from bisect_cfg.trials.runs import FIRST, Run, result_of, what_ended
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
@@ -129,7 +129,6 @@ class ScriptRunner(TrialRunner):
         self.script = script
         self._inputs, self._jobs = inputs, jobs
         know_command([str(script.path), *script.arguments])
-        self._seen = Pauses.of(folder)
         self.starts = Starts(script, folder, self._reaper, self._interrupted)
         self._servers = ServersByEnvironment(self.starts)
         self.checks = ConfigChecks(folder / "validity.json", self.starts.resolve)

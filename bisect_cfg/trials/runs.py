@@ -112,6 +112,7 @@ class Pauses:
         phases: name of a slow phase -> seconds.
         steps: optimizer steps of the runs so far.
         hung: whether one of them has hung.
+        passing: the longest silence of those that ended with status 0, in seconds; None if none did.
     """
 
     def __init__(self) -> None:
@@ -119,6 +120,7 @@ class Pauses:
         self.phases: dict[str, float] = {}
         self.steps = 0
         self.hung = False
+        self.passing: float | None = None
 
     @property
     def steady(self) -> bool:
@@ -142,6 +144,8 @@ class Pauses:
         self.hung |= ending.hang is not None
         if steps:
             self.silence = max(self.silence or 0.0, ending.longest_silence)
+        if ending.exit_code == 0:
+            self.passing = max(self.passing or 0.0, ending.longest_silence)
         for name, seconds in ending.phases.items():
             self.phases[name] = max(self.phases.get(name, 0.0), seconds)
 

@@ -25,7 +25,7 @@ from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.environments import CannotBuild, Environment
 from bisect_cfg.trials.plan import Known, Plan
 from bisect_cfg.trials.process import Reaper, Sweep, launch
-from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.runs import Pauses, Run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.verdict import signature_of
 
@@ -77,6 +77,7 @@ class TrialRunner(ABC):
         self._timeout, self._on_progress = timeout, on_progress
         self._reaper = Reaper(watched)
         self._sweep = Sweep(self._reaper)
+        self._seen = Pauses.of(folder)
         self._interrupted = threading.Event()
         self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
         for device in devices:

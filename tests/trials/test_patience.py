@@ -406,6 +406,7 @@ def test_pauses_are_read_back_from_the_study(tmp_path):
             {"longest_silence": 90.0, "steps": 0, "phases": {"load": 20.0}},
             {"longest_silence": 1.0, "steps": 5},
             {"phases": 7},
+            {"longest_silence": 95.0, "exit_code": 1},
         )
     ):
         (tmp_path / f"trials/{number}").mkdir(parents=True)
@@ -414,3 +415,4 @@ def test_pauses_are_read_back_from_the_study(tmp_path):
     (tmp_path / "trials/9/ending.json").write_text("[]")
     pauses = Pauses.of(tmp_path)
     assert (pauses.silence, pauses.phases, pauses.steps) == (3.0, {"load": 50.0}, 9)
+    assert pauses.passing == 90.0, "with or without steps: of a command nobody may know any"
