@@ -91,6 +91,7 @@ _SIGNALS = (
     re.compile(r"exitcode\s*: -(?P<number>\d+) \(pid: \d+\)"),
     re.compile(r"Caught signal (?P<number>\d+) \("),  # UCX, which NCCL and vLLM images carry
     re.compile(r"Signal: .*\((?P<number>\d+)\)$"),  # Open MPI
+    re.compile(r"exited on signal (?P<number>\d+) \("),  # its mpirun
     re.compile(r"Fatal Python error: (?P<words>[A-Z][a-z ]+)"),
     re.compile(r"\(exitcode: -(?P<number>\d+)\)"),  # torchrun before its table
     re.compile(r"(?:[Cc]ommand terminated by|interrupted by) signal (?P<number>\d+)"),  # GNU time, PyCharm
@@ -157,6 +158,7 @@ _LITERALS = (
     "exitcode",
     "Caught signal",
     "] Signal: ",
+    "exited on signal",
     "received by PID",
     " received at time=",
     "exits with return code = -",

@@ -96,6 +96,8 @@ def test_exit_status_alone() -> None:
     assert str(from_exit(3)) == "exit (3)"
     killed = from_exit(-9)
     assert killed is not None and killed.name == "SIGKILL" and "memory" in killed.message
+    started = signature_of("mpirun noticed that process rank 3 with PID 88 on node n2 exited on signal 9 (Killed).\n")
+    assert started is not None and started.name == "SIGKILL"
     assert from_exit(137, "oom_kill event in StepId=1\n") == Signature("out-of-memory", "host")
     assert from_exit(1, Path("no/such/log")) == Signature("exit", "1")
 
