@@ -141,11 +141,7 @@ def import_what_commands_import() -> None:
         importlib.import_module(name)
     sys.modules["bisect_cfg.diagnosis.knowledge"].load()
     page = sys.modules["bisect_cfg.reports.page"]
-<<<<<<< Updated upstream
     page._template(), page._plotly()  # what every page has, compressed
-=======
-    page._template(), page._plotly()
->>>>>>> Stashed changes
 
 
 class Forked:
