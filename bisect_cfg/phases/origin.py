@@ -12,7 +12,6 @@ import contextlib
 import math
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from bisect_cfg.configuration import Outcome
@@ -31,7 +30,8 @@ from bisect_cfg.probe.protocol import (
     Resumed,
 )
 from bisect_cfg.reports.text import count
-from bisect_cfg.trials.checkpoints import read_checkpoint
+from bisect_cfg.trials.checkpoints import has_adapter_alone, read_checkpoint
+from bisect_cfg.trials.clean import size_of
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.trial_runner import HORIZON_FACTOR, horizon_for
@@ -96,30 +96,23 @@ def begin_at_checkpoint(context: Context) -> None:
         context.note(f"{checkpoint.name} was saved by transformers {theirs}; installed is {ours}.")
 
 
-def learn_intake(context: Context, run: Run) -> None:
-    """How the user's run takes its data, so that trials which take it otherwise begin at the same rows.
-
-    Args:
-        context: of this pass.
-        run: the reproduction.
-    """
-    origin, resumed = context.runner.known.origin, run.traces.event(Resumed)
-    if origin is not None and resumed is not None:
-        context.runner.begin_at(replace(origin, intake=resumed.intake, until=run.seen.step_of_training))
-
-
 def began_with_data(run: Run) -> bool:
     """Whether a run began with the weights of step 0 at later data."""
     resumed = run.traces.event(Resumed)
     return resumed is not None and resumed.checkpoint is None
 
 
-def begin_at_its_data(context: Context, run: Run) -> None:
-    """Where the reproduction began so, all runs do."""
+def begin_as_it_did(context: Context, run: Run) -> None:
+    """Where the reproduction began at a later step, all runs do: at the same rows, also if they take them otherwise.
+
+    Args:
+        context: of this pass.
+        run: the reproduction.
+    """
     resumed = run.traces.event(Resumed)
-    if resumed is not None and began_with_data(run):
+    if resumed is not None:
         until = run.seen.step_of_training if run.seen.failure is not None else None
-        context.runner.begin_at(Origin(None, resumed.step, resumed.intake, until))
+        context.runner.begin_at(Origin(resumed.checkpoint, resumed.step, resumed.intake, until))
 
 
 def check_loaded(run: Run, checkpoint: Path | None) -> None:
@@ -130,8 +123,10 @@ def check_loaded(run: Run, checkpoint: Path | None) -> None:
     """
     refused = run.traces.event(OriginRefused)
     if refused is not None:
+        alone = refused.what == "weights" and checkpoint is not None and has_adapter_alone(checkpoint)
+        what = "adapter (LoRA or another of PEFT's; no other weights are there)" if alone else refused.what
         raise InputError(
-            f"The {refused.what} in {checkpoint} cannot be loaded into what your command trains: "
+            f"The {what} in {checkpoint} cannot be loaded into what your command trains: "
             f"{refused.type}: {' '.join(refused.message.split())[:500]}",
             "Give a checkpoint that this very command has saved.",
         )
@@ -150,8 +145,7 @@ def own_checkpoints(context: Context, failing: int | None) -> CheckpointOrders |
     options = context.options
     if options.max_disk == 0:
         return None
-    files = context.folder.glob(f"trials/*/{CHECKPOINTS_FOLDER}/*/*")
-    taken = sum(path.stat().st_size for path in files if path.is_file())
+    taken = sum(map(size_of, context.folder.glob(f"trials/*/{CHECKPOINTS_FOLDER}")))
     share = SHARE_OF_DISK * shutil.disk_usage(context.folder).free
     total = options.max_disk * GB if options.max_disk is not None else share
     return CheckpointOrders(max(int(total) - taken, 0), failing)
@@ -177,7 +171,7 @@ def say_what_stays(context: Context, origin: Origin | None) -> None:
     """Of what our runs have saved, and what it takes."""
     checkpoint = None if origin is None or origin.checkpoint is None else Path(origin.checkpoint)
     if checkpoint is not None and checkpoint.is_relative_to(context.folder):
-        size = max(1, round(sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file()) / 2**20))
+        size = max(1, round(size_of(checkpoint) / 2**20))
         context.note(
             f"The checkpoint of step {origin.step} stays in the study ({size} MiB): it is needed by "
             "recommend, and to repeat a trial by hand."
@@ -189,7 +183,7 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
     base = context.runner.known.origin
     if base is not None and base.checkpoint is None:  # the reproduction began there
         bad_runs, good_run = baselines.find(bad_run)
-        _say_what_does_it(context, base, bad_run, bad_runs)
+        _say_what_does_it(context, base, bad_run, bad_runs, good_run)
         return bad_runs, good_run
     step, tried = bad_run.seen.step_of_training, 0
     for origin in _origins_by_data(bad_run, base):
@@ -200,7 +194,7 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
             bad_runs, good_run = baselines.find(bad_run)
             # What the good configuration shows there as well is owed to no setting.
             if good_run is not None and context.outcome_of(good_run) in (Outcome.PASS, Outcome.FAIL):
-                _say_what_does_it(context, origin, bad_run, bad_runs)
+                _say_what_does_it(context, origin, bad_run, bad_runs, good_run)
                 return bad_runs, good_run
             break
     began, reached = 0, ""
@@ -313,7 +307,9 @@ def _origins(context: Context, bad_run: Run, base: Origin | None) -> Iterator[Or
     yield base
 
 
-def _say_what_does_it(context: Context, origin: Origin, bad_run: Run, bad_runs: list[Run]) -> None:
+def _say_what_does_it(
+    context: Context, origin: Origin, bad_run: Run, bad_runs: list[Run], good_run: Run | None
+) -> None:
     """Without the training before, it is the data of the failing step, or something else that comes with that step (the
     schedule, a callback): one run with other rows in their place tells."""
     step = bad_run.seen.step_of_training
@@ -335,10 +331,11 @@ def _say_what_does_it(context: Context, origin: Origin, bad_run: Run, bad_runs: 
         what = "with other rows, too, so it is no row: look at what else comes with that step, a schedule, a callback."
     else:
         what = "so it is the data of that step, or what else comes with it, not the training before."
-    context.note(
-        f"It fails with the weights of step 0 and the data of step {step}; {what} Trials begin at the data of step "
-        f"{origin.step}."
-    )
+    both = good_run is not None and context.outcome_of(good_run) is Outcome.FAIL
+    who, so = ("It fails", f" Trials begin at the data of step {origin.step}.")
+    if both:
+        who, so = "Your configuration and the good one both fail", " No setting that differs between them does it."
+    context.note(f"{who} with the weights of step 0 and the data of step {step}; {what}{so}")
 
 
 def _say_from_where(context: Context, origin: Origin, base: Origin | None, bad_run: Run, bad_runs: list[Run]) -> None:

@@ -37,7 +37,7 @@ from bisect_cfg.phases.isolate_data import isolate_rows
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.locate import locate
 from bisect_cfg.phases.options import Options
-from bisect_cfg.phases.origin import begin_at_checkpoint, find_origin, learn_intake, remove_checkpoints, say_what_stays
+from bisect_cfg.phases.origin import begin_at_checkpoint, find_origin, remove_checkpoints, say_what_stays
 from bisect_cfg.phases.prove import prove
 from bisect_cfg.phases.reproduce import reproduce
 from bisect_cfg.phases.start import Baselines, with_defaults_of_the_moved, without_risky_defaults
@@ -131,7 +131,6 @@ def _answered(context: Context) -> Answer:
     answer = Answer("inconclusive", context.folder, context.script)
     try:
         answer = replace(answer, bad_run=reproduce(context, pins))
-        learn_intake(context, answer.bad_run)
         if answer.bad_run.seen.failure is None:
             say_what_is_not_in_force(context, answer.bad_run)
             answer = replace(answer, status="no_failure")

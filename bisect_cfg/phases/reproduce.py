@@ -12,7 +12,7 @@ from bisect_cfg.configuration import Configuration, Outcome, Purpose
 from bisect_cfg.diagnosis.reached import told_in
 from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.phases.context import Context
-from bisect_cfg.phases.origin import LEAD, began_with_data, begin_at_its_data, check_loaded, own_checkpoints
+from bisect_cfg.phases.origin import LEAD, began_with_data, begin_as_it_did, check_loaded, own_checkpoints
 from bisect_cfg.probe.protocol import Completed, Origin, Raised, TrainEnd
 from bisect_cfg.reports.text import count
 from bisect_cfg.trials.files import tail_of_log, unprinted
@@ -83,7 +83,7 @@ def reproduce(context: Context, pins: Configuration) -> Run:
         run.folder.rename(run.folder.with_name(BY_DATA))
         run = None
     run = run or _run(context, pins)
-    begin_at_its_data(context, run)
+    begin_as_it_did(context, run)
     _check_that_it_trains(context, run)
     failure = run.seen.failure
     _say_which(context, run)

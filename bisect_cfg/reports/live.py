@@ -19,6 +19,7 @@ from bisect_cfg.capture.target import Sides
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.protocol import Origin, Resumed
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.recommend.order import Left
@@ -166,9 +167,11 @@ class View(Listener):
             seconds = text.duration(run.seen.seconds)
             self._line(Text.assemble("Your configuration ", (text.failure(run.seen), "red"), f"  ({seconds})"))
         elif purpose == Purpose.WARM_START and outcome is Outcome.FAIL:
-            self._line(f"It fails the same way from a warm start ({text.duration(run.seen.seconds)} a trial).")
+            self._line(
+                f"It fails the same way from a warm start{_from(run)} ({text.duration(run.seen.seconds)} a trial)."
+            )
         elif purpose == Purpose.BAD_AGAIN and outcome is Outcome.FAIL:
-            self._line(f"It fails the same way when it is run again ({text.duration(run.seen.seconds)}).")
+            self._line(f"It fails the same way when it is run again{_from(run)} ({text.duration(run.seen.seconds)}).")
         elif purpose == Purpose.GOOD_BASELINE and outcome is Outcome.PASS:
             steps, took = text.count(run.seen.steps, "step"), text.duration(run.seen.seconds)
             does, how = ("trains", f": {steps} in {took}.") if run.seen.counted else ("passes", f" ({took}).")
@@ -302,6 +305,12 @@ class View(Listener):
         ruled_out = [name for name in self._names() if name in progress.ruled_out]
         if ruled_out:
             yield "cleared", Text(_some(ruled_out), style="dim")
+
+
+def _from(run: Run) -> str:
+    """Where a run began, to follow how it was started; "" if it was at its beginning."""
+    resumed = run.traces.event(Resumed)
+    return "" if resumed is None else f", {text.since(Origin(resumed.checkpoint, resumed.step))}"
 
 
 def _how_far(progress: Progress) -> Text:

@@ -13,10 +13,10 @@ from bisect_cfg.probe.protocol import STATE_FILE
 
 WEIGHTS = (
     "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
-    "adapter_model.safetensors", "adapter_model.bin",
+    "pytorch_model_fsdp*", "global_step*",
 )  # fmt: skip
-SHARDED = ("pytorch_model_fsdp*", "global_step*", "*/adapter_model.safetensors")
-"""What holds the weights: files of one process, and patterns of FSDP's, DeepSpeed's and of several adapters."""
+ADAPTER = ("adapter_model.safetensors", "adapter_model.bin", "*/adapter_model.safetensors")
+"""What holds the weights: files of one process, patterns of FSDP's and DeepSpeed's; of one adapter, and of several."""
 
 OPTIMIZER = ("optimizer.pt", "optimizer.bin", "optimizer_*", "global_step*")
 SCHEDULE, NUMBERS = "scheduler.pt", "rng_state*.pth"
@@ -80,7 +80,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise ValueError("it names no step")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{state} cannot be read ({error}): the checkpoint is damaged.", "Give another one.") from None
-    if not _any(path, WEIGHTS) and not _any(path, SHARDED):
+    if not _any(path, WEIGHTS) and not _any(path, ADAPTER):
         raise InputError(f"{path} holds no weights.", "Give a checkpoint with the model in it.")
     for file in (*path.glob("*.safetensors"), *path.glob("*.pt"), *path.glob("*.pth"), *path.glob("*.bin")):
         if not _whole(file):
@@ -91,6 +91,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if not _any(path, (NUMBERS,)):
         lacks.append("the random numbers' state")
     return Checkpoint(path, step, tuple(lacks), _version(path / CONFIG))
+
+
+def has_adapter_alone(path: Path) -> bool:
+    """Whether a checkpoint holds an adapter, and not the model that it belongs to."""
+    return _any(path, ADAPTER) and not _any(path, WEIGHTS)
 
 
 def _any(folder: Path, patterns: tuple[str, ...]) -> bool:

@@ -41,7 +41,7 @@ def clean_folder(folder: Path, events: Tail[Event] | None = None) -> None:
     for path in (*traces, *sorted(folder.glob("children/*.jsonl"))):
         _rewrite(path, _scrub_rows)
     with contextlib.suppress(OSError):
-        if _size(folder / OUTPUT) > KEPT_BYTES:
+        if size_of(folder / OUTPUT) > KEPT_BYTES:
             shutil.rmtree(folder / OUTPUT, ignore_errors=True)
 
 
@@ -92,5 +92,6 @@ def _blocks(stream: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
-def _size(folder: Path) -> int:
+def size_of(folder: Path) -> int:
+    """What the files of a folder take, in bytes; a link takes nothing of what it leads to."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())

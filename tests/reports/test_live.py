@@ -16,6 +16,7 @@ from rich.text import Text
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
+from bisect_cfg.probe.protocol import Resumed
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.recommend.order import Left
@@ -96,6 +97,16 @@ def test_the_first_run(view, tmp_path):
     before = dataclasses.replace(made.DIED, died=Signature("exception", "E"), trained=False, message="E: no.", place="")
     view.run_finished(Purpose.BAD_BASELINE, made.run(tmp_path, before), Outcome.FAIL)
     assert said(view) == "Your configuration dies before the first step of training with E: no  (2.0 s)"
+
+
+@pytest.mark.parametrize(("checkpoint", "where"), [
+    ("/s/checkpoint-296", "from step 296 of your run on"),
+    (None, "with the weights of step 0 and the data from step 296 of your run on"),
+])  # fmt: skip
+def test_where_a_run_of_the_bad_configuration_began_is_said(view, tmp_path, checkpoint, where):
+    run = made.run(tmp_path, made.DIED, Resumed(step=296, checkpoint=checkpoint))
+    view.run_finished(Purpose.WARM_START, run, Outcome.FAIL)
+    assert said(view) == f"It fails the same way from a warm start, {where} (2.0 s a trial)."
 
 
 def test_the_live_view(tmp_path):
