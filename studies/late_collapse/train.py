@@ -30,7 +30,7 @@ def parse_arguments():
     parser = HfArgumentParser((ScriptArguments, GRPOConfig))
     parser.set_defaults(
         output_dir=os.path.join(tempfile.gettempdir(), "grpo-variety-late"),
-        learning_rate=0.02,
+        learning_rate=0.01,
         lr_scheduler_type="constant",
         weight_decay=0.01,
         max_grad_norm=0.5,

@@ -98,13 +98,26 @@ def _trial(folder: Path, failing: int, horizon: int) -> Trial:
     return Trial("reproduction" if name == "0" else part, len(rows), seconds, prefix)
 
 
-def table(found: dict[int, Bisected], beside: dict[int, Bisected]) -> list[str]:
-    """What was measured, as lines of Markdown."""
+def measured_with() -> str:
+    """When and on what."""
     libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl"))
-    lines = [
+    return (
         f"Measured on {date.today()} ({platform.machine()}, {os.cpu_count()} processors, Python "
         f"{platform.python_version()}, {libraries}; load {os.getloadavg()[2]:.1f} over the last fifteen minutes, this "
-        "included).",
+        "included)."
+    )
+
+
+def between_marks(readme: Path, lines: list[str]) -> None:
+    """Put what was measured into a README."""
+    before, _, rest = readme.read_text().partition(MARKS[0])
+    readme.write_text(before + MARKS[0] + "\n".join(lines) + "\n" + MARKS[1] + rest.partition(MARKS[1])[2])
+
+
+def table(found: dict[int, Bisected], beside: dict[int, Bisected]) -> list[str]:
+    """What was measured, as lines of Markdown."""
+    lines = [
+        measured_with(),
         "",
         "| seconds (steps trained) | " + " | ".join(f"step {steps}" for steps in found) + " |",
         "|---|" + "---|" * len(found),
@@ -149,9 +162,7 @@ def main() -> None:
     lines = table(found, beside)
     print("\n".join(lines))
     if arguments.readme:
-        readme = HERE / "README.md"
-        before, _, rest = readme.read_text().partition(MARKS[0])
-        readme.write_text(before + MARKS[0] + "\n".join(lines) + "\n" + MARKS[1] + rest.partition(MARKS[1])[2])
+        between_marks(HERE / "README.md", lines)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from bisect_cfg.phases.origin import (
     _nearest_first,
     _origins,
     _origins_by_data,
+    _say_what_does_it,
+    check_loaded,
     remove_checkpoints,
 )
 from bisect_cfg.probe.protocol import Origin
@@ -34,83 +36,74 @@ from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.verdict import judge, observe
 
+SLOW_AT_FIRST = """class Slow(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            time.sleep(0.09 if state.global_step < FAST_FROM else 0)"""
+"""So slow that the steps before the failure are worth leaving out; trials that begin later are fast."""
+
 SCRIPT = f"""
-    import sys, toy
+    import time, toy
     from transformers import TrainerCallback
     from trl import GRPOConfig
 
-    args = GRPOConfig(output_dir="out", learning_rate=1e-2, max_steps=40, logging_steps=1, save_steps=20,
-                      temperature=1.2, weight_decay=0.1, max_grad_norm=0.5, {toys.settings()})
+    args = GRPOConfig(output_dir="out", learning_rate=1e-4, max_steps=400, logging_steps=1, temperature=1.2,
+                      weight_decay=0.1, max_grad_norm=0.5, {toys.settings()})
+
+    {SLOW_AT_FIRST.replace("FAST_FROM", "75")}
 
     class Plant(TrainerCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            if state.global_step >= 25 and args.temperature > 1.1 and args.weight_decay > 0.05:
+        def on_step_begin(self, args, state, control, optimizer=None, **kwargs):
+            kept = next(iter(optimizer.state.values()), {{"step": 0}})  # the data alone does not do it
+            if kept["step"] >= 90 and args.temperature > 1.1 and args.weight_decay > 0.05:
                 raise RuntimeError("planted")
 
-    toy.trainer(args, callbacks=[Plant()]).train()
+    toy.trainer(args, callbacks=[Slow(), Plant()]).train()
 """
 
-VARIED = [
-    word for name in ("temperature", "weight_decay", "learning_rate", "max_grad_norm") for word in ("--only", name)
-]
+TWO = ("--only", "temperature", "--only", "weight_decay")
 
 
 @pytest.mark.training
-def test_a_late_failure_is_isolated_from_a_checkpoint(real_tool):
+def test_a_late_failure_is_isolated_from_shortly_before_it(real_tool):
+    """From a checkpoint of our own, which the first run has saved before the step that a log tells of; and from one of
+    the user's, as which that one serves here."""
     path = toys.write(real_tool.folder, SCRIPT)
-    plain = subprocess.run([sys.executable, path.name], cwd=real_tool.folder, capture_output=True, text=True)
-    assert "planted" in plain.stderr
-    options = ("--study", "s", "--from-checkpoint", "out/checkpoint-20", "--no-where", *VARIED)
-    said = real_tool("bisect", *options, "--no-recommend", path.name, seconds=600)
-    assert said.status == 0, said.all
-    result = json.loads((real_tool.folder / "s/result.json").read_text())
-    (cause,) = result["causes"]
-    assert sorted(cause["parameters"]) == ["temperature", "weight_decay"] and result["failure"]["step"] == 26
-    assert result["origin"]["step"] == 20 and "step 20 of your run" in said.out
-    for path in (real_tool.folder / "s/trials").iterdir():  # none of them has trained the steps before
-        assert all(json.loads(line)["step"] > 20 for line in (path / "metrics.jsonl").read_text().splitlines())
-    real_tool.assert_nothing_left()
-
-
-# So slow that the steps before are worth leaving out; and the data alone does not do it, but as many steps of Adam's.
-STEPS_OF_ADAM = 'next(iter(kwargs["optimizer"].state.values()), {"step": 0})["step"]'
-LATE = (
-    SCRIPT.replace("max_steps=40", "max_steps=400").replace("save_steps=20", "save_steps=500")
-    .replace("learning_rate=1e-2", "learning_rate=1e-4")
-    .replace("            if state", "            time.sleep(0.08)\n            if state")
-    .replace("state.global_step >= 25", f"{STEPS_OF_ADAM} >= 90").replace("import sys", "import sys, time")
-)  # fmt: skip
-
-
-@pytest.mark.training
-def test_trials_begin_at_a_checkpoint_of_our_own(real_tool):
-    """Which the first run has saved shortly before the step that a log tells of."""
-    path = toys.write(real_tool.folder, LATE)
     (real_tool.folder / "failed.log").write_text(" 22%|##  | 90/400 [00:10<00:20, 30.00it/s]\nRuntimeError: planted\n")
-    options = ("--study", "s", "--log", "failed.log", "--no-where", "--prove", "from-checkpoint", *VARIED[:4])
-    said = real_tool("bisect", *options, "--no-recommend", path.name, seconds=600)
+    options = ("--no-where", "--no-recommend", "--prove", "from-checkpoint", *TWO, path.name)
+    said = real_tool("bisect", "--study", "s", "--log", "failed.log", *options, seconds=600)
     assert said.status == 0, said.all
     result = json.loads((real_tool.folder / "s/result.json").read_text())
     (cause,) = result["causes"]
     assert sorted(cause["parameters"]) == ["temperature", "weight_decay"] and result["failure"]["step"] == 91
-    assert 91 - 16 <= result["origin"]["step"] <= 91 - 4 and "and show the same metrics there" in " ".join(
-        said.out.split()
-    )
-    assert "of step 91 it does not fail (2 runs): the training before contributes to it" in " ".join(said.out.split())
-    assert Path(result["origin"]["checkpoint"]).is_dir()  # `recommend` is still to come
+    begun = result["origin"]["step"]
+    assert 91 - 16 <= begun <= 91 - 4
+    told = " ".join(said.out.split())
+    assert "and show the same metrics there" in told
+    assert "of step 91 it does not fail (2 runs): the training before contributes to it" in told
+    checkpoint = Path(result["origin"]["checkpoint"])
+    assert checkpoint.is_dir()  # `recommend` is still to come
+
+    said = real_tool("bisect", "--study", "theirs", "--from-checkpoint", checkpoint, *options, seconds=600)
+    assert said.status == 0, said.all
+    result = json.loads((real_tool.folder / "theirs/result.json").read_text())
+    (cause,) = result["causes"]
+    assert sorted(cause["parameters"]) == ["temperature", "weight_decay"] and result["failure"]["step"] == 91
+    assert result["origin"]["step"] == begun and f"from step {begun} of your run on" in " ".join(said.out.split())
+    for run in (real_tool.folder / "theirs/trials").iterdir():  # none of them has trained the steps before
+        assert all(json.loads(line)["step"] > begun for line in (run / "metrics.jsonl").read_text().splitlines())
+    assert checkpoint.is_dir()
+    real_tool.assert_nothing_left()
 
 
 ROW = f"""
-    import sys, time, toy
+    import time, toy
     from transformers import TrainerCallback
     from trl import GRPOConfig
 
     args = GRPOConfig(output_dir="out", max_steps=400, temperature=1.2, weight_decay=0.1, gradient_accumulation_steps=2,
                       **dict({toys.settings()}))
 
-    class Slow(TrainerCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            time.sleep(0.08)
+    {SLOW_AT_FIRST.replace("FAST_FROM", "50")}
 
     data = toy.data(400)
     bad = data[BAD]["prompt"] + " 9 9"
@@ -133,7 +126,7 @@ def test_a_row_of_the_data_is_found_without_the_training_before_it(real_tool):
     order = list(RepeatSampler(range(400), mini_repeat_count=4, batch_size=1, seed=42))[::4]
     row, step = order[2 * 59], 60
     path = toys.write(real_tool.folder, ROW.replace("BAD", str(row)))
-    options = ("--study", "s", "--isolate-data", "--no-where", "--prove", "from-checkpoint", *VARIED[:4])
+    options = ("--study", "s", "--isolate-data", "--no-where", "--prove", "from-checkpoint", *TWO)
     said = real_tool("bisect", *options, "--no-recommend", path.name, seconds=600)
     assert said.status == 0, said.all
     result = json.loads((real_tool.folder / "s/result.json").read_text())
@@ -201,6 +194,21 @@ def test_what_is_none_is_refused(tmp_path, change, said):
     with pytest.raises(InputError, match=said) as error:
         read_checkpoint(path)
     assert error.value.advice
+
+
+def test_of_what_cannot_be_loaded_is_said_what_it_is(tmp_path):
+    """transformers looks for an index of shards where the weights are none of a model's."""
+    path = a_checkpoint(tmp_path)
+    told = {"what": "weights", "type": "ValueError", "message": "Can't find a checkpoint index in ..."}
+    run = first_run(tmp_path, 1, [{"event": "origin_refused", "time": 0.0, **told}])
+    with pytest.raises(InputError, match="^The weights in .*checkpoint-20 cannot be loaded.*checkpoint index"):
+        check_loaded(run, path)
+    (path / "model.safetensors").rename(path / "adapter_model.safetensors")
+    assert read_checkpoint(path).step == 20
+    with pytest.raises(
+        InputError, match=r"^The adapter \(LoRA or .*; no other weights .*checkpoint-20 cannot be loaded"
+    ):
+        check_loaded(run, path)
 
 
 def test_a_folder_of_several_names_the_last(tmp_path):
@@ -275,6 +283,27 @@ def test_the_data_alone_is_that_of_shortly_before(tmp_path, failing, intake, ste
     planned = {"event": "schedule", "time": 0.0, "max_steps": 1000, "intake": intake}
     found = list(_origins_by_data(first_run(tmp_path, failing, [planned], pace=5.0), None))
     assert [(one.checkpoint, one.step, one.draw) for one in found] == [(None, step, 0), (None, step, 1)] * bool(step)
+
+
+@pytest.mark.parametrize(
+    ("good", "who", "so"),
+    [
+        (Outcome.PASS, "It fails", "Trials begin at the data of step 296."),
+        (
+            Outcome.FAIL,
+            "Your configuration and the good one both fail",
+            "No setting that differs between them does it.",
+        ),
+    ],
+)
+def test_what_does_it_is_said_of_both_configurations(tmp_path, good, who, so):
+    run, notes = first_run(tmp_path, 300, []), []
+    outcomes = {run.folder: Outcome.FAIL, "good": good}
+    baselines = SimpleNamespace(outcome_of=lambda one: outcomes[one.folder])
+    context = SimpleNamespace(note=notes.append, options=Options())
+    _say_what_does_it(context, baselines, Origin(None, 296), run, [run], SimpleNamespace(folder="good"))
+    does = "it is the data of that step, or what else comes with it, not the training before."
+    assert notes == [f"{who} with the weights of step 0 and the data of step 300; so {does} {so}"]
 
 
 def test_a_horizon_is_counted_from_where_trials_begin():
