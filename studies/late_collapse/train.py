@@ -36,7 +36,7 @@ def parse_arguments():
         max_grad_norm=0.5,
         bf16=False,
         gradient_checkpointing=False,
-        temperature=0.1,
+        temperature=0.05,
         max_completion_length=8,
         loss_type="bnpo",
         epsilon_high=0.28,

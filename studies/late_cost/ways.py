@@ -3,15 +3,16 @@
     python studies/late_cost/ways.py ways.jsonl --rounds 3
 
 The ways are those that a user has: the command alone, after which the first run saves checkpoints of the tool's own;
-with the log of a run that failed, and nothing else of it; with the last checkpoint that this run had saved. Each run
-is a line of the file, and what is in the file is not run again. ``--readme`` puts a table into each study's README.
+with the log of a run that failed, and nothing else of it; with a checkpoint that this run had saved. Each run is a line
+of the file, and what is in the file is not run again; the failed runs lie in a folder beside it. ``--readme`` puts a
+table into each study's README.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,7 @@ ARGUMENTS = {
 OPTIONS = {"bad_row": ("--isolate-data",)}
 """Of the tool, besides those of the way."""
 
-ENDED = {"late_collapse": ("--max_steps", "230")}
+ENDED = {"late_collapse": ("--max_steps", "240")}
 """A collapse ends no run: the user does."""
 
 SAVED = 150
@@ -47,14 +48,17 @@ WAYS = {
 
 
 def failed_run(study: str, folder: Path) -> tuple[Path, Path]:
-    """The log of a run that fails, and a checkpoint that it has saved before."""
+    """The log of a run that fails, and a checkpoint that it has saved before; made once."""
+    log, checkpoint = folder / "train.log", folder / "out" / f"checkpoint-{SAVED}"
+    if log.exists():
+        return log, checkpoint
+    folder.mkdir(parents=True, exist_ok=True)
     script = STUDIES / study / "train.py"
     saving = ("--save_strategy", "steps", "--save_steps", str(SAVED), "--output_dir", str(folder / "out"))
     command = [sys.executable, str(script), *ARGUMENTS[study], *ENDED.get(study, ()), *saving]
     done = subprocess.run(command, capture_output=True, text=True)
-    log = folder / "train.log"
     log.write_text(done.stdout + done.stderr)
-    return log, folder / "out" / f"checkpoint-{SAVED}"
+    return log, checkpoint
 
 
 def measured(study: str, way: str, log: Path, checkpoint: Path, folder: Path) -> dict:
@@ -129,24 +133,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--most", type=int, default=27, help="so many runs now at most")
     parser.add_argument("--readme", action="store_true")
     arguments = parser.parse_args()
     known = [json.loads(line) for line in arguments.file.read_text().splitlines()] if arguments.file.exists() else []
-    with tempfile.TemporaryDirectory() as temporary:
-        made: dict[str, tuple[Path, Path]] = {}
-        for turn in range(arguments.rounds):
-            for study in ARGUMENTS:
-                for way in WAYS:
-                    if sum(row["study"] == study and row["way"] == way for row in known) > turn:
-                        continue
-                    if study not in made:
-                        (Path(temporary) / study).mkdir()
-                        made[study] = failed_run(study, Path(temporary) / study)
-                    folder = Path(temporary) / f"{study}-{way}-{turn}"
-                    known.append(measured(study, way, *made[study], folder))
-                    with arguments.file.open("a") as stream:
-                        stream.write(json.dumps(known[-1]) + "\n")
-                    shutil.rmtree(folder, ignore_errors=True)
+    begun = len(known)
+    for turn, study, way in itertools.product(range(arguments.rounds), ARGUMENTS, WAYS):
+        done = sum(row["study"] == study and row["way"] == way for row in known)
+        if done > turn or len(known) == begun + arguments.most:
+            continue
+        log, checkpoint = failed_run(study, arguments.file.absolute().with_suffix("") / study)
+        with tempfile.TemporaryDirectory() as temporary:
+            known.append(measured(study, way, log, checkpoint, Path(temporary) / "study"))
+        with arguments.file.open("a") as stream:
+            stream.write(json.dumps(known[-1]) + "\n")
     for study in ARGUMENTS:
         lines = table([row for row in known if row["study"] == study])
         print(f"{study}\n" + "\n".join(lines) + "\n")
