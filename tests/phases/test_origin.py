@@ -299,9 +299,8 @@ def test_the_data_alone_is_that_of_shortly_before(tmp_path, failing, intake, ste
 def test_what_does_it_is_said_of_both_configurations(tmp_path, good, who, so):
     run, notes = first_run(tmp_path, 300, []), []
     outcomes = {run.folder: Outcome.FAIL, "good": good}
-    baselines = SimpleNamespace(outcome_of=lambda one: outcomes[one.folder])
-    context = SimpleNamespace(note=notes.append, options=Options())
-    _say_what_does_it(context, baselines, Origin(None, 296), run, [run], SimpleNamespace(folder="good"))
+    context = SimpleNamespace(note=notes.append, options=Options(), outcome_of=lambda one: outcomes[one.folder])
+    _say_what_does_it(context, Origin(None, 296), run, [run], SimpleNamespace(folder="good"))
     does = "it is the data of that step, or what else comes with it, not the training before."
     assert notes == [f"{who} with the weights of step 0 and the data of step 300; so {does} {so}"]
 
