@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from bisect_cfg.configuration import configuration_of
@@ -72,10 +71,8 @@ def locate(context: Context, report: Report, bad_run: Run) -> Place | None:
         raise
     except (InputError, OSError):  # nothing that was proven depends on it
         return None
-    same, origin = _same(run, failure, context.runner), context.runner.known.origin
+    same = _same(run, failure, context.runner)
     where = _read(run, kind) if same else Where()
-    if where.step and origin is not None and run.seen.before:  # as the user's run counts
-        where = replace(where, step=where.step - run.seen.before + origin.step)
     note = "" if same else _otherwise(run)
     return Place(where, same, run.folder.name, run.seen.seconds, note) if where or note else None
 

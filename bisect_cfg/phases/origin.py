@@ -116,7 +116,7 @@ def begin_as_it_did(context: Context, run: Run) -> None:
 
 
 def check_loaded(run: Run, checkpoint: Path | None) -> None:
-    """A checkpoint that the user's own command cannot load is of something else.
+    """A checkpoint that the user's own command cannot load is of something else, and one of its end shows nothing.
 
     Raises:
         InputError: with the library's words.
@@ -128,7 +128,13 @@ def check_loaded(run: Run, checkpoint: Path | None) -> None:
         raise InputError(
             f"The {what} in {checkpoint} cannot be loaded into what your command trains: "
             f"{refused.type}: {' '.join(refused.message.split())[:500]}",
-            "Give a checkpoint that this very command has saved.",
+            "Give a checkpoint that this very command has saved, before anything went wrong.",
+        )
+    ended = run.seen.failure is None or run.seen.failure.kind == "no-steps"
+    if checkpoint is not None and ended and run.seen.trained and not run.seen.steps:
+        raise InputError(
+            f"From {checkpoint} your command trains no step: its training is over by then.",
+            "Give an earlier checkpoint, or the command more steps (max_steps, num_train_epochs).",
         )
 
 

@@ -66,17 +66,19 @@ def prove(context: Context, report: Report, details: Mapping[int, JsonObject]) -
     context.listener.phase("prove", "running the claims of the answer from step 0")
     runner.begin_at(None)
     try:
-        others = list(filter(None, (_other(context, proof) for proof in proofs)))
+        shown = [_shown(context, proof) for proof in proofs]
     except Spent as spent:
         context.note(f"{spent} Not all claims were run from step 0; everything was shown {since(origin)}.")
         return None
     finally:
         runner.begin_at(origin, horizon)
-    for text in others:
-        context.note(text)
-    if not others:
-        context.note(f"From step 0 it is the same: {'; '.join(proof.what for proof in proofs)}.")
-    return not others
+    same = all(agrees for agrees, _ in shown)
+    if same:
+        context.note(f"From step 0 it is the same: {'; '.join(text for _, text in shown)}.")
+    for agrees, text in shown:
+        if not agrees:
+            context.note(text)
+    return same
 
 
 def _proofs(
@@ -99,15 +101,14 @@ def _proofs(
         yield _Proof(f"proof-{number}{suffix}", configuration, expected, what, limit, reached * pace)
 
 
-def _other(context: Context, proof: _Proof) -> str:
-    """What a run from step 0 shows that the checkpoint did not; "" if it is the same."""
+def _shown(context: Context, proof: _Proof) -> tuple[bool, str]:
+    """Whether a run from step 0 shows what the trials from later on did, and what it shows."""
     run = context.made(Plan(proof.name, proof.configuration, proof.steps))
-    outcome = context.outcome_of(run)
-    if outcome is proof.expected:
-        return ""
+    if context.outcome_of(run) is proof.expected:
+        return True, proof.what + (f", at step {run.seen.step}" if proof.expected is Outcome.FAIL else "")
     if proof.expected is Outcome.FAIL:
-        return (
+        return False, (
             f"From step 0 the run that {proof.what} from later on does not fail in "
             f"{count(run.seen.steps, 'step')}: the training before, with your other settings, contributes to it."
         )
-    return f"From step 0 the run that {proof.what} from later on shows {run.seen.failure}."
+    return False, f"From step 0 the run that {proof.what} from later on shows {run.seen.failure}."

@@ -80,6 +80,7 @@ def begin(trainer, args, kwargs):
     _watch_loading(trainer)
     if origin.checkpoint is None:
         trainer._load_from_checkpoint = lambda *args, **kwargs: None
+    _check_weights(trainer)
     _keep_settings(trainer, step if origin.checkpoint is None else step - origin.step)
     _restore_order(trainer, step)
     trainer.args.ignore_data_skip = False  # whatever it says, the user's run came to this data
@@ -288,15 +289,20 @@ def _bare(schedule):
 
 
 def _check_moments(optimizer):
-    """torch takes moments of any shape, and computes with them."""
+    """torch takes moments of any shape and with any numbers, and computes with them."""
     for weight, kept in getattr(optimizer, "state", {}).items():
         for name in _MOMENTS:
             found = kept.get(name) if isinstance(kept, dict) else None
-            if getattr(found, "shape", None) not in (None, weight.shape) and found.dtype.is_floating_point:
+            if getattr(found, "shape", None) is None or not found.dtype.is_floating_point:
+                continue
+            if found.shape != weight.shape:
                 state.loading = "optimizer"
                 raise ValueError(
                     f"{name} of shape {list(found.shape)} is kept for a weight of shape {list(weight.shape)}"
                 )
+            if bool(found.isnan().any()):
+                state.loading = "optimizer"
+                raise ValueError(f"{name} of a weight holds NaN: the damage was done before this checkpoint")
 
 
 def _set_groups(optimizer, groups):
@@ -342,6 +348,29 @@ def _watch_first_step(optimizer):
 
     inner.register_step_pre_hook(before)
     inner.register_step_post_hook(after)
+
+
+def _check_weights(trainer):
+    """The library only warns of weights that the checkpoint does not have, and of none that are not finite."""
+    from .watch import first_non_finite
+
+    warn = getattr(trainer, "_issue_warnings_after_load", None)
+    if warn is None:
+        return
+
+    def _issue_warnings_after_load(loaded, *args, **kwargs):
+        named = dict(trainer.model.named_parameters(remove_duplicate=False))
+        missing = set(loaded.missing_keys) - set(getattr(trainer.model, "_keys_to_ignore_on_save", None) or ())
+        there = {id(weight) for name, weight in named.items() if name not in missing}  # under another name, if tied
+        lacking = [name for name, weight in named.items() if name in missing and id(weight) not in there]
+        if lacking:
+            raise ValueError(f"{len(lacking)} of {len(named)} weights are not in it, {lacking[0]} for one")
+        broken = first_non_finite(trainer.model)
+        if broken is not None:
+            raise ValueError(f"{broken} holds NaN or infinite numbers: the damage was done before this checkpoint")
+        return warn(loaded, *args, **kwargs)
+
+    trainer._issue_warnings_after_load = _issue_warnings_after_load
 
 
 def _watch_loading(trainer):

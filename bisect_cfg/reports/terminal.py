@@ -180,7 +180,7 @@ def _print_cause(console: Console, title: str, cause: Cause, failure: str, answe
         claims.append(f"passes {claim} {which}{f' ({claim.note})' if claim.note else ''}")
     since = f" Shown {text.since(answer.origin)}" if answer.origin is not None else ""
     since += "" if not since else ", and from step 0." if answer.proven else "."
-    lines = [f"With {together} the run {failure}.", ", ".join(claims) + "." + since]
+    lines = [f"With {together} the run {failure}.{_counted(cause, answer)}", ", ".join(claims) + "." + since]
     if cause.companions:
         left_out = "it" if len(cause.companions) == 1 else "them"
         reason = f"without {left_out} they are invalid or end in a different failure"
@@ -190,6 +190,16 @@ def _print_cause(console: Console, title: str, cause: Cause, failure: str, answe
         lines.append(f"{names} cannot be told apart: no valid configuration changes only one of them.")
     print_lines(console, lines)
     console.print()
+
+
+def _counted(cause: Cause, answer: Answer) -> str:
+    """Where its trials take their data in other steps than the user's run, so that a step has another number."""
+    began = next((answer.details.get(number, {}).get("before") for number in cause.evidence.fails.trials), None)
+    if answer.origin is None or not began or began == answer.origin.step:
+        return ""
+    return (
+        f" (Its steps take other amounts of data than yours: it began at its step {began}, your {answer.origin.step}.)"
+    )
 
 
 def _print_rows(console: Console, answer: Answer) -> None:

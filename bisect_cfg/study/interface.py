@@ -60,11 +60,11 @@ class TrialResult:
 
     @property
     def step_of_training(self) -> int | None:
-        """The step at which it failed, as the user's run counts: for a trial that began in the middle, its own steps
-        after those before. Of a pass, how many it made."""
+        """The step of the training at which it failed, as this trial counts them: one whose steps take other amounts
+        of data than the user's has other numbers. Of a pass, how many it made."""
         if self.signature is None or not self.step:
             return self.step
-        return self.step + self.attributes.get("since", self.attributes.get("before", 0))
+        return self.step + self.attributes.get("before", 0)
 
 
 class Runner(Protocol):

@@ -174,7 +174,6 @@ def result_of(run: Run, known: Known, horizon: int | None, **more: Value) -> Tri
         "horizon": horizon,
         "steps": seen.steps,
         "before": seen.before,
-        **_since(run, known),
         **more,
         "failure": None if signature is None else signature.to_json(),
         "remarks": [asdict(remark) for remark in seen.remarks],
@@ -197,14 +196,6 @@ def intermediate_of(rows: Sequence[JsonObject]) -> dict[int, float]:
 def is_value(value: Value) -> bool:
     """Whether it is a number, finite or not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _since(run: Run, known: Known) -> dict[str, Value]:
-    """At which step of the user's run a trial began: its own number of that is another where its steps take other
-    amounts of data."""
-    if known.origin is None or not run.seen.before or run.folder.name == str(FIRST):
-        return {}
-    return {"since": known.origin.step}
 
 
 class Ended(enum.StrEnum):

@@ -211,6 +211,22 @@ def test_of_what_cannot_be_loaded_is_said_what_it_is(tmp_path):
         check_loaded(run, path)
 
 
+@pytest.mark.parametrize("step", [0, 99999])
+def test_a_checkpoint_of_the_end_shows_nothing(tmp_path, step):
+    run = first_run(tmp_path, 1, [{"event": "train_end", "time": 0.0, "steps": step}], exit_code=0)
+    with pytest.raises(InputError, match="trains no step") as error:
+        check_loaded(run, a_checkpoint(tmp_path))
+    assert "earlier checkpoint" in error.value.advice
+
+
+def test_weights_that_broke_earlier_are_broken_since_then(tmp_path):
+    """A script may go on for some steps with weights that are NaN; from a checkpoint, too."""
+    for before in (0, 20):
+        told = {"event": "non_finite_parameters", "time": 0.0, "step": before + 5, "parameter": "l.weight"}
+        run = first_run(tmp_path / str(before), before + 9, [told], exit_code=0, before=before)
+        assert run.seen.steps == 8 and run.seen.step == 5 and run.seen.step_of_training == before + 5
+
+
 def test_a_folder_of_several_names_the_last(tmp_path):
     path = a_checkpoint(tmp_path)
     shutil.copytree(path, path.with_name("checkpoint-100"))

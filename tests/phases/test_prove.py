@@ -60,6 +60,7 @@ def proven(
 def test_every_claim_is_run_from_step_0_and_trials_begin_at_the_checkpoint_again(tmp_path) -> None:
     same, (note,), runner = proven(tmp_path, {})
     assert same is True and note.startswith("From step 0 it is the same: fails with only")
+    assert note.count(f", at step {HEALTHY.steps}") == 1  # of the run that fails
     claims = 1 + len(REPORT.causes[0].parameters)
     assert len(runner.ran) == claims and runner.known.origin is ORIGIN
     assert all(steps >= 96 and origin is None for _, steps, origin in runner.ran)

@@ -279,17 +279,41 @@ def test_a_state_of_another_version_is_taken_as_far_as_it_is_known(warm, script)
     assert kept(checkpoint.run()) == checkpoint.rows
 
 
-def test_moments_of_other_weights_are_refused(warm, script):
+def test_what_torch_would_take_without_a_word_is_refused(warm, script):
+    """Moments of other weights, weights under other names, and NaN in either: the failure is there already."""
     import torch
+    from safetensors.torch import load_file, save_file
 
     checkpoint = Checkpoint(warm, script, 4, max_steps=8)
-    told = torch.load(checkpoint.path / "optimizer.pt", weights_only=True)
-    first = told["state"][0]
-    first["exp_avg"] = first["exp_avg"].reshape(-1)[:3].clone()
-    torch.save(told, checkpoint.path / "optimizer.pt")
-    again = checkpoint.run()
-    refused = again.traces.event(OriginRefused)
-    assert refused is not None and refused.what == "optimizer" and "exp_avg of shape [3]" in refused.message
+    optimizer, model = checkpoint.path / "optimizer.pt", checkpoint.path / "model.safetensors"
+
+    def refused() -> tuple[str, str]:
+        told = checkpoint.run().traces.event(OriginRefused)
+        return ("", "") if told is None else (told.what, told.message)
+
+    def changed(change):
+        told = torch.load(whole, weights_only=True)
+        told["state"][0]["exp_avg"] = change(told["state"][0]["exp_avg"])
+        torch.save(told, optimizer)
+
+    whole = optimizer.rename(optimizer.with_suffix(".whole"))
+    changed(lambda moment: moment.reshape(-1)[:3].clone())
+    what, message = refused()
+    assert what == "optimizer" and "exp_avg of shape [3]" in message
+    changed(lambda moment: moment * float("nan"))
+    what, message = refused()
+    assert what == "optimizer" and "holds NaN" in message
+    changed(lambda moment: moment)
+    assert refused() == ("", "")
+
+    weights = load_file(model)
+    save_file({f"transformer.{name}": weight for name, weight in weights.items()}, model, {"format": "pt"})
+    what, message = refused()
+    assert what == "weights" and "are not in it" in message
+    first = next(iter(weights))
+    save_file({**weights, first: weights[first] * float("nan")}, model, {"format": "pt"})
+    what, message = refused()
+    assert what == "weights" and message.startswith(f"{first} holds NaN")
 
 
 def test_the_instruments_go_along(warm, script):
