@@ -80,7 +80,6 @@ def begin(trainer, args, kwargs):
     _watch_loading(trainer)
     if origin.checkpoint is None:
         trainer._load_from_checkpoint = lambda *args, **kwargs: None
-    _check_weights(trainer)
     _keep_settings(trainer, step if origin.checkpoint is None else step - origin.step)
     _restore_order(trainer, step)
     trainer.args.ignore_data_skip = False  # whatever it says, the user's run came to this data
@@ -350,33 +349,48 @@ def _watch_first_step(optimizer):
     inner.register_step_post_hook(after)
 
 
-def _check_weights(trainer):
-    """The library only warns of weights that the checkpoint does not have, and of none that are not finite."""
-    from .watch import first_non_finite
+def _check_names(trainer):
+    """Of weights that the checkpoint does not have the library only warns: none of those that train may be lacking."""
+    model = trainer.model
+    warn, load_adapter = getattr(trainer, "_issue_warnings_after_load", None), getattr(model, "load_adapter", None)
 
-    warn = getattr(trainer, "_issue_warnings_after_load", None)
-    if warn is None:
-        return
+    def check(loaded):
+        named = dict(model.named_parameters(remove_duplicate=False))
+        missing = set(getattr(loaded, "missing_keys", ())) - set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+        there = {id(weight) for name, weight in named.items() if name not in missing}  # under another name, if tied
+        trained = [name for name, weight in named.items() if weight.requires_grad]
+        lacking = [name for name in trained if name in missing and id(named[name]) not in there]
+        if lacking:
+            raise ValueError(f"{len(lacking)} of {len(trained)} weights are not in it, {lacking[0]} for one")
 
     def _issue_warnings_after_load(loaded, *args, **kwargs):
-        named = dict(trainer.model.named_parameters(remove_duplicate=False))
-        missing = set(loaded.missing_keys) - set(getattr(trainer.model, "_keys_to_ignore_on_save", None) or ())
-        there = {id(weight) for name, weight in named.items() if name not in missing}  # under another name, if tied
-        lacking = [name for name, weight in named.items() if name in missing and id(weight) not in there]
-        if lacking:
-            raise ValueError(f"{len(lacking)} of {len(named)} weights are not in it, {lacking[0]} for one")
-        broken = first_non_finite(trainer.model)
-        if broken is not None:
-            raise ValueError(f"{broken} holds NaN or infinite numbers: the damage was done before this checkpoint")
+        check(loaded)
         return warn(loaded, *args, **kwargs)
 
-    trainer._issue_warnings_after_load = _issue_warnings_after_load
+    def load_of_peft(*args, **kwargs):
+        loaded = load_adapter(*args, **kwargs)
+        check(loaded)
+        return loaded
+
+    if warn is not None:
+        trainer._issue_warnings_after_load = _issue_warnings_after_load
+    if load_adapter is not None and hasattr(model, "peft_config"):
+        model.load_adapter = load_of_peft
+
+
+def _check_numbers(trainer):
+    """A run goes on from weights that are NaN, and all its trials would fail."""
+    from .watch import first_non_finite
+
+    broken = first_non_finite(trainer.model)
+    if broken is not None:
+        raise ValueError(f"{broken} holds NaN or infinite numbers: the damage was done before this checkpoint")
 
 
 def _watch_loading(trainer):
     """Know what is being loaded, so that an error of it is told from one of the training."""
 
-    def noting(name, what):
+    def noting(name, what, check=lambda trainer: None):
         original = getattr(trainer, name, None)
         if original is None:
             return
@@ -384,12 +398,14 @@ def _watch_loading(trainer):
         def load(*args, **kwargs):
             state.loading = what
             result = original(*args, **kwargs)
+            check(trainer)
             state.loading = ""
             return result
 
         setattr(trainer, name, load)
 
-    noting("_load_from_checkpoint", "weights")
+    _check_names(trainer)
+    noting("_load_from_checkpoint", "weights", _check_numbers)
     noting("_load_optimizer_and_scheduler", "optimizer")
     noting("_load_scaler", "scaler")
     noting("_load_rng_state", "random numbers")

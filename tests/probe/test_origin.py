@@ -315,6 +315,13 @@ def test_what_torch_would_take_without_a_word_is_refused(warm, script):
     what, message = refused()
     assert what == "weights" and message.startswith(f"{first} holds NaN")
 
+    checkpoint = Checkpoint(warm, script, 4, max_steps=8, adapter=True)
+    adapter = checkpoint.path / "adapter_model.safetensors"
+    weights = load_file(adapter)
+    save_file({f"_orig_mod.{name}": weight for name, weight in weights.items()}, adapter, {"format": "pt"})
+    what, message = refused()
+    assert what == "weights" and "are not in it" in message
+
 
 def test_the_instruments_go_along(warm, script):
     """Both listen to the optimizer's steps."""

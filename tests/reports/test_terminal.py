@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import io
 
+import pytest
 from rich.console import Console
 
 from bisect_cfg.capture.settings import Setting
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.probe.protocol import Placed, PlacedModel, TrainBegin, Weights
+from bisect_cfg.probe.protocol import Origin, Placed, PlacedModel, TrainBegin, Weights
 from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.terminal import print_answer
 from bisect_cfg.study.causes import Cause, Claim, Evidence
@@ -48,6 +49,16 @@ def test_a_cause_that_was_proven_in_one_process_names_no_rank(tmp_path):
     died = "With it the run dies with SIGFPE (a floating point exception)"
     assert sentence(("bf16",)) == f"{died} at step 3, in step (train.py:9)."
     assert sentence(("bf16", "launch.num_processes")) == f"{died} on rank 1 at step 3, in step (train.py:9)."
+
+
+@pytest.mark.parametrize(("began", "said"), [(
+    250, " (Its steps take other amounts of data than yours: it began at its step 250, your 125.)"
+), (125, "")])  # fmt: skip
+def test_where_steps_take_other_amounts_of_data_their_numbers_are_told_apart(tmp_path, began, said):
+    origin = Origin("/run/checkpoint-125", 125)
+    told = lines(made.answer(tmp_path, origin=origin, details={2: {"folder": "2", "level": "config", "before": began}}))
+    died = "With it the run dies with SIGFPE (a floating point exception) at step 3, in step (train.py:9)."
+    assert died + said in told
 
 
 def test_what_is_odd_about_where_the_models_are(tmp_path):
