@@ -126,25 +126,25 @@ def locate(
     if kind == "signal":
         return _signal(stacks, native, place or LastOperation(), done)
     if kind == "non-finite":
-        return _non_finite(events)
+        return _non_finite(events, done)
     if kind in SILENT_KINDS:
         return _silent(events)
     if kind == "hang":
         return _hang(stacks)
-    return _exception(events)
+    return _exception(events, done)
 
 
 # ------------------------------------------------------------------------------------------------------- by failure
 
 
-def _non_finite(events: Sequence[Event]) -> Where:
+def _non_finite(events: Sequence[Event], done: int) -> Where:
     broken = next((row for row in events if isinstance(row, Update) and row.broken), None)
     operations = [row for row in events if isinstance(row, Operation)]
     if broken is not None:
         operations = [row for row in operations if row.step <= broken.step]
     first = next((row for row in operations if row.what == "nan"), operations[0] if operations else None)
     if first is None:
-        return _broken_weights(broken) if broken is not None else _overflow(events)
+        return _broken_weights(broken) if broken is not None else _overflow(events, done)
     infinite = next((row for row in operations if row.what == "inf" and row is not first), None)
     frames = _frames(first.frames)
     name = _plain(first.operation)
@@ -175,23 +175,23 @@ def _breaks(row: Update) -> str:
     return f"it breaks {row.broken[0]}" + (f" and {others} other weights" if others > 0 else "")
 
 
-def _overflow(events: Sequence[Event]) -> Where:
+def _overflow(events: Sequence[Event], done: int) -> Where:
     row = next((row for row in events if isinstance(row, Overflow)), None)
     if row is None:
-        return _exception(events)
+        return _exception(events, done)
     bad = [line.split()[-1] for line in row.variables if re.match(r"\s*\S*\s+(?:nan|inf) ", line)]
     text = f"{' and '.join(dict.fromkeys(bad)) or 'its output'} is not finite"
-    inner = _exception(events)
+    inner = _exception(events, done)
     return Where(row.step, row.module, "forward", inner.line, "", text, inner.frames)
 
 
-def _exception(events: Sequence[Event]) -> Where:
+def _exception(events: Sequence[Event], done: int) -> Where:
     row = next((row for row in reversed(events) if isinstance(row, Raised)), None)
     if row is None:
         return Where()
     frames = _frames(row.frames)
     started = [one for one in events if isinstance(one, (InstrumentsOn, Update))]
-    step = started[-1].step + isinstance(started[-1], Update) if started else None
+    step = max(started[-1].step, done + 1) if started else None  # an update may be that of the step before
     operation = next((function for path, _, function in reversed(row.frames) if not _BETWEEN.search(path)), "")
     return Where(step, row.computing, operation, frames[-1] if frames else "", "", row.type, frames)
 

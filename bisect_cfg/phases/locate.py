@@ -131,7 +131,7 @@ def _read(run: Run, kind: str) -> Where:
         _text(folder / STACKS_FILE),
         _text(folder / NATIVE_FILE),
         place,
-        max((int(row["step"]) for row in traces.metrics.rows), default=0),
+        max((int(row["step"]) for row in traces.metrics.rows), default=0) + traces.before,
     )
 
 

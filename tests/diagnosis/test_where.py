@@ -98,8 +98,9 @@ def test_an_exception_and_the_module_it_was_raised_in() -> None:
         (f"{SITE}torch/_ops.py", 1, "call"),
     ]
     row = Raised("RuntimeError", "", frames, computing="model.layers.0 (Layer)")
-    found = locate("exception", [update(step=2), row])
+    found = locate("exception", [update(step=2), row], done=2)
     assert (found.step, found.line, found.module) == (3, "trl/x.py:4 in _generate", "model.layers.0 (Layer)")
+    assert locate("exception", [update(step=2), row], done=1).step == 2, "after its update, before its end"
 
 
 def test_a_signal_with_everything_known() -> None:
