@@ -27,7 +27,7 @@ model that follows the policy.
 import copy
 import warnings
 
-from . import protocol, record, values
+from . import placed, protocol, record, values
 from .held import json, math, os
 
 REFERENCE_FILE = "reference.pt"
@@ -380,9 +380,7 @@ def _check_names(trainer):
 
 def _check_numbers(trainer):
     """A run goes on from weights that are NaN, and all its trials would fail."""
-    from .watch import first_non_finite
-
-    broken = first_non_finite(trainer.model)
+    broken = placed.first_non_finite(trainer.model)
     if broken is not None:
         raise ValueError(f"{broken} holds NaN or infinite numbers: the damage was done before this checkpoint")
 

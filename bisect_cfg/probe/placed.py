@@ -1,4 +1,4 @@
-"""Where the models of a training live: on which device and in which dtype. Looked up, nothing is computed or moved."""
+"""Where the models of a training live, on which device and in which dtype; whether its weights are finite."""
 
 from . import protocol
 
@@ -33,3 +33,30 @@ def _placed(role, model, wrapper):
         counts[key] = counts.get(key, 0) + getattr(parameter, "ds_numel", parameter.numel())
     weights = [protocol.Weights(device, dtype, count) for (device, dtype), count in counts.items()]
     return protocol.PlacedModel(role, type(model).__name__, wrapper, weights)
+
+
+def first_non_finite(model):
+    """Name of the first trainable parameter that holds a NaN or an infinity, or None.
+
+    A sum in float32 answers for a whole tensor in one pass without a temporary; only when it is not finite
+    (a NaN, an infinity, or an overflow of the sum itself) the elements are looked at.
+    """
+    import torch
+
+    totals, names, tensors = [], [], []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad or not parameter.is_floating_point() or parameter.numel() == 0:
+            continue
+        tensor = parameter.detach()
+        tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        totals.append(tensor.sum(dtype=torch.float32))
+        names.append(name)
+        tensors.append(tensor)
+    if not totals:
+        return None
+    device = totals[0].device
+    finite = torch.isfinite(torch.stack([total.to(device) for total in totals]))
+    if bool(finite.all()):
+        return None
+    suspects = [place for place, good in enumerate(finite.tolist()) if not good]
+    return next((names[place] for place in suspects if not bool(torch.isfinite(tensors[place]).all())), None)

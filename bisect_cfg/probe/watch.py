@@ -336,33 +336,6 @@ def _simulated():
     return None
 
 
-def first_non_finite(model):
-    """Name of the first trainable parameter that holds a NaN or an infinity, or None.
-
-    A sum in float32 answers for a whole tensor in one pass without a temporary; only when it is not finite
-    (a NaN, an infinity, or an overflow of the sum itself) the elements are looked at.
-    """
-    import torch
-
-    totals, names, tensors = [], [], []
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad or not parameter.is_floating_point() or parameter.numel() == 0:
-            continue
-        tensor = parameter.detach()
-        tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        totals.append(tensor.sum(dtype=torch.float32))
-        names.append(name)
-        tensors.append(tensor)
-    if not totals:
-        return None
-    device = totals[0].device
-    finite = torch.isfinite(torch.stack([total.to(device) for total in totals]))
-    if bool(finite.all()):
-        return None
-    suspects = [place for place, good in enumerate(finite.tolist()) if not good]
-    return next((names[place] for place in suspects if not bool(torch.isfinite(tensors[place]).all())), None)
-
-
 def _callback_class(module):
     class Watcher(module.TrainerCallback):
         """Writes a row per step and ends the run at the horizon."""
@@ -415,7 +388,7 @@ def _callback_class(module):
             if _training["number"] > 1:
                 self.pending["training"] = _training["number"]
             if self.bad_since is None:
-                name = first_non_finite(model if model is not None else self.trainer.model)
+                name = placed.first_non_finite(model if model is not None else self.trainer.model)
                 if name is not None:
                     self.bad_since = state.global_step
                     record.event(protocol.NonFiniteParameters(state.global_step, name))
