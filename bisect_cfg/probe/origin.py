@@ -13,6 +13,7 @@ data. Half of that is wrong for a trial with other settings, and some for one wi
 - TRL's sampler draws its order from a generator of its own, which begins anew: a later epoch would get the order of the
   first. Here the orders of the epochs that are over are drawn first.
 - TRL generates every so many batches, counted from where the process began. Here from the beginning of the training.
+- How often it logs, evaluates and saves is part of the saved state. Here it is as this trial says.
 - Another seed would change nothing: the saved random numbers come back. Here they begin at that seed.
 
 Without a checkpoint a trial begins with the weights that it is built with, at the data and the rate of a later step:
@@ -107,6 +108,13 @@ def ended(trainer):
     if state.wanted is not None and step < state.wanted:
         names = ("max_steps", "num_train_epochs")
         record.event(protocol.TooShort(step, state.wanted, {name: getattr(trainer.args, name) for name in names}))
+
+
+def keep_intervals(args, trainer_state):
+    """How often it logs, evaluates and saves stands in the saved state too, which would win over what this trial says."""
+    compute = getattr(trainer_state, "compute_steps", None)
+    if state.orders is not None and compute is not None:
+        compute(args, trainer_state.max_steps)
 
 
 def in_force(trainer):

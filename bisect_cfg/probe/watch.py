@@ -351,6 +351,7 @@ def _callback_class(module):
             self.saver = saved.Saver(trainer, orders.checkpoints) if wanted else None
 
         def on_train_begin(self, args, state, control, **kwargs):
+            origin.keep_intervals(args, state)
             try:
                 intake = origin.intake_of(self.trainer)
             except (AttributeError, TypeError, ZeroDivisionError):  # a trainer of another make

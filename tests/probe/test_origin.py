@@ -42,6 +42,9 @@ SCRIPT = f"""
             control.should_save = state.global_step == saved
             return control
 
+        def on_step_begin(self, args, state, control, **kwargs):
+            assert (state.save_steps, state.logging_steps) == (args.save_steps, args.logging_steps)
+
     parts = {{}}
     if adapter:
         from peft import LoraConfig, get_peft_model
@@ -186,6 +189,11 @@ def test_the_place_in_the_data_is_counted_in_prompts(warm, script, changes, step
     again = checkpoint.run(steps=1, **{**changes, "max_steps": 30})
     assert again.traces.event(Resumed).step == step, (again.folder / "log.txt").read_text()[-2000:]
     assert kept(again)[0]["step"] == step + 1
+
+
+def test_what_it_does_every_so_many_steps_is_as_the_trial_says(warm, script):
+    checkpoint = Checkpoint(warm, script, 4, max_steps=8)
+    assert kept(checkpoint.run(save_steps=3)) == checkpoint.rows
 
 
 def test_another_seed_begins_at_that_seed(warm, script):
