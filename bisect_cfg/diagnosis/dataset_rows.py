@@ -96,16 +96,18 @@ class FoundRows:
         parts = []
         for rows in self.guilty:
             named = [f"row {row}" + (f" ({_text(lengths[row])})" if lengths[row] is not None else "") for row in rows]
-            others = ", ".join(f"row {(self.others or {}).get(row)}" for row in rows)
-            their = "its" if len(rows) == 1 else "their"
             does = "does" if len(rows) == 1 else "together do"
-            parts.append(f"{' and '.join(named)} of the dataset {does} it: with {others} in {their} place it trains")
+            parts.append(f"{' and '.join(named)} of the dataset {does} it")
+        others = [f"row {(self.others or {}).get(row)}" for rows in self.guilty for row in rows]
+        by_itself = ", each by itself" if len(parts) > 1 else ""
+        their = "its" if len(others) == 1 else "their"
         several = f" Step {self.of.step} takes {len(lengths)} rows" + (
             f" of {known[0]} to {known[-1]} characters." if known else "."
         )
         other = "" if self.complete else " There may be others: the search ended before that was settled."
         return (
-            f"{'; '.join(parts)} ({self.trials} runs; rows are counted from 0)."
+            f"{'; '.join(parts)}{by_itself}: with {', '.join(others)} in {their} place it trains ({self.trials} runs; "
+            "rows are counted from 0)."
             f"{several if len(lengths) > 1 else ''}{other}"
         )
 

@@ -298,7 +298,9 @@ def _origins(context: Context, bad_run: Run, base: Origin | None) -> Iterator[Or
         failing = seen.step_of_training
         if none is not None:
             begin = "at step 0" if base is None else _named(base)
-            context.note(f"The first run saved no checkpoints, so that trials begin {begin}: {none.why}.")
+            last = max((one.step for one in bad_run.traces.all(CheckpointSaved)), default=None)
+            what = f"no checkpoints, so that trials begin {begin}" if last is None else f"none after step {last}"
+            context.note(f"The first run saved {what}: {none.why}.")
         # One of step 2 spares next to nothing, and claims from step 0 are the better ones.
         usable = [
             one

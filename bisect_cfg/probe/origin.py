@@ -111,7 +111,7 @@ def ended(trainer):
 
 
 def keep_intervals(args, trainer_state):
-    """How often it logs, evaluates and saves stands in the saved state too, which would win over what this trial says."""
+    """How often it logs, evaluates and saves stands in the saved state, too: that would win over this trial's own."""
     compute = getattr(trainer_state, "compute_steps", None)
     if state.orders is not None and compute is not None:
         compute(args, trainer_state.max_steps)

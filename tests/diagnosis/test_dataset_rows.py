@@ -29,5 +29,9 @@ def test_the_answer_names_the_row():
     assert "row 80 (900 characters) and row 81 (no text) of the dataset together do it: with row 1, row 2 in their" in (
         FoundRows(OF, ((80, 81),), {80: 1, 81: 2}).said()
     )
+    assert (
+        "80 (900 characters) of the dataset does it; row 81 (no text) of the dataset does it, each by itself: with row "
+        in (FoundRows(OF, ((80,), (81,)), {80: 1, 81: 2}).said())
+    )
     assert "There may be others" in FoundRows(OF, ((80,),), {80: 1}, complete=False).said()
     assert FoundRows(OF, note="It is not the rows.").said() == "It is not the rows."
