@@ -104,7 +104,7 @@ def table(rows: list[dict]) -> list[str]:
         "| | as expected | failed at | trials began at | runs | steps trained (of these the first run's) | seconds |",
         "|---|---|---|---|---|---|---|",
     ]
-    for way, words in WAYS.items():
+    for way in dict.fromkeys(row["way"] for row in rows):
         of = [row for row in rows if row["way"] == way]
         cells = [
             f"{sum(not row['wrong'] for row in of)} of {len(of)}",
@@ -114,7 +114,7 @@ def table(rows: list[dict]) -> list[str]:
             _values(f"{row['steps']} ({row['first']})" for row in of),
             _values(round(row["seconds"]) for row in of),
         ]
-        lines.append(f"| {words} | " + " | ".join(cells) + " |")
+        lines.append(f"| {WAYS[way]} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -147,7 +147,7 @@ def main() -> None:
             known.append(measured(study, way, log, checkpoint, Path(temporary) / "study"))
         with arguments.file.open("a") as stream:
             stream.write(json.dumps(known[-1]) + "\n")
-    for study in ARGUMENTS:
+    for study in dict.fromkeys(row["study"] for row in known):
         lines = table([row for row in known if row["study"] == study])
         print(f"{study}\n" + "\n".join(lines) + "\n")
         if arguments.readme:
