@@ -135,3 +135,15 @@ def test_a_recorded_environment_of_another_shape_is_an_input_error(tmp_path: Pat
     path.write_text(recorded)
     with pytest.raises(InputError, match=r"node\.json"):
         read_recorded(str(path))
+
+
+def test_what_slurm_cancels_after_a_task_has_failed_is_not_the_failure() -> None:
+    failed = (
+        'Traceback (most recent call last):\n  File "grpo.py", line 5, in <module>\n'
+        "RuntimeError: 'weight' must be 2-D\n"
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n"
+        "slurmstepd: error: *** STEP 71140.0 ON g09 CANCELLED AT 2025-11-04T09:20:41 ***\n"
+    )
+    assert explain_text(failed).matches[0].entry.id == "zero3-empty-weight"
+    silent = "srun: error: g13: task 0: Exited with exit code 1\n" + failed.splitlines()[-1] + "\n"
+    assert not [match for match in explain_text(silent).matches if match.entry.id.startswith("slurm")]
