@@ -46,7 +46,8 @@ LEAD = 4
 showed it, and the steps before that are compared with the first run's."""
 
 NEAR = 16
-"""Steps before the failure of the nearest of the checkpoints that are saved for that; and trials from any go on for as
+"""Steps before the failure of the nearest checkpoint that trials begin at (in one of 4 steps before, late_overflow's
+weights were beyond help: no rate was a cure) and that is saved for that; and trials from any go on for as
 many after it, at least: a failure that comes a little later with other settings is still one."""
 
 FAR = 2 * NEAR
@@ -305,7 +306,7 @@ def _origins(context: Context, bad_run: Run, base: Origin | None) -> Iterator[Or
         usable = [
             one
             for one in _saved(bad_run)
-            if one.step + LEAD <= failing and HORIZON_FACTOR * (one.step - seen.before) * seen.pace > WORTH_SECONDS
+            if one.step + NEAR <= failing and HORIZON_FACTOR * (one.step - seen.before) * seen.pace > WORTH_SECONDS
         ]
         wanted = 0  # steps before the failure
         for one in sorted(usable, key=lambda one: -one.step)[: 4 * TRIES]:
