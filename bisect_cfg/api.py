@@ -433,9 +433,11 @@ def load(
 
     if not isinstance(study, (str, os.PathLike)) or not str(study):
         raise TypeError(f"load() takes the folder of a study or the address of a storage, not {study!r}")
-    if "://" in str(study):
-        return of_storage(str(study), study_name)
     path = Path(study)
+    if "://" in str(study):  # the database of a folder's study is a part of it
+        path = Path(str(study).removeprefix("sqlite:///")).parent
+        if not (str(study).startswith("sqlite:///") and (path / "study.json").exists()):
+            return of_storage(str(study), study_name)
     asks = _asks(path, arguments=tuple(map(str, arguments)), python=python, storage=storage, trust=trust)
     return of_folder(path, asks, storage)
 

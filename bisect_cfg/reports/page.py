@@ -185,7 +185,7 @@ def _facts(result: JsonObject) -> Iterator[str]:
     if result["seconds"]:
         yield text.duration(result["seconds"])
     if result["horizon"]:
-        yield f"{text.count(result['horizon'], 'step')} a trial"
+        yield f"trials of at most {text.count(result['horizon'], 'step')} each, more for safe values"
     packages = result["environment"].get("packages") or {}
     yield from (f"{name} {packages[name]}" for name in ("trl", "transformers", "torch") if packages.get(name))
     yield from sorted({str(gpu.get("name", gpu)) for gpu in result["environment"].get("gpus") or ()})
@@ -287,7 +287,12 @@ def commands(recorded: Recorded) -> list[tuple[str, str]]:
         found.append((f"{label.capitalize()} run", f"sh {study}/{path.relative_to(recorded.folder)}"))
     if recorded.result["status"] == "isolated":
         found.append(("Safe values again, surer", f"bisect-cfg recommend {study} --verify-seeds 10"))
-    return found
+    return [(label, _typable(command)) for label, command in found]
+
+
+def _typable(command: str) -> str:
+    """A command whose paths are masked: no shell looks for a home in quotes."""
+    return re.sub(r"(?<=\s)'~/", "~/'", command)
 
 
 def _machine(environment: Mapping[str, Value]) -> list[tuple[str, str]]:

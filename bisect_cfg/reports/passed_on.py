@@ -12,8 +12,11 @@ from bisect_cfg.configuration import Value
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports import text
 from bisect_cfg.reports.page import STATUS, answer_lines, commands, rows, title_of
-from bisect_cfg.reports.recorded import Recorded
+from bisect_cfg.reports.recorded import Levels, Recorded
 from bisect_cfg.reports.shared import shared
+
+LONGEST_LINE = 800
+"""Characters of a log's line that are shown, for the same reason: one may hold a batch, or a picture in base64."""
 
 TRIALS_SHOWN = 60
 """An issue takes 65,536 characters; so many trials are listed, those that the answer rests on first."""
@@ -74,13 +77,24 @@ def _script(recorded: Recorded, config: str, wanted: Mapping[str, Value]) -> str
         "settings = {",
         *(f"    {name!r}: {value!r},{'  # yours' if name in wanted else ''}" for name, value in placed.items()),
         "}",
-        *(f"# Set by hand: {name} = {text.show(settings[name])}" for name in settings if name not in placed),
+        *(_beside(name, settings[name], recorded.levels) for name in settings if name not in placed),
+        *(
+            [f"# It was shown from step {origin['step']} of the run on; from step 0, as here, it may take as long."]
+            if (origin := recorded.result.get("origin"))
+            else []
+        ),
         f"begin = trl.{config}.__init__",
         f"trl.{config}.__init__ = lambda self, *args, **given: begin(self, *args, **{{**given, **settings}})",
         f"sys.argv = {words!r}",
         "runpy.run_path(sys.argv[0], run_name='__main__')",
     ]
     return "\n".join(lines)
+
+
+def _beside(name: str, value: Value, levels: Levels) -> str:
+    """What the program cannot set; a value of the user's is in the script already."""
+    yours = name in levels and levels[name][1] == value
+    return f"# {'In your script already' if yours else 'Set by hand'}: {name} = {text.show(value)}"
 
 
 def _is_plain(value: Value) -> bool:
@@ -91,7 +105,7 @@ def _is_plain(value: Value) -> bool:
 def _failure(result: JsonObject, log: list[str]) -> Iterator[str]:
     failure, where = result["failure"], result["where"]
     if log and (failure is not None or not result["said"]):
-        yield _folded("Last lines of the first run", _block("\n".join(log)))
+        yield _folded("Last lines of the first run", _block("\n".join(map(_shortened, log))))
     if failure is None:
         return
     lines = [f"- message: {_code(failure['message'])}", f"- signature: {_code(failure['signature'])}"]
@@ -146,6 +160,11 @@ def _block(words: str, language: str = "") -> str:
     plain = text.clean(words)
     fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(plain)), default=0))
     return f"{fence}{language}\n{plain}\n{fence}"
+
+
+def _shortened(line: str) -> str:
+    left = len(line) - LONGEST_LINE
+    return line if left <= 0 else f"{line[:LONGEST_LINE]} ... ({left} more characters)"
 
 
 def _cell(words: str) -> str:

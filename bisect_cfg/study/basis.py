@@ -194,7 +194,9 @@ def check_target(folder: Path, basis: Basis, target: Target) -> None:
     theirs, ours = basis["target"], target.identity()
     if theirs["script"] != ours["script"]:
         raise InputError(
-            f"{folder} is a study of another script: {theirs['script']}.", "Name another folder with --study DIR."
+            f"{folder} is a study of another script: it is of {theirs['script']}, this is {ours['script']}.",
+            "Name another folder with --study DIR; or, if the same words mean another program here, activate the "
+            "environment in which it was begun.",
         )
     if theirs["arguments"] != ours["arguments"]:
         raise InputError(

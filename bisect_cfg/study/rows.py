@@ -14,6 +14,7 @@ import optuna
 from optuna.storages import BaseStorage
 from optuna.study import StudySummary
 from optuna.trial import FrozenTrial
+from sqlalchemy.exc import SQLAlchemyError
 
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
@@ -30,7 +31,11 @@ INTERMEDIATE = "intermediate value"
 
 def recorded_trials(folder: Path) -> list[JsonObject]:
     """One row a trial of a study's folder, running ones included; empty if none is recorded there. Where nothing can be
-    written, a copy is read: a database makes files beside it."""
+    written, a copy is read: a database makes files beside it.
+
+    Raises:
+        InputError: the database is damaged.
+    """
     path = folder / "study.db"
     if not path.exists():
         return []
@@ -44,12 +49,16 @@ def recorded_trials(folder: Path) -> list[JsonObject]:
 
 def _trials_in(path: Path) -> list[JsonObject]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = sqlite_storage(path)
     try:
-        summaries = optuna.get_all_study_summaries(storage)
-        return _stored_rows(storage, summaries[0]) if summaries else []
-    finally:
-        storage.engine.dispose()
+        storage = sqlite_storage(path)
+        try:
+            summaries = optuna.get_all_study_summaries(storage)
+            return _stored_rows(storage, summaries[0]) if summaries else []
+        finally:
+            storage.engine.dispose()
+    except SQLAlchemyError as error:
+        advice = "Put the file back, or begin anew: `bisect-cfg bisect` with --restart keeps the old study beside it."
+        raise cannot_open(path, error, advice) from None
 
 
 def stored_trials(address: str, name: str | None = None) -> tuple[JsonObject, list[JsonObject]]:

@@ -9,6 +9,7 @@ import pytest
 import bisect_cfg
 from bisect_cfg import Outcome, TrialResult
 from bisect_cfg.errors import InputError
+from bisect_cfg.study.basis import save_basis
 from tests.reports.test_page import study
 
 HOSTILE = "<script>alert(1)</script>"
@@ -24,6 +25,14 @@ def test_a_study_is_loaded_with_its_frames(tmp_path: Path) -> None:
     assert list(report.metrics.columns) == ["trial", "outcome", "step", "metric", "value"]
     assert len(report.metrics) == 2 * (3 + 10 + 3 + 10)
     assert "bf16 = True" in str(report) and "bf16 = True" in report._repr_html_()
+
+
+def test_the_database_of_a_folder_is_its_study(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s")
+    target = {"script": "train.py", "arguments": [], "script_hash": "", "good_file_hash": None}
+    save_basis(folder, {"target": target, "options": {}})
+    address = f"sqlite:///{folder / 'study.db'}"
+    assert str(bisect_cfg.load(address)) == str(bisect_cfg.load(folder)) and bisect_cfg.load(address).complete
 
 
 def test_every_plot_is_a_figure_and_one_without_data_says_so(tmp_path: Path) -> None:

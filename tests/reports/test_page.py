@@ -165,6 +165,27 @@ def test_what_is_typed_again_is_masked(tmp_path: Path, monkeypatch: pytest.Monke
     assert dict(commands(found))["Isolate it"] == "bisect-cfg bisect ~/train.py --good hub_token=***"
 
 
+def test_a_path_with_a_blank_under_the_home_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = dict(commands(read(study(tmp_path / "my runs"))))
+    assert found["Safe values again, surer"] == "bisect-cfg recommend ~/'my runs' --verify-seeds 10"
+
+
+def test_a_long_line_of_the_log_leaves_room_in_an_issue(tmp_path: Path) -> None:
+    first = begun(tmp_path) / "trials" / "0"
+    first.mkdir(parents=True)
+    (first / "ending.json").write_text(json.dumps({"exit_code": 1, "hang": None, "seconds": 0.3, "steps": 0}))
+    (first / "log.txt").write_text("loading\n" + "z" * 60_000 + "\n")
+    words = as_markdown(read(tmp_path))
+    assert len(words) < 4_000 and "more characters)" in words and "loading" in words
+
+
+def test_a_damaged_database_is_told(tmp_path: Path) -> None:
+    (begun(tmp_path) / "study.db").write_bytes(bytes(range(256)) * 20)
+    with pytest.raises(InputError, match="study.db cannot be opened.*\n.*--restart"):
+        read(tmp_path)
+
+
 def test_homes_and_names_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = study(tmp_path / "s", notes=("see /home/anneliese/x, anneliese@gpu1 and " + str(tmp_path / "y"),))
