@@ -99,6 +99,8 @@ class NotebookView(View):
             self._over.set()
             if isinstance(error, KeyboardInterrupt):
                 self._lines.append(Text("Interrupted; what ran was ended. Run the cell again to go on.", "yellow"))
+                # What IPython shows in place of a traceback through our code (and the storage's), which helps nobody.
+                error._render_traceback_ = lambda: ["KeyboardInterrupt: nothing is lost."]
             self._draw(now=True)
 
     def answer(self, answer: Answer, result: JsonObject) -> None:

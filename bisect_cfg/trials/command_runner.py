@@ -28,7 +28,7 @@ from bisect_cfg.diagnosis import _metrics, health
 from bisect_cfg.diagnosis import signature as signatures
 from bisect_cfg.diagnosis._plain_text import clean, normalise, plain
 from bisect_cfg.diagnosis.signature import Signature
-from bisect_cfg.jsonfile import make_folder, write_json, write_text
+from bisect_cfg.jsonfile import make_folder, private, write_json, write_text
 from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, read_event
 from bisect_cfg.probe.secrets import know_command, scrub
 from bisect_cfg.study.interface import TrialResult
@@ -274,7 +274,7 @@ class CommandRunner(TrialRunner):
         traces = Traces(Tail(rows.path.with_name(EVENTS_FILE), read_event), rows, Counted())
 
         def ending(code: int | None, hang: str | None = None) -> Ending:
-            with (rows.path.parent / METRICS_FILE).open("w") as stream:
+            with open(rows.path.parent / METRICS_FILE, "w", opener=private) as stream:
                 stream.writelines(json.dumps(row) + "\n" for row in rows.rows)
             now = time.monotonic()
             return Ending(code, hang, now - began, round(max(longest, now - heard), 3))

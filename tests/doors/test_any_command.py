@@ -262,6 +262,9 @@ def test_a_collapse_fails_though_the_command_ends_well(tool):
     result = result_of(tool)
     assert result["failure"]["kind"] == "collapse" and causes_of(result) == [["lr"]]
     assert all(row["step"] < 399 for row in result["trials"]), "no trial went on to its end"
+    files = [path for path in tool.folder.glob("bisect-cfg-studies/**/*") if path.is_file()]
+    assert any(path.name == "metrics.jsonl" for path in files)
+    assert {path.name for path in files if path.stat().st_mode & 0o077} == set(), "its owner's alone"
 
 
 RAY = "\x1b[36m(TaskRunner pid=81123)\x1b[0m "

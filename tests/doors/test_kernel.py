@@ -109,6 +109,7 @@ def test_an_interrupted_cell_leaves_nothing_running_and_can_be_run_again(kernel:
         (kernel.folder / name).unlink(missing_ok=True)
     stopped = kernel.run(code, kernel.interrupt_once_it_runs)
     assert stopped["error"][0]["ename"] == "KeyboardInterrupt"
+    assert stopped["error"][0]["traceback"] == ["KeyboardInterrupt: nothing is lost."]  # and no frames of ours
     assert "Interrupted; what ran was ended." in stopped["update_display_data"][-1]["data"]["text/plain"]
     assert kernel.left() == []
     refused = kernel.run("bisect_cfg.load('nowhere')")["error"][0]
