@@ -62,7 +62,7 @@ class Kernel:
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=WAIT_SECONDS)
-        (self.process,) = psutil.Process().children()
+        self.process = psutil.Process(self.manager.provisioner.pid)
 
     def close(self) -> None:
         self.client.stop_channels()
