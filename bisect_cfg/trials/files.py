@@ -175,6 +175,7 @@ class Traces:
 
     def __post_init__(self) -> None:
         self._watch = Watch()
+        self._ahead: list[Row] = []  # of a training whose beginning was not read yet
 
     @classmethod
     def of(cls, folder: Path) -> Traces:
@@ -198,10 +199,12 @@ class Traces:
                 self.completed = row
             elif self.completed is not None and (isinstance(row, TrainerBuilt) or getattr(row, "kind", "") == "args"):
                 self.begun = None
-        if self.begun is None and self.completed is not None:
-            self.metrics.rows = []
-        elif number > 1:
-            self.metrics.rows = [row for row in self.metrics.rows if row.get("training", 1) == number]
+        # The events were read first: a row can be there of a training that has begun in between.
+        over, last = self.begun is None and self.completed is not None, self.metrics.rows[-1:]
+        if number > 1 or over or self._ahead or any(row.get("training", 1) > 1 for row in last):
+            rows = [(row.get("training", 1), row) for row in (*self._ahead, *self.metrics.rows)]
+            self._ahead = [row for training, row in rows if training > number]
+            self.metrics.rows = [] if over else [row for training, row in rows if training == number]
         resumed = self.event(Resumed)
         if resumed is not None and resumed.checkpoint is not None and not self.before:
             self.earlier = earlier_rows(Path(resumed.checkpoint), resumed.step)

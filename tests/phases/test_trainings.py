@@ -149,7 +149,9 @@ def test_those_before_it_run_as_they_are_and_what_they_leave_is_kept(tool):
     assert {path: path.stat().st_mtime_ns for path in study.glob("trials/*/ending.json")} == ended
 
 
-@pytest.mark.parametrize(("text", "said"), [(SILENT, "after 3 trainings the script ended"), (LOOP, "RuntimeError: boom")])
+@pytest.mark.parametrize(
+    ("text", "said"), [(SILENT, "after 3 trainings the script ended"), (LOOP, "RuntimeError: boom")]
+)
 def test_a_number_that_there_is_not(tool, text, said):
     told = tool("bisect", toys.script(tool.folder, TRAIN + text), "--study", "s", "--training", 5)
     assert_clear(told, "There is no training 5", said)

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bisect_cfg.probe.protocol import (
     Completed,
@@ -72,3 +74,20 @@ def test_models_that_a_stage_has_saved_do_not_fill_the_disk(tmp_path, monkeypatc
     monkeypatch.setattr(clean, "KEPT_BYTES", allowed)
     clean.clean_folder(tmp_path / "0")
     assert model.exists() == kept
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 10)), max_size=6))
+def test_whenever_the_files_are_read_the_rows_are_those_of_the_last_training(tmp_path_factory, moments) -> None:
+    """The events are read first, and a training may begin, and make steps, before the metrics are."""
+    folder = tmp_path_factory.mktemp("run")
+    events = [*COMPLETED, TrainBegin(2, args=0), Completed(2, "GRPOTrainer", 0), TrainBegin(3, args=0), TrainEnd(3)]
+    written = [json.dumps(event_row(event, 0.0)) for event in events]
+    metrics = [json.dumps(row) for row in (*rows(4), *rows(3, 2), *rows(3, 3))]
+    traces, told, logged = Traces.of(folder), 0, 0
+    for more_events, more_rows in [*moments, (len(written), len(metrics))]:
+        told, logged = max(told, more_events), max(logged, more_rows)
+        for name, lines in (("events", written[:told]), ("metrics", metrics[:logged])):
+            (folder / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))
+        traces.read()
+        assert len({row.get("training", 1) for row in traces.metrics.rows}) <= 1
+    assert traces.metrics.rows == rows(3, 3)
