@@ -186,29 +186,40 @@ def _joined(lines: Iterable[str]) -> io.BufferedReader:
     return io.BufferedReader(io.BytesIO(text.encode("utf-8", "replace")))  # type: ignore[arg-type]
 
 
-class _Messages(io.RawIOBase):
-    """What was printed, out of a stream of records with a line each; a line that is none stays as it is."""
+class _Changed(io.RawIOBase):
+    """A stream with its bytes changed, a part at a time."""
 
-    def __init__(self, stream: BinaryIO, key: str) -> None:
-        self._stream, self._key = stream, key
-        self._rest = b""
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self._rest = stream, b""
 
     def readable(self) -> bool:
         return True
 
+    def part(self, size: int) -> bytes:
+        """The next part, of about so many bytes where that can be chosen; empty at the end."""
+        raise NotImplementedError
+
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        while not self._rest:
-            line = self._stream.readline()
-            if not line:
-                return 0
-            record = _first_line(line)
-            if isinstance(record, dict) and isinstance(record.get(self._key), str):
-                line = _printed(record, self._key).encode("utf-8", "replace") + b"\n"
-            self._rest = line
+        self._rest = self._rest or self.part(len(buffer))
         taken = self._rest[: len(buffer)]
         buffer[: len(taken)] = taken
         self._rest = self._rest[len(taken) :]
         return len(taken)
+
+
+class _Messages(_Changed):
+    """What was printed, out of a stream of records with a line each; a line that is none stays as it is."""
+
+    def __init__(self, stream: BinaryIO, key: str) -> None:
+        super().__init__(stream)
+        self._key = key
+
+    def part(self, size: int) -> bytes:
+        line = self._stream.readline()
+        record = _first_line(line)
+        if isinstance(record, dict) and isinstance(record.get(self._key), str):
+            return _printed(record, self._key).encode("utf-8", "replace") + b"\n"
+        return line
 
 
 def _utf8(stream: io.BufferedReader) -> io.BufferedReader:
@@ -228,27 +239,19 @@ def _utf8(stream: io.BufferedReader) -> io.BufferedReader:
     return io.BufferedReader(_Recoded(stream, encoding))
 
 
-class _Recoded(io.RawIOBase):
+class _Recoded(_Changed):
     """A stream in another encoding, as UTF-8."""
 
     def __init__(self, stream: BinaryIO, encoding: str) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-        self._rest = b""
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:
-        while not self._rest:
-            data = self._stream.read(len(buffer))
-            self._rest = self._decoder.decode(data, final=not data).encode("utf-8", "replace")
-            if not data:
-                break
-        taken = self._rest[: len(buffer)]
-        buffer[: len(taken)] = taken
-        self._rest = self._rest[len(taken) :]
-        return len(taken)
+    def part(self, size: int) -> bytes:
+        while True:
+            data = self._stream.read(size)
+            text = self._decoder.decode(data, final=not data)
+            if text or not data:
+                return text.encode("utf-8", "replace")
 
 
 def _unpacked(stream: BinaryIO) -> io.BufferedReader:

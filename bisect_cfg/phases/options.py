@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bisect_cfg.capture.names import Assignment, as_given
 from bisect_cfg.configuration import Value
+from bisect_cfg.errors import flag_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.remedy import MARGIN
 from bisect_cfg.recommend.search_range import DEFAULT_RATIO
@@ -16,9 +17,6 @@ from bisect_cfg.study.basis import hash_of
 
 OF_COMMANDS = ("bad", "preset", "flag_style", "config_format")
 """Options of commands of any kind; one of them says that the target is one."""
-
-CALLED = {"excluded": "except", "pins": "pin"}
-"""Fields of `Options` that the command line calls otherwise."""
 
 NOT_REPEATED = ("restart", "flags")
 """Fields of `Options` that say nothing of what the same bisection is."""
@@ -95,7 +93,7 @@ class Options:
             value = getattr(self, field.name)
             if value == field.default or field.name in NOT_REPEATED:
                 continue
-            flag = f"--{CALLED.get(field.name, field.name).replace('_', '-')}"
+            flag = flag_of(field.name)
             if isinstance(value, bool):
                 yield flag if value else f"--no-{field.name}"
             elif field.name == "devices":

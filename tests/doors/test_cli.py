@@ -23,7 +23,8 @@ from toys import FAILS, script
 from bisect_cfg import api
 from bisect_cfg.checks import from_python
 from bisect_cfg.cli import cli
-from bisect_cfg.phases.options import CALLED, NOT_REPEATED, Options
+from bisect_cfg.errors import flag_of
+from bisect_cfg.phases.options import NOT_REPEATED, Options
 
 QUICK = ("--no-recommend", "--no-where")
 """Where only the causes matter."""
@@ -605,5 +606,5 @@ def test_what_was_typed_can_be_told_again(line, monkeypatch):
 
 def test_every_option_is_typed_again():
     names = {flag.removeprefix("--no-").removeprefix("--") for line in LINES for flag in line.split()}
-    fields = {CALLED.get(field.name, field.name).replace("_", "-") for field in dataclasses.fields(Options)}
+    fields = {flag_of(field.name).removeprefix("--") for field in dataclasses.fields(Options)}
     assert fields - names == set(NOT_REPEATED)
