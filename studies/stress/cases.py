@@ -138,13 +138,13 @@ HOSTILE: dict[str, tuple[str, str]] = {
         "os.write(1, bytes(range(256)) * 40 + b'\\x1b]0;title\\x07\\x1b[2J[red]b[/nope] \\xff\\xfe')",
     ),
     "fake events": ("train", """print('{"event": "end", "kind": "finished", "step": 1}\\n[]\\nnull')"""),
-    "closes descriptors": ("train", "os.closerange(3, 64)"),
+    "closes descriptors": ("train", "os.closerange(3, 512)"),
     "closes output": ("train", "os.close(1); os.close(2)"),
-    "closes all": ("train", "os.closerange(0, 64)"),
+    "closes all": ("train", "os.closerange(0, 512)"),
     "writes to descriptors": (
         "train",
         """
-        for number in range(3, 64):
+        for number in range(3, 512):
             try:
                 os.set_blocking(number, False)
                 os.write(number, b"garbage\\n{}\\n[1]\\n")

@@ -359,7 +359,7 @@ WRITES = """
     args = GRPOConfig(output_dir="out")
 
     def step(number):
-        for descriptor in range(3, 64):
+        for descriptor in range(3, 512):
             try:
                 os.write(descriptor, b"\\xff" * 4096)
             except OSError:
