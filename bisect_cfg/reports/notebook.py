@@ -18,8 +18,10 @@ from bisect_cfg.reports.asked import Asked, Wanted, asked_of
 from bisect_cfg.reports.factors import Factors, recorded_factors
 from bisect_cfg.reports.figures import COLOURS, FAIL, PASS
 from bisect_cfg.reports.frames import MARGINS, figure_of, metrics_of
+from bisect_cfg.reports.isolated import print_function_answer
 from bisect_cfg.reports.page import answer_lines, rows
 from bisect_cfg.reports.recorded import EMPTY, EMPTY_ROW, Recorded, asked, level, read
+from bisect_cfg.reports.said import said
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.text import show
 from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
@@ -207,8 +209,6 @@ class StudyReport(Report):
         return str(self)
 
     def __str__(self) -> str:
-        if self.folder is None:
-            return shared(super().__str__())
         return "\n".join(
             f"{label:<13}{''.join(words for _, words in pieces)}".rstrip()
             for label, pieces in answer_lines(self._passed_on)
@@ -225,18 +225,12 @@ class StudyReport(Report):
             for row in rows(self._passed_on)
         )
         details = f"<details><summary>every trial</summary><table><tr>{head}</tr>{every}</table></details>"
-        return self.answer_html() + (details if every else "")
-
-    def answer_html(self, e: Callable[[str], str] = lambda words: html.escape(shared(words))) -> str:
-        """The answer; of a script in the words of the terminal."""
-        if self.folder is None:
-            return super().answer_html(e)
         lines = "".join(
-            f"<tr><th style='text-align:left;vertical-align:top'>{html.escape(label)}</th>"
+            f"<tr><th style='text-align:left;vertical-align:top'>{e(label)}</th>"
             f"<td style='text-align:left'>{''.join(map(_styled, pieces))}</td></tr>"
             for label, pieces in answer_lines(self._passed_on)
         )
-        return f"<table>{lines}</table>"
+        return f"<table>{lines}</table>{details if every else ''}"
 
 
 def of_folder(folder: Path, asks: Asks | None = None, storage: str | None = None) -> StudyReport:
@@ -276,7 +270,13 @@ def with_plots(report: Report, recorded: Recorded, asks: Asks | None = None) -> 
 def concluded(report: Report) -> JsonObject:
     """What a bisection without a folder has concluded, in the form of result.json."""
     failure = None if report.signature is None else {"message": report.signature, "signature": report.signature}
-    told = {"status": report.status, "notes": list(report.notes), "seconds": report.seconds, "failure": failure}
+    told = {
+        "status": report.status,
+        "notes": list(report.notes),
+        "seconds": report.seconds,
+        "failure": failure,
+        "said": said(lambda console: print_function_answer(console, report)),
+    }
     return {**of_report(report), **told}
 
 

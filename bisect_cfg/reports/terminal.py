@@ -16,6 +16,7 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging
+from bisect_cfg.reports.isolated import print_isolated
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_values import INDENT, print_lines, print_recommendation
 from bisect_cfg.reports.said import Line, said
@@ -23,9 +24,6 @@ from bisect_cfg.study.causes import Cause
 from bisect_cfg.study.folder import STUDIES
 from bisect_cfg.trials.environments import CACHE
 from bisect_cfg.trials.start_points import STARTS
-
-SETTING_WIDTH = 40
-"""Columns to which the settings of a cause are filled up, so that their good values stand below each other."""
 
 
 def told(answer: Answer, result: JsonObject) -> list[Line]:
@@ -125,30 +123,16 @@ def _print_baseline_fails(console: Console, answer: Answer) -> None:
 
 
 def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
-    report = answer.report
-    if not report.causes:
-        console.print(Text("No cause could be proven.", style="bold yellow"))
-    for number, cause in enumerate(report.causes, 1):
-        title = "Cause" if len(report.causes) == 1 else f"Cause {number}"
+    failures = []
+    for cause, found in zip(answer.report.causes, result["causes"], strict=True):
         seen = answer.bad_run.seen
         if _in_one_process(cause, answer.settings):
             seen = replace(seen, rank=None)
-        _print_cause(console, title, cause, text.failure(seen, result["causes"][number - 1]["step"]), answer)
-    if report.causes and (report.reproduction_rate or 1.0) < 1.0:
-        low, high = report.reproduction_interval or (0.0, 1.0)
-        console.print(
-            f"The failure is random: of all runs with a cause it showed in {report.reproduction_rate:.0%} "
-            f"(95 % interval: {low:.0%} to {high:.0%}).\n"
-            "The counts above are of one configuration each; the answer weighs all runs.",
-            highlight=False,
-        )
-    if report.causes:
-        others = (
-            "No other cause is left among the settings that differ."
-            if report.complete
-            else "There may be other causes: the search ended before that was settled."
-        )
-        console.print(others, highlight=False)
+        failures.append(f"the run {text.failure(seen, found['step'])}.{_counted(cause, answer)}")
+    since = ""
+    if answer.origin is not None:
+        since = f"Shown {text.since(answer.origin)}{', and from step 0' if answer.proven else ''}."
+    print_isolated(console, answer.report, failures, since)
     _print_where(console, result["where"])
     _print_rows(console, answer)
     print_recommendation(console, answer, result)
@@ -158,38 +142,6 @@ def _in_one_process(cause: Cause, settings: Settings) -> bool:
     """Whether a cause was seen to fail in one process, whatever the user starts."""
     subset = cause.evidence.fails.subset
     return subset is not None and configuration_of(subset, settings.good, settings.bad).get(PROCESSES) == 1
-
-
-def _print_cause(console: Console, title: str, cause: Cause, failure: str, answer: Answer) -> None:
-    yours = [f"{name} = {text.show(cause.values[name]['bad'])}" for name in cause.parameters]
-    yours[1:] = [f"with {setting}" for setting in yours[1:]]
-    wide = min(max(map(len, yours)), SETTING_WIDTH)
-    for position, name in enumerate(cause.parameters):
-        label = title if position == 0 else " " * len(title)
-        good = (f"good: {text.show(cause.values[name]['good'])}", "green")
-        row = Text.assemble((f"{label}  ", "bold"), (f"{yours[position]:<{wide}}  ", "bold red"), good)
-        console.print(Hanging(row, rest=INDENT))
-    together = "them" if len(cause.parameters) > 1 else "it"
-    claims = [f"Fails {cause.evidence.fails} with only {together} changed from the good configuration"]
-    for name, claim in cause.evidence.without.items():
-        if claim.subset is None:
-            claims.append(f"without {name}: {claim.note}")
-            continue
-        others = [one for one in cause.parameters if one != name]
-        which = f"with only {' and '.join(others)}" if others and {*others} == {*claim.subset} else f"without {name}"
-        claims.append(f"passes {claim} {which}{f' ({claim.note})' if claim.note else ''}")
-    since = f" Shown {text.since(answer.origin)}" if answer.origin is not None else ""
-    since += "" if not since else ", and from step 0." if answer.proven else "."
-    lines = [f"With {together} the run {failure}.{_counted(cause, answer)}", ", ".join(claims) + "." + since]
-    if cause.companions:
-        left_out = "it" if len(cause.companions) == 1 else "them"
-        reason = f"without {left_out} they are invalid or end in a different failure"
-        lines.append(f"These runs also had {', '.join(cause.companions)} as you have it: {reason}.")
-    if cause.inseparable:
-        names = " and ".join(cause.inseparable)
-        lines.append(f"{names} cannot be told apart: no valid configuration changes only one of them.")
-    print_lines(console, lines)
-    console.print()
 
 
 def _counted(cause: Cause, answer: Answer) -> str:

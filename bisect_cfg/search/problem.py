@@ -250,8 +250,19 @@ class Problem:
 
     def show(self, mask: int) -> str:
         """A subset for people."""
-        return ", ".join(self.names[i] for i in bits(mask)) or "nothing"
+        *others, last = [self.names[i] for i in bits(mask)] or ["nothing"]
+        return f"{', '.join(others)} and {last}" if others else last
 
-    def subject(self, cause: int) -> str:
-        """A cause in a question about one of its own settings: "it" where there is no other."""
-        return self.show(cause) if cause.bit_count() > 1 else "it"
+    def ask(self, mask: int, what: str, without: int | None = None) -> str:
+        """A question about a subset, for people.
+
+        Args:
+            mask: the subset.
+            what: is asked of it ("alone fail").
+            without: one of its own factors, which is good in the run.
+        """
+        does = "Do" if mask.bit_count() > 1 else "Does"
+        if without is None:
+            return f"{does} {self.show(mask)} {what}?"
+        whose = self.show(mask) if mask.bit_count() > 1 else "it"
+        return f"{does} {whose} {what} without {self.names[without]}?"

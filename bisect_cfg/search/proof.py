@@ -73,12 +73,12 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
     if bound == cause and any(validity.only_seen(witness & ~(1 << i), 1 << i, known) for i in bits(bound)):
         # What none of its parts can leave without another failure was never seen to pass: nothing is proven by that.
         return Proof(unseen=True)
-    shown, seen = problem.show(cause), counts.of(witness)
+    seen = counts.of(witness)
     missing: list[Ask] = []
     claims: dict[int, SubsetClaim] = {}
     refuted = seen.passes > 0 and not seen.fails and not counts.contradictory
     if seen.fails < max(times, 1):
-        reason = f"Does {shown} alone fail?" if not companions else f"Does {shown} fail?"
+        reason = problem.ask(cause, "fail" if companions else "alone fail")
         missing.append(Ask(witness, companions, Purpose.CAUSE_FAILS, reason))
     grouped = inseparable = 0
     for index in bits(cause):
@@ -104,7 +104,7 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
                 claims[index] = replace(counts.claim(larger, Outcome.PASS, IMPLIED), implied=True)
                 continue
         if count.passes < max(times, 1):
-            reason = f"Does {problem.subject(cause)} still fail without {problem.names[index]}?"
+            reason = problem.ask(cause, "still fail", index)
             missing.append(Ask(smaller, smaller & ~cause, Purpose.CAUSE_MINUS_ONE, reason))
     for index in bits(companions & ~grouped):
         other = _without(case, witness, index, known)
@@ -113,7 +113,7 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
         if counts.of(other).passes and not counts.of(other).fails:
             refuted = True
             continue
-        reason = f"Does {shown} fail without the companion {problem.names[index]} as well?"
+        reason = problem.ask(cause, f"fail without the companion {problem.names[index]} as well")
         missing.append(Ask(other, other & ~cause, Purpose.CAUSE_FAILS, reason))
     if missing or refuted:
         return Proof(tuple(missing), refuted)

@@ -177,7 +177,8 @@ class Search:
         self.complete = not self.problem.first
         self.guessed = guessed
         self.notes = [
-            f"{self.problem.show(masked.setting)} hides the failure of {self.problem.show(masked.cause)}."
+            f"{self.problem.show(masked.setting)} hide{'s' * (masked.setting.bit_count() == 1)} the failure of "
+            f"{self.problem.show(masked.cause)}."
             for masked in masking
         ]
 
@@ -263,7 +264,7 @@ class Search:
                 continue
             company = next((company for company in companies if self.validity.ok(company)), None)
             if company is not None:
-                reason = f"Does {self.problem.show(cause)} still fail together with everything that is not a cause?"
+                reason = self.problem.ask(cause, "still fail together with everything that is not a cause")
                 return self._ask(Ask(company, 0, Purpose.MASKING, reason))
         return None
 
@@ -284,10 +285,9 @@ class Search:
         """Repeat the run that removes most doubt for its price, as long as too much is left; see `Doubt`."""
         asks = {mask: ask for mask, ask in self._all_cures[0].items() if mask}
         for cause in self.causes:
-            it = self.problem.subject(cause.parameters)
             for index, claim in cause.without.items():
                 if claim.subset and not claim.implied:
-                    reason = f"Does {it} pass again without {self.problem.names[index]}?"
+                    reason = self.problem.ask(cause.parameters, "pass again", index)
                     ask = Ask(claim.subset, claim.subset & ~cause.parameters, Purpose.CAUSE_MINUS_ONE, reason)
                     asks.setdefault(claim.subset, ask)
         doubt = Doubt(self.problem, self.counts, self.causes, asks)
@@ -304,7 +304,7 @@ class Search:
                 # The same for every cause.
                 worth[witness] = log(now / max(doubt.of(failing=True), TINY)) / (prices.of_mask(witness) * prices.fail)
                 worth[witness] -= TIE * self.counts.of(witness).fails
-                reason = f"Does {self.problem.show(cause.parameters)} fail every time? A pass proves little if not."
+                reason = f"{self.problem.ask(cause.parameters, 'fail every time')} A pass proves little if not."
                 asks[witness] = Ask(witness, cause.companions, Purpose.CAUSE_FAILS, reason)
         return (
             self._ask(*(asks[m] for m in sorted(worth, key=lambda m: (-round(worth[m], DIGITS), m)))) if worth else None

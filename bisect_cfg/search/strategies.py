@@ -93,7 +93,7 @@ def ddmin(problem: Problem, run: Test, inside: int) -> int:
 def growing_prefix(problem: Problem, run: Test, inside: int) -> int:
     """Binary search for the shortest failing prefix; its last factor is in a cause; repeat with that one set."""
     found, rest = 0, list(bits(inside))
-    while not found or not run(found, f"Does {problem.show(found)} alone fail?"):
+    while not found or not run(found, problem.ask(found, "alone fail")):
         low, high = 0, len(rest)
         while high - low > 1:
             middle = (low + high) // 2

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value
@@ -92,30 +91,6 @@ class Cause:
             f"{name}={_shown(name, v['bad'])} (good: {_shown(name, v['good'])})" for name, v in self.values.items()
         )
         return " with ".join(levels)
-
-    def _repr_html_(self) -> str:
-        return self.as_html()
-
-    def as_html(self, e: Callable[[str], str] = html.escape) -> str:
-        """Its settings, both values of each, and what shows that it takes all of them.
-
-        Args:
-            e: makes a text part of a page.
-        """
-        rows = [
-            (name, _shown(name, v["good"]), _shown(name, v["bad"]), _evidence(self.evidence.without.get(name)))
-            for name, v in self.values.items()
-        ]
-        parts = [
-            f"<p>Fails {e(_evidence(self.evidence.fails))}</p>",
-            _table(("setting", "good", "bad", "passes without it"), rows, e),
-        ]
-        if self.companions:
-            parts.append(f"<p>Valid only together with {e(', '.join(self.companions))}.</p>")
-        if self.inseparable:
-            names = e(", ".join(self.inseparable))
-            parts.append(f"<p>{names} cannot be told apart: no valid configuration changes only one of them.</p>")
-        return "\n".join(parts)
 
 
 @dataclass(frozen=True)
@@ -218,64 +193,6 @@ class Report:
         if self.safe_configuration is not None:
             object.__setattr__(self, "safe_configuration", Printed(self.safe_configuration))
 
-    @property
-    def _trials_run(self) -> str:
-        return _count(len(self.rows), "trial")
-
-    def __str__(self) -> str:
-        lines = [f"{self.status.replace('_', ' ')}: {_count(len(self.causes), 'cause')} in {self._trials_run}"]
-        for cause in self.causes:
-            lines.append(f"  {cause}")
-            how = "" if cause.signature == RETURNED_FALSE else f" with {cause.signature}"
-            lines.append(f"    fails {cause.evidence.fails}{how}")
-            lines += [f"    without {name}: passes {claim}" for name, claim in cause.evidence.without.items()]
-            if cause.companions:
-                lines.append(f"    valid only together with {', '.join(cause.companions)}")
-        if self.causes:
-            lines.append(f"  these are all the causes: {'yes' if self.complete else 'not shown'}")
-        if self.recommendation is not None:
-            lines.append(f"  {_instead(self.recommendation)}")
-        lines += [f"  {note}" for note in self.notes]
-        return "\n".join(lines)
-
-    def answer_html(self, e: Callable[[str], str] = html.escape) -> str:
-        """The failure, the causes with their evidence, and what cures.
-
-        Args:
-            e: makes a text part of a page.
-        """
-        minutes = f"{self.seconds / 60:.1f} min" if self.seconds >= 60 else f"{self.seconds:.1f} s"
-        parts = [f"<h4>{e(self.status.replace('_', ' '))}: {self._trials_run}, {minutes}</h4>"]
-        if self.signature not in (None, RETURNED_FALSE):
-            rate = self.reproduction_rate
-            often = "" if rate is None or rate == 1 else f", which shows in {rate:.0%} of the runs that could"
-            parts.append(f"<p>The failure: <code>{e(self.signature)}</code>{often}</p>")
-        for number, cause in enumerate(self.causes, 1):
-            parts.append(f"<p><b>{'Cause' if len(self.causes) == 1 else f'Cause {number}'}</b></p>{cause.as_html(e)}")
-        for correction in self.corrections:
-            names = e(", ".join(correction.parameters))
-            parts.append(f"<p>Passes with {names} reset to good: {e(_evidence(correction.passes))}</p>")
-        if self.causes:
-            answer = "No other cause is left." if self.complete else "There may be other causes."
-            parts.append(f"<p>{answer}</p>")
-        if self.recommendation is not None:
-            parts.append(f"<p><b>{e(_instead(self.recommendation))}</b></p>")
-        parts += [f"<p>{e(note)}</p>" for note in self.notes]
-        return "\n".join(parts)
-
-
-def _instead(found: JsonObject) -> str:
-    """A recommendation in one line; an unverified one says so."""
-    changes = ", ".join(f"{name}={change['to']!r}" for name, change in found["changes"].items())
-    if not found["verified"]:
-        return f"not verified: {changes}"
-    evidence, over = found["evidence"], f" over {found['steps']} steps" if found["steps"] else ""
-    return f"use instead: {changes} (healthy {evidence['seen']}/{evidence['runs']}{over})"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
 
 def _shown(name: str, value: Value) -> str:
     """A value of a setting, not at any length, and no secret."""
@@ -290,13 +207,6 @@ def _evidence(claim: Claim | None) -> str:
     if claim.subset is None or not claim.trials:
         return str(claim)
     return f"{claim} (trial{'s' if len(claim.trials) > 1 else ''} {', '.join(map(str, claim.trials))})"
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], e: Callable[[str], str] = html.escape) -> str:
-    """An HTML table of texts, escaped here."""
-    top = "".join(f"<th>{e(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{e(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{top}</tr>{body}</table>"
 
 
 def wilson(successes: int, runs: int) -> tuple[float, float]:
