@@ -372,7 +372,7 @@ class Bisection:
 
     def rows(self) -> list[JsonObject]:
         """The trials in the form of result.json."""
-        return rows_of(self._store.study.get_trials(deepcopy=False), {f.name: (f.good, f.bad) for f in self.factors})
+        return rows_of(self._store.study.get_trials(deepcopy=False), self._store.levels)
 
     def _from_now(self) -> Limits:
         """The limits of a run that begins now."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from bisect_cfg.configuration import Configuration, Outcome, configuration_of
 from bisect_cfg.search import Conclusion, FoundCause, SubsetClaim
 from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, TrialRow, wilson
-from bisect_cfg.study.encoding import purpose_of, result_of
-from bisect_cfg.study.search_trials import ASKED, WANTED, SearchTrials
+from bisect_cfg.study.encoding import WANTED, purpose_of, result_of, values_of
+from bisect_cfg.study.search_trials import SearchTrials
 
 
 def cause_of(found: FoundCause, trials: SearchTrials) -> Cause:
@@ -74,10 +74,6 @@ def _rows(trials: SearchTrials) -> Iterator[TrialRow]:
         if not trial.state.is_finished():
             continue
         result, attributes = result_of(trial), trial.user_attrs
-        if ASKED in attributes:
-            values = {f.name: f.bad if f.name in attributes[ASKED] else f.good for f in trials.store.factors}
-        else:
-            values = {**trials.bad, **attributes[WANTED]}
         yield TrialRow(
             trial.number,
             outcomes.get(trial.number) or Outcome(attributes.get("outcome", result.outcome)),
@@ -87,5 +83,5 @@ def _rows(trials: SearchTrials) -> Iterator[TrialRow]:
             *purpose_of(trial),
             attributes["reason"],
             tuple(attributes.get("companions", ())),
-            values,
+            values_of(trial, trials.store.levels) or {},
         )

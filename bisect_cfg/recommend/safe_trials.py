@@ -16,11 +16,8 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.study.causes import TrialRow
-from bisect_cfg.study.encoding import plain, purpose_of
+from bisect_cfg.study.encoding import SAFE, plain, purpose_of, values_of
 from bisect_cfg.study.store import BESIDES, Store
-
-ASKED = "recommend"
-"""The attribute that a trial of this phase is known by: what it ran."""
 
 
 class SafeTrials:
@@ -35,7 +32,7 @@ class SafeTrials:
 
     def all(self) -> list[FrozenTrial]:
         """All that count, running ones included."""
-        return self.store.trials(ASKED)
+        return self.store.trials(SAFE)
 
     def ran(self) -> list[Ran]:
         """What the plan is made from."""
@@ -43,7 +40,7 @@ class SafeTrials:
 
     def asked(self, aim: Aim) -> int:
         """How many runs with this aim were asked for."""
-        return sum(trial.user_attrs[ASKED]["part"] == aim for trial in self.all())
+        return sum(trial.user_attrs[SAFE]["part"] == aim for trial in self.all())
 
     def start(self, attempt: Attempt, mode: str) -> int:
         """Write a run before it starts.
@@ -63,7 +60,7 @@ class SafeTrials:
             "mode": mode,
         }
         purpose = {"purpose": Purpose.RECOMMEND.value, "run": attempt.aim.value}
-        attributes = {ASKED: plain(asked), **purpose, "reason": attempt.reason}
+        attributes = {SAFE: plain(asked), **purpose, "reason": attempt.reason}
         attributes[BESIDES] = [name for name in attempt.configuration if name not in self.store.distributions]
         return self.store.start(self.store.params(attempt.configuration), attributes).number
 
@@ -82,7 +79,7 @@ class SafeTrials:
 
     def abandoned(self) -> list[tuple[int, Attempt]]:
         """Runs that a process which lives no longer left unfinished."""
-        return [(trial.number, self._question(trial)) for trial in self.store.abandoned(ASKED)]
+        return [(trial.number, self._question(trial)) for trial in self.store.abandoned(SAFE)]
 
     def rows(self) -> Iterator[TrialRow]:
         """One row a run, as in the report of the bisection."""
@@ -90,7 +87,6 @@ class SafeTrials:
             if not trial.state.is_finished():
                 continue
             attributes = trial.user_attrs
-            configuration = attributes[ASKED]["configuration"]
             yield TrialRow(
                 trial.number,
                 Outcome(attributes["outcome"]),
@@ -99,7 +95,7 @@ class SafeTrials:
                 attributes.get("step"),
                 *purpose_of(trial),
                 attributes["reason"],
-                values={f.name: configuration.get(f.name, f.bad) for f in self.store.factors},
+                values=values_of(trial, self.store.levels) or {},
             )
 
     def details(self) -> dict[int, JsonObject]:
@@ -108,7 +104,7 @@ class SafeTrials:
         names = {factor.name for factor in self.store.factors}
         found = {}
         for trial in self.all():
-            asked = trial.user_attrs[ASKED]
+            asked = trial.user_attrs[SAFE]
             extra = {name: value for name, value in asked["configuration"].items() if name not in names}
             found[trial.number] = {
                 **(trial.user_attrs.get("attributes") or {}),
@@ -120,7 +116,7 @@ class SafeTrials:
 
     def _configuration(self, trial: FrozenTrial) -> dict[str, Value]:
         """What a run was asked with: secrets, which stand in no study, as the factors have them."""
-        found = dict(trial.user_attrs[ASKED]["configuration"])
+        found = dict(trial.user_attrs[SAFE]["configuration"])
         for factor in self.store.factors:
             for level in (factor.bad, factor.good):
                 shown = mask(level, factor.name)
@@ -130,13 +126,13 @@ class SafeTrials:
         return found
 
     def _question(self, trial: FrozenTrial) -> Attempt:
-        asked = trial.user_attrs[ASKED]
+        asked = trial.user_attrs[SAFE]
         return Attempt(
             self._configuration(trial), asked["seed"], asked["steps"], Aim(asked["part"]), trial.user_attrs["reason"]
         )
 
     def _ran(self, trial: FrozenTrial) -> Ran:
-        attributes, asked = trial.user_attrs, trial.user_attrs[ASKED]
+        attributes, asked = trial.user_attrs, trial.user_attrs[SAFE]
         return Ran(
             self._configuration(trial),
             asked["seed"],

@@ -18,6 +18,10 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask, scrub
 from bisect_cfg.study.interface import TrialResult
 
+SUBSET, WANTED, SAFE = "subset", "wanted", "recommend"
+"""Attributes that hold the question of a trial, and so tell which phase it belongs to: the names of the factors that
+are bad, for the search; the values that a reader wanted in place of the bad configuration's; a run for safe values."""
+
 LOG_RATIO = 10.0
 """Numeric levels this far apart differ in magnitude (1e-6 and 1e-4): their distribution is logarithmic."""
 
@@ -91,6 +95,22 @@ def purpose_of(trial: FrozenTrial) -> tuple[Purpose, str]:
     # Studies of earlier versions have both in one attribute: "warm start: bad-1".
     purpose, run = Purpose.read(trial.user_attrs.get("purpose", Purpose.SEARCH.value))
     return purpose, trial.user_attrs.get("run", run)
+
+
+def values_of(trial: FrozenTrial, levels: Mapping[str, tuple[Value, Value]]) -> dict[str, Value] | None:
+    """What a trial ran with, the factors and what it set besides; None of one that asks nothing.
+
+    Args:
+        trial: of a study.
+        levels: factor -> its good and its bad value.
+    """
+    known = trial.user_attrs
+    if SUBSET in known:
+        return {name: pair[name in known[SUBSET]] for name, pair in levels.items()}
+    if WANTED not in known and SAFE not in known:
+        return None
+    told = known[WANTED] if WANTED in known else known[SAFE].get("configuration", {})
+    return {**{name: bad for name, (_, bad) in levels.items()}, **told}
 
 
 def result_attributes(result: TrialResult, outcome: Outcome) -> JsonObject:

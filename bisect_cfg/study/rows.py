@@ -20,8 +20,7 @@ from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
-from bisect_cfg.study.encoding import purpose_of, result_of
-from bisect_cfg.study.search_trials import ASKED, WANTED
+from bisect_cfg.study.encoding import purpose_of, result_of, values_of
 from bisect_cfg.study.storage import cannot_open, open_storage, sqlite_storage
 from bisect_cfg.study.store import CONCLUDED, VOID
 
@@ -101,19 +100,13 @@ def rows_of(trials: Iterable[FrozenTrial], levels: Mapping[str, tuple[Value, Val
         trials: of one study.
         levels: factor -> its good and its bad value.
     """
-    yours = {name: bad for name, (_, bad) in levels.items()}
     rows = []
     for trial in trials:
         known = trial.user_attrs
         if known.get("outcome") in VOID:
             continue
-        if ASKED in known:
-            values = {name: pair[name in known[ASKED]] for name, pair in levels.items()}
-        elif WANTED in known:
-            values = {**yours, **known[WANTED]}
-        elif "recommend" in known:
-            values = {**yours, **known["recommend"].get("configuration", {})}
-        else:
+        values = values_of(trial, levels)
+        if values is None:
             continue
         attributes, (purpose, run) = known.get("attributes") or {}, purpose_of(trial)
         rows.append(

@@ -18,16 +18,9 @@ from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe import secrets
 from bisect_cfg.search import Ask, Problem, Record, State, look
 from bisect_cfg.search.problem import bits
-from bisect_cfg.study.encoding import plain, purpose_of, result_attributes, result_of
+from bisect_cfg.study.encoding import SUBSET, WANTED, plain, purpose_of, result_attributes, result_of
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.study.store import BESIDES, Store, Void
-
-ASKED = "subset"
-"""The attribute that a trial of the search is known by: the factors that were bad in it."""
-
-WANTED = "wanted"
-"""The attribute that a run of the reader's own is known by, where it is no subset: the values that it has in place of
-the bad ones. The search does not see it; a subset that was asked for is evidence like any other."""
 
 Classify = Callable[[TrialResult, int, TrialResult | None], Outcome | None]
 """(result, subset, result of the failing bad baseline or None) -> outcome, None while that is unknown."""
@@ -52,7 +45,7 @@ class SearchTrials:
 
     def all(self) -> list[FrozenTrial]:
         """All that count, running ones included."""
-        return self.store.trials(ASKED)
+        return self.store.trials(SUBSET)
 
     def records(self, before: int | None = None) -> list[Record]:
         """What the search decides from, in the order of the trial numbers."""
@@ -90,7 +83,7 @@ class SearchTrials:
 
     def mask(self, trial: FrozenTrial) -> int:
         """The subset that a trial ran, as the search's integer."""
-        return self.mask_of(trial.user_attrs[ASKED])
+        return self.mask_of(trial.user_attrs[SUBSET])
 
     def mask_of(self, names: Iterable[str]) -> int:
         """Factors by name, as the search's integer."""
@@ -116,7 +109,7 @@ class SearchTrials:
         """
         order = [factor.name for factor in self.store.factors]
         return {
-            ASKED: [order[i] for i in bits(ask.subset)],
+            SUBSET: [order[i] for i in bits(ask.subset)],
             "companions": [order[i] for i in bits(ask.companions)],
             "purpose": ask.purpose.value,
             "reason": ask.reason,
@@ -134,7 +127,7 @@ class SearchTrials:
         Returns:
             The verdict. Values of a reader's own are judged as the bad configuration that they replace.
         """
-        mask = self.mask(trial) if ASKED in trial.user_attrs else self.problem.full
+        mask = self.mask(trial) if SUBSET in trial.user_attrs else self.problem.full
         reference = self.reference() or (result if mask == self.problem.full else None)
         outcome = self._classify(result, mask, reference) or result.outcome
         self.store.finish(trial.number, result_attributes(result, outcome), outcome, result.intermediate)
@@ -168,7 +161,7 @@ class SearchTrials:
 
     def close_lost(self) -> int:
         """Close the running trials of dead processes; returns how many."""
-        lost = [*self.store.abandoned(ASKED), *self.store.abandoned(WANTED)]
+        lost = [*self.store.abandoned(SUBSET), *self.store.abandoned(WANTED)]
         for trial in lost:
             self.store.void(trial.number, Void.LOST)
         return len(lost)

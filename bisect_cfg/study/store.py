@@ -5,8 +5,8 @@ the samplers of Optuna understand them), its user attributes say what was asked 
 recomputed from these trials. Resuming after a crash, a second process on the same storage and replaying an old study
 are therefore the same thing: reading the study.
 
-Which phase a trial belongs to is told by the attribute that holds its question: "subset" for the search
-(`search_trials`), "recommend" for the safe values (`recommend.safe_trials`). Each sees only its own.
+Which phase a trial belongs to is told by the attribute that holds its question (`encoding.SUBSET`, `WANTED`, `SAFE`).
+Each sees only its own.
 
 *Crashes.* A trial is written as RUNNING, question and worker included, in one transaction before it starts, and its
 result before its state changes. Whoever is killed leaves either a finished trial or a RUNNING one of a dead process,
@@ -100,6 +100,7 @@ class Store:
         study: the Optuna study.
         factors: as given.
         distributions: factor name -> its distribution.
+        levels: factor name -> its good and its bad value.
 
     Raises:
         StudyMismatch: the study exists and was made for other factors or levels, or for something else.
@@ -114,6 +115,7 @@ class Store:
         weights: Mapping[str, float] | None = None,
     ) -> None:
         self.factors = tuple(factors)
+        self.levels = {factor.name: (factor.good, factor.bad) for factor in self.factors}
         self.distributions = {factor.name: distribution_of(factor) for factor in self.factors}
         optuna.logging.set_verbosity(max(optuna.logging.get_verbosity(), optuna.logging.WARNING))
         self._kept, self.study = _open(storage, study_name)

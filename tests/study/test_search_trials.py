@@ -7,9 +7,9 @@ import pytest
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.configuration import Purpose
 from bisect_cfg.search import Ask, Problem
-from bisect_cfg.study.encoding import purpose_of
+from bisect_cfg.study.encoding import SUBSET, purpose_of
 from bisect_cfg.study.interface import TrialResult
-from bisect_cfg.study.search_trials import ASKED, SearchTrials
+from bisect_cfg.study.search_trials import SearchTrials
 
 GOOD = {"lr": 1e-6, "bf16": False}
 BAD = {"lr": 1e-3, "bf16": True}
@@ -60,4 +60,4 @@ def test_reports_name_purpose_and_run(bisection) -> None:
 def test_a_subset_is_written_with_its_names(trials, mask: int) -> None:
     trial = trials.start(Ask(mask))
     assert trials.mask(trial) == mask
-    assert set(trial.user_attrs[ASKED]) == trials.names(mask)
+    assert set(trial.user_attrs[SUBSET]) == trials.names(mask)

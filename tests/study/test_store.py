@@ -17,8 +17,8 @@ from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.search import Ask
 from bisect_cfg.study import store as stores
+from bisect_cfg.study.encoding import SUBSET
 from bisect_cfg.study.interface import TrialResult
-from bisect_cfg.study.search_trials import ASKED
 from bisect_cfg.study.store import Store, Void
 
 GOOD = {"lr": 1e-6, "bf16": False, "steps": 4, "optim": "adamw"}
@@ -43,30 +43,30 @@ def test_values_between_the_levels_are_parameters_and_others_are_not() -> None:
 
 def test_a_trial_is_whole_as_soon_as_another_can_see_it(storage) -> None:
     store, other = opened(storage), opened(storage)
-    number = store.start(store.params(BAD), {ASKED: list(BAD)}).number
-    (seen,) = other.trials(ASKED)
+    number = store.start(store.params(BAD), {SUBSET: list(BAD)}).number
+    (seen,) = other.trials(SUBSET)
     assert (seen.number, seen.state, seen.params) == (number, TrialState.RUNNING, store.params(BAD))
-    assert seen.user_attrs[ASKED] == list(BAD) and seen.user_attrs["worker"]["pid"]
+    assert seen.user_attrs[SUBSET] == list(BAD) and seen.user_attrs["worker"]["pid"]
     store.finish(number, {"outcome": "fail"}, Outcome.FAIL)
-    (seen,) = other.trials(ASKED)
+    (seen,) = other.trials(SUBSET)
     assert (seen.state, seen.value, seen.user_attrs["outcome"]) == (TrialState.COMPLETE, 3.0, "fail")
 
 
 def test_a_trial_that_was_closed_meanwhile_stays_closed(storage) -> None:
     store, other = opened(storage), opened(storage)
-    number = store.start({}, {ASKED: []}).number
+    number = store.start({}, {SUBSET: []}).number
     other.void(number, Void.LOST)
     store.finish(number, {"outcome": "pass"}, Outcome.PASS)
-    assert store.trials(ASKED) == []
+    assert store.trials(SUBSET) == []
     assert store.study.trials[number].user_attrs["outcome"] == "lost"
 
 
 def test_each_phase_sees_its_own_trials(storage) -> None:
     store = opened(storage)
     safe = SafeTrials(store)
-    searched = store.start(store.params(GOOD), {ASKED: []}).number
+    searched = store.start(store.params(GOOD), {SUBSET: []}).number
     number = safe.start(Attempt({**BAD, "lr": 1e-5}, 1, 30, Aim.VERIFY, "does it train?"), "from the start")
-    assert [trial.number for trial in store.trials(ASKED)] == [searched]
+    assert [trial.number for trial in store.trials(SUBSET)] == [searched]
     assert [trial.number for trial in safe.all()] == [number] and safe.asked(Aim.VERIFY) == 1
     safe.finish(number, {"seconds": 2.0}, Outcome.PASS)
     (ran,) = safe.ran()
@@ -76,11 +76,11 @@ def test_each_phase_sees_its_own_trials(storage) -> None:
 def test_the_living_and_the_dead_of_this_machine(storage) -> None:
     store, other = opened(storage), opened(storage)
     with store.alive():
-        number = store.start({}, {ASKED: []}).number
-        assert other.abandoned(ASKED) == []
-    assert [trial.number for trial in other.abandoned(ASKED)] == [number]
+        number = store.start({}, {SUBSET: []}).number
+        assert other.abandoned(SUBSET) == []
+    assert [trial.number for trial in other.abandoned(SUBSET)] == [number]
     with store.alive():
-        assert other.abandoned(ASKED) == []
+        assert other.abandoned(SUBSET) == []
 
 
 def test_the_best_trial_is_a_healthy_one_that_gives_up_least(storage) -> None:
@@ -88,7 +88,7 @@ def test_the_best_trial_is_a_healthy_one_that_gives_up_least(storage) -> None:
     safe, best = SafeTrials(store), {**BAD, "lr": 10**-4.5}
     for subset in ((), ("bf16",), ("lr",), tuple(BAD)):
         configuration = {**GOOD, **{name: BAD[name] for name in subset}}
-        number = store.start(store.params(configuration), {ASKED: list(subset)}).number
+        number = store.start(store.params(configuration), {SUBSET: list(subset)}).number
         store.finish(number, {}, Outcome.FAIL if len(subset) == len(BAD) else Outcome.PASS)
     other = {**BAD, "adam_epsilon": 1e-6}
     for configuration, outcome in (
@@ -104,16 +104,16 @@ def test_a_study_of_an_earlier_version_goes_on_with_its_values(storage) -> None:
     optuna.create_study(storage=storage, study_name="s", direction="maximize")
     store = opened(storage)
     for configuration, outcome in ((BAD, Outcome.FAIL), (GOOD, Outcome.PASS)):
-        store.finish(store.start(store.params(configuration), {ASKED: []}).number, {}, outcome)
+        store.finish(store.start(store.params(configuration), {SUBSET: []}).number, {}, outcome)
     assert [trial.value for trial in store.study.trials] == [1.0, 0.0]
 
 
 def test_steps_are_intermediate_values_of_which_many_are_thinned_out(storage) -> None:
     store = opened(storage)
     long = {step: float(step) if step < 1000 else math.nan for step in range(1, 1001)}
-    number = store.start({}, {ASKED: []}).number
+    number = store.start({}, {SUBSET: []}).number
     store.finish(number, {}, Outcome.FAIL, long)
-    store.add({}, {ASKED: []}, Outcome.PASS, {1: 0.5, 2: 0.25})
+    store.add({}, {SUBSET: []}, Outcome.PASS, {1: 0.5, 2: 0.25})
     seen, added = (trial.intermediate_values for trial in opened(storage).study.trials)
     assert len(seen) == stores.MOST_INTERMEDIATE and list(seen)[0] == 1 and math.isnan(seen[1000])
     assert added == {1: 0.5, 2: 0.25}
@@ -135,18 +135,18 @@ def test_a_silent_worker_on_another_machine_is_dead(storage, monkeypatch) -> Non
     with monkeypatch.context() as there:
         there.setattr(stores, "this_process", lambda: elsewhere)
         store = opened(storage)
-        number = store.start({}, {ASKED: []}).number
+        number = store.start({}, {SUBSET: []}).number
     now = [1000.0]
     monkeypatch.setattr(stores.time, "monotonic", lambda: now[0])
     here = opened(storage)
-    assert here.abandoned(ASKED) == []  # seen for the first time
+    assert here.abandoned(SUBSET) == []  # seen for the first time
     now[0] += stores.SILENCE_SECONDS - 1
-    assert here.abandoned(ASKED) == []
+    assert here.abandoned(SUBSET) == []
     store.beat()
     now[0] += stores.SILENCE_SECONDS - 1
-    assert here.abandoned(ASKED) == []  # it has been heard of
+    assert here.abandoned(SUBSET) == []  # it has been heard of
     now[0] += stores.SILENCE_SECONDS + 1
-    assert [trial.number for trial in here.abandoned(ASKED)] == [number]
+    assert [trial.number for trial in here.abandoned(SUBSET)] == [number]
 
 
 def test_the_later_of_two_that_ask_the_same_withdraws() -> None:
@@ -169,7 +169,7 @@ def test_optuna_asks_what_the_tool_asks() -> None:
         bisection.add(BAD, TrialResult(Outcome.FAIL, "boom"), "bad baseline")
         bisection.add(GOOD, TrialResult(Outcome.PASS), "good baseline")
     trial = theirs.study.ask(theirs.store.distributions)
-    subset = set(theirs.study.trials[trial.number].user_attrs[ASKED])
+    subset = set(theirs.study.trials[trial.number].user_attrs[SUBSET])
     assert trial.params == ours.store.params({**GOOD, **{name: BAD[name] for name in subset}})
     asked = ours.study.sampler.state().question
     assert {factor.name for index, factor in enumerate(ours.factors) if asked.subset >> index & 1} == subset
