@@ -12,6 +12,7 @@ import contextlib
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from bisect_cfg.configuration import Outcome
@@ -30,16 +31,17 @@ from bisect_cfg.probe.protocol import (
     Resumed,
 )
 from bisect_cfg.reports.text import count
+from bisect_cfg.search.search import trials_left
 from bisect_cfg.trials.checkpoints import has_adapter_alone, read_checkpoint
 from bisect_cfg.trials.clean import size_of
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.trial_runner import HORIZON_FACTOR, horizon_for
+from bisect_cfg.trials.trial_runner import horizon_for
 from bisect_cfg.trials.verdict import Observation
 
-WORTH_SECONDS = 10.0
-"""Trials begin at step 0 where they then train for no longer than this: that is the user's run as it is, and the claims
-need no word on where they were shown."""
+CLAIMS = 3
+"""Runs from step 0 that prove a cause of two settings afterwards: it fails, and passes without either. They are as long
+wherever trials begin."""
 
 LEAD = 4
 """Steps before the failure that a trial makes at least: what broke the weights may have come a little before they
@@ -73,6 +75,29 @@ COMPARED = ("loss", "grad_norm", "reward")
 
 AS_FAR = 0.01
 """They are the same up to this share: a forked process may sum with another number of threads."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What trials take, as the first run shows it.
+
+    Attributes:
+        trials: how many are to be expected.
+        pace: seconds of a step.
+        start: seconds until a run trains.
+    """
+
+    trials: float
+    pace: float
+    start: float
+
+    def of(self, steps: int, loading: float = 0.0) -> float:
+        """Seconds of a run of so many steps, which may load a checkpoint first."""
+        return self.start + loading + steps * self.pace
+
+    def spared(self, earlier: int, later: int, loading: float = 0.0) -> float:
+        """Seconds that a bisection's trials spare if they make the steps `later` instead of `earlier`."""
+        return max(self.trials - CLAIMS, 0.0) * (self.of(earlier) - self.of(later, loading))
 
 
 def begin_at_checkpoint(context: Context) -> None:
@@ -192,8 +217,9 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         bad_runs, good_run = baselines.find(bad_run)
         _say_what_does_it(context, base, bad_run, bad_runs, good_run)
         return bad_runs, good_run
+    costs = _costs(context, bad_run.seen)
     step, tried = bad_run.seen.step_of_training, 0
-    for origin in _origins_by_data(bad_run, base):
+    for origin in _origins_by_data(costs, bad_run, base):
         again = ", with other random numbers" if origin.draw else ""
         _begin_at(context, baselines, origin, base, bad_run, f"seeing whether the data of step {step} does it{again}")
         tried += 1
@@ -205,7 +231,7 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
                 return bad_runs, good_run
             break
     began, reached = 0, ""
-    for origin in _nearest_first(context, baselines, base, bad_run):
+    for origin in _nearest_first(context, baselines, costs, base, bad_run):
         if reached:
             further = "an earlier one" if origin is not base else _named(base)
             context.note(f"From the checkpoint of step {began} it {reached}; trying {further}.")
@@ -234,21 +260,28 @@ def _begin_at(
     context: Context, baselines: Baselines, origin: Origin | None, base: Origin | None, bad_run: Run, doing: str = ""
 ) -> None:
     """Have the runs begin there, and say what for, where it is not where the first run began."""
-    seen = bad_run.seen
-    steps = seen.step if origin is None else max(seen.step_of_training - origin.step, 1)
-    further = NEAR if origin is not None and origin.checkpoint is not None else 0
-    context.runner.begin_at(origin, context.options.steps or max(horizon_for(steps), steps + further))
+    context.runner.begin_at(origin, context.options.steps or _steps_from(origin, bad_run.seen))
     baselines.begin_at(None if origin is base else origin)
     if origin is not base:
         context.listener.phase("origin", doing or f"seeing whether it fails from step {origin.step} on")
 
 
-def _is_worth_it(seen: Observation) -> bool:
-    """Whether trials from where the first run began would take long enough to begin elsewhere."""
-    return seen.pace is not None and seen.trained and horizon_for(seen.step) * seen.pace > WORTH_SECONDS
+def _steps_from(origin: Origin | None, seen: Observation) -> int:
+    """The steps of a trial that begins there; None: where the first run began."""
+    steps = seen.step if origin is None else max(seen.step_of_training - origin.step, 1)
+    further = NEAR if origin is not None and origin.checkpoint is not None else 0
+    return max(horizon_for(steps), steps + further)
 
 
-def _origins_by_data(bad_run: Run, base: Origin | None) -> Iterator[Origin]:
+def _costs(context: Context, seen: Observation) -> Costs | None:
+    """What trials take after a first run that showed this; None if it has made no step."""
+    if seen.pace is None or not seen.trained:
+        return None
+    few, many = trials_left(len(context.runner.settings.factors), some_known=False)
+    return Costs((few + many) / 2, seen.pace, context.runner.starts.first.seconds)
+
+
+def _origins_by_data(costs: Costs | None, bad_run: Run, base: Origin | None) -> Iterator[Origin]:
     """The data shortly before the failing step, without the training that came before.
 
     A failure that ends no run (a collapse) is one of the training, and is not looked for there. A script that goes on
@@ -256,24 +289,26 @@ def _origins_by_data(bad_run: Run, base: Origin | None) -> Iterator[Origin]:
     """
     seen, planned = bad_run.seen, bad_run.traces.event(PlannedSteps)
     intake = None if planned is None else planned.intake
-    if not _is_worth_it(seen) or seen.died is None or intake is None or (base is None and seen.before):
+    if costs is None or seen.died is None or intake is None or (base is None and seen.before):
         return
     between = intake.batches // math.gcd(intake.batches, intake.accumulated)  # steps that share completions
     step = (seen.step_of_training - LEAD) // between * between
-    if step > (0 if base is None else base.step):
+    steps = _steps_from(Origin(None, step), seen)
+    worth_it = costs.spared(_steps_from(base, seen), steps) > DRAWS * costs.of(steps)
+    if worth_it and step > (0 if base is None else base.step):
         for draw in range(DRAWS):
             yield Origin(None, step, intake, seen.step_of_training, draw)
 
 
 def _nearest_first(
-    context: Context, baselines: Baselines, base: Origin | None, bad_run: Run
+    context: Context, baselines: Baselines, costs: Costs | None, base: Origin | None, bad_run: Run
 ) -> Iterator[Origin | None]:
     """Where trials could begin, latest first; the last is `base`, where the first run began; None is step 0.
 
     Where one lies far before the failure, the failing run is made once from there, and saves checkpoints nearer to it.
     """
     failing = bad_run.seen.step_of_training
-    for origin in _origins(context, bad_run, base):
+    for origin in _origins(context, costs, bad_run, base):
         far = origin is not None and failing - origin.step > FAR
         orders = own_checkpoints(context, failing) if far else None
         if orders is not None:
@@ -291,22 +326,20 @@ def _saved(run: Run) -> list[CheckpointSaved]:
     return [one for one in saved if one.step in saved[-1].kept]
 
 
-def _origins(context: Context, bad_run: Run, base: Origin | None) -> Iterator[Origin | None]:
+def _origins(context: Context, costs: Costs | None, bad_run: Run, base: Origin | None) -> Iterator[Origin | None]:
     """At which of the first run's checkpoints trials could begin, latest first; the last is where that run began."""
-    seen = bad_run.seen
-    none = bad_run.traces.event(NoCheckpoints)
-    if _is_worth_it(seen):
-        failing = seen.step_of_training
+    failing = bad_run.seen.step_of_training
+    if costs is not None and _is_worth_it(costs, bad_run.seen, base, failing - NEAR):
+        none = bad_run.traces.event(NoCheckpoints)
         if none is not None:
             begin = "at step 0" if base is None else _named(base)
             last = max((one.step for one in bad_run.traces.all(CheckpointSaved)), default=None)
             what = f"no checkpoints, so that trials begin {begin}" if last is None else f"none after step {last}"
             context.note(f"The first run saved {what}: {none.why}.")
-        # One of step 2 spares next to nothing, and claims from step 0 are the better ones.
         usable = [
             one
             for one in _saved(bad_run)
-            if one.step + NEAR <= failing and HORIZON_FACTOR * (one.step - seen.before) * seen.pace > WORTH_SECONDS
+            if one.step + NEAR <= failing and _is_worth_it(costs, bad_run.seen, base, one.step, one.seconds)
         ]
         wanted = 0  # steps before the failure
         for one in sorted(usable, key=lambda one: -one.step)[: 4 * TRIES]:
@@ -314,6 +347,19 @@ def _origins(context: Context, bad_run: Run, base: Origin | None) -> Iterator[Or
                 yield Origin(one.path, one.step, one.intake, failing)
                 wanted = 2 * (failing - one.step)
     yield base
+
+
+def _is_worth_it(costs: Costs, seen: Observation, base: Origin | None, step: int, saving: float = 0.0) -> bool:
+    """Whether a bisection from the checkpoint of a step takes less time, also if it fails there once for nothing.
+
+    To load one is taken to last as long as to save it. One that lies far before the failure is where a nearer one is
+    made, and trials then begin there.
+    """
+    failing = seen.step_of_training
+    far = failing - step > FAR
+    steps = _steps_from(Origin("", failing - NEAR if far else step), seen)
+    looking = costs.of(steps, saving) + (costs.of(failing - step, saving) if far else 0.0)
+    return step > seen.before and costs.spared(_steps_from(base, seen), steps, saving) > looking
 
 
 def _say_what_does_it(

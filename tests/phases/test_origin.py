@@ -18,6 +18,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.origin import (
     FAR,
+    Costs,
     _begin_at,
     _nearest_first,
     _origins,
@@ -238,6 +239,9 @@ def test_a_folder_of_several_names_the_last(tmp_path):
 # ------------------------------------------------------------------------------------------------ which checkpoint
 
 
+COSTS = Costs(trials=10, pace=1.0, start=6.0)
+
+
 def saved(step: int, *kept: int) -> dict:
     return {
         "event": "checkpoint", "time": 1.0, "step": step, "path": f"/s/checkpoint-{step}", "seconds": 0.1,
@@ -249,10 +253,10 @@ def saved(step: int, *kept: int) -> dict:
 def begun_at(tmp_path):
     """The steps at which trials could begin, for a first run that failed at a step and saved these checkpoints."""
 
-    def found(failing: int, kept: tuple[int, ...], pace: float = 1.0) -> list[int]:
+    def found(failing: int, kept: tuple[int, ...], pace: float = 1.0, start: float = 6.0) -> list[int]:
         run = first_run(tmp_path, failing, [saved(step, *[one for one in kept if one <= step]) for step in kept], pace)
         context = SimpleNamespace(note=lambda text: None)
-        return [0 if one is None else one.step for one in _origins(context, run, None)]
+        return [0 if one is None else one.step for one in _origins(context, Costs(10, pace, start), run, None)]
 
     return found
 
@@ -297,7 +301,7 @@ def test_the_latest_is_tried_first_then_twice_as_far_back(begun_at, failing, kep
 def test_the_data_alone_is_that_of_shortly_before(tmp_path, failing, intake, step):
     intake = dict(zip(("prompts", "batches", "accumulated"), intake, strict=True))
     planned = {"event": "schedule", "time": 0.0, "max_steps": 1000, "intake": intake}
-    found = list(_origins_by_data(first_run(tmp_path, failing, [planned], pace=5.0), None))
+    found = list(_origins_by_data(Costs(10, 5.0, 6.0), first_run(tmp_path, failing, [planned], pace=5.0), None))
     assert [(one.checkpoint, one.step, one.draw) for one in found] == [(None, step, 0), (None, step, 1)] * bool(step)
 
 
@@ -334,7 +338,7 @@ def test_a_horizon_is_counted_from_where_trials_begin():
 def test_of_what_ends_no_run_the_data_alone_is_not_asked(tmp_path):
     planned = {"event": "schedule", "time": 0.0, "intake": {"prompts": 1, "batches": 1, "accumulated": 1}}
     ended = {"event": "train_end", "time": 1500.0, "steps": 299, "stopped": "horizon"}
-    assert not list(_origins_by_data(first_run(tmp_path, 300, [planned, ended], exit_code=0), None))
+    assert not list(_origins_by_data(COSTS, first_run(tmp_path, 300, [planned, ended], exit_code=0), None))
 
 
 def test_after_a_checkpoint_of_the_user_later_ones_are_tried(tmp_path):
@@ -349,10 +353,10 @@ def test_after_a_checkpoint_of_the_user_later_ones_are_tried(tmp_path):
     ]
     run = first_run(tmp_path, 1500, events, before=1000)
     assert run.seen.step == 500 and run.seen.step_of_training == 1500
-    found = list(_origins(SimpleNamespace(note=lambda text: None), run, theirs))
+    found = list(_origins(SimpleNamespace(note=lambda text: None), COSTS, run, theirs))
     assert [one.step for one in found] == [1484, 1400, 1000] and found[-1] is theirs
-    assert [one.step for one in _origins_by_data(run, theirs)] == [1496, 1496]
-    assert not list(_origins_by_data(run, None)), "a script that goes on by itself has other first weights"
+    assert [one.step for one in _origins_by_data(COSTS, run, theirs)] == [1496, 1496]
+    assert not list(_origins_by_data(COSTS, run, None)), "a script that goes on by itself has other first weights"
 
 
 @pytest.mark.parametrize(
@@ -374,7 +378,7 @@ def test_a_nearer_one_is_saved_on_the_way_from_one_that_lies_far_before(tmp_path
     context = SimpleNamespace(
         note=None, options=Options(), folder=tmp_path, runner=runner, listener=SimpleNamespace(phase=lambda *told: None)
     )
-    found = [0 if one is None else one.step for one in _nearest_first(context, baselines, None, run)]
+    found = [0 if one is None else one.step for one in _nearest_first(context, baselines, COSTS, None, run)]
     assert found == steps and {told.before for told in orders} <= {1500}
     assert bool(begun) == (kept[-1] < 1500 - FAR)
 
@@ -391,11 +395,41 @@ def test_trials_go_on_after_the_failing_step_in_proportion(tmp_path, failed, ste
     assert told == [horizon]
 
 
-@pytest.mark.parametrize(("failing", "kept", "pace", "steps"), [
-    (100, (50, 90), 0.01, [0]), (200, (2, 150), 0.05, [150, 0]), (200, (2,), 0.05, [0]),
-])  # fmt: skip
-def test_what_is_as_quickly_begun_anew_begins_at_step_0(begun_at, failing, kept, pace, steps):
-    assert begun_at(failing, kept, pace) == steps
+@pytest.mark.parametrize(
+    ("failing", "kept", "pace", "start", "steps"),
+    [
+        (206, (2, 177), 0.028, 6.0, [177, 2, 0]),  # late_collapse on an idle machine
+        (40, (20, 24), 0.01, 6.0, [0]),  # a whole prefix takes a second
+        (100, (50, 80), 0.01, 6.0, [80, 0]),  # to make nearer ones than 50 would take too long
+        (100, (50, 80), 0.01, 0.5, [80, 50, 0]),
+        (100, (50, 80), 1.0, 1200.0, [0]),  # a large model, and to look in vain would take twenty minutes
+        (100, (2,), 0.05, 6.0, [2, 0]),  # where nearer ones are made
+        (17, (1,), 10.0, 60.0, [0]),
+    ],
+)
+def test_trials_begin_at_a_checkpoint_where_that_spares_time(begun_at, failing, kept, pace, start, steps):
+    assert begun_at(failing, kept, pace, start) == steps
+
+
+@pytest.mark.parametrize(
+    ("failing", "trials", "pace", "start", "runs"),
+    [
+        (300, 10, 0.03, 6.0, 2),
+        (20, 10, 0.03, 6.0, 0),
+        (8, 10, 10.0, 60.0, 2),
+        (8, 10, 10.0, 600.0, 0),
+        (300, 3, 0.03, 6.0, 0),  # as many as prove the answer from step 0
+    ],
+)
+def test_the_data_alone_is_tried_where_that_may_spare_time(tmp_path, failing, trials, pace, start, runs):
+    planned = {"event": "schedule", "time": 0.0, "intake": {"prompts": 1, "batches": 1, "accumulated": 1}}
+    run = first_run(tmp_path, failing, [planned], pace)
+    assert len(list(_origins_by_data(Costs(trials, pace, start), run, None))) == runs
+
+
+def test_what_takes_long_to_load_is_not_loaded_for_a_few_steps():
+    costs = Costs(trials=10, pace=1.0, start=60.0)
+    assert costs.spared(earlier=112, later=12) == 700.0 and costs.spared(112, 12, loading=100.0) == 0.0
 
 
 def test_a_training_that_ends_before_the_failing_step_says_nothing(tmp_path):
