@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment when it can be obeyed.
+"""Ctrl-C at a moment when it can be obeyed, and what a scheduler, `timeout` or a terminal that closes sends alike.
 
 Python raises KeyboardInterrupt wherever the main thread happens to be. Inside SQLAlchemy that means a traceback in its
 log and a connection in an unknown state; inside a weakref callback or a `__del__` it is printed and forgotten, and the
@@ -12,10 +12,14 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 INTERRUPTED = 130
 """Exit status, as a shell gives it for SIGINT."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""They all mean: end now."""
 
 AGAIN_SECONDS = 0.05
 """How long until the signal is sent again: a statement of the database, or a callback, has returned by then."""
@@ -25,7 +29,7 @@ _NOT_INSIDE = (f"{os.sep}sqlalchemy{os.sep}",)
 
 
 def end(number: int, frame: FrameType | None) -> None:
-    """Handles SIGINT while nothing has begun."""
+    """Handles these signals while nothing has begun."""
     try:
         os.write(2, b"\nInterrupted before anything ran.\n")
     except OSError:  # nobody reads it
@@ -33,32 +37,46 @@ def end(number: int, frame: FrameType | None) -> None:
     os._exit(INTERRUPTED)
 
 
-def install() -> None:
-    """Handles SIGINT of this process; does nothing where it is ignored (`nohup`, a background job of a script)."""
-    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, end):
-        signal.signal(signal.SIGINT, _interrupt)
+def install(handler: Callable[[int, FrameType | None], None] | None = None) -> None:
+    """Handles these signals of this process; does nothing where one is ignored (`nohup`, a background job of a script).
+
+    Args:
+        handler: of them; None: each becomes a KeyboardInterrupt.
+    """
+    if handler is None:
         sys.unraisablehook = _send_swallowed_again
+    for number in SIGNALS:
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL, end):
+            signal.signal(number, handler or _interrupt)
+
+
+class _Interrupted(KeyboardInterrupt):
+    """Knows its signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     inside = frame
     while inside is not None:
         if any(package in inside.f_code.co_filename for package in _NOT_INSIDE):
-            _send_again()
+            _send_again(number)
             return
         inside = inside.f_back
-    raise KeyboardInterrupt
+    raise _Interrupted(number)
 
 
 def _send_swallowed_again(unraisable: sys.UnraisableHookArgs) -> None:
-    if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        _send_again()
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        _send_again(getattr(unraisable.exc_value, "number", signal.SIGINT))
     else:
         sys.__unraisablehook__(unraisable)
 
 
-def _send_again() -> None:
+def _send_again(number: int) -> None:
     main_thread = threading.main_thread().ident
-    timer = threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main_thread, signal.SIGINT))
+    timer = threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main_thread, number))
     timer.daemon = True  # a process that has ended meanwhile needs no signal
     timer.start()

@@ -259,17 +259,18 @@ except BaseException:
 """
 
 
-@pytest.mark.parametrize(("module", "text", "arguments"), [
-    ("click", WAITS, ["--help"]), ("click", MAKES_ITS_OWN, ["--help"]), ("optuna", WAITS, ["bisect", "train.py"]),
-    ("optuna", MAKES_ITS_OWN, ["bisect", "train.py"]),
+@pytest.mark.parametrize(("module", "text", "arguments", "number"), [
+    ("click", WAITS, ["--help"], signal.SIGINT), ("click", MAKES_ITS_OWN, ["--help"], signal.SIGTERM),
+    ("optuna", WAITS, ["bisect", "train.py"], signal.SIGTERM),
+    ("optuna", MAKES_ITS_OWN, ["bisect", "train.py"], signal.SIGINT),
 ])  # fmt: skip
-def test_ctrl_c_while_it_is_still_importing(fresh_tool, module, text, arguments):
+def test_ctrl_c_while_it_is_still_importing(fresh_tool, module, text, arguments, number):
     write(fresh_tool.folder)
     write(fresh_tool.folder / "first", text, f"{module}.py")
     fresh_tool.environment["PYTHONPATH"] = f"{fresh_tool.folder / 'first'}:{fresh_tool.environment['PYTHONPATH']}"
     process = fresh_tool.start(*arguments)
     assert process.stdout.readline() == "importing\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=90)
     assert_told(Said(process.returncode, out, err), "Interrupted", status=130)
     fresh_tool.assert_nothing_left()
