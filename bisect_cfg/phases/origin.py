@@ -32,7 +32,7 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.reports.text import count
 from bisect_cfg.search.search import trials_left
-from bisect_cfg.trials.checkpoints import has_adapter_alone, read_checkpoint
+from bisect_cfg.trials.checkpoints import has_adapter_alone, in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.trials.clean import size_of
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run
@@ -117,6 +117,11 @@ def begin_at_checkpoint(context: Context) -> None:
             f"{checkpoint.name} lacks {' and '.join(checkpoint.lacks)}: that begins anew in every trial, and a failure "
             "that comes of it may not show."
         )
+    form = saved_in_parts(checkpoint.path)
+    if form and not checkpoint.lacks:
+        context.note(
+            f"{checkpoint.name} was saved under {form}: without {form} a trial cannot load its optimizer's state."
+        )
     theirs, ours = checkpoint.version, context.environment.get("packages", {}).get("transformers")
     if theirs and ours and theirs != ours:
         context.note(f"{checkpoint.name} was saved by transformers {theirs}; installed is {ours}.")
@@ -149,11 +154,18 @@ def check_loaded(run: Run, checkpoint: Path | None) -> None:
     """
     refused = run.traces.event(OriginRefused)
     if refused is not None:
+        form = "" if checkpoint is None else saved_in_parts(checkpoint)
+        begun = run.traces.begun
+        if form and (begun is None or form.upper() not in begun.in_force.get("distributed_type", "")):
+            raise InputError(
+                f"{checkpoint} was saved in parts, by a training under {form}; yours runs without {form}, and cannot "
+                f"load its {refused.what}.",
+                "Start your command as that training was started, or give a checkpoint that was saved whole.",
+            )
         alone = refused.what == "weights" and checkpoint is not None and has_adapter_alone(checkpoint)
         what = "adapter (LoRA or another of PEFT's; no other weights are there)" if alone else refused.what
         raise InputError(
-            f"The {what} in {checkpoint} cannot be loaded into what your command trains: "
-            f"{refused.type}: {' '.join(refused.message.split())[:500]}",
+            f"The {what} in {checkpoint} cannot be loaded into what your command trains: {in_words(refused)}",
             "Give a checkpoint that this very command has saved, before anything went wrong.",
         )
     ended = run.seen.failure is None or run.seen.failure.kind == "no-steps"

@@ -29,7 +29,7 @@ import copy
 import warnings
 
 from . import placed, protocol, record, values
-from .held import json, math, os
+from .held import json, math, os, sys
 
 REFERENCE_FILE = "reference.pt"
 """Of a checkpoint of ours: the reference model, where that follows the policy. `Trainer` does not save it."""
@@ -81,7 +81,7 @@ def begin(trainer, args, kwargs):
     _watch_loading(trainer)
     if origin.checkpoint is None:
         trainer._load_from_checkpoint = lambda *args, **kwargs: None
-    _keep_settings(trainer, step if origin.checkpoint is None else step - origin.step)
+    _keep_settings(trainer, step, step if origin.checkpoint is None else step - origin.step)
     _restore_order(trainer, step)
     trainer.args.ignore_data_skip = False  # whatever it says, the user's run came to this data
     if hasattr(trainer, "_buffered_inputs"):
@@ -244,11 +244,12 @@ def _restore_order(trainer, step):
 # ------------------------------------------------------------------------------------------------ settings in force
 
 
-def _keep_settings(trainer, moved):
+def _keep_settings(trainer, step, moved):
     """Once the states are loaded, have the settings in force that this trial was built with.
 
     Args:
         trainer: that loads them.
+        step: its position.
         moved: how many steps further its position is than the checkpoint's.
     """
     load = trainer._load_optimizer_and_scheduler
@@ -264,7 +265,7 @@ def _keep_settings(trainer, moved):
         _set_groups(trainer.optimizer, groups)
         _watch_first_step(trainer.optimizer)
         if schedule is not None:
-            _step_schedule(schedule, fresh, moved)
+            _step_schedule(schedule, fresh, step, moved)
 
     def _load_rng_state(checkpoint):
         load_rng(checkpoint)
@@ -320,15 +321,17 @@ def _set_groups(optimizer, groups):
         now.update({name: value for name, value in built.items() if name != "params"})
 
 
-def _step_schedule(schedule, fresh, moved):
-    """Bring a schedule, as it was built, to where the loaded one was.
+def _step_schedule(schedule, fresh, step, moved):
+    """Bring a schedule, as it was built, to where the loaded one was; if none was loaded
+    (`save_only_model`), to `step`.
 
     One that follows a metric has no place in the training: it keeps its state, and the rate what it had lost by then.
     """
     if not hasattr(schedule, "last_epoch") or not hasattr(schedule, "get_lr"):
         return
     # Steps that an overflow skipped were none of the schedule's.
-    steps = max(schedule.last_epoch + moved, 0)
+    loaded = schedule.last_epoch != fresh["last_epoch"]
+    steps = max(schedule.last_epoch + moved, 0) if loaded else step
     schedule.load_state_dict(fresh)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that no step of the optimizer came before
@@ -396,8 +399,8 @@ def _check_numbers(trainer):
 def _watch_loading(trainer):
     """Know what is being loaded, so that an error of it is told from one of the training."""
 
-    def noting(name, what, check=lambda trainer: None):
-        original = getattr(trainer, name, None)
+    def noting(name, what, check=lambda trainer: None, owner=trainer):
+        original = getattr(owner, name, None)
         if original is None:
             return
 
@@ -408,10 +411,11 @@ def _watch_loading(trainer):
             state.loading = ""
             return result
 
-        setattr(trainer, name, load)
+        setattr(owner, name, load)
 
     _check_names(trainer)
     noting("_load_from_checkpoint", "weights", _check_numbers)
+    noting("deepspeed_load_checkpoint", "weights", owner=sys.modules.get("transformers.trainer"))  # all that it saves
     noting("_load_optimizer_and_scheduler", "optimizer")
     noting("_load_scaler", "scaler")
     noting("_load_rng_state", "random numbers")

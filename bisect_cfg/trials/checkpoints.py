@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import struct
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.probe.protocol import STATE_FILE
+from bisect_cfg.probe.protocol import STATE_FILE, OriginRefused
 
 WEIGHTS = (
     "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
@@ -17,6 +20,14 @@ WEIGHTS = (
 )  # fmt: skip
 ADAPTER = ("adapter_model.safetensors", "adapter_model.bin", "*/adapter_model.safetensors")
 """What holds the weights: files of one process, patterns of FSDP's and DeepSpeed's; of one adapter, and of several."""
+
+IN_PARTS = {"FSDP": "pytorch_model_fsdp*", "DeepSpeed": "global_step*"}
+"""What only these save, and only a training under them can load (transformers 5.23, `_load_from_checkpoint` in
+`trainer.py` and `deepspeed_load_checkpoint`)."""
+
+TABLE, LATEST = ".metadata", "latest"
+"""Without these files such parts cannot be found: of `torch.distributed.checkpoint` in each folder, of DeepSpeed beside
+them; the latter names the one to be loaded."""
 
 OPTIMIZER = ("optimizer.pt", "optimizer.bin", "optimizer_*", "global_step*")
 SCHEDULE, NUMBERS = "scheduler.pt", "rng_state*.pth"
@@ -82,9 +93,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise InputError(f"{state} cannot be read ({error}): the checkpoint is damaged.", "Give another one.") from None
     if not _any(path, WEIGHTS) and not _any(path, ADAPTER):
         raise InputError(f"{path} holds no weights.", "Give a checkpoint with the model in it.")
-    for file in (*path.glob("*.safetensors"), *path.glob("*.pt"), *path.glob("*.pth"), *path.glob("*.bin")):
+    again = "Give another checkpoint, or copy this one again."
+    for file in (file for ending in ("safetensors", "pt", "pth", "bin") for file in path.rglob(f"*.{ending}")):
         if not _whole(file):
-            raise InputError(f"{file} is cut short or damaged.", "Give another checkpoint, or copy this one again.")
+            raise InputError(f"{file} is cut short or damaged.", again)
+    for file in _tables(path):
+        if not file.exists():
+            raise InputError(f"{path} is not complete: it has no {file.relative_to(path)}.", again)
     lacks = []
     if not _any(path, OPTIMIZER) or not ((path / SCHEDULE).is_file() or _any(path, ("global_step*",))):
         lacks.append("the optimizer's state")
@@ -96,6 +111,41 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def has_adapter_alone(path: Path) -> bool:
     """Whether a checkpoint holds an adapter, and not the model that it belongs to."""
     return _any(path, ADAPTER) and not _any(path, WEIGHTS)
+
+
+def saved_in_parts(path: Path) -> str:
+    """Under what a checkpoint was saved in parts: "FSDP" or "DeepSpeed"; "" if it was not."""
+    return next((name for name, pattern in IN_PARTS.items() if _any(path, (pattern,))), "")
+
+
+def _tables(path: Path) -> Iterator[Path]:
+    """What must be there to find the parts."""
+    yield from (one / TABLE for one in path.glob(IN_PARTS["FSDP"]) if one.is_dir())
+    if _any(path, (IN_PARTS["DeepSpeed"],)):
+        yield path / LATEST
+        with contextlib.suppress(OSError, ValueError):
+            yield path / (path / LATEST).read_text(encoding="utf-8").strip()
+
+
+_REFUSALS = (
+    (r"size mismatch for (\S+?): copying a param with shape (?:torch\.Size\()?(\[[^]]*\])\)? from checkpoint, "
+     r"the shape in current model is (?:torch\.Size\()?(\[[^]]*\])",
+     "{0} has the shape {1} there, and {2} in this training"),
+    (r'Missing key\(s\) in state_dict: "([^"]+)"', "{0} of this training is not in it"),
+    (r'Unexpected key\(s\) in state_dict: "([^"]+)"', "{0} is in it, and not in this training"),
+    (r"parameter group that doesn't match the size", "it is of another number of weights"),
+    (r"different number of parameter groups", "its weights are in other groups"),
+)  # fmt: skip
+"""What torch 2.15 says (`Module.load_state_dict`, `Optimizer.load_state_dict`), and what it means."""
+
+
+def in_words(refused: OriginRefused) -> str:
+    """Why a checkpoint could not be loaded; in the library's own words where we know no better."""
+    for pattern, words in _REFUSALS:
+        found = re.search(pattern, refused.message)
+        if found:
+            return words.format(*found.groups())
+    return f"{refused.type}: {' '.join(refused.message.split())[:500]}"
 
 
 def _any(folder: Path, patterns: tuple[str, ...]) -> bool:

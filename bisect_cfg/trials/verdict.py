@@ -28,6 +28,7 @@ from bisect_cfg.probe.protocol import (
     TrainEnd,
     Unwatched,
 )
+from bisect_cfg.trials.checkpoints import in_words
 from bisect_cfg.trials.files import Row, Traces, innermost_frame
 from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.ranks import Rank, differences, only_noticed, ranks_of
@@ -169,7 +170,7 @@ def _not_from_there(traces: Traces) -> str:
     """Why a run could not go on from a checkpoint as it was to, "" if it could: this says nothing of the failure."""
     refused, short = traces.event(OriginRefused), traces.event(TooShort)
     if refused is not None:
-        return f"the checkpoint's {refused.what} cannot be loaded: {refused.type}: {_line(refused.message)}"
+        return f"the checkpoint's {refused.what} cannot be loaded: {_line(in_words(refused))}"
     if short is not None:
         settings = ", ".join(f"{name}={value}" for name, value in short.settings.items())
         return f"the training is over at step {short.step} of at least {short.wanted} ({settings})"

@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,9 +28,9 @@ from bisect_cfg.phases.origin import (
     check_loaded,
     remove_checkpoints,
 )
-from bisect_cfg.probe.protocol import Origin
+from bisect_cfg.probe.protocol import Origin, OriginRefused
 from bisect_cfg.study.interface import TrialResult
-from bisect_cfg.trials.checkpoints import read_checkpoint
+from bisect_cfg.trials.checkpoints import in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Known
 from bisect_cfg.trials.process import Ending
@@ -197,6 +198,87 @@ def test_what_is_none_is_refused(tmp_path, change, said):
     assert error.value.advice
 
 
+def in_parts(folder: Path, form: str) -> Path:
+    """As FSDP with its default `SHARDED_STATE_DICT` (accelerate 1.15, `save_fsdp_model`) or DeepSpeed's
+    `save_checkpoint` leave one."""
+    path = a_checkpoint(folder)
+    (path / "model.safetensors").unlink()
+    files = {
+        "FSDP": (
+            "pytorch_model_fsdp_0/.metadata", "pytorch_model_fsdp_0/__0_0.distcp", "optimizer_0/.metadata",
+            "optimizer_0/__0_0.distcp",
+        ),
+        "DeepSpeed": (
+            "global_step20/zero_pp_rank_0_mp_rank_00_optim_states.pt", "global_step20/mp_rank_00_model_states.pt",
+        ),
+    }  # fmt: skip
+    for name in files[form]:
+        (path / name).parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(path / name, "w") as archive:
+            archive.writestr("data", "0")
+    if form == "DeepSpeed":
+        (path / "latest").write_text("global_step20")
+    for name in ("scheduler.pt", "rng_state_0.pth"):
+        shutil.copy(path / files[form][-1], path / name)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("form", "lost"),
+    [
+        ("FSDP", "pytorch_model_fsdp_0/.metadata"),
+        ("DeepSpeed", "latest"),
+        ("DeepSpeed", "global_step20"),
+        ("DeepSpeed", "global_step20/mp_rank_00_model_states.pt"),
+    ],
+)
+def test_what_was_saved_in_parts_is_taken_if_it_is_whole(tmp_path, form, lost):
+    path = in_parts(tmp_path, form)
+    assert read_checkpoint(path).lacks == () and saved_in_parts(path) == form
+    if lost.endswith(".pt"):
+        (path / lost).write_bytes((path / lost).read_bytes()[:-9])
+    else:
+        (path / lost).rename(path / "lost")
+    with pytest.raises(InputError, match=f"{lost}" if lost != "global_step20" else "holds no weights|global_step20"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("form", ["FSDP", "DeepSpeed"])
+def test_what_was_saved_in_parts_is_refused_without_what_saved_it(tmp_path, form):
+    told = {"what": "weights", "type": "ValueError", "message": "Can't find a valid checkpoint at ..."}
+    path = in_parts(tmp_path / "saved", form)
+    for name, in_force, said in (
+        ("without", "MULTI_GPU", f"checkpoint-20 was saved in parts, by a training under {form}; yours runs without"),
+        ("under", form.upper(), "The weights in .* cannot be loaded .*: ValueError: Can't find a valid"),
+    ):
+        begun = {"event": "train_begin", "time": 0.0, "in_force": {"distributed_type": in_force}}
+        run = first_run(tmp_path / name, 1, [begun, {"event": "origin_refused", "time": 0.0, **told}])
+        with pytest.raises(InputError, match=said):
+            check_loaded(run, path)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            "Error(s) in loading state_dict for Qwen2ForCausalLM:\n\tsize mismatch for lm_head.weight: copying a param "
+            "with shape torch.Size([60, 16]) from checkpoint, the shape in current model is torch.Size([60, 32]).",
+            "lm_head.weight has the shape [60, 16] there, and [60, 32] in this training",
+        ),
+        ('Missing key(s) in state_dict: "a.b", "c".', "a.b of this training is not in it"),
+        ('Unexpected key(s) in state_dict: "a.b".', "a.b is in it, and not in this training"),
+        (
+            "loaded state dict contains a parameter group that doesn't match the size of optimizer's group",
+            "it is of another number of weights",
+        ),
+        ("loaded state dict has a different number of parameter groups", "its weights are in other groups"),
+        ("something\nelse", "RuntimeError: something else"),
+    ],
+)
+def test_why_it_cannot_be_loaded_is_said_in_words(message, words):
+    assert in_words(OriginRefused("weights", "RuntimeError", message)) == words
+
+
 def test_of_what_cannot_be_loaded_is_said_what_it_is(tmp_path):
     """transformers looks for an index of shards where the weights are none of a model's."""
     path = a_checkpoint(tmp_path)
@@ -266,7 +348,8 @@ def first_run(
 ) -> Run:
     folder = tmp_path / "trials" / "0"
     folder.mkdir(parents=True)
-    events = [{"event": "train_begin", "time": 0.0}, *events]
+    if not any(event["event"] == "train_begin" for event in events):
+        events = [{"event": "train_begin", "time": 0.0}, *events]
     (folder / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in events))
     rows = ({"step": step, "time": step * pace, "loss": 0.1} for step in range(before + 1, failing))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

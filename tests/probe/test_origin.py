@@ -5,13 +5,16 @@ Real TRL: what is tested is what it does on `resume_from_checkpoint`."""
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bisect_cfg.probe import origin
 from bisect_cfg.probe.protocol import (
     CheckpointOrders,
     CheckpointSaved,
@@ -194,6 +197,34 @@ def test_the_place_in_the_data_is_counted_in_prompts(warm, script, changes, step
 def test_what_it_does_every_so_many_steps_is_as_the_trial_says(warm, script):
     checkpoint = Checkpoint(warm, script, 4, max_steps=8)
     assert kept(checkpoint.run(save_steps=3)) == checkpoint.rows
+
+
+def test_without_the_optimizers_state_the_rate_is_that_of_the_step(warm, script):
+    """`save_only_model`: a schedule that began anew would begin with its warmup, and hide a failure."""
+    checkpoint = Checkpoint(warm, script, 4, max_steps=8, warmup_steps=3)
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        (checkpoint.path / name).unlink()
+    rates = [[row["learning_rate"] for row in rows] for rows in (kept(checkpoint.run()), checkpoint.rows)]
+    assert rates[0] == rates[1] and len(set(rates[0])) == 4
+    for form in ("pytorch_model_fsdp_0", "global_step4"):  # what only FSDP and DeepSpeed load
+        (checkpoint.path / form).mkdir()
+        (checkpoint.path / "model.safetensors").unlink(missing_ok=True)
+        assert checkpoint.run().traces.event(OriginRefused).what == "weights"
+        (checkpoint.path / form).rmdir()
+
+
+def test_deepspeed_loads_by_a_function_of_its_own(monkeypatch):
+    """That it cannot is no failure of the training."""
+    told = []
+
+    def load(*args):
+        told.append(origin.state.loading)
+
+    module = SimpleNamespace(deepspeed_load_checkpoint=load)
+    monkeypatch.setitem(sys.modules, "transformers.trainer", module)
+    origin._watch_loading(SimpleNamespace(model=None))
+    module.deepspeed_load_checkpoint("engine", "path")
+    assert told == ["weights"] and origin.state.loading == ""
 
 
 def test_another_seed_begins_at_that_seed(warm, script):
