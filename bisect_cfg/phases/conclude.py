@@ -55,6 +55,7 @@ def report_of(conclusion: Conclusion, trials: SearchTrials, good: Configuration,
         conclusion.notes,
         rows,
         sum(row.seconds for row in rows),
+        message=reference.message if reference else "",
     )
 
 

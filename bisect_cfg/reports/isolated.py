@@ -20,6 +20,9 @@ SETTING_WIDTH = 40
 VALUE_LENGTH = 200
 """Characters of a value that are shown: a path is shown whole, a table of a dataset is not."""
 
+SUBJECT = "the trial"
+"""Messages of the runner are sentences about it; those of exceptions are their type and text."""
+
 NO_CAUSE = {
     "no_failure": "Nothing to isolate.",
     "baseline_fails": "The good configuration fails as well, so there is nothing to compare with.",
@@ -29,7 +32,10 @@ NO_CAUSE = {
 
 def print_function_answer(console: Console, report: Report) -> None:
     """The answer of a bisection of a function, whose study has no folder."""
-    how = "" if report.signature in (None, RETURNED_FALSE) else f"the trial fails with {report.signature.rstrip('.')}."
+    how = ""
+    if report.signature not in (None, RETURNED_FALSE):
+        message = (report.message or report.signature).rstrip(".")
+        how = f"{'' if message.startswith(SUBJECT) else f'{SUBJECT} fails: '}{message}."
     print_isolated(console, report, [how] * len(report.causes))
     for correction in report.corrections:
         claim = f"yours without {', '.join(correction.parameters)}: {correction.passes}"

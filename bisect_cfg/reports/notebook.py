@@ -257,6 +257,7 @@ def _loaded(recorded: Recorded, asks: Asks | None = None) -> StudyReport:
         tuple(map(TrialRow.of_record, over)) if recorded.folder is None else (),
         seconds=result["seconds"] or 0.0,
         recommendation=found,
+        message=(result["failure"] or {}).get("message") or "",
         recorded=recorded,
         asks=asks,
     )
@@ -269,7 +270,11 @@ def with_plots(report: Report, recorded: Recorded, asks: Asks | None = None) -> 
 
 def concluded(report: Report) -> JsonObject:
     """What a bisection without a folder has concluded, in the form of result.json."""
-    failure = None if report.signature is None else {"message": report.signature, "signature": report.signature}
+    failure = (
+        None
+        if report.signature is None
+        else {"message": report.message or report.signature, "signature": report.signature}
+    )
     told = {
         "status": report.status,
         "notes": list(report.notes),

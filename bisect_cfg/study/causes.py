@@ -173,6 +173,7 @@ class Report:
         rows: the trials.
         seconds: time spent in trials.
         recommendation: of a training script: what to use instead and what that rests on, as in result.json.
+        message: what the failing run says of itself, with its own numbers; "" if it says nothing.
     """
 
     status: str
@@ -188,6 +189,7 @@ class Report:
     rows: tuple[TrialRow, ...] = field(default=(), repr=False)
     seconds: float = 0.0
     recommendation: JsonObject | None = field(default=None, repr=False)
+    message: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.safe_configuration is not None:

@@ -30,7 +30,7 @@ def test_a_function_is_told_as_a_script_is() -> None:
     assert text.splitlines()[:3] == [
         "Cause        lr = 1         good: 0.001",
         "             with warm = 0  good: 10",
-        "             With them the trial fails with ValueError: no good.",
+        "             With them the trial fails: ValueError: no good at 7.",
     ]
     assert "Fails 4/4 with only them changed from the good configuration, passes 1/1 with only warm" in text
     assert "No other cause is left among the settings that differ." in text
@@ -43,7 +43,7 @@ def test_a_function_is_told_as_a_script_is() -> None:
 def made_by_a_function(first: bool) -> StudyReport:
     def trial(configuration: dict) -> bool:
         if configuration["lr"] > 0.1 and not configuration["warm"]:
-            raise ValueError("no good")
+            raise ValueError("no good at 7")
         return True
 
     good, bad = {"lr": 1e-3, "warm": 10, "other": 1}, {"lr": 1.0, "warm": 0, "other": 2}
