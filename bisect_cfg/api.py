@@ -18,7 +18,7 @@ from bisect_cfg.capture.programs import runs_code
 from bisect_cfg.capture.script import Script, find_script, interpreter
 from bisect_cfg.capture.target import CommandTarget, find_target, is_any_command
 from bisect_cfg.checks import PATHS, check_choices, checked, encoded, from_python
-from bisect_cfg.configuration import Value
+from bisect_cfg.configuration import Status, Value
 from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
@@ -225,7 +225,10 @@ def ask(
         with _set({} if isinstance(script, CommandTarget) else script.variables):
             answer = bisects(script, checked(options, script), listener or Listener(), wanted)
     if answer.asked is None:
-        why = {"no_failure": "your configuration does not fail", "baseline_fails": "the good configuration fails"}
+        why = {
+            Status.NO_FAILURE: "your configuration does not fail",
+            Status.BASELINE_FAILS: "the good configuration fails",
+        }
         raise InputError(
             f"Nothing can be asked in the study {study}: {why.get(answer.status, 'its search has not begun')}.",
             "Run its `bisect` again first." if answer.status not in why else "",

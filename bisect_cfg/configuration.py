@@ -39,6 +39,22 @@ class Outcome(enum.Enum):
     UNRESOLVED = "unresolved"
 
 
+class Status(enum.StrEnum):
+    """How a bisection ended, as result.json has it."""
+
+    ISOLATED = "isolated"
+    """A cause is proven."""
+
+    NO_FAILURE = "no_failure"
+    """The bad configuration does not fail."""
+
+    BASELINE_FAILS = "baseline_fails"
+    """The good configuration fails as well."""
+
+    INCONCLUSIVE = "inconclusive"
+    """Nothing is settled: the budget is spent, or runs contradict each other."""
+
+
 class Purpose(enum.StrEnum):
     """What a trial is for. The values are what studies record."""
 

@@ -27,6 +27,7 @@ from bisect_cfg.configuration import (
     Factor,
     Outcome,
     Purpose,
+    Status,
     Subset,
     configuration_of,
     difference,
@@ -383,7 +384,7 @@ class Bisection:
         """The answer where one of the two configurations is not valid and was not run; None if both are."""
         seen = {record.subset for record in self._trials.records()}
         full = self._trials.problem.full
-        for side, mask, status in (("good", 0, "baseline_fails"), ("bad", full, "inconclusive")):
+        for side, mask, status in (("good", 0, Status.BASELINE_FAILS), ("bad", full, Status.INCONCLUSIVE)):
             reason = self._validity.reason(mask) if mask not in seen and self.factors else None
             if reason is not None:
                 return Conclusion(status, notes=(f"The {side} configuration is not valid: {reason}.",))
@@ -413,7 +414,7 @@ class _Isolation:
         self._trials, self._sampler, self._runner = trials, sampler, runner
         self._good, self._bad, self._emit = good, bad, emit  # whole, with what is the same in both
         self._limits = Limits()
-        self._conclusion = Conclusion("inconclusive")
+        self._conclusion = Conclusion(Status.INCONCLUSIVE)
         self.running: list[_Begun] = []
         self._announced: set[int] = set()
         # A decision multiplies small matrices; more threads make it no faster, and would take the cores of a trial.

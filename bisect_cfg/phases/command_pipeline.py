@@ -15,7 +15,7 @@ from pathlib import Path
 from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget, find_target
-from bisect_cfg.configuration import Configuration, Outcome, Purpose
+from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status
 from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.building import both_environments, not_rebuilt
@@ -122,7 +122,7 @@ def _runner(target: CommandTarget, options: Options, listener: Listener, folder:
 
 def _answered(context: Context, seen: bool = False) -> Answer:
     """From the first run on, which was `seen` if it was made before this."""
-    answer = Answer("inconclusive", context.folder, context.script, context.runner.settings)
+    answer = Answer(Status.INCONCLUSIVE, context.folder, context.script, context.runner.settings)
     try:
         context.listener.factors(context.runner.settings)
         answer = replace(answer, bad_run=_reproduced(context, seen))
@@ -137,13 +137,13 @@ def _answered(context: Context, seen: bool = False) -> Answer:
 def _compared(context: Context, answer: Answer) -> Answer:
     """From there on: the failing command against the good one."""
     if answer.bad_run.seen.failure is None:
-        return replace(answer, status="no_failure")
+        return replace(answer, status=Status.NO_FAILURE)
     again = _rebuilt(context)
     if again and context.outcome_of(again[-1]) is not Outcome.FAIL:
         return replace(answer, again=tuple(again))
     answer = replace(answer, good_run=_good(context))
     if context.outcome_of(answer.good_run) is not Outcome.PASS:
-        return replace(answer, status="baseline_fails")
+        return replace(answer, status=Status.BASELINE_FAILS)
     context.runner.learn(usual=frozenset(symptom.kind for symptom in answer.good_run.seen.symptoms))
     if context.wanted is not None:
         return replace(answer, asked=ask(context, answer.bad_run, again, answer.good_run))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bisect_cfg.configuration import Status
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.building import cures_of
 from bisect_cfg.phases.context import Context
@@ -21,7 +22,7 @@ def with_safe_values(context: Context, bisection: Bisection, answer: Answer) -> 
         answer: with the report of the isolation.
     """
     report, known = answer.report, answer.known
-    if not context.options.recommend or report.status != "isolated":
+    if not context.options.recommend or report.status != Status.ISOLATED:
         return answer
     cures = cures_of(context, known and known.entry)
     safe = find_safe_values(context, bisection, report, answer.bad_run, answer.good_run, answer.details, cures)

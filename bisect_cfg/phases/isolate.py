@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from bisect_cfg.capture.names import convert
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import Purpose
+from bisect_cfg.configuration import Purpose, Status
 from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
@@ -54,7 +54,9 @@ def isolate(context: Context, answer: Answer, again: Sequence[Run]) -> tuple[Bis
     context.listener.isolating(context.runner.settings, bisection.progress)
     report = bisection.search()
     known = known_failure(answer.bad_run, context.runner.settings, report.causes, context.environment)
-    return bisection, replace(answer, status=report.status, report=report, details=bisection.details(), known=known)
+    return bisection, replace(
+        answer, status=Status(report.status), report=report, details=bisection.details(), known=known
+    )
 
 
 def opened(context: Context, bad_run: Run, again: Sequence[Run], good_run: Run) -> Bisection:

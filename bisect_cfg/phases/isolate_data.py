@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bisect_cfg.configuration import Configuration, Outcome, Purpose, configuration_of
+from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status, configuration_of
 from bisect_cfg.diagnosis.dataset_rows import FoundRows, RowsOfStep, name_of, row_of
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context
@@ -134,7 +134,7 @@ def _searched(
     bisection.add({name_of(row): row for row in of.rows}, rows.judged(run), Purpose.BAD_BASELINE)
     report = bisection.run()
     found = FoundRows(of, (), exchanged, named, len(report.rows), report.complete)
-    if report.status == "baseline_fails":
+    if report.status == Status.BASELINE_FAILS:
         return replace(
             found, others=None,
             note=f"With other rows in place of those of step {of.step} it fails as well: "

@@ -23,7 +23,7 @@ from bisect_cfg.capture.names import parse_pins, read_good
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.capture.template import own_flags, text_of
-from bisect_cfg.configuration import Outcome, Value
+from bisect_cfg.configuration import Outcome, Status, Value
 from bisect_cfg.diagnosis import _packages
 from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputsChanged, NeverConfigured
@@ -128,12 +128,12 @@ def _answered(context: Context) -> Answer:
     pins = parse_pins(context.options.pins)
     good = {**_good_packages(context), **read_good(context.options.good, context.script.good_file)}
     begin_at_checkpoint(context)
-    answer = Answer("inconclusive", context.folder, context.script)
+    answer = Answer(Status.INCONCLUSIVE, context.folder, context.script)
     try:
         answer = replace(answer, bad_run=reproduce(context, pins))
         if answer.bad_run.seen.failure is None:
             say_what_is_not_in_force(context, answer.bad_run)
-            answer = replace(answer, status="no_failure")
+            answer = replace(answer, status=Status.NO_FAILURE)
         else:
             answer = _compared(context, Baselines(context), answer, good, pins)
     except Spent as spent:
@@ -161,7 +161,7 @@ def _compared(
             "environment, or the good configuration must be changed with --good."
         )
         _say_what_else_could_vary(context)
-        return replace(answer, status="baseline_fails", settings=settings)
+        return replace(answer, status=Status.BASELINE_FAILS, settings=settings)
 
     again, good_run = find_origin(context, baselines, bad_run)
     answer = replace(answer, settings=runner.settings, good_run=good_run)
@@ -184,7 +184,7 @@ def _compared(
         return _compared(context, baselines, answer, good, pins)
     if context.outcome_of(good_run) is not Outcome.PASS:
         _say_what_else_could_vary(context)
-        return replace(answer, status="baseline_fails", rows=isolate_rows(context, None))
+        return replace(answer, status=Status.BASELINE_FAILS, rows=isolate_rows(context, None))
     for symptom in good_run.seen.symptoms:
         context.note(f"About the good configuration: {symptom.text}.")
     runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))

@@ -15,7 +15,7 @@ from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.cells import corrected
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.diagnosis._render import Match
 from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis.health import Symptom
@@ -46,7 +46,7 @@ SCHEMA = 1
 SAFE_NOTEBOOK = "safe_"
 """Before the name of the user's notebook, of the corrected one in the study folder."""
 
-EXIT_STATUS = {"isolated": 0, "no_failure": 1, "baseline_fails": 1, "inconclusive": 3}
+EXIT_STATUS = {Status.ISOLATED: 0, Status.NO_FAILURE: 1, Status.BASELINE_FAILS: 1, Status.INCONCLUSIVE: 3}
 
 ODDITIES = {
     "non-finite": "{} was NaN or infinite",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from bisect_cfg.configuration import Value, is_number
+from bisect_cfg.configuration import Status, Value, is_number
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.search_range import search_range_of
 from bisect_cfg.reports.recorded import NO_METRICS, Recorded, asked, finite
@@ -101,7 +101,7 @@ def suspicion(recorded: Recorded) -> Plot | None:
     names = [name for name in rows[0]["suspicion"]]
     numbers = [row["number"] for row in rows]
     series = {name: [row["suspicion"].get(name, 0.0) for row in rows] for name in names}
-    if recorded.result["status"] == "isolated":
+    if recorded.result["status"] == Status.ISOLATED:
         last = max(row["number"] for row in rows)
         numbers = [*numbers, next((row["number"] for row in recorded.trials if row["number"] > last), last + 1)]
         series = {name: [*known, float(name in guilty)] for name, known in series.items()}

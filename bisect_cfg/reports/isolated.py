@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from bisect_cfg.configuration import Value
+from bisect_cfg.configuration import Status, Value
 from bisect_cfg.probe.secrets import HIDDEN, hides
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging
@@ -24,8 +24,8 @@ SUBJECT = "the trial"
 """Messages of the runner are sentences about it; those of exceptions are their type and text."""
 
 NO_CAUSE = {
-    "no_failure": "Nothing to isolate.",
-    "baseline_fails": "The good configuration fails as well, so there is nothing to compare with.",
+    Status.NO_FAILURE: "Nothing to isolate.",
+    Status.BASELINE_FAILS: "The good configuration fails as well, so there is nothing to compare with.",
 }
 """What is said where no cause is, by status; the notes say why."""
 
@@ -56,7 +56,7 @@ def print_isolated(console: Console, report: Report, failures: Sequence[str], si
     """
     if not report.causes:
         words = NO_CAUSE.get(report.status, "No cause could be proven.")
-        console.print(Text(words, style="bold" if report.status == "no_failure" else "bold yellow"))
+        console.print(Text(words, style="bold" if report.status == Status.NO_FAILURE else "bold yellow"))
         return
     for number, (cause, failure) in enumerate(zip(report.causes, failures, strict=True), 1):
         _print_cause(console, "Cause" if len(report.causes) == 1 else f"Cause {number}", cause, failure, since)

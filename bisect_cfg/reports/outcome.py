@@ -9,7 +9,7 @@ from pathlib import Path
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import CommandTarget, Sides
-from bisect_cfg.configuration import Value
+from bisect_cfg.configuration import Status, Value
 from bisect_cfg.diagnosis._render import Match
 from bisect_cfg.diagnosis.dataset_rows import FoundRows
 from bisect_cfg.diagnosis.where import Place
@@ -28,7 +28,7 @@ class Answer:
     """What came out, for the reports.
 
     Attributes:
-        status: as in result.json.
+        status: how it ended.
         folder: the study folder.
         script: the target.
         settings: the factors; None if it did not come to that.
@@ -52,7 +52,7 @@ class Answer:
         rows: of the dataset that make the failing step fail; None if they were not looked for.
     """
 
-    status: str
+    status: Status
     folder: Path
     script: Script | CommandTarget
     settings: Settings | Sides | None = None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bisect_cfg.capture.target import telling_word
-from bisect_cfg.configuration import Value
+from bisect_cfg.configuration import Status, Value
 from bisect_cfg.jsonfile import JsonObject, write_text
 from bisect_cfg.reports import figures, text
 from bisect_cfg.reports.answer import by_hand
@@ -40,10 +40,10 @@ GLYPHS = {"pass": "✓", "fail": "✕", "unresolved": "?", "running": "…"}
 WORDS = {"pass": "passes", "fail": "fails", "unresolved": "unresolved", "running": "is running"}
 
 STATUS = {
-    "isolated": "isolated",
-    "no_failure": "does not fail",
-    "baseline_fails": "the good configuration fails as well",
-    "inconclusive": "inconclusive",
+    Status.ISOLATED: "isolated",
+    Status.NO_FAILURE: "does not fail",
+    Status.BASELINE_FAILS: "the good configuration fails as well",
+    Status.INCONCLUSIVE: "inconclusive",
     "running": "running",
     "unfinished": "no answer yet",
     "empty": "nothing run yet",
@@ -285,7 +285,7 @@ def commands(recorded: Recorded) -> list[tuple[str, str]]:
     study = shlex.quote(str(shared(str(recorded.folder))))
     for label, path in by_hand(recorded.result, recorded.folder).items():
         found.append((f"{label.capitalize()} run", f"sh {study}/{path.relative_to(recorded.folder)}"))
-    if recorded.result["status"] == "isolated":
+    if recorded.result["status"] == Status.ISOLATED:
         found.append(("Safe values again, surer", f"bisect-cfg recommend {study} --verify-seeds 10"))
     return [(label, _typable(command)) for label, command in found]
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from bisect_cfg.capture.launched import PROCESSES
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import CommandTarget
-from bisect_cfg.configuration import configuration_of
+from bisect_cfg.configuration import Status, configuration_of
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
@@ -41,12 +41,12 @@ def print_answer(console: Console, answer: Answer, result: JsonObject, noted: bo
         noted: whether the notes of the answer were said when they came up.
     """
     console.print()
-    if answer.status == "no_failure":
+    if answer.status == Status.NO_FAILURE:
         _print_no_failure(console, answer)
-    elif answer.status == "baseline_fails" and answer.good_run is not None:
+    elif answer.status == Status.BASELINE_FAILS and answer.good_run is not None:
         _print_rows(console, answer)
         _print_baseline_fails(console, answer)
-    elif answer.again or answer.status == "baseline_fails":
+    elif answer.again or answer.status == Status.BASELINE_FAILS:
         console.print(Text("No cause could be isolated.", style="bold yellow"))  # why was said as a note
     elif answer.report is None:
         advice = "Nothing is settled yet. Run the same command again with more trials or time to continue."
@@ -58,7 +58,7 @@ def print_answer(console: Console, answer: Answer, result: JsonObject, noted: bo
         if finding["source"]:
             console.print(Hanging(Text(finding["source"], style="dim"), INDENT))
     issue = result.get("known_issue")
-    if issue and answer.status == "isolated":
+    if issue and answer.status == Status.ISOLATED:
         console.print(Hanging(Text.assemble(("Known issue  ", "bold"), " ".join(issue["title"].split()))))
         root = " ".join((issue["root_cause"] or issue["cures"][0]).split())
         source = issue["sources"][0]

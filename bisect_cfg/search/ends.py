@@ -5,7 +5,7 @@ Everything else is built on these two, so they are run first, and again where th
 
 from __future__ import annotations
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.problem import Ask, Conclusion, Done, Problem, Question, Record, Wait
 
@@ -27,12 +27,12 @@ STREAK = 5
 def ends(problem: Problem, counts: Counts) -> Question | None:
     """What to run, or to conclude, before anything can be isolated; None if nothing stands in the way."""
     if problem.size == 0:
-        return _over("The good and the bad configuration do not differ.", "no_failure")
+        return _over("The good and the bad configuration do not differ.", Status.NO_FAILURE)
     return _bad(problem, counts) or _good(counts) or _still_bad(problem, counts) or _still_good(problem, counts)
 
 
 def _over(
-    note: str, status: str = "inconclusive", safe: int | None = None, reproduction: tuple[int, int] = (0, 0)
+    note: str, status: Status = Status.INCONCLUSIVE, safe: int | None = None, reproduction: tuple[int, int] = (0, 0)
 ) -> Done:
     return Done(Conclusion(status, safe=safe, reproduction=reproduction, notes=(note,)))
 
@@ -43,7 +43,7 @@ def _bad(problem: Problem, counts: Counts) -> Question | None:
     if bad.fails:
         return None
     if bad.passes:
-        return _over("The bad configuration passed: there is nothing to isolate.", "no_failure", safe=problem.full)
+        return _over("The bad configuration passed: there is nothing to isolate.", Status.NO_FAILURE, safe=problem.full)
     if bad.unresolved:
         return _over("The bad configuration neither passed nor failed in a way that could be told.")
     return Ask(problem.full, 0, Purpose.BAD_BASELINE, "Does the bad configuration fail?")
@@ -61,7 +61,7 @@ def _good(counts: Counts) -> Question | None:
         )
     if good.fails:
         note = "The good configuration fails too: the cause is not among the settings that differ."
-        return _over(note, "baseline_fails")
+        return _over(note, Status.BASELINE_FAILS)
     if good.passes:
         return None
     if good.unresolved:

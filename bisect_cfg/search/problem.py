@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose, Status
 
 DIGITS = 9
 """Values of runs are compared to so many digits: of what is added up in another order the last bits differ, and equal
@@ -137,7 +137,7 @@ class Conclusion:
     """The answer.
 
     Attributes:
-        status: "isolated", "no_failure", "baseline_fails" or "inconclusive".
+        status: how it ended.
         causes: in the order found.
         corrections: removed subset -> claim that the bad configuration without it passes; cheapest first.
         complete: whether every minimal correction of the causes was seen to pass.
@@ -147,7 +147,7 @@ class Conclusion:
         notes: honest sentences.
     """
 
-    status: str
+    status: Status
     causes: tuple[FoundCause, ...] = ()
     corrections: tuple[tuple[int, SubsetClaim], ...] = ()
     complete: bool = False
@@ -188,7 +188,7 @@ class State:
     ruled_out: int = 0
     suspicion: tuple[float, ...] = ()
     remaining: tuple[int, int] = (0, 0)
-    so_far: Conclusion = Conclusion("inconclusive")
+    so_far: Conclusion = Conclusion(Status.INCONCLUSIVE)
 
     def partial(self, why: str) -> Conclusion:
         """The conclusion when the budget is spent."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 from math import exp, log
 
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.search.candidates import largest_size
 from bisect_cfg.search.case import Case
 from bisect_cfg.search.choose import choose
@@ -545,7 +545,7 @@ class Search:
         there = [m for m in self.counts.by_subset if holds(m, self._known)] or [self.problem.full]
         seen = [self.counts.of(mask) for mask in there]
         return Conclusion(
-            "isolated" if self.causes else "inconclusive",
+            Status.ISOLATED if self.causes else Status.INCONCLUSIVE,
             tuple(self.causes),
             tuple(corrections.items()),
             complete,

@@ -158,7 +158,7 @@ class Report:
     """What a bisection has found; `StudyReport` is the same with its trials and plots.
 
     Attributes:
-        status: "isolated", "no_failure", "baseline_fails" or "inconclusive".
+        status: how it ended, a `Status`; of a study without an answer another word, as in its report.
         causes: every minimal failing subset found.
         corrections: tested ones, the one that gives up least first.
         complete: whether there is provably (or, if the failure is flaky, with the stated confidence) no
