@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -40,6 +41,16 @@ _TOP = (
 """Fields of its ClusterConfig
 (https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/commands/config/config_args.py), and those of
 older versions."""
+
+_KINDS = (
+    "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU", "MULTI_HPU",
+    "MULTI_NEURON", "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM",
+)  # fmt: skip
+"""What its distributed_type may be
+(https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/dataclasses.py, DistributedType)."""
+
+_NO_KIND = re.compile(r"'(?P<value>.*)' is not a valid DistributedType")
+"""How accelerate refuses another."""
 
 _ALSO = {
     "fsdp_config": ("fsdp_backward_prefetch_policy", "fsdp_num_machines"),
@@ -101,6 +112,19 @@ def _keys(content: Mapping[str, Value]) -> Iterator[tuple[str, list[str], str]]:
         for key in content.get(name) or ():
             prefixed = key if key.startswith(section.keys) else section.keys + key
             yield name, known, prefixed
+
+
+def kind_meant(said: str) -> str:
+    """What to write in place of a distributed_type that accelerate refuses; "" if that is not what it refuses.
+
+    Args:
+        said: by accelerate.
+    """
+    match = _NO_KIND.search(said)
+    if match is None:
+        return ""
+    near = difflib.get_close_matches(match["value"].upper(), _KINDS, n=1)
+    return f"Did you mean distributed_type: {near[0]}?" if near else f"distributed_type is one of {', '.join(_KINDS)}."
 
 
 def launch_settings(content: Mapping[str, Value], folder: Path) -> dict[str, Value]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from bisect_cfg.capture.accelerate_file import kind_meant
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.cells import with_cells
@@ -52,6 +53,9 @@ _OWN_CODE = re.compile(
     r"/(?:accelerate/(?:commands|utils/launch)|torch/distributed/(?:run|launcher|elastic)|deepspeed/launcher)"
 )
 """Files of the launchers."""
+
+_STANDARD_LIBRARY = re.compile(r"^<|/lib(?:64)?/python3\.\d+/(?!(?:site|dist)-packages/)")
+"""Files of Python itself, and code that has none (a dataclass's own ``__init__``): whoever called it speaks."""
 
 _TOLD_ON = ("CalledProcessError", "ChildFailedError")
 """What a launcher raises because what it has started has failed."""
@@ -237,8 +241,10 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
     if read_capture(run.traces.events.rows) is None:
         said = refusal((run.folder / "log.txt").read_text(errors="replace"), run.traces.event(Raised))
         if launch is not None and launch.kind != "python" and said:
+            meant = f"{near}\n" if (near := kind_meant(said)) else ""
             raise InputError(
-                f"{launch.kind} refuses the command, and starts nothing: {said}", f"It is: {script.shown}\n{where}"
+                f"{launch.kind} refuses the command, and starts nothing: {said}",
+                f"{meant}It is: {script.shown}\n{where}",
             )
         hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
         what = f"died before it built a training config: {run.seen.message or run.seen.died}"
@@ -270,6 +276,9 @@ def refusal(log: str, raised: Raised | None) -> str:
     match = _PARSER.search(log)
     if match is not None:
         return match["said"]
-    if raised is None or raised.type in _TOLD_ON or not raised.frames or not _OWN_CODE.search(raised.frames[-1][0]):
+    if raised is None or raised.type in _TOLD_ON:
+        return ""
+    files = [path for path, _, _ in raised.frames if not _STANDARD_LIBRARY.search(path)]
+    if not files or not _OWN_CODE.search(files[-1]):
         return ""
     return f"{raised.type}: {raised.message}"

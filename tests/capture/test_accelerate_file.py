@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.capture.accelerate_file import launch_settings, read_accelerate_file
+from bisect_cfg.capture.accelerate_file import kind_meant, launch_settings, read_accelerate_file
 from bisect_cfg.capture.command import find_command
 from bisect_cfg.capture.names import read_good
 from bisect_cfg.errors import InputError
@@ -142,3 +142,26 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_a_key_that_may_be_of_another_version_is_accelerates_affair(tmp_path, key):
     path = file(tmp_path, f"{key}: 1\nfsdp_config: {{{key}: 1}}\ndeepspeed_config: {{{key}: 1}}\n")
     assert read_accelerate_file(path)[key] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ("MULTIGPU", "Did you mean distributed_type: MULTI_GPU?"),
+        ("FDSP", "Did you mean distributed_type: FSDP?"),
+        ("deepspeed", "Did you mean distributed_type: DEEPSPEED?"),
+        ("ZeRO-3", "distributed_type is one of NO, "),
+    ],
+)
+def test_a_distributed_type_that_accelerate_refuses(value, meant):
+    assert kind_meant(f"ValueError: '{value}' is not a valid DistributedType").startswith(meant)
+    assert kind_meant("Unknown mixed_precision mode: bf61.") == ""
+
+
+def test_every_distributed_type_is_known():
+    from accelerate import DistributedType
+
+    with pytest.raises(ValueError, match="is not a valid DistributedType") as refused:
+        DistributedType("?")
+    known = kind_meant(str(refused.value)).rstrip(".").split(" is one of ")[1].split(", ")
+    assert {kind.value for kind in DistributedType} <= set(known)

@@ -38,3 +38,12 @@ def test_flags_that_a_launcher_refuses(log, said):
 def test_a_launcher_that_dies_of_itself(kind, last, refused):
     raised = Raised(kind, "You need to use at least 2 processes", [("/bin/accelerate", 3, "main"), (last, 7, "main")])
     assert refusal("", raised) == ("ValueError: You need to use at least 2 processes" if refused else "")
+
+
+def test_a_launcher_that_dies_within_pythons_own_code():
+    inner = [("<string>", 34, "__init__"), ("/home/me/.pyenv/versions/3.11.7/lib/python3.11/enum.py", 712, "__call__")]
+    said = "'FDSP' is not a valid DistributedType"
+    raised = Raised("ValueError", said, [("/bin/accelerate", 3, "main"), (LAUNCH, 7, "main"), *inner])
+    assert refusal("", raised) == f"ValueError: {said}"
+    raised = Raised("ValueError", said, [(LAUNCH, 7, "main"), ("/home/me/train.py", 3, "<module>"), *inner])
+    assert refusal("", raised) == ""
