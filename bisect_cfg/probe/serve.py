@@ -314,9 +314,7 @@ def build(item):
     try:
         cls = getattr(importlib.import_module(item.module), item.cls)
         defaults = objects.defaults_of(cls)
-        watched = _reading(cls, reads)
-        if item.world_size > 1:
-            watched.world_size = item.world_size  # in place of the property: here is one process
+        watched = _reading(cls, item.world_size, reads)
         thing = watched.__new__(watched)
         for name, value in defaults.items():
             setattr(thing, name, value)
@@ -335,8 +333,9 @@ def build(item):
         _check_groups(thing, item.world_size, sys.modules.get("trl.trainer.grpo_trainer"))
     except Exception as error:
         return protocol.BuildAnswer(error=secrets.scrub(f"{type(error).__name__}: {error}"), reads=sorted(reads))
+    looked_at = sorted(reads & set(defaults))  # by the library: from here on we look ourselves
     found = {name: values.encode(getattr(thing, name, None), name) for name in defaults}
-    return protocol.BuildAnswer(found, reads=sorted(reads & set(defaults)))
+    return protocol.BuildAnswer(found, reads=looked_at)
 
 
 # How the trainer of TRL 0.15 to 0.17 counts a batch of completions, before it checks that it holds whole groups.
@@ -375,18 +374,22 @@ def _batch_of(constructor):
 _reading_classes = {}
 
 
-def _reading(cls, reads):
-    """A subclass of `cls` that notes in `reads` which attributes are looked at."""
-    if cls not in _reading_classes:
+def _reading(cls, processes, reads):
+    """A subclass of `cls`, as it is among so many processes, that notes in `reads` which attributes are looked at."""
+    key = cls, processes
+    if key not in _reading_classes:
 
         def __getattribute__(self, name):
-            _reading_classes[cls][1].add(name)
+            _reading_classes[key][1].add(name)
             return super(watched, self).__getattribute__(name)
 
-        watched = type(cls.__name__, (cls,), {"__getattribute__": __getattribute__, "__module__": cls.__module__})
-        _reading_classes[cls] = [watched, reads]
-    _reading_classes[cls][1] = reads
-    return _reading_classes[cls][0]
+        own = {"__getattribute__": __getattribute__, "__module__": cls.__module__}
+        if processes > 1:
+            own["world_size"] = processes  # in place of the property: here is one process
+        watched = type(cls.__name__, (cls,), own)
+        _reading_classes[key] = [watched, reads]
+    _reading_classes[key][1] = reads
+    return _reading_classes[key][0]
 
 
 def _line(message):
