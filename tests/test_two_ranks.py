@@ -3,15 +3,18 @@ settings varied, to be done sooner."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
-import socket
+import re
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
+from tools import Tool
 
 STUDY = Path(__file__).parent.parent / "studies" / "two_ranks"
 
@@ -23,8 +26,15 @@ TIMES = {"time": 0, "step_time": 0}
 PATIENCE = 600
 """Seconds, on a machine that is busy; on an idle one it takes less than one minute."""
 
-
 KILLS = 10
+
+SPARED = 5
+"""So many of the last runs are no moment for a kill: a bisection that was resumed may have fewer of them."""
+
+A_RUN = 2.0
+"""Seconds that a run takes where the machine is idle: when a kill comes, some run is at any place of its own."""
+
+POLL = 0.2
 
 
 def rows(path: Path) -> list[dict]:
@@ -63,57 +73,79 @@ def test_the_study(real_tool):
         assert mine == other and mine
 
 
-def left_in_shared_memory() -> set[str]:
-    """Of torch and of `multiprocessing`, what no process maps any more."""
-    names = {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "sem.mp-", "nccl-"))}
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            text = maps.read_text()
-        except OSError:
-            continue
-        names -= {name for name in names if f"/dev/shm/{name}" in text}
-    return names
+class Watched:
+    """What is seen of the processes of a tool while they live, to tell what is theirs from what others have there."""
+
+    def __init__(self, tool: Tool) -> None:
+        self._tool, self._since, self._last = tool, time.time(), 0.0
+        self._numbers: set[str] = set()
+        self._mapped: set[str] = set()
+
+    def look(self) -> None:
+        """Note their numbers, and what they map of /dev/shm."""
+        self._last = time.time()
+        for process in self._tool.left():
+            self._numbers.add(str(process.pid))
+            with contextlib.suppress(OSError):
+                maps = Path(f"/proc/{process.pid}/maps").read_text()
+                self._mapped.update(re.findall(r"/dev/shm/(\S+)", maps))
+
+    def in_shared_memory(self) -> set[str]:
+        """What is there of what they mapped, or made: torch names a segment by its process (``torch_PID_...``)."""
+        return {
+            name
+            for name in os.listdir("/dev/shm")
+            if name in self._mapped or (name.startswith("torch_") and name.split("_")[1] in self._numbers)
+        }
+
+    def listening(self, study: Path) -> set[int]:
+        """Where the processes of the trials have met, and one listens that was started while the tool lived."""
+        events = (row for path in study.glob("trials/*/events.jsonl") for row in rows(path))
+        met = {int(row["port"]) for row in events if row["event"] == "rank" and row.get("port")}
+        found = set()
+        for one in psutil.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.laddr.port in met and one.pid is not None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if self._since <= psutil.Process(one.pid).create_time() <= self._last:
+                        found.add(one.laddr.port)
+        return found
 
 
-def ports(study: Path) -> set[int]:
-    """Where the processes of the trials have met."""
-    events = (row for path in study.glob("trials/*/events.jsonl") for row in rows(path))
-    return {int(row["port"]) for row in events if row["event"] == "rank" and row.get("port")}
-
-
-def refused(port: int) -> bool:
-    with socket.socket() as one:
-        one.settimeout(1)
-        return one.connect_ex(("127.0.0.1", port)) != 0
+def finished_runs(study: Path) -> int:
+    return len(list(study.glob("trials/*/ending.json")))
 
 
 @pytest.mark.slow
 def test_killed_ten_times(real_tool):
-    """Processes that meet over gloo, killed with their tool at random moments of a bisection."""
+    """Processes that meet over gloo, killed with their tool throughout a bisection, after other numbers of runs."""
     real_tool.environment["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    before = left_in_shared_memory()
-    begun = time.monotonic()
     assert real_tool("bisect", "--study", "whole", *command(), seconds=PATIENCE).status == 0
-    whole, moments, landed, studies = time.monotonic() - begun, random.Random(2906), [], 0
+    runs, moments, landed, studies = finished_runs(real_tool.folder / "whole"), random.Random(2906), [], 0
+    assert runs > KILLS + SPARED
     while len(landed) < KILLS:
         study = real_tool.folder / f"s{studies}"
         studies += 1
-        finished = False
-        while len(landed) < KILLS and not finished:
-            process = real_tool.start("bisect", "--study", study.name, *command())
-            time.sleep(moments.uniform(0.1, 0.9) * whole)
-            finished = process.poll() is not None
-            if not finished:
+        for after in sorted(moments.sample(range(runs - SPARED), KILLS - len(landed))):
+            process, watched = real_tool.start("bisect", "--study", study.name, *command()), Watched(real_tool)
+            while finished_runs(study) < after and process.poll() is None:
+                watched.look()
+                time.sleep(POLL)
+            time.sleep(moments.uniform(0, A_RUN))
+            watched.look()
+            done = process.poll() is not None
+            if not done:
                 process.kill()
-                landed.append(len(list(study.glob("trials/*/ending.json"))))
+                landed.append(finished_runs(study))
             process.communicate()
             real_tool.assert_nothing_left()
-            assert not left_in_shared_memory() - before
-            assert all(map(refused, ports(study)))
+            assert watched.in_shared_memory() == set()
+            assert watched.listening(study) == set()
+            if done:  # sooner than the whole one
+                break
         said = real_tool("bisect", "--study", study.name, *command(), seconds=PATIENCE)
         assert said.status == 0, said.all
         answers = [json.loads((path / "result.json").read_text()) for path in (study, real_tool.folder / "whole")]
         mine, other = ([sorted(cause["parameters"]) for cause in answer["causes"]] for answer in answers)
         assert mine == other == json.loads((STUDY / "expected.json").read_text())["causes"]
         print(f"{study.name}: {len(answers[0]['trials'])} trials, against {len(answers[1]['trials'])} without a kill")
-    print(f"finished runs at each kill: {landed}; {whole:.0f} s without a kill")
+    print(f"finished runs at each kill: {landed}, of {runs}")
