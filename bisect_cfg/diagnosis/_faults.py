@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from bisect_cfg.diagnosis._consequences import follows
 from bisect_cfg.diagnosis._logs import WRAPPERS
 from bisect_cfg.diagnosis._plain_text import plain, split_all
 
@@ -97,7 +98,7 @@ _STATUS = re.compile(
 )
 _WRAPPERS = re.compile(
     rf"{'|'.join(sorted(WRAPPERS))}|WorkerCrashedError|EngineDeadError|Engine core initialization failed"
-    r"|EngineCore failed to start|WorkerProc initialization failed"
+    r"|EngineCore failed to start|WorkerProc initialization failed|slurmstepd: error: \*\*\* "
 )
 _CONSEQUENCES = re.compile(
     r"[Cc]onnection (?:reset|closed|refused) by|Broken pipe|BrokenPipeError|ConnectionResetError|EOFError"
@@ -119,7 +120,8 @@ _RECORD = re.compile(
     r"|^\[?(?:INFO|DEBUG|WARNING|ERROR)\b|^During handling|^The above exception|^wandb: "
     r"|^Exception ignored in|^Current thread 0x|^Thread 0x|^failed \(exitcode: |^\[[IWEF]\d{3,4} "
     r"|^[!$%] ?[a-z]|^(?:\([\w.-]+\) )?[\w.-]+@[\w.-]+[:~]|^\w[\w ]*: +\d+%\|"
-    r"|^Sending process \d+ closing|^ray\.exceptions\."
+    r"|^Sending process \d+ closing|^ray\.exceptions\.|^slurmstepd: |^srun: |^make: \*\*\*|^terminate called"
+    r"|^Server is not up yet|^\^C|^\S+:\d+: \w*Warning\b|^\[[a-z]\w*\] \w"
 )
 """Lines that begin something else, and end what came before."""
 _PADDED_RANK = re.compile(r"\s+\d+: ")
@@ -263,10 +265,27 @@ def cause(errors: list[Error]) -> Error | None:
     """The error that says most about why a run died.
 
     An exception that a process printed before another one was caught: a process dies once. So the last of each process
-    counts, of these the first, since a process whose peer has died complains later.
+    counts, of these the first, since a process whose peer has died complains later. Where that one says no more than
+    what follows from another failure, an error before it counts that says more.
     """
     if not errors:
         return None
+    chosen = _first(errors)
+    if not follows(chosen.text):
+        return chosen
+    own = [error for error in errors if error.line < chosen.line and _is_own(error)]
+    return _first(own) if own else chosen
+
+
+def _is_own(error: Error) -> bool:
+    """Whether an error says of what it died itself."""
+    if follows(error.text):
+        return False
+    return error.traced or error.weight in (RAISED, NATIVE) or (error.weight == SAID and "error: " in error.text)
+
+
+def _first(errors: list[Error]) -> Error:
+    """The first of what ended a process, among the errors that say most."""
     best = min(error.weight for error in errors)
     chosen = [error for error in errors if error.weight == best]
     if best == RAISED:

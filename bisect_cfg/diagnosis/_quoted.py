@@ -11,6 +11,8 @@ import re
 import warnings
 from collections.abc import Sequence
 
+from bisect_cfg.diagnosis._told import told
+
 LINES = 400
 """Lines of the beginning by which such a text is told."""
 
@@ -76,6 +78,9 @@ def quotes(head: bytes, whole: bool = False) -> str:
         whole: whether that is all of it.
     """
     text = head.decode("utf-8", "replace")
+    kind = told(text)
+    if kind:
+        return kind
     lines = [line for line in text.split("\n")[:LINES] if line.strip()]
     kind = _of_people(lines, text)
     if kind:

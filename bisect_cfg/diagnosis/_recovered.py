@@ -24,7 +24,7 @@ _ENDED_WELL = re.compile(
     rb"|\bsuccessfully (?:rebased|pulled|pushed|uploaded|saved|written|finished|completed)\b"
     rb"|\b(?:has been|was|is) successfully (?:saved|completed))"
     rb"|All (?:checks|tests) passed|\bexit(?:ed)?(?: with)? (?:code|status)[:= ]*0\b"
-    rb"|\bCOMPLETED +0:0|\bJob completed\b|\bNetwork error resolved\b"
+    rb"|(?m:^Already up to date)|\bCOMPLETED +0:0|\bJob completed\b|\bNetwork error resolved\b"
     rb"|(?P<pod>\bSuccessfully assigned\b|\bStarted +pod/|\bStarted container\b|\bReadiness probe succeeded"
     rb"|\b0/\d+ +Completed\b)"
 )
@@ -44,8 +44,9 @@ _CAME_THROUGH = re.compile(rb"['\"]train_runtime['\"]?: |Training completed\. Do
 _COPES = re.compile(
     r"(?i:\bretry(?:ing)?\b(?! (?:limit|budget))|\bre-?tried\b|\btrying (?:again|to resume)"
     r"|\bresum(?:e|ing) (?:download|from|normal)"
-    r"|\bfall(?:ing|s|en)? ?back\b|\bfell back\b|\bfallback\b|\boptional\b|\bskip(?:ped|ping)\b|\bbacking off\b"
-    r"|\battempt \d+(?: of |/)\d|\b(?:will be|being|was) restarted\b|\brestarting\b|\bignor(?:ed|ing)\b"
+    r"|\bfall(?:ing|s|en)? ?back\b|\bfell back\b|\bfallback\b|\boptional\b|\bskip(?:ped|ping)\b(?!=)|\bbacking off\b"
+    r"|\battempt \d+(?: of |/)\d|\b(?:will be|being|was) restarted\b|\brestarting\b|\bignor(?:ed|ing)\b(?!=)"
+    r"|\bTrial \d+ failed\b|\bcontinuing\b|\bcarrying on\b|\bproceeding\b|, \w+ disabled$"
     r"|\bUP_FOR_RETRY\b|\btrying batch size"
     r"|\b(?:decreasing|reducing|lowering) (?:the )?batch size|\busing (?:the )?(?:cached|mirror|default|\S+ instead)\b"
     r"|\brequeued\b|\(ok\b|\b(?:RESTARTS|restarts? left)\b)"
@@ -59,7 +60,8 @@ _GAVE_UP = re.compile(
 """... and what it says where that was in vain."""
 
 _AT_WORK = re.compile(
-    r"(?<!\d)100%(?:\||\s|\[)|\bok\b|\b[1-9]/[1-9] +Running\b|HTTP/1\.1\" 200|\bView run at\b|\bstep[: ]\d"
+    r"(?<!\d)100%(?:\||\s|\[)|\bok\b|\b[1-9]/[1-9] +Running\b|HTTP/1\.1\" 200|Application startup complete"
+    r"|\bView run at\b|\bstep[: ]\d"
     r"|\b(?:complete|completed|finished|succeeded|success|saved|wrote|written|moved|synced|uploaded|installed|deployed|upgraded|connected|done)\b"
     r"|\bscored (?P<all>\d+) of (?P=all)\b|(?<!\d)[1-9]?\d%\|[^|]*\| *\d+/\d+ \["
     r"|\b(?:loss|reward|accuracy)['\"]?[:=] ?-?\d",

@@ -46,4 +46,5 @@ class Fingerprint(TypedDict, total=False):
     phase: str
     progress: str
     collectives: str
+    answers: str
     settings: dict[str, bool | int | float | str]

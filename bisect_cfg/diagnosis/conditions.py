@@ -30,6 +30,7 @@ class Conditions(TypedDict, total=False):
     phase: str
     progress: str
     collectives: str
+    answers: str
     cuda_available: bool
     variables: dict[str, str]
 
@@ -40,8 +41,12 @@ WORDS = {
     "phase": "fails in",
     "progress": "had last come to",
     "collectives": "has",
+    "answers": "has a server that answers at",
 }
 """Facts that are one word, matched by a regular expression, and how a sentence about them begins."""
+
+_ASKED = {"collectives": "ranks apart", "answers": "another address than was asked"}
+"""... and how it goes on, where what is asked is any value."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def _environment(conditions: Conditions, environment: Fingerprint) -> Iterator[C
         if name in conditions:
             word = environment.get(name)
             holds = None if not word else bool(re.fullmatch(conditions[name], word))
-            asked = "ranks apart" if name == "collectives" else conditions[name].replace("|", " or ")
+            asked = _ASKED.get(name) or conditions[name].replace("|", " or ")
             yield Checked(f"{begins} {asked}", word or "unknown", holds)
     if "cuda_available" in conditions:
         available = environment.get("cuda_available")

@@ -25,12 +25,14 @@ from typing import BinaryIO
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis import _faults, _logs, _render, _silence, facts, signature
 from bisect_cfg.diagnosis._components import RL, TRAINING, absent_in
+from bisect_cfg.diagnosis._consequences import after, follows
 from bisect_cfg.diagnosis._lead import doubt
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._plain_text import clean
 from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
 from bisect_cfg.diagnosis._recovered import Recovery, recovery
 from bisect_cfg.diagnosis._render import NO_FAILURE, UNREADABLE, Explanation, Line, Match
+from bisect_cfg.diagnosis._told import expected
 from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis._words import Found, Words, literals, word_of
 from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
@@ -210,6 +212,8 @@ def combine(
     }
     former = {(by_error[id(error)].name, error.line) for error in errors if _of_a_former_run(error, cause)}
     own = cause and (by_error[id(cause)].name, cause.line, cause.line + len(cause.more))
+    raised_from = [one for one in errors if cause is not None and _goes_back_to(one, cause, by_error)]
+    of_chain = [(own[0], one.line, one.line + len(one.more)) for one in raised_from] if own else []
     of_cause = cause is not None and cause.weight == _faults.RAISED
     matches, aside = [], []
 
@@ -227,8 +231,15 @@ def combine(
         if of_cause and _killed_after(entry, found, cause):
             aside.append(match)  # what is left of a run that has failed is ended by whoever started it
             continue
+        if by_line and own and not follows(cause.text) and _only_after(any_lines, own):
+            aside.append(match)
+            continue
         bonus = 0
-        if own and any(line.file == own[0] and own[1] <= line.number <= own[2] for line in any_lines):
+        if own and any(
+            line.file == file and first <= line.number <= last
+            for line in any_lines
+            for file, first, last in (own, *of_chain)
+        ):
             bonus = FOR_CAUSE
         elif any(
             (line.file, line.number) in places
@@ -251,6 +262,8 @@ def combine(
             matches.append(match)
         elif not _of_metrics(entry, found):
             aside.append(match)
+    matches, ended = _apart(matches, found)
+    aside += ended
     order = lambda match: (-match.score, match.evidence[0].number if match.evidence else 0)  # noqa: E731
     matches.sort(key=order)
     aside.sort(key=order)
@@ -435,9 +448,10 @@ class Reading:
         while start < len(tail):
             end = tail.find(b"\n", start)
             end = len(tail) if end < 0 else end
-            data = _OF_A_DATA_SET.search(tail, start, end) or _SAMPLED.match(tail[start:end])
+            line = tail[start:end]
+            data = _OF_A_DATA_SET.search(line) or _SAMPLED.match(line) or expected(line)
             if not self.errors.knows(number) and not data:
-                self.errors.line(tail[start:end], number, tail, end, None, anyway=True)
+                self.errors.line(line, number, tail, end, None, anyway=True)
             start, number = end + 1, number + 1
         self.errors.begin(b"")
 
@@ -592,7 +606,12 @@ class Reading:
     def _line(
         self, raw: bytes, number: int, block: bytes, end: int, raised: _logs.Traceback | None, words: set[bytes]
     ) -> None:
-        if self.quoting or _SAMPLED.match(raw) or (raw.startswith(b'{"') and _OF_A_DATA_SET.search(raw)):
+        if (
+            self.quoting
+            or _SAMPLED.match(raw)
+            or expected(raw)
+            or (raw.startswith(b'{"') and _OF_A_DATA_SET.search(raw))
+        ):
             return  # what somebody wrote about errors
         if self.command is None and b"Command '[" in raw:
             self.command = raw.decode("utf-8", "replace")
@@ -632,6 +651,15 @@ def _leads_to(line: Line, cause: _faults.Error | None, by_error: Mapping[int, Re
     return 0 < cause.line - line.number <= (max(before, OF_TRACEBACK) if early else before)
 
 
+def _goes_back_to(error: _faults.Error, cause: _faults.Error, by_error: Mapping[int, Reading]) -> bool:
+    """Whether an exception was raised from another one (Python prints both, the cause first): they are one failure."""
+    return (
+        error.traced
+        and by_error[id(error)] is by_error[id(cause)]
+        and error.line - error.traceback < cause.line < error.line
+    )
+
+
 def _of_a_former_run(error: _faults.Error, cause: _faults.Error | None) -> bool:
     """Whether an exception was printed by itself, before another one that ended the run with its traceback."""
     return (
@@ -653,6 +681,22 @@ def _killed_after(entry: Entry, found: Mapping[Clue, list[Line]], cause: _faults
         and all(line.number > cause.line for line in found[clue])
         for clue in present
     )
+
+
+def _only_after(lines: Sequence[Line], own: tuple[str, int, int]) -> bool:
+    """Whether an entry rests on what only follows from the error at a place (file, first and last line)."""
+    return all(line.file == own[0] for line in lines) and after(own[2], [(line.number, line.text) for line in lines])
+
+
+def _apart(matches: Sequence[Match], found: Mapping[Clue, list[Line]]) -> tuple[list[Match], list[Match]]:
+    """The matches without those that only say who ended a run whose rows had gone wrong before; and those."""
+    of_rows = [match for match in matches if _of_metrics(match.entry, found)]
+    ended = [
+        match
+        for match in matches
+        if of_rows and match not in of_rows and match.evidence and all(follows(line.text) for line in match.evidence)
+    ]
+    return [match for match in matches if match not in ended], ended
 
 
 def _quoted_in_prose(line: Line, entry: Entry) -> bool:
@@ -768,7 +812,7 @@ def _match(
     evidence = tuple(sorted(lines, key=lambda line: (line.file, line.number, line.text)))
     # A clue that is needed besides counts as well: of two exceptions the entry may have the other one in mind.
     resting = [line for clue in (*present, *(group[0] for group in needed)) for line in found[clue]]
-    named = {"collectives": (environment or {}).get("collectives", "")}
+    named = {name: (environment or {}).get(name, "") for name in ("collectives", "answers")}
     if "{here|" in "".join(entry.cures):
         named["here"] = next(filter(None, (taken_here(line.text) for line in resting)), "")
     for clue in (*seen, *(clue for case in decided for clue in case.any if clue in beside)):

@@ -100,6 +100,15 @@ _COLLECTIVE = re.compile(
     r"\[Rank (?P<rank>\d+)\] Watchdog caught collective operation timeout: "
     r"WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)"
 )
+_ADDRESS = r"(?:https?://)?(localhost|\d+\.\d+\.\d+\.\d+|[a-z][\w.-]*):(\d{2,5})\b"
+_ASKED_SERVER = re.compile(
+    rf"can't be reached at {_ADDRESS}|host='([\w.-]+)', port=(\d+)\): Max retries"
+    rf"|[Cc]annot connect to (?:host )?{_ADDRESS}"
+)
+_ANSWERING = re.compile(
+    rf"(?:Uvicorn running|Starting (?:\w+ )?(?:API )?server(?: \d+)?|[Ll]istening) (?:on|at) {_ADDRESS}"
+    rf"|\bcurl [^\n]*?{_ADDRESS}[^\n]*\n(?:< )?(?:[{{[]|ok\b|OK\b|HTTP/[\d.]+ 200|200\b)"
+)
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS")
 
 
@@ -147,6 +156,9 @@ def facts_of(text: str, settings: Iterable[str] = ()) -> Fingerprint:
     apart = _apart(text)
     if apart:
         facts["collectives"] = apart
+    answers = _elsewhere(text)
+    if answers:
+        facts["answers"] = answers
     names = frozenset(settings)
     echoed = _single(_settings_in(text, names)) if names else {}
     if echoed:
@@ -174,6 +186,25 @@ def _apart(text: str) -> str:
         f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))} at {op} number {seq}"
         for (seq, op), ranks in sorted(places.items())
     )
+
+
+def _elsewhere(text: str) -> str:
+    """The address at which a server answers, where another one was asked in vain; "" if there is none."""
+    asked = {_address(found) for found in _ASKED_SERVER.finditer(text)}
+    answering = [_address(found) for found in _ANSWERING.finditer(text)]
+    if not asked or not answering:
+        return ""
+    reached = any(
+        port == other and "0.0.0.0" in (host, at) or (host, port) == (at, other)
+        for host, port in asked
+        for at, other in answering
+    )
+    return "" if reached else ":".join(answering[-1])
+
+
+def _address(found: re.Match[str]) -> tuple[str, str]:
+    host, port = (one for one in found.groups() if one)
+    return "127.0.0.1" if host == "localhost" else host, port
 
 
 def _packages_in(text: str) -> dict[str, str]:

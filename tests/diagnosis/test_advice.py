@@ -140,6 +140,28 @@ CASES = {
             "batch.non_tensor_batch['reward_model']['style']")],
         "column", ["no 'reward_model'", "verl wants it"],
     ),
+    "an argument that is handed over no more": (
+        "KeyError: 'tokenizer'",
+        [(f"{SITE}/transformers/trainer_callback.py", 488, "on_step_end", "return self.call_event(args)"),
+            ("/home/u/trl/trl/trainer/callbacks.py", 412, "on_step_end", 'tokenizer = kwargs["tokenizer"]')],
+        "versions", ["and transformers, which calls it, hands over none of that name", "call it processing_class"],
+    ),
+    "a key that need not be a column": (
+        "KeyError: 'chat'",
+        [(f"{SITE}/openrlhf/datasets/utils.py", 41, "make_template", "text = self.known['chat']")],
+        "key", ["self.known has no 'chat'; OpenRLHF asks for it", "columns: the data lacks", "fields: a configuration"],
+    ),
+    "a check that only speaks of shapes": (
+        "ValueError: The input size is not aligned with the weight shape. This can be caused by too large tensor "
+        "parallel size.",
+        [(f"{SITE}/vllm/layers/awq.py", 85, "create_weights", "raise ValueError(")],
+        "library", ["vLLM checked something", "look first at what the message suspects", "tensor parallel size"],
+    ),
+    "a reward function under another name": (
+        "TypeError: unsupported operand type(s) for +: 'float' and 'NoneType'",
+        [(TRL, 888, "_calculate", "output = reward_func(prompts)"), ("/home/me/own.py", 31, "sums", "return a + b")],
+        "own-code", ["Your own reward function sums, which TRL calls"],
+    ),
     "a tensor of the batch": (
         'KeyError: \'key "tool_masks" not found in TensorDict with keys [1]\'',
         [("/root/ToRL/verl/trainer/ppo/ray_trainer.py", 7, "fit", "x"),

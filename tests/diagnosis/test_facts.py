@@ -52,6 +52,9 @@ def frame(file: str, function: str) -> str:
     return f'  File "{SITE}/{file}", line 7, in {function}\n    x()\n'
 
 
+UNREACHED = "ConnectionError: The vLLM server can't be reached at http://10.0.0.7:8000 after 240.0 seconds.\n"
+
+
 @pytest.mark.parametrize(
     ("log", "name", "value"),
     [
@@ -76,6 +79,12 @@ def frame(file: str, function: str) -> str:
             "collectives",
             "rank 1 at BROADCAST number 5; rank 0 at ALLREDUCE number 7",
         ),
+        (f"{UNREACHED}INFO: Uvicorn running on http://10.0.0.9:8000\n", "answers", "10.0.0.9:8000"),
+        (f"{UNREACHED}$ curl -s http://127.0.0.1:8000/health\n{{}}\n", "answers", "127.0.0.1:8000"),
+        (f"{UNREACHED}INFO: Uvicorn running on http://0.0.0.0:8001\n", "answers", "0.0.0.0:8001"),
+        (f"{UNREACHED}INFO: Uvicorn running on http://0.0.0.0:8000\n", "answers", None),
+        (UNREACHED, "answers", None),
+        ("INFO: Uvicorn running on http://0.0.0.0:8000\n", "answers", None),
     ],
 )
 def test_what_is_read(log: str, name: str, value: object) -> None:
@@ -86,6 +95,7 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
     ("log", "leads"),
     [
         ("GPU 0: Tesla V100-SXM2-32GB\n" + GEMM, "no bfloat16"),
+        ("INFO: Uvicorn running on http://10.0.0.9:8000\n" + UNREACHED, "10.0.0.9:8000"),
         ("|   0  Tesla T4            Off |\n" + GEMM, "no bfloat16"),
         ("LD_LIBRARY_PATH=/usr/local/cuda-11.8/lib64\n" + GEMM, "cuBLAS of another CUDA"),
         (GEMM, "cuBLAS refuses a product"),

@@ -71,6 +71,16 @@ def test_a_case_that_the_log_decides_for_leads() -> None:
     assert asked not in explain_text(log).matches[0].title  # that line need not be about the completion
 
 
+def test_an_error_and_the_one_that_was_raised_from_it_are_one_failure() -> None:
+    first = traceback(f"{SITE}/transformers/base.py as_tensor", error="ValueError: too many dimensions 'str'")
+    cause = "\nThe above exception was the direct cause of the following exception:\n\n"
+    outer = "ValueError: Unable to create tensor, you should probably activate truncation and/or padding."
+    second = traceback("/home/me/train.py <module>", f"{SITE}/transformers/base.py convert", error=outer)
+    found = explain_text(first + cause + second)
+    assert found.status == KNOWN and "A column of text reached the collator" in found.matches[0].title
+    assert explain_text(first + "saved\n" + second).status != KNOWN
+
+
 def test_a_reporter_that_tries_again_does_not_explain_a_later_error() -> None:
     log = "wandb: ERROR Error while calling W&B API: late\nwandb: entering retry loop\nshards: 100%|##| 4/4\n"
     log += traceback("/home/me/train.py <module>", f"{SITE}/some/thing.py run", error="ValueError: the moon is full")

@@ -29,6 +29,7 @@ from bisect_cfg.diagnosis.advice.reading import (
     pip_name,
     quoted,
     said_cure,
+    suspected_in,
     without_access,
 )
 from bisect_cfg.diagnosis.advice.versions import misfit
@@ -79,7 +80,11 @@ def _with_the_message(advice: Advice, read: RaisedError) -> Advice:
     """The advice with the message's own words first, where they say what to do."""
     said = None if advice.kind == "message" or _OF_TORCH.search(read.message) else said_cure(read)
     if said is None or any(said in step for step in advice.steps):
-        return advice
+        suspected = suspected_in(read.message)
+        if not suspected or any(suspected in step for step in advice.steps):
+            return advice
+        names = f"look first at what the message suspects: “{suspected}”"
+        return replace(advice, steps=(names, *advice.steps))
     return Advice(advice.kind, advice.says, (quoted(said, read), *advice.steps), advice.place)
 
 

@@ -14,8 +14,11 @@ from bisect_cfg.diagnosis.advice.reading import (
     RaisedError,
     belongs_to,
     called,
+    how_to_install,
+    pair_steps,
     place_of,
 )
+from bisect_cfg.diagnosis.advice.signatures import RENAMED
 
 _WITHOUT_DATA = {"peft", "vllm", "sglang", "torch", "deepspeed", "accelerate", "megatron", "ray"}
 """Packages that see no row of the data."""
@@ -46,10 +49,13 @@ def missing_column(read: RaisedError) -> Advice | None:
         )
         return Advice("column", says, steps, place_of(read.caller))
     inside = frame is not None and frame.package in _WITHOUT_DATA
-    if not name or not (
-        found or (not inside and (read.within(IN_DATA, 3) or (read.own is not None and read.within(IN_REWARD, 3))))
-    ):
+    in_reward = read.own is not None and read.within(IN_REWARD, 3)
+    asked = _asked(frame.source, name) if frame and not found else ""
+    handed = asked.endswith("kwargs") and bool(frame and frame.package)
+    if not name or not (found or handed or (not inside and (read.within(IN_DATA, 3) or in_reward))):
         return None
+    if frame and not found and not in_reward and not _OF_A_ROW.match(asked):
+        return _missing_key(name, asked, read)
     whose = belongs_to(read.caller)
     says = (
         f"A row of the data has no {name!r}; {whose} asks for it at {place}."
@@ -72,6 +78,46 @@ def missing_column(read: RaisedError) -> Advice | None:
     return Advice("column", says, tuple(steps), place)
 
 
+_OF_A_ROW = re.compile(
+    r"(?:\w+\.)*(?:rows?|examples?|samples?|items?|elem\w*|instances?|records?|entry|ex|x|d|doc|df|ds|dataset|data"
+    r"|data_(?:item|point|dict|row)|(?:\w+_)?batch|features?|inputs?|msg|messages?|m|turn|conversations?|data_sources?)"
+    r"(?:\[[^\]]*\])*$"
+)
+"""Names that code gives to a row of the data, or to what a batch of them became."""
+
+
+def _asked(source: str, name: str) -> str:
+    """What a line of source asks for a key, "" if it does not show it."""
+    found = re.search(rf"([\w.]+(?:\[[^\]]*\])*?)(?:\.pop\(|\[)['\"]{re.escape(name)}['\"]", source)
+    return found[1] if found else ""
+
+
+def _missing_key(name: str, asked: str, read: RaisedError) -> Advice:
+    """A key that something lacks of which the line does not say that it is a row."""
+    frame, place = read.last, place_of(read.last)
+    whose = belongs_to(frame)
+    before = read.frames[: read.frames.index(frame)]
+    by = next((one.package for one in reversed(before) if one.package not in ("", "python", *TOOLS, frame.package)), "")
+    if asked.endswith("kwargs") and frame.package and by:
+        says = (
+            f"{whose} takes {name!r} from the arguments it is called with ({place}), and {called(by)}, which calls it, "
+            f"hands over none of that name."
+        )
+        renamed = (f"newer ones of {called(by)} call it {RENAMED[name]}",) if name in RENAMED else ()
+        return Advice("versions", says, (*pair_steps(frame.package, by), *renamed), place)
+    what = f"{asked} has no {name!r}" if asked else f"The key {name!r} is not there"
+    says = f"{what}; {whose} asks for it at {place}."
+    steps = (
+        f"print {f'{asked}.keys()' if asked else 'the keys'} at that line: do they look like the columns of the data, "
+        f"the fields of a configuration, or something that {whose} has made?",
+        "columns: the data lacks that one, or has it under another name (training and validation file); fields: a "
+        "configuration without it, or of another version",
+    )
+    if frame.package and frame.package not in TOOLS:
+        steps += (f"made by {whose} itself: a newer {called(frame.package)} ({how_to_install(frame.package)})",)
+    return Advice("key", says, steps, place)
+
+
 def own_code(read: RaisedError) -> Advice | None:
     """The user's own file raised it."""
     frame = read.own
@@ -81,8 +127,11 @@ def own_code(read: RaisedError) -> Advice | None:
         one for one in read.frames[: read.frames.index(frame)] if one.package in PACKAGES and one.package not in TOOLS
     ]
     around = [one for one in read.frames if one.file == frame.file]  # a comprehension has a frame of its own
+    at = read.frames.index(around[0])
+    above = read.frames[at - 1] if at else None
     reward = any(IN_REWARD.search(one.function) for one in around) or bool(
         IN_REWARD.search(frame.file.rpartition("/")[2])
+        or (above is not None and above.package and re.search(r"reward_f\w+\(|compute_score\(", above.source))
     )
     what = (
         "reward function"
@@ -110,7 +159,8 @@ def own_code(read: RaisedError) -> Advice | None:
     else:
         steps = (f"look at that line: {_hint(read)}",)
     trainer = next((one.package for one in reversed(earlier) if one.package in _OF_TRAINERS), "")
-    if trainer and not reward and frame is read.last and read.type in _OF_ANOTHER_VERSION:
+    overrides = above is not None and above.package == trainer and "self." in above.source
+    if trainer and overrides and not reward and frame is read.last and read.type in _OF_ANOTHER_VERSION:
         steps = (
             f"a method that overrides one of {called(trainer)} is made for one version of it: install the "
             f"{called(trainer)} that the project was written for (its requirements, or the date of its last commit), "

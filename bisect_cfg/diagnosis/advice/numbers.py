@@ -16,10 +16,14 @@ from bisect_cfg.diagnosis.advice.reading import (
 )
 
 _SHAPES = re.compile(
-    r"size of tensor|[Ss]izes? (?:of tensors )?must match|shape|mat1 and mat2|dimension|expanded "
-    r"size|broadcast|reshape|split_with_sizes|index_\w+\(\)|same reduction dim|stack expects|out "
-    r"of bounds for (?:dim|axis)|numel|length mismatch|same length|size mismatch"
+    r"size of tensor|[Ss]izes? of tensors|[Ss]izes? must match|mat1 and mat2|expanded size|broadcast"
+    r"|shape '\[.*\]' is invalid|cannot reshape|split_with_sizes|index_\w+\(\)|same reduction dim|stack expects"
+    r"|out of bounds for (?:dim|axis)|[Dd]imension out of range|[Nn]umber of dimensions|size mismatch|shape mismatch"
+    r"|shape of the (?:mask|\w+ tensor)|inconsistent tensor|batch_size \(|[Ee]xpected size for|[Tt]ensors must have"
+    r"|shapes? .{0,80}(?:mismatch|do(?:es)?(?: not|n't) match|not aligned: |incompatible)|same (?:shape|size|length)"
+    r"|(?:expected|got) .{0,40}\bshapes?\b|\bshapes? .{0,60}\b(?:expected|got)\b|\bd?imensions? .{0,60}\bgot\b"
 )
+"""Messages about tensors that do not fit each other; a word of shapes alone may be about anything."""
 
 
 _DTYPES = re.compile(

@@ -296,7 +296,7 @@ class Advice:
 
     Attributes:
         kind: what sort of failure it is, for tools: "message", "own-code", "versions", "setting", "weights", "column",
-            "assertion", "shapes", "dtypes", "devices", "network" or "library".
+            "key", "assertion", "shapes", "dtypes", "devices", "network" or "library".
         says: what happened, in one or two sentences.
         steps: what to do, first thing first.
         place: the frame it is read from, "" without a traceback.
@@ -477,6 +477,18 @@ def cure_in(message: str) -> str | None:
     )
     quoted = " ".join([*first, *found[:2]])
     return quoted if len(quoted) <= LONGEST_QUOTE else quoted[:LONGEST_QUOTE].rsplit(" ", 1)[0] + " ..."
+
+
+_SUSPECTS = re.compile(
+    r"\b(?:can|may|might|could) (?:also )?be (?:caused by|due to|because)|\b(?:probably|possibly|likely|usually|often)"
+    r" (?:because|due to|caused by|means)\b|\b[Pp]erhaps (?:your|the|you)\b|\bthis (?:usually|often|probably) means\b",
+)
+
+
+def suspected_in(message: str) -> str:
+    """The sentence of a message that says what may have caused it; "" if none does."""
+    sentences = re.split(r"(?<=[.!?;]) (?=[A-Z`'\"(])", " ".join(message.split()))
+    return next((one[:LONGEST_QUOTE] for one in sentences if _SUSPECTS.search(one)), "")
 
 
 _VERBS = (

@@ -1,0 +1,132 @@
+"""What people write about errors, and what tests print that provoke them: neither is a log of something that failed.
+
+Such a text has lines that a log has as well, a whole traceback among them. So it is told by its frame:
+
+    tests that passed   a test runner's first line, and its summary, in which nothing failed; what is between was
+                        provoked
+    a manual            its sections
+    a letter            its head; the error stands in what it quotes, or in a sentence
+    a reply             the error stands in the lines that it quotes, and sentences go on from there
+    questions           that are answered
+    a talk              each line is somebody's, with the time
+    a page              a title that says that it is about troubles, and sentences around what it shows
+
+A report of a failure ("I get this:" and a traceback) has none of these frames, and is read as a log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+FIRST_LINES, LAST_LINES = 8, 12
+"""Lines from the top in which a frame begins, and from the end in which a runner's summary stands."""
+
+SECTIONS, SENTENCES, MOST, FEW = 2, 2, 0.7, 3
+"""A manual has so many sections beside its name, a letter or a page so many sentences; a talk is most of its lines, and
+has more than a few."""
+
+_RUNNERS = (
+    # where it begins, what says at the end that all passed, what says that something did not
+    (r"=+ test session starts =+", r"=+ (?:\d+ \w+, )*\d+ passed\b", r"\d+ (?:failed|errors?)\b"),
+    (r"\w+ \([\w.]+\)(?: \.\.\.|$)|\.{2,}$", r"Ran \d+ tests? in .*\n+OK\b", r"FAILED \("),
+    (r"\[=+\] Running \d+ tests?", r"\[  PASSED  \] \d+ tests?", r"\[  FAILED  \]"),
+    (r"=== RUN ", r"^(?:ok|PASS)\b", r"^(?:--- )?FAIL\b"),
+    (r"(?:> jest|PASS) ", r"Tests: +(?:\d+ (?:skipped|todo), )*\d+ passed", r"\d+ failed"),
+    (r"running \d+ tests?$", r"test result: ok\.", r"test result: FAILED"),
+    (r"Trying:$", r"^Test passed\.|and 0 failed", r"[1-9]\d* failed"),
+    (r"Test project |Start +\d+: ", r"100% tests passed", r"[1-9]\d* tests failed"),
+)
+"""Test runners: Python's three, GoogleTest, Go's, Jest, Rust's, doctest, CTest."""
+
+_SECTION = re.compile(
+    r"(?:NAME|SYNOPSIS|DESCRIPTION|OPTIONS|ARGUMENTS|EXAMPLES?|EXIT (?:STATUS|CODES?)|ENVIRONMENT(?: VARIABLES)?|FILES"
+    r"|DIAGNOSTICS|ERRORS|RETURN VALUES?|SEE ALSO|NOTES|BUGS|AUTHORS?|COMMANDS|USAGE|CAVEATS|HISTORY|STANDARDS)\s*$"
+)
+_MAIL = re.compile(r"(?:From|To|Cc|Subject|Date|Sent|Von|An|Betreff|发件人|收件人|主题): ?\S")
+_ANSWERED = re.compile(r"(?:Q(?:uestion)?|A(?:nswer)?) ?\d*(?: \([^)]*\))?[:.] ")
+_SAID = re.compile(
+    r"\[?(?:\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4},? )?\d{1,2}:\d\d(?::\d\d)?(?: ?[AP]M)?\]? <?[A-Za-z][\w .-]{0,24}>?: \S"
+)
+_SPEAKS = re.compile(r"[A-Za-z@][\w.@-]*(?: [A-Z][\w.-]*)? +\[?\d{1,2}:\d\d(?: ?[AP]M)?\]?$")
+_ABOUT_TROUBLES = re.compile(
+    r"post-?mortem|incident (?:report|review)|retrospective|trouble-?shooting|\bFAQ|frequently asked|run ?book|playbook"
+    r"|known (?:issues|problems|errors)|common (?:errors|problems|pitfalls|issues)|glossary|cheat ?sheet|\bhow to\b"
+    r"|lessons learned|release notes|migration guide|\bguide\b|tutorial",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"^(?:[A-Z(\"'`][^ ]*|- [A-Z]?\w+|[a-z]+,?)(?: [^ ]+){2,}[.:?!]\)?$")
+_LOGS = re.compile(
+    r"Traceback \(most|(?:\[?rank ?\d|\(\w+ pid=)|(?:INFO|ERROR|WARNING|CRITICAL)\b|\{'|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d"
+    r"|\s*\d+%\||(?:\w+\.)*\w+(?:Error|Exception): |srun: |slurmstepd: |wandb: "
+)
+_FENCED = re.compile(r"^ *```.*?^ *```[ ]*$", re.MULTILINE | re.DOTALL)
+_QUOTED = re.compile(r">(?!>>)")
+
+
+def told(text: str) -> str:
+    """What a text is that only tells of errors; "" for a log.
+
+    Args:
+        text: its beginning, or all of it.
+    """
+    lines = [line for line in text.split("\n") if line.strip()]
+    if not lines:
+        return ""
+    if _passed(lines):
+        return "the output of tests that passed"
+    plain = [line for line in lines if not _QUOTED.match(line)]
+    sentences = [line for line in plain if _SENTENCE.match(line.strip())]
+    logged = any(map(_LOGS.match, plain))
+    kinds = {
+        "a conversation": len(lines) >= FEW
+        and (
+            sum(map(bool, map(_SAID.match, lines))) > MOST * len(lines) or sum(map(bool, map(_SPEAKS.match, lines))) > 1
+        )
+        and not logged,
+        "questions with answers": sum(map(bool, map(_ANSWERED.match, lines))) > 1 and not logged,
+        "a page of text": _is_page(text),
+        "a reply": len(plain) < len(lines) and len(sentences) >= SENTENCES and not logged,
+        "a letter": sum(map(bool, map(_MAIL.match, lines[:FIRST_LINES]))) > 1 and not logged,
+        "a page of a manual": _is_manual(lines),
+    }
+    return next((kind for kind, holds in reversed(kinds.items()) if holds), "")
+
+
+_EXPECTED = re.compile(
+    rb"\bas expected: |\bsimulated\b|\((?:expected|ignored|harmless|provoked)\)"
+    rb"|^\W*caught [A-Z]\w+(?:Error|Exception)|<-+ ?(?:sample|example)"
+)
+
+
+def expected(line: bytes) -> bool:
+    """Whether a line says itself that the error in it is none: it was provoked, or caught."""
+    return bool(_EXPECTED.search(line))
+
+
+def _passed(lines: Sequence[str]) -> bool:
+    """Whether a test runner's output says at its end that all it ran has passed."""
+    first, end = lines[:FIRST_LINES], "\n".join(lines[-LAST_LINES:])
+    return any(
+        any(re.match(begins, line) for line in first)
+        and (summary := re.search(passed, end, re.MULTILINE)) is not None
+        and not any(map(_LOGS.match, end[summary.end() :].split("\n")))
+        and re.search(failed, end, re.MULTILINE) is None
+        for begins, passed, failed in _RUNNERS
+    )
+
+
+def _is_manual(lines: Sequence[str]) -> bool:
+    sections = [line for line in lines if _SECTION.match(line)]
+    named = any(line.startswith("NAME") for line in lines[:FIRST_LINES])
+    return named and len(sections) > SECTIONS and not any(_LOGS.match(line) for line in lines if not line[0].isspace())
+
+
+def _is_page(text: str) -> bool:
+    """Whether a title says that a text is about troubles, and all that looks like a log stands in what it shows."""
+    lines = [line for line in _FENCED.sub("", text).split("\n") if line.strip()]
+    around = [line for line in lines if not line.startswith(("    ", "\t"))]
+    if not any(_ABOUT_TROUBLES.search(line) and not _LOGS.match(line) for line in lines[:2]):
+        return False
+    sentences = sum(map(bool, (_SENTENCE.match(line.strip()) for line in around)))
+    return sentences >= SENTENCES and not any(map(_LOGS.match, around))

@@ -1,0 +1,102 @@
+"""What people write and what tests provoke is no log, whatever failure it quotes; a report of a failure is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bisect_cfg.diagnosis._told import expected, told
+from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_text
+from tests.diagnosis.collected import AFTER, BEFORE, FRAMES
+
+HEAD = "============================= test session starts ==============================\ncollected 2 items\n\n"
+
+
+def indented(log: str) -> str:
+    return "".join(f"    {line}\n" for line in log.splitlines() if line.strip())
+
+
+FRAMED: dict[str, Callable[[str], str]] = {
+    "pytest, a live log": lambda log: HEAD
+    + "tests/test_a.py::test_one\n-------------------------------- live log call --------------------------------\n"
+    + "".join(f"ERROR    trainer:trainer.py:88 {line}\n" for line in log.splitlines())
+    + "PASSED      [100%]\n\n=========== 1 passed, 1 xfailed, 3 warnings in 21.44s ===========\n",
+    "pytest -s": lambda log: f"{HEAD}tests/test_a.py {log}.\n\n======= 2 passed in 1.03s =======\n",
+    "unittest": lambda log: f"test_it (tests.test_a.T) ... {log}ok\n\n{'-' * 70}\nRan 2 tests in 0.213s\n\nOK\n",
+    "GoogleTest": lambda log: f"[==========] Running 1 test from 1 test suite.\n{log}[       OK ] A.B (3 ms)\n"
+    "[  PASSED  ] 1 test.\n",
+    "Go": lambda log: f"=== RUN   TestRetry\n{log}--- PASS: TestRetry (0.01s)\nPASS\nok  \tx.org/client\t0.123s\n",
+    "Jest": lambda log: f"PASS src/log.test.js\n  Console\n{log}\nTests:       9 passed, 9 total\nTime:        2.1 s\n",
+    "a manual": lambda log: f"NAME\n    a - b\n\nSYNOPSIS\n    a FILE\n\nDIAGNOSTICS\n{indented(log)}\nBUGS\n",
+    "a mail": lambda log: "From: anna@x.org\nSubject: Re: your run\n\nYou wrote:\n\n"
+    + "".join(f"> {line}\n" for line in log.splitlines())
+    + "\nThat was the old node.\nIt works since Friday.\n",
+    "a page": lambda log: f"# Troubleshooting\n\nIf you see this:\n\n```\n{log}```\n\nset x.\nThat is all.\nIt is.\n",
+    "a review of what happened": lambda log: "Post-mortem of 3 November\n\nAt two in the night a rank died with\n\n"
+    + indented(log) + "\nThe root cause was a cable.\nIt was replaced in the morning.\n",
+}  # fmt: skip
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from((*BEFORE, *AFTER)), st.sampled_from(sorted(FRAMED)))
+def test_no_failure_that_is_quoted_is_told_as_one(report, frame: str) -> None:
+    found = explain_text(FRAMED[frame](report.log))
+    assert found.status == NO_FAILURE and not found.matches
+
+
+ERROR = FRAMES + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        HEAD + ERROR + "======= 1 failed, 2 passed in 1.03s =======\n",
+        f"test_it (tests.test_a.T) ... {ERROR}\nRan 2 tests in 0.213s\n\nFAILED (errors=1)\n",
+        HEAD + "tests/test_a.py ..\n======= 2 passed in 1.03s =======\n$ python train.py\n" + ERROR,
+        "I run the script of the documentation, and get this after an hour:\n\n" + ERROR + "\nWhat can I do?\n",
+        "### Reproduction\n\nI run the example.\nIt ends like this.\n\n```\n" + ERROR + "```\n",
+        "From: slurm@x.org\nSubject: Job 7 failed\n\nThe end of its output follows.\nIt ran for an hour.\n\n" + ERROR,
+        "10:31 start\n10:40 anna: started it\n" + ERROR,
+    ],
+)
+def test_a_report_of_a_failure_is_a_log(log: str) -> None:
+    assert not told(log)
+    assert [match.entry.id for match in explain_text(log).matches][:1] == ["gpu-out-of-memory"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Q: What does “CUDA error: device-side assert triggered” mean?\nA: An index is out of range.\n",
+        "anna  10:02 AM\nanyone seen “NCCL error: unhandled system error”?\nbert  10:04 AM\nyes, my typo\n",
+        "[04/11/2025 10:02] anna: ValueError: chat_template is not set\n[04/11/2025 10:03] bert: base model?\n"
+        "[04/11/2025 10:04] anna: yes, fine now\n",
+        '> +    raise RuntimeError("CUDA out of memory")\nShould this be another class?\nIt would not be caught.\n',
+    ],
+)
+def test_what_people_say(text: str) -> None:
+    assert told(text) and explain_text(text).status == NO_FAILURE
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["as expected: `temperature` (=0.0) has to be a strictly positive float", "CUDA out of memory (simulated)",
+     "caught ZeroDivisionError: division by zero, returning inf",
+     "  FAILED: ValueError: max_num_batched_tokens (4096) is smaller than max_model_len (8192)   <- sample output"],
+)  # fmt: skip
+def test_an_error_that_its_line_calls_none(line: str) -> None:
+    assert expected(line.encode()) and explain_text(f"step 1\n{line}\nstep 2\n").status == NO_FAILURE
+
+
+@pytest.mark.parametrize("line", [b"RuntimeError: Caught RuntimeError in DataLoader worker process 0.",
+                                  b"ValueError: not as many values as expected"])  # fmt: skip
+def test_others_are_not(line: bytes) -> None:
+    assert not expected(line)
+
+
+@given(st.text(max_size=300))
+def test_any_text_can_be_asked(text: str) -> None:
+    assert isinstance(told(text), str)
