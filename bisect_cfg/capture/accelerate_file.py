@@ -50,7 +50,21 @@ _KINDS = (
 (https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/dataclasses.py, DistributedType)."""
 
 _NO_KIND = re.compile(r"'(?P<value>.*)' is not a valid DistributedType")
-"""How accelerate refuses another."""
+_NO_FLAG = re.compile(r"unrecognized arguments: --(?P<flag>[\w-]+)")
+"""How accelerate refuses another, and a flag."""
+
+_FLAGS = (
+    "multi_gpu",
+    "cpu",
+    "tpu",
+    "use_fsdp",
+    "use_deepspeed",
+    "use_megatron_lm",
+    "config_file",
+    "module",
+    "no_python",
+)
+"""Flags of ``accelerate launch`` that its file has no key for."""
 
 _ALSO = {
     "fsdp_config": ("fsdp_backward_prefetch_policy", "fsdp_num_machines"),
@@ -114,17 +128,22 @@ def _keys(content: Mapping[str, Value]) -> Iterator[tuple[str, list[str], str]]:
             yield name, known, prefixed
 
 
-def kind_meant(said: str) -> str:
-    """What to write in place of a distributed_type that accelerate refuses; "" if that is not what it refuses.
+def meant_by(said: str) -> str:
+    """What to write in place of a distributed_type or of a flag that accelerate refuses; "" if that cannot be told.
 
     Args:
         said: by accelerate.
     """
-    match = _NO_KIND.search(said)
-    if match is None:
-        return ""
-    near = difflib.get_close_matches(match["value"].upper(), _KINDS, n=1)
-    return f"Did you mean distributed_type: {near[0]}?" if near else f"distributed_type is one of {', '.join(_KINDS)}."
+    if match := _NO_KIND.search(said):
+        near = difflib.get_close_matches(match["value"].upper(), _KINDS, n=1)
+        return (
+            f"Did you mean distributed_type: {near[0]}?" if near else f"distributed_type is one of {', '.join(_KINDS)}."
+        )
+    if match := _NO_FLAG.search(said):
+        flags = [*_TOP, *_FLAGS, *(key for section in SECTIONS.values() for key in section.plain)]
+        near = difflib.get_close_matches(match["flag"].replace("-", "_"), flags, n=1, cutoff=NEAR)
+        return f"Did you mean --{near[0]}?" if near else ""
+    return ""
 
 
 def launch_settings(content: Mapping[str, Value], folder: Path) -> dict[str, Value]:

@@ -38,11 +38,18 @@ def check_program(words: Sequence[str], instead_of_file: Callable[[Path], str]) 
         raise InputError(
             f"{name} is a shell; trials start the training itself.", _instead_of_shell(rest, instead_of_file)
         )
-    at = next((place for place, word in enumerate(rest) if is_launcher(word)), None)
+    at = next((place for place, word in enumerate(rest) if is_launcher(word) or _is_file(word, ".py")), None)
+    if at is not None:
+        started = ["python"] * _is_file(rest[at], ".py") + rest[at:]
+        raise InputError(
+            f"{name} is not a launcher that is known ({', '.join(LAUNCHERS)}, python).",
+            f"Give the command that it starts: {OURS} {shlex.join(started)}",
+        )
+    at = next((place for place, word in enumerate(rest) if word in _SHELLS or _is_file(word, ".sh")), None)
     if at is not None:
         raise InputError(
             f"{name} is not a launcher that is known ({', '.join(LAUNCHERS)}, python).",
-            f"Give the command that it starts: {OURS} {shlex.join(rest[at:])}",
+            _instead_of_shell(rest[at + (rest[at] in _SHELLS) :], instead_of_file),
         )
     if os.sep not in first and shutil.which(first) is None:
         return
@@ -69,6 +76,10 @@ def _instead_of_text(text: str) -> str:
     if at is None:
         return f"Give the command that starts the training: {OURS} accelerate launch train.py"
     return f"Give the command that it runs: {' && '.join([*parts[:at], f'{OURS} {parts[at]}'])}"
+
+
+def _is_file(word: str, suffix: str) -> bool:
+    return word.endswith(suffix) and os.path.isfile(word)
 
 
 def _split(text: str) -> list[str]:

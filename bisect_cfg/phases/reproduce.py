@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from bisect_cfg.capture.accelerate_file import kind_meant
+from bisect_cfg.capture.accelerate_file import meant_by
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.cells import with_cells
@@ -45,7 +45,7 @@ LINES_SHOWN = 8
 
 
 _PARSER = re.compile(
-    r"^(?:accelerate|torchrun|run\.py|deepspeed|runner\.py|trl)\b.*?: error: (?P<said>.+)", re.MULTILINE
+    r"^(?:[aA]ccelerate|torchrun|run\.py|deepspeed|runner\.py|trl)\b.*?: error: (?P<said>.+)", re.MULTILINE
 )
 """How the parser of a launcher's flags refuses them."""
 
@@ -241,7 +241,7 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
     if read_capture(run.traces.events.rows) is None:
         said = refusal((run.folder / "log.txt").read_text(errors="replace"), run.traces.event(Raised))
         if launch is not None and launch.kind != "python" and said:
-            meant = f"{near}\n" if (near := kind_meant(said)) else ""
+            meant = f"{near}\n" if (near := meant_by(said)) else ""
             raise InputError(
                 f"{launch.kind} refuses the command, and starts nothing: {said}",
                 f"{meant}It is: {script.shown}\n{where}",

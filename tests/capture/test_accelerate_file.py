@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.capture.accelerate_file import kind_meant, launch_settings, read_accelerate_file
+from bisect_cfg.capture.accelerate_file import launch_settings, meant_by, read_accelerate_file
 from bisect_cfg.capture.command import find_command
 from bisect_cfg.capture.names import read_good
 from bisect_cfg.errors import InputError
@@ -154,8 +154,20 @@ def test_a_key_that_may_be_of_another_version_is_accelerates_affair(tmp_path, ke
     ],
 )
 def test_a_distributed_type_that_accelerate_refuses(value, meant):
-    assert kind_meant(f"ValueError: '{value}' is not a valid DistributedType").startswith(meant)
-    assert kind_meant("Unknown mixed_precision mode: bf61.") == ""
+    assert meant_by(f"ValueError: '{value}' is not a valid DistributedType").startswith(meant)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("unrecognized arguments: --nm_processes", "Did you mean --num_processes?"),
+        ("unrecognized arguments: --multigpu --x", "Did you mean --multi_gpu?"),
+        ("unrecognized arguments: --of-tomorrow", ""),
+        ("Unknown mixed_precision mode: bf61.", ""),
+    ],
+)
+def test_a_flag_that_accelerate_refuses(said, meant):
+    assert meant_by(said) == meant
 
 
 def test_every_distributed_type_is_known():
@@ -163,5 +175,5 @@ def test_every_distributed_type_is_known():
 
     with pytest.raises(ValueError, match="is not a valid DistributedType") as refused:
         DistributedType("?")
-    known = kind_meant(str(refused.value)).rstrip(".").split(" is one of ")[1].split(", ")
+    known = meant_by(str(refused.value)).rstrip(".").split(" is one of ")[1].split(", ")
     assert {kind.value for kind in DistributedType} <= set(known)

@@ -46,6 +46,9 @@ LAUNCH_SH = "NCCL_DEBUG=INFO CUDA_VISIBLE_DEVICES=0 accelerate launch --num_proc
         ("nohup python train.py --lr 1", "bisect-cfg bisect -- python train.py --lr 1"),
         ("env A=1 python train.py", "bisect-cfg bisect -- A=1 python train.py"),
         ("horovodrun-1 -np 2 python train.py", "bisect-cfg bisect -- python train.py"),  # not installed
+        ("nohup bash launch.sh", f"bisect-cfg bisect -- {LAUNCH_SH}"),
+        ("sbatch-1 -N 1 launch.sh", f"bisect-cfg bisect -- {LAUNCH_SH}"),  # not installed
+        ("nosuchlauncher -n 2 train.py --lr 1", "bisect-cfg bisect -- python train.py --lr 1"),
         ("ls", "bisect-cfg bisect -- accelerate launch train.py"),
         ("/bin/ls -la", "bisect-cfg bisect -- accelerate launch train.py"),
         ("torchrun --nproc_per_node 2", "torchrun --nproc_per_node 2 train.py"),

@@ -17,6 +17,8 @@ LAUNCH = "/env/lib/python3.11/site-packages/accelerate/commands/launch.py"
         ("usage: x\ntorchrun: error: unrecognized arguments: --nosuch\n", "unrecognized arguments: --nosuch"),
         ("usage: x\naccelerate <command> [<args>] launch: error: argument --num_processes: invalid int value: 'two'",
          "argument --num_processes: invalid int value: 'two'"),
+        ("usage: x\nAccelerate CLI tool: error: unrecognized arguments: --nm_processes\n",
+         "unrecognized arguments: --nm_processes"),
         ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --nosuch\n", ""),
         ("ValueError: nothing of a launcher's", ""),
     ],
