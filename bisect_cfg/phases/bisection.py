@@ -434,7 +434,7 @@ class _Isolation:
         if isinstance(state.question, Done):
             self._conclusion = state.question.conclusion
             return Turn.DONE
-        spent = self._limits.spent(len(records))
+        spent = self._limits.spent(self._trials.store.since + len(records))
         if spent and not self.running:
             self._conclusion = state.partial(spent)
             return Turn.DONE

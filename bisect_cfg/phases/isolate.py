@@ -24,7 +24,7 @@ from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.recommend.proposals import weight
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.basis import identity_of, save_basis
-from bisect_cfg.study.encoding import result_of
+from bisect_cfg.study.encoding import SUBSET, result_of
 from bisect_cfg.study.storage import cannot_open, open_storage, sqlite_storage, study_name
 from bisect_cfg.study.store import StudyMismatch
 from bisect_cfg.trials.runs import Run, purpose_again
@@ -63,11 +63,12 @@ def opened(context: Context, bad_run: Run, again: Sequence[Run], good_run: Run) 
     """The bisection with all that was run before it, and what its trials have shown; see `isolate`."""
     runner, settings = context.runner, context.runner.settings
     bisection = _bisection(context, bad_run)
+    bisection.store.since = max((one["trials"] for one in context.basis.get("given_up", ())), default=0)
     bisection.add(settings.bad, runner.judged(bad_run, None), Purpose.BAD_BASELINE)
     for run in again:
         bisection.add(settings.bad, runner.judged(run, runner.horizon), purpose_again(run.start), run.folder.name)
     bisection.add(settings.good, runner.judged(good_run, runner.horizon), Purpose.GOOD_BASELINE)
-    runner.recall(result_of(trial) for trial in bisection.study.trials if trial.state.is_finished())
+    runner.recall(result_of(trial) for trial in bisection.store.trials(SUBSET) if trial.state.is_finished())
     return bisection
 
 

@@ -32,6 +32,7 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.reports.text import count
 from bisect_cfg.search.search import trials_left
+from bisect_cfg.study.basis import save_basis
 from bisect_cfg.trials.checkpoints import has_adapter_alone, in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.trials.clean import size_of
 from bisect_cfg.trials.plan import Plan
@@ -230,8 +231,15 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         _say_what_does_it(context, base, bad_run, bad_runs, good_run)
         return bad_runs, good_run
     costs = _costs(context, bad_run.seen)
+    for one in context.basis.get("given_up", ()):
+        what = "the data" if one["data"] else "the checkpoint"
+        context.note(
+            f"What was shown from {what} of step {one['step']} is not so from step 0: searched for from earlier."
+        )
     step, tried = bad_run.seen.step_of_training, 0
     for origin in _origins_by_data(costs, bad_run, base):
+        if is_given_up(context, origin):
+            continue
         again = ", with other random numbers" if origin.draw else ""
         _begin_at(context, baselines, origin, base, bad_run, f"seeing whether the data of step {step} does it{again}")
         tried += 1
@@ -244,6 +252,8 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
             break
     began, reached = 0, ""
     for origin in _nearest_first(context, baselines, costs, base, bad_run):
+        if origin is not base and is_given_up(context, origin):
+            continue
         if reached:
             further = "an earlier one" if origin is not base else _named(base)
             context.note(f"From the checkpoint of step {began} it {reached}; trying {further}.")
@@ -261,6 +271,36 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
                 "training before contributes to it."
             )
     return bad_runs, good_run
+
+
+def is_given_up(context: Context, origin: Origin) -> bool:
+    """Whether trials begin no more at an origin: it lies no earlier than one that step 0 has contradicted."""
+    given_up = context.basis.get("given_up", ())
+    return any(origin.checkpoint is None or (not one["data"] and origin.step >= one["step"]) for one in given_up)
+
+
+def give_up_origin(context: Context, bad_run: Run, trials: int) -> bool:
+    """After claims that were shown from where trials begin were contradicted from step 0: have them begin elsewhere.
+
+    Args:
+        context: of this pass; its runner then begins trials where the first run began.
+        bad_run: the reproduction.
+        trials: of the study so far, of which none counts any more.
+
+    Returns:
+        Whether there is an earlier place; otherwise nothing has changed.
+    """
+    runner, origin = context.runner, context.runner.known.origin
+    runner.begin_at(None)
+    begin_as_it_did(context, bad_run)
+    base = runner.known.origin
+    if base is not None and (base.checkpoint, base.step) == (origin.checkpoint, origin.step):
+        runner.begin_at(origin)
+        return False
+    given_up = {"step": origin.step, "data": int(origin.checkpoint is None), "trials": trials}
+    context.basis.setdefault("given_up", []).append(given_up)
+    save_basis(context.folder, context.basis)
+    return True
 
 
 def _named(base: Origin | None) -> str:

@@ -37,8 +37,14 @@ from bisect_cfg.phases.isolate_data import isolate_rows
 from bisect_cfg.phases.limits import Spent
 from bisect_cfg.phases.locate import locate
 from bisect_cfg.phases.options import Options
-from bisect_cfg.phases.origin import begin_at_checkpoint, find_origin, remove_checkpoints, say_what_stays
-from bisect_cfg.phases.prove import prove
+from bisect_cfg.phases.origin import (
+    begin_at_checkpoint,
+    find_origin,
+    give_up_origin,
+    remove_checkpoints,
+    say_what_stays,
+)
+from bisect_cfg.phases.prove import always_showed, prove
 from bisect_cfg.phases.reproduce import reproduce
 from bisect_cfg.phases.start import Baselines, with_defaults_of_the_moved, without_risky_defaults
 from bisect_cfg.reports.asked import Wanted
@@ -193,10 +199,15 @@ def _compared(
         return replace(answer, asked=ask(context, bad_run, again, good_run))
     bisection, answer = isolate(context, answer, again)
     try:
-        report = with_defaults_of_the_moved(context, baselines.moved, settings.factors, answer.report)
-        answer = replace(answer, report=report, proven=prove(context, report, answer.details))
+        report = answer.report
+        answer = replace(answer, proven=prove(context, report, answer.details))
         if answer.proven is False:
-            answer = replace(answer, report=replace(report, complete=False))
+            if always_showed(report) and give_up_origin(context, bad_run, len(answer.details)):
+                answer = replace(answer, status="inconclusive", report=None, details={}, proven=None)
+                return _compared(context, baselines, answer, good, pins)
+            report = replace(report, complete=False)
+        report = with_defaults_of_the_moved(context, baselines.moved, settings.factors, report)
+        answer = replace(answer, report=report)
         answer = replace(answer, rows=isolate_rows(context, answer.report))
         answer = replace(answer, place=locate(context, answer.report, bad_run))
         answer = with_safe_values(context, bisection, answer)

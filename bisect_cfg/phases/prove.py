@@ -81,10 +81,21 @@ def prove(context: Context, report: Report, details: Mapping[int, JsonObject]) -
     return same
 
 
+def always_showed(report: Report) -> bool:
+    """Whether every run of the claims came out as claimed: then one from step 0 that does not is no chance."""
+    return all(
+        claim.seen == claim.runs
+        for cause in report.causes
+        for claim in (cause.evidence.fails, *cause.evidence.without.values())
+    )
+
+
 def _proofs(
     context: Context, number: int, cause: Cause, details: Mapping[int, JsonObject], seconds_of: Mapping[int, float]
 ) -> Iterator[_Proof]:
     settings = context.runner.settings
+    turns = len(context.basis.get("given_up", ()))
+    again = f"-again-{turns}" if turns else ""
     claims = [("", cause.evidence.fails, Outcome.FAIL, f"fails with only {', '.join(cause.parameters)} changed")]
     claims += [
         (f"-without-{name}", claim, Outcome.PASS, f"passes without {name}")
@@ -98,7 +109,7 @@ def _proofs(
         reached = max(before + steps for before, steps, _ in made) + (expected is Outcome.FAIL)
         pace = sum(seconds_of[trial] for *_, trial in made) / max(sum(steps for _, steps, _ in made), 1)
         limit = horizon_for(reached) if expected is Outcome.FAIL else reached
-        yield _Proof(f"proof-{number}{suffix}", configuration, expected, what, limit, reached * pace)
+        yield _Proof(f"proof-{number}{suffix}{again}", configuration, expected, what, limit, reached * pace)
 
 
 def _shown(context: Context, proof: _Proof) -> tuple[bool, str]:

@@ -67,6 +67,15 @@ class Target(Protocol):
         ...
 
 
+class GivenUp(TypedDict):
+    """An origin at which no trials begin any more: its step, 1 if it was the data alone, and the number of the study's
+    trials by then, of which none counts."""
+
+    step: int
+    data: int
+    trials: int
+
+
 class Basis(TypedDict, total=False):
     """The content of ``study.json``. A study of an earlier version may have further keys, which are not read.
 
@@ -81,6 +90,7 @@ class Basis(TypedDict, total=False):
         later_modules: path -> hash of modules that only later runs have imported.
         written: what runs have written themselves, so that it is no input.
         studies: digest of a storage's address -> the study's name there.
+        given_up: origins from which claims were shown that step 0 then contradicted, in their order.
         identity: of the study, as earlier versions have written it down.
     """
 
@@ -94,6 +104,7 @@ class Basis(TypedDict, total=False):
     later_modules: dict[str, str]
     written: list[str]
     studies: dict[str, str]
+    given_up: list[GivenUp]
     identity: JsonObject
 
 
@@ -145,6 +156,7 @@ def _is_ours(basis: object) -> bool:
         and all(map(_is_table, (basis.get(name, {}) for name in ("libraries", "studies"))))
         and all(map(_are_files, (target.get("files", {}), *(basis.get(name, {}) for name in files))))
         and isinstance(basis.get("identity", {}), dict)
+        and all(map(_is_given_up, basis.get("given_up", [])))
     )
 
 
@@ -154,6 +166,11 @@ def _are_texts(value: object) -> bool:
 
 def _is_table(table: object) -> bool:
     return isinstance(table, dict) and all(isinstance(one, (str, type(None))) for one in table.values())
+
+
+def _is_given_up(value: object) -> bool:
+    known = isinstance(value, dict) and value.keys() == GivenUp.__annotations__.keys()
+    return known and all(isinstance(one, int) for one in value.values())
 
 
 def _are_files(table: object) -> bool:

@@ -101,6 +101,7 @@ class Store:
         factors: as given.
         distributions: factor name -> its distribution.
         levels: factor name -> its good and its bad value.
+        since: trials of smaller numbers count for nothing: they began elsewhere.
 
     Raises:
         StudyMismatch: the study exists and was made for other factors or levels, or for something else.
@@ -121,6 +122,7 @@ class Store:
         self._kept, self.study = _open(storage, study_name)
         self._id = self._kept.get_study_id_from_name(self.study.study_name)
         self._weights = dict(weights or {})
+        self.since = 0
         self._run = uuid.uuid4().hex
         self._beats: dict[int, tuple[object, float]] = {}
         self._mine: set[int] = set()
@@ -153,7 +155,11 @@ class Store:
 
     def trials(self, asked: str) -> list[FrozenTrial]:
         """The trials whose question is in this attribute, running ones included, without those that are void."""
-        return [trial for trial in self._all(asked) if trial.user_attrs.get("outcome") not in VOID]
+        return [
+            trial
+            for trial in self._all(asked)
+            if trial.number >= self.since and trial.user_attrs.get("outcome") not in VOID
+        ]
 
     def _all(self, asked: str) -> list[FrozenTrial]:
         trials = self._kept.get_all_trials(self._id, deepcopy=False)

@@ -16,6 +16,7 @@ import toys
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
+from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.origin import (
     FAR,
@@ -26,9 +27,12 @@ from bisect_cfg.phases.origin import (
     _origins_by_data,
     _say_what_does_it,
     check_loaded,
+    give_up_origin,
+    is_given_up,
     remove_checkpoints,
 )
 from bisect_cfg.probe.protocol import Origin, OriginRefused
+from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.checkpoints import in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.trials.files import Traces
@@ -95,6 +99,50 @@ def test_a_late_failure_is_isolated_from_shortly_before_it(real_tool):
         assert all(json.loads(line)["step"] > begun for line in (run / "metrics.jsonl").read_text().splitlines())
     assert checkpoint.is_dir()
     real_tool.assert_nothing_left()
+
+
+MARKED = f"""
+    import time, toy
+    from transformers import TrainerCallback
+    from trl import GRPOConfig
+
+    args = GRPOConfig(output_dir="out", learning_rate=1e-5, max_steps=400, logging_steps=1, temperature=1.2,
+                      weight_decay=0.1, max_grad_norm=0.5, {toys.settings()})
+
+    {SLOW_AT_FIRST.replace("FAST_FROM", "75")}
+
+    class Plant(TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, optimizer=None, **kwargs):
+            weight = model.model.norm.weight.data
+            if state.global_step == 65 and args.weight_decay > 0.05:
+                weight[0] = 5.0
+            if state.global_step >= 90 and args.temperature > 1.1 and weight[0] > 4:
+                raise RuntimeError("planted")
+
+    toy.trainer(args, callbacks=[Slow(), Plant()]).train()
+"""
+"""The weights of every checkpoint after step 65 have what one of the two settings does to them."""
+
+
+@pytest.mark.slow
+@pytest.mark.training
+def test_what_step_0_contradicts_is_searched_for_again_from_earlier(real_tool):
+    """Also in a study that is resumed: nothing is run again."""
+    path = toys.write(real_tool.folder, MARKED)
+    (real_tool.folder / "failed.log").write_text(" 22%|##  | 90/400 [00:10<00:20, 30.00it/s]\nRuntimeError: planted\n")
+    options = ("--study", "s", "--log", "failed.log", "--no-where", "--no-recommend", "--prove", "from-start", *TWO)
+    made = []
+    for _ in range(2):
+        said = real_tool("bisect", *options, path.name, seconds=600)
+        assert said.status == 0, said.all
+        result = json.loads((real_tool.folder / "s/result.json").read_text())
+        (cause,) = result["causes"]
+        assert sorted(cause["parameters"]) == ["temperature", "weight_decay"] and result["complete"]
+        assert (result["origin"] or {"step": 0})["step"] < 65
+        told = " ".join(said.out.split())
+        assert "is not so from step 0: searched for from earlier" in told
+        made.append(sorted((real_tool.folder / "s/trials").iterdir()))
+    assert made[0] == made[1]
 
 
 ROW = f"""
@@ -406,6 +454,27 @@ def test_what_does_it_is_said_of_both_configurations(tmp_path, good, who, so):
     _say_what_does_it(context, Origin(None, 296), run, [run], SimpleNamespace(folder="good"))
     does = "it is the data of that step, or what else comes with it, not the training before."
     assert notes == [f"{who} with the weights of step 0 and the data of step 300; so {does} {so}"]
+
+
+def test_an_origin_that_step_0_contradicts_is_given_up(tmp_path):
+    """So that trials begin earlier from now on; where the first run began there is nothing earlier."""
+    events = [saved(step, *[one for one in (512, 1400, 1484) if one <= step]) for step in (512, 1400, 1484)]
+    theirs = {"event": "resumed", "time": 0.0, "step": 40, "checkpoint": "/run/checkpoint-40"}
+    for name, first, base in (("from 0", [], None), ("theirs", [theirs], "/run/checkpoint-40")):
+        run = first_run(tmp_path / name, 1500, [*first, *events], before=40 if first else 0)
+        runner = SimpleNamespace(known=SimpleNamespace(origin=Origin("/s/checkpoint-1484", 1484)))
+        runner.begin_at = lambda origin, horizon=None, known=runner.known: setattr(known, "origin", origin)
+        context = Context(None, Options(), Listener(), tmp_path / name, {"target": {}, "options": {}}, runner)
+        assert give_up_origin(context, run, trials=12)
+        begun = runner.known.origin
+        assert (begun and begun.checkpoint) == base
+        assert context.basis["given_up"] == [{"step": 1484, "data": 0, "trials": 12}]
+        assert json.loads((context.folder / "study.json").read_text())["given_up"] == context.basis["given_up"]
+        left = [one for one in _origins(context, COSTS, run, begun) if one is begun or not is_given_up(context, one)]
+        assert [0 if one is None else one.step for one in left] == [1400, 512, begun.step if begun else 0]
+        if begun is not None:
+            assert not give_up_origin(context, run, trials=20) and runner.known.origin == begun
+            assert len(context.basis["given_up"]) == 1
 
 
 def test_a_horizon_is_counted_from_where_trials_begin():

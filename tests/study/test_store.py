@@ -73,6 +73,13 @@ def test_each_phase_sees_its_own_trials(storage) -> None:
     assert (ran.number, ran.healthy, ran.steps, ran.seconds) == (number, True, 30, 2.0)
 
 
+def test_trials_of_before_another_beginning_count_for_nothing(storage) -> None:
+    store = opened(storage)
+    numbers = [store.start(store.params(GOOD), {SUBSET: []}).number for _ in range(3)]
+    store.since = numbers[2]
+    assert [trial.number for trial in store.trials(SUBSET)] == numbers[2:]
+
+
 def test_the_living_and_the_dead_of_this_machine(storage) -> None:
     store, other = opened(storage), opened(storage)
     with store.alive():
