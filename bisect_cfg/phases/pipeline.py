@@ -203,7 +203,7 @@ def _compared(
         answer = replace(answer, proven=prove(context, report, answer.details))
         if answer.proven is False:
             if always_showed(report) and give_up_origin(context, bad_run, len(answer.details)):
-                answer = replace(answer, status="inconclusive", report=None, details={}, proven=None)
+                answer = replace(answer, status=Status.INCONCLUSIVE, report=None, details={}, proven=None)
                 return _compared(context, baselines, answer, good, pins)
             report = replace(report, complete=False)
         report = with_defaults_of_the_moved(context, baselines.moved, settings.factors, report)
