@@ -50,8 +50,9 @@ _KINDS = (
 (https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/utils/dataclasses.py, DistributedType)."""
 
 _NO_KIND = re.compile(r"'(?P<value>.*)' is not a valid DistributedType")
-_NO_FLAG = re.compile(r"unrecognized arguments: --(?P<flag>[\w-]+)")
-"""How accelerate refuses another, and a flag."""
+_NO_FLAG = re.compile(r"unrecognized arguments: --(?P<value>[\w-]+)")
+_NO_CHOICE = re.compile(r": '?(?P<value>[^\s']+?)'?\.? \(?choose (?:between|from) (?P<choices>.*)", re.IGNORECASE)
+"""How accelerate refuses another, a flag, and a value with those that it takes."""
 
 _FLAGS = (
     "multi_gpu",
@@ -129,21 +130,24 @@ def _keys(content: Mapping[str, Value]) -> Iterator[tuple[str, list[str], str]]:
 
 
 def meant_by(said: str) -> str:
-    """What to write in place of a distributed_type or of a flag that accelerate refuses; "" if that cannot be told.
+    """What to write in place of a value or of a flag that accelerate refuses; "" if that cannot be told.
 
     Args:
         said: by accelerate.
     """
-    if match := _NO_KIND.search(said):
-        near = difflib.get_close_matches(match["value"].upper(), _KINDS, n=1)
-        return (
-            f"Did you mean distributed_type: {near[0]}?" if near else f"distributed_type is one of {', '.join(_KINDS)}."
-        )
     if match := _NO_FLAG.search(said):
         flags = [*_TOP, *_FLAGS, *(key for section in SECTIONS.values() for key in section.plain)]
-        near = difflib.get_close_matches(match["flag"].replace("-", "_"), flags, n=1, cutoff=NEAR)
+        near = difflib.get_close_matches(match["value"].replace("-", "_"), flags, n=1, cutoff=NEAR)
         return f"Did you mean --{near[0]}?" if near else ""
-    return ""
+    if match := _NO_CHOICE.search(said):
+        choices, otherwise = {one.lower(): one for one in re.findall(r"'([^']+)'", match["choices"])}, ""
+    elif match := _NO_KIND.search(said):
+        choices = {kind.lower(): f"distributed_type: {kind}" for kind in _KINDS}
+        otherwise = f"distributed_type is one of {', '.join(_KINDS)}."
+    else:
+        return ""
+    near = difflib.get_close_matches(match["value"].lower(), choices, n=1)
+    return f"Did you mean {choices[near[0]]}?" if near else otherwise
 
 
 def launch_settings(content: Mapping[str, Value], folder: Path) -> dict[str, Value]:

@@ -238,14 +238,15 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
             f"It must train {count(wanted, 'time')} when started as: {script.shown}\n{where}",
         )
     never_trained = run.seen.died is not None and run.seen.died.kind == "no-training"
-    if read_capture(run.traces.events.rows) is None:
-        said = refusal((run.folder / "log.txt").read_text(errors="replace"), run.traces.event(Raised))
-        if launch is not None and launch.kind != "python" and said:
+    if launch is not None and launch.kind != "python" and run.traces.begun is None:
+        said = refusal("\n".join(tail_of_log(run.folder / "log.txt", LINES_SHOWN)), run.traces.event(Raised))
+        if said:  # TRL's own command has built its configs by then
             meant = f"{near}\n" if (near := meant_by(said)) else ""
             raise InputError(
                 f"{launch.kind} refuses the command, and starts nothing: {said}",
                 f"{meant}It is: {script.shown}\n{where}",
             )
+    if read_capture(run.traces.events.rows) is None:
         hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
         what = f"died before it built a training config: {run.seen.message or run.seen.died}"
         if never_trained:
@@ -270,7 +271,7 @@ def refusal(log: str, raised: Raised | None) -> str:
     """What a launcher says that does not even start the script; "" if it is not the launcher that speaks.
 
     Args:
-        log: what the run has printed.
+        log: what the run has printed last.
         raised: what its first process died of.
     """
     match = _PARSER.search(log)

@@ -163,10 +163,13 @@ def test_a_distributed_type_that_accelerate_refuses(value, meant):
         ("unrecognized arguments: --nm_processes", "Did you mean --num_processes?"),
         ("unrecognized arguments: --multigpu --x", "Did you mean --multi_gpu?"),
         ("unrecognized arguments: --of-tomorrow", ""),
-        ("Unknown mixed_precision mode: bf61.", ""),
+        ("Unknown mixed_precision mode: bf61. Choose between ['no', 'fp8', 'fp16', 'bf16'].", "Did you mean bf16?"),
+        ("Unknown dynamo backend: INDUCTR. Choose between ['NO', 'EAGER', 'INDUCTOR'].", "Did you mean INDUCTOR?"),
+        ("argument --mixed_precision: invalid choice: 'bf61' (choose from 'no', 'bf16')", "Did you mean bf16?"),
+        ("You need to use at least 2 processes", ""),
     ],
 )
-def test_a_flag_that_accelerate_refuses(said, meant):
+def test_a_flag_or_a_value_that_accelerate_refuses(said, meant):
     assert meant_by(said) == meant
 
 

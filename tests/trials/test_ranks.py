@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tools import assert_clear
 
 from bisect_cfg.capture.launched import given_to_each
 from bisect_cfg.probe import world
@@ -285,6 +286,22 @@ def test_what_the_launcher_sets_is_a_factor(tool, start):
     result = bisected(tool, failing, *options, flags=("--mixed_precision", "bf16"))
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "launch.mixed_precision"]]
     assert result["causes"][0]["parameters"]["launch.mixed_precision"] == {"good": "no", "bad": "bf16"}
+
+
+REFUSES = """\
+#!{python}
+import sys
+from trl import GRPOConfig
+GRPOConfig(output_dir="out", beta=0.04)
+sys.exit("usage: x\\ntorchrun: error: unrecognized arguments: --nosuch")
+"""
+
+
+def test_a_launcher_that_refuses_a_flag_once_it_has_built_the_config(tool):  # TRL's own command does
+    (tool.folder / "bin" / "torchrun").write_text(REFUSES.format(python=sys.executable))
+    (tool.folder / "train.py").touch()
+    said = tool("bisect", "--study", "s", "torchrun", "--nproc_per_node", 2, "train.py")
+    assert_clear(said, "torchrun refuses the command, and starts nothing: unrecognized arguments: --nosuch")
 
 
 def test_repeated_by_hand(tool):
