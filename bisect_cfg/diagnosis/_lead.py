@@ -10,6 +10,7 @@ that it may have to do with. Each rule names what it looks at:
     name        Python's own messages are about one name: the attribute, argument, key or name that is missing. An
                 entry whose clues leave that name out knows who complains, and not about what
     kind        an entry whose clues cover nothing of the message but the exception's type knows its kind only
+    row         an entry about the data's columns does not hold where the line that fails asks something else
     inner       a message that quotes another error is about that one
     trainer     an entry about one way of training does not hold where the log shows another
     component   an entry about an engine, a trainer or a library needs it in sight of the log (`_components`)
@@ -54,6 +55,7 @@ def doubt(
     shown: str,
     elsewhere: bool,
     absent: Absent = _NOTHING,
+    of_a_row: bool | None = None,
 ) -> str:
     """Why an entry should not lead; "" if it may.
 
@@ -65,6 +67,7 @@ def doubt(
         shown: the log around the error.
         elsewhere: whether a clue stands in other lines than the message's.
         absent: components that have no part in the failure (`_components`).
+        of_a_row: whether the line that fails asks a row of the data for a key; None if it does not tell.
     """
     if entry.wide and not decided and not definite:
         return "only the family of the failure is known"
@@ -84,6 +87,8 @@ def doubt(
     if inner and not covered & set(range(*inner.span(inner.lastgroup))):
         return "the message hands on another error"
     name = _NAMES.search(message)
+    if of_a_row is False and name and name.lastgroup == "key" and "column" in entry.title:
+        return "the line that fails does not ask a row of the data"
     if name and not elsewhere and not covered & set(range(*name.span(name.lastgroup))):
         return "" if definite else f"nothing is known of the name {name[name.lastgroup]}"
     said = _TYPE.match(message)

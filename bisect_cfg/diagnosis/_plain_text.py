@@ -31,6 +31,7 @@ _WHO = re.compile(
     r"|\d{1,4}: (?=\S| {2})"
     r"|[A-Za-z](?=[\w./]*[-\d])[\w./-]{0,80} +\| ?(?=\S| {2})"  # docker compose, foreman, Kubeflow: trainer-0 | ...
     r"|\[(?:pod/)?[a-z][\w./-]*[-/][\w.-]*\] (?!\[?(?:INFO|WARN|ERROR))"  # kubectl --prefix, a launcher's job name
+    r"|\[[a-z][\w.-]{1,24}\] (?=Traceback \(most| {2,}\S|(?:\w+\.)*[A-Z]\w+(?:Error|Exception)\b)"  # of a script's own
     r"|(?:[a-z][a-z0-9-]*\d[a-z0-9.-]*|\d+\.\d+\.\d+\.\d+): (?=\S| {2})"  # pdsh, DeepSpeed: node2: ...
     r"|\([a-z]\w+\) (?=[A-Z\[])"  # (raylet), (autoscaler)
     r"|std(?:err|out): ?"

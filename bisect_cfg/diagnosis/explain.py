@@ -36,6 +36,7 @@ from bisect_cfg.diagnosis._told import expected
 from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis._words import Found, Words, literals, word_of
 from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
+from bisect_cfg.diagnosis.advice.data import of_a_row
 from bisect_cfg.diagnosis.advice.reading import frames_before, phase_of, settings_in, told_cure
 from bisect_cfg.diagnosis.advice.signatures import taken_here
 from bisect_cfg.diagnosis.conditions import evaluate
@@ -324,12 +325,16 @@ def _shown(readings: Sequence[Reading], cause: _faults.Error | None) -> str:
 def _doubted(matches: Sequence[Match], cause: _faults.Error | None, advice: Advice | None, shown: str) -> list[Match]:
     """The matches with what speaks against their lead; those that may lead first."""
     message = cause.paragraphs()[0] if cause is not None else ""
+    key = re.fullmatch(r"KeyError: ['\"]([^'\"]+)['\"]", message)
+    of_row = of_a_row(key[1], frames_before(cause)) if key and cause is not None else None
     judged = []
     for match in matches:
         lines = {line.number for line in match.evidence}
         elsewhere = cause is not None and any(not cause.line <= line <= cause.line + len(cause.more) for line in lines)
         definite = advice is not None and match is matches[0]
-        said = match.doubt or doubt(match.entry, match.decided, message, definite, shown, elsewhere, match.absent)
+        said = match.doubt or doubt(
+            match.entry, match.decided, message, definite, shown, elsewhere, match.absent, of_row
+        )
         judged.append(replace(match, doubt=said))
     return sorted(judged, key=lambda match: bool(match.doubt))
 

@@ -151,6 +151,21 @@ CASES = {
         [(f"{SITE}/openrlhf/datasets/utils.py", 41, "make_template", "text = self.known['chat']")],
         "key", ["self.known has no 'chat'; OpenRLHF asks for it", "columns: the data lacks", "fields: a configuration"],
     ),
+    "a variable that a branch would have set": (
+        "UnboundLocalError: cannot access local variable 'reward_model' where it is not associated with a value",
+        [(f"{SITE}/trl/scripts/grpo.py", 104, "main", "reward_funcs=reward_model,")],
+        "versions", ["TRL reads its variable reward_model before anything has set it", "a newer TRL"],
+    ),
+    "an operation of torch": (
+        "RuntimeError: weight should have at least three dimensions",
+        [(f"{SITE}/torch/nn/modules/conv.py", 700, "_conv_forward", "return F.conv3d(")],
+        "library", ["It failed inside of torch", "F.conv3d("],
+    ),
+    "a message of a row": (
+        "KeyError: 'content'",
+        [(f"{SITE}/trl/data_utils.py", 200, "prepare", "if isinstance(message['content'], str):")],
+        "column", ["A message of a row has no 'content'", "role and content"],
+    ),
     "a check that only speaks of shapes": (
         "ValueError: The input size is not aligned with the weight shape. This can be caused by too large tensor "
         "parallel size.",

@@ -71,6 +71,35 @@ def test_a_case_that_the_log_decides_for_leads() -> None:
     assert asked not in explain_text(log).matches[0].title  # that line need not be about the completion
 
 
+@pytest.mark.parametrize(
+    ("asked", "leads"),
+    [("row", True), ("self.batch[0]", True), ("kwargs", True), ("self.config", False), ("os.environ", False)],
+)
+def test_a_missing_key_is_a_column_only_where_a_row_is_asked(asked: str, leads: bool) -> None:
+    log = traceback("/home/me/train.py <module>", "/home/me/own.py step", error="KeyError: 'prompt'")
+    found = explain_text(log.replace("call()", f"x = {asked}['prompt']"))
+    assert found.matches[0].entry.id == "missing-prompt-column"
+    assert bool(found.matches[0].doubt) != leads
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["IndexError: index 5 is out of bounds for dimension 0 with size 5",
+     "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x3 and 1x5)"],
+)  # fmt: skip
+def test_a_message_that_many_things_end_in_has_no_cause_by_itself(error: str) -> None:
+    log = traceback("/home/me/train.py <module>", f"{SITE}/some/thing.py run", error=error)
+    assert explain_text(log).status == UNKNOWN
+
+
+def test_a_service_whose_lines_have_its_name_before_them() -> None:
+    died = traceback("/usr/bin/trl <module>", f"{SITE}/vllm/worker.py load_model", error="RuntimeError: no moon today")
+    late = "ConnectionError: The vLLM server can't be reached at http://0.0.0.0:8000 after 240.0 seconds."
+    log = "".join(f"[server] {line}\n" for line in died.splitlines())
+    found = explain_text(log + traceback("/home/me/train.py <module>", f"{SITE}/trl/client.py check", error=late))
+    assert found.error is not None and "no moon" in found.error.text and found.status == UNKNOWN
+
+
 def test_an_error_and_the_one_that_was_raised_from_it_are_one_failure() -> None:
     first = traceback(f"{SITE}/transformers/base.py as_tensor", error="ValueError: too many dimensions 'str'")
     cause = "\nThe above exception was the direct cause of the following exception:\n\n"

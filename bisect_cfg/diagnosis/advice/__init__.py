@@ -16,7 +16,7 @@ from dataclasses import replace
 from bisect_cfg.diagnosis import _faults, _releases
 from bisect_cfg.diagnosis.advice.compared import indivisible, too_few_gpus
 from bisect_cfg.diagnosis.advice.data import missing_column, missing_file, own_code, raised_below
-from bisect_cfg.diagnosis.advice.misnamed import missing_optional, unknown_name, unknown_setting
+from bisect_cfg.diagnosis.advice.misnamed import missing_optional, unknown_name, unknown_setting, unset_variable
 from bisect_cfg.diagnosis.advice.network import unreachable
 from bisect_cfg.diagnosis.advice.numbers import mismatch, refused_by_gpu
 from bisect_cfg.diagnosis.advice.otherwise import failed_assertion, inside_library, said_alone
@@ -111,9 +111,9 @@ _OF_TORCH = re.compile(
 
 
 RULES: tuple[Callable[[RaisedError], Advice | None], ...] = (
-    indivisible, too_few_gpus, misfit, missing_optional, unknown_setting, unfit_weights, unknown_name, missing_column,
-    unreachable, refused_by_gpu, missing_file, own_code, mismatch, failed_assertion, said_alone, inside_library,
-    by_part,
+    indivisible, too_few_gpus, misfit, missing_optional, unset_variable, unknown_setting, unfit_weights, unknown_name,
+    missing_column, unreachable, refused_by_gpu, missing_file, own_code, mismatch, failed_assertion, said_alone,
+    inside_library, by_part,
 )  # fmt: skip
 """From what says most about the cause to what says least."""
 

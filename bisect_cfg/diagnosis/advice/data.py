@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from bisect_cfg.diagnosis.advice.reading import (
     IN_DATA,
@@ -11,12 +12,14 @@ from bisect_cfg.diagnosis.advice.reading import (
     PACKAGES,
     TOOLS,
     Advice,
+    Frame,
     RaisedError,
     belongs_to,
     called,
     how_to_install,
     pair_steps,
     place_of,
+    without_access,
 )
 from bisect_cfg.diagnosis.advice.signatures import RENAMED
 
@@ -58,13 +61,15 @@ def missing_column(read: RaisedError) -> Advice | None:
         return _missing_key(name, asked, read)
     whose = belongs_to(read.caller)
     says = (
-        f"A row of the data has no {name!r}; {whose} asks for it at {place}."
+        f"{_whole(asked)} has no {name!r}; {whose} asks for it at {place}."
         if frame
         else (f"A row of the data has no {name!r}.")
     )
     steps = [
         f"print(dataset.column_names) and one row: is {name} there, spelt like that, in the "
         f"training and the validation file?"
+        if not _OF_A_MESSAGE.search(asked)
+        else f"print the messages of one row: each needs {name!r} (role and content; from and value are converted)"
     ]
     if frame and frame.package and frame.package not in TOOLS:
         steps.append(
@@ -86,10 +91,26 @@ _OF_A_ROW = re.compile(
 """Names that code gives to a row of the data, or to what a batch of them became."""
 
 
+_OF_A_MESSAGE = re.compile(r"(?:^|\.)(?:msg|messages?|m|turn|conversations?)(?:\[[^\]]*\])*$")
+
+
+def _whole(asked: str) -> str:
+    return "A message of a row" if _OF_A_MESSAGE.search(asked) else "A row of the data"
+
+
 def _asked(source: str, name: str) -> str:
     """What a line of source asks for a key, "" if it does not show it."""
     found = re.search(rf"([\w.]+(?:\[[^\]]*\])*?)(?:\.pop\(|\[)['\"]{re.escape(name)}['\"]", source)
     return found[1] if found else ""
+
+
+def of_a_row(key: str, frames: Sequence[Frame]) -> bool | None:
+    """Whether the line that did not find a key asks a row of the data for it; None if that cannot be told."""
+    last = next((frame for frame in reversed(without_access(tuple(frames))) if frame.package != "python"), None)
+    asked = _asked(last.source, key) if last else ""
+    if not asked or (asked.endswith("kwargs") and not last.package):
+        return None  # a reward's own arguments are the columns
+    return bool(_OF_A_ROW.match(asked))
 
 
 def _missing_key(name: str, asked: str, read: RaisedError) -> Advice:

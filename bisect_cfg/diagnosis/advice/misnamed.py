@@ -138,6 +138,25 @@ def missing_optional(read: RaisedError) -> Advice | None:
     return Advice("versions", says, steps, place_of(frame))
 
 
+def unset_variable(read: RaisedError) -> Advice | None:
+    """A variable that a package's own code reads on a way on which nothing sets it."""
+    found = re.search(r"local variable '(?P<name>\w+)'", read.message)
+    frame = read.last
+    if read.type != "UnboundLocalError" or found is None or frame is None or not frame.package:
+        return None
+    name, who = found["name"], called(frame.package)
+    says = (
+        f"{who} reads its variable {name} before anything has set it ({place_of(frame)}): the branch that sets it was "
+        f"not taken with these settings, which is a fault of this version of {who}."
+    )
+    steps = (
+        f"a newer {who} ({how_to_install(frame.package)})",
+        f"in {frame.file}, above line {frame.line}: under which condition is {name} set? The option that it asks for, "
+        f"given, takes the branch that works",
+    )
+    return Advice("versions", says, steps, place_of(frame))
+
+
 def unknown_name(read: RaisedError) -> Advice | None:
     """A name that a table of the package does not have."""
     source, frame = (read.last.source, read.last) if read.last else ("", None)

@@ -18,7 +18,7 @@ from bisect_cfg.diagnosis.advice.reading import (
 _SHAPES = re.compile(
     r"size of tensor|[Ss]izes? of tensors|[Ss]izes? must match|mat1 and mat2|expanded size|broadcast"
     r"|shape '\[.*\]' is invalid|cannot reshape|split_with_sizes|index_\w+\(\)|same reduction dim|stack expects"
-    r"|out of bounds for (?:dim|axis)|[Dd]imension out of range|[Nn]umber of dimensions|size mismatch|shape mismatch"
+    r"|[Dd]imension out of range|[Nn]umber of dimensions|size mismatch|shape mismatch"
     r"|shape of the (?:mask|\w+ tensor)|inconsistent tensor|batch_size \(|[Ee]xpected size for|[Tt]ensors must have"
     r"|shapes? .{0,80}(?:mismatch|do(?:es)?(?: not|n't) match|not aligned: |incompatible)|same (?:shape|size|length)"
     r"|(?:expected|got) .{0,40}\bshapes?\b|\bshapes? .{0,60}\b(?:expected|got)\b|\bd?imensions? .{0,60}\bgot\b"
@@ -70,7 +70,7 @@ def mismatch(read: RaisedError) -> Advice | None:
     )
     if not kind or not (read.frames or kind != "shapes"):
         return None
-    frame, where = read.caller, read.place()
+    frame, where = read.caller if read.cut else read.raiser, read.place()
     whose, place = belongs_to(frame), place_of(frame)
     noun = {
         "devices": "Tensors on different devices",

@@ -18,6 +18,7 @@ from bisect_cfg.diagnosis.advice.reading import (
     said_cure,
     settings_in,
     settings_of,
+    told_cure,
 )
 
 _CONDITIONS = {
@@ -72,11 +73,13 @@ def failed_assertion(read: RaisedError) -> Advice | None:
 def said_alone(read: RaisedError) -> Advice | None:
     """A message that says itself what to do."""
     said = said_cure(read)
-    if said is None:
-        return None
+    raiser = read.raiser
+    refused = raiser is not None and raiser.package == "torch" and not raiser.source.startswith(("raise", "assert"))
+    if said is None or (refused and not told_cure(read.message)):
+        return None  # an operation of torch says what it was given, and not what to do
     place = place_of(read.last)
     says = (
-        f"{belongs_to(read.caller)} refuses to go on, and says why."
+        f"{belongs_to(raiser)} refuses to go on, and says why."
         if read.frames and not read.cut
         else ("The message says itself what to change.")
     )
@@ -85,7 +88,7 @@ def said_alone(read: RaisedError) -> Advice | None:
 
 def inside_library(read: RaisedError) -> Advice | None:
     """Whatever else failed inside of a package."""
-    frame = read.caller
+    frame = read.raiser
     if frame is None or not frame.package:
         return None
     place, source = place_of(frame), frame.source

@@ -348,6 +348,11 @@ class RaisedError:
                 inside = True
         return None
 
+    @property
+    def raiser(self) -> Frame | None:
+        """The frame that an operation failed in: the innermost one, where all between it and the user is a tool's."""
+        return self.caller if self.caller is None or self.caller.package else self.last
+
     def place(self) -> str:
         """Where in a run it happened, by the innermost frame whose name tells it; "" if none does."""
         for frame in [frame for frame in reversed(self.frames) if frame.package != "python"][:INNER_FRAMES]:

@@ -225,8 +225,8 @@ def _argument(read: RaisedError) -> Advice | None:
         )
     target = f"{function} of {called(owner)}" if owner and owner != caller else function
     says = (
-        f"{called(caller)} calls {target} in a way it does not know: it {what}. That is a pair of "
-        f"versions that do not fit, not a setting."
+        f"{called(caller)} calls {target} in a way it does not know: it {what}. Mostly that is a pair of "
+        f"versions that do not fit."
     )
     return Advice("versions", says, pair_steps(caller, other), place)
 
