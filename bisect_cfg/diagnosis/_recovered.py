@@ -46,7 +46,7 @@ _COPES = re.compile(
     r"|\bresum(?:e|ing) (?:download|from|normal)"
     r"|\bfall(?:ing|s|en)? ?back\b|\bfell back\b|\bfallback\b|\boptional\b|\bskip(?:ped|ping)\b(?!=)|\bbacking off\b"
     r"|\battempt \d+(?: of |/)\d|\b(?:will be|being|was) restarted\b|\brestarting\b|\bignor(?:ed|ing)\b(?!=)"
-    r"|\bTrial \d+ failed\b|\bcontinuing\b|\bcarrying on\b|\bproceeding\b|, \w+ disabled$"
+    r"|\btrying \S+ instead|\bTrial \d+ failed\b|\bcontinuing\b|\bcarrying on\b|\bproceeding\b|, \w+ disabled$"
     r"|\bUP_FOR_RETRY\b|\btrying batch size"
     r"|\b(?:decreasing|reducing|lowering) (?:the )?batch size|\busing (?:the )?(?:cached|mirror|default|\S+ instead)\b"
     r"|\brequeued\b|\(ok\b|\b(?:RESTARTS|restarts? left)\b)"
@@ -60,7 +60,8 @@ _GAVE_UP = re.compile(
 """... and what it says where that was in vain."""
 
 _AT_WORK = re.compile(
-    r"(?<!\d)100%(?:\||\s|\[)|\bok\b|\b[1-9]/[1-9] +Running\b|HTTP/1\.1\" 200|Application startup complete"
+    r"(?<!\d)100%(?:\||\s|\[)|\bok\b|\b[1-9]/[1-9] +Running\b|HTTP/1\.1\" 200"
+    r"|Application startup complete|Uvicorn running"
     r"|\bView run at\b|\bstep[: ]\d"
     r"|\b(?:complete|completed|finished|succeeded|success|saved|wrote|written|moved|synced|uploaded|installed|deployed|upgraded|connected|done)\b"
     r"|\bscored (?P<all>\d+) of (?P=all)\b|(?<!\d)[1-9]?\d%\|[^|]*\| *\d+/\d+ \["

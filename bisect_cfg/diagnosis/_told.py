@@ -10,6 +10,8 @@ Such a text has lines that a log has as well, a whole traceback among them. So i
     questions           that are answered
     a talk              each line is somebody's, with the time
     a page              a title that says that it is about troubles, and sentences around what it shows
+    prose               nothing but sentences, and somebody who speaks ("we")
+    a table             of words, in Markdown; or of tickets, with their titles and what became of them
 
 A report of a failure ("I get this:" and a traceback) has none of these frames, and is read as a log.
 """
@@ -18,6 +20,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
+WORDS, SHORT = 35, 2
+"""A text of fewer words, a table of fewer lines may be a message."""
 
 FIRST_LINES, LAST_LINES = 8, 12
 """Lines from the top in which a frame begins, and from the end in which a runner's summary stands."""
@@ -28,14 +33,14 @@ has more than a few."""
 
 _RUNNERS = (
     # where it begins, what says at the end that all passed, what says that something did not
-    (r"=+ test session starts =+", r"=+ (?:\d+ \w+, )*\d+ passed\b", r"\d+ (?:failed|errors?)\b"),
+    (r"=+ test session starts =+", r"=+ (?:\d+ \w+, )*\d+ passed\b", r"^=+ .*\d+ (?:failed|errors?)\b"),
     (r"\w+ \([\w.]+\)(?: \.\.\.|$)|\.{2,}$", r"Ran \d+ tests? in .*\n+OK\b", r"FAILED \("),
     (r"\[=+\] Running \d+ tests?", r"\[  PASSED  \] \d+ tests?", r"\[  FAILED  \]"),
     (r"=== RUN ", r"^(?:ok|PASS)\b", r"^(?:--- )?FAIL\b"),
-    (r"(?:> jest|PASS) ", r"Tests: +(?:\d+ (?:skipped|todo), )*\d+ passed", r"\d+ failed"),
+    (r"(?:> jest|PASS) ", r"Tests: +(?:\d+ (?:skipped|todo), )*\d+ passed", r"^Tests?(?: Suites)?: .*\d+ failed"),
     (r"running \d+ tests?$", r"test result: ok\.", r"test result: FAILED"),
-    (r"Trying:$", r"^Test passed\.|and 0 failed", r"[1-9]\d* failed"),
-    (r"Test project |Start +\d+: ", r"100% tests passed", r"[1-9]\d* tests failed"),
+    (r"Trying:$", r"^Test passed\.|and 0 failed", r"and [1-9]\d* failed"),
+    (r"Test project |Start +\d+: ", r"100% tests passed", r"[1-9]\d* tests failed out of"),
 )
 """Test runners: Python's three, GoogleTest, Go's, Jest, Rust's, doctest, CTest."""
 
@@ -85,7 +90,8 @@ def told(text: str) -> str:
         )
         and not logged,
         "questions with answers": sum(map(bool, map(_ANSWERED.match, lines))) > 1 and not logged,
-        "a page of text": _is_page(text),
+        "a table": _is_table(lines),
+        "a page of text": _is_page(text) or (not logged and _is_prose(text)),
         "a reply": len(plain) < len(lines) and len(sentences) >= SENTENCES and not logged,
         "a letter": sum(map(bool, map(_MAIL.match, lines[:FIRST_LINES]))) > 1 and not logged,
         "a page of a manual": _is_manual(lines),
@@ -95,6 +101,7 @@ def told(text: str) -> str:
 
 _EXPECTED = re.compile(
     rb"\bas expected: |\bsimulated\b|\((?:expected|ignored|harmless|provoked)\)"
+    rb"|(?:Error|Exception)\b[^\n]{0,80}\b(?:means that|is (?:raised|printed) when|occurs when|happens when)\b"
     rb"|^\W*caught [A-Z]\w+(?:Error|Exception)|<-+ ?(?:sample|example)"
 )
 
@@ -114,6 +121,30 @@ def _passed(lines: Sequence[str]) -> bool:
         and re.search(failed, end, re.MULTILINE) is None
         for begins, passed, failed in _RUNNERS
     )
+
+
+def _is_prose(text: str) -> bool:
+    """Whether all of it is one or more paragraphs of a text in which somebody speaks."""
+    return (
+        len(text.split()) > WORDS
+        and all(re.match(r"[A-Z][a-z]+[ ,.]", line) for line in text.splitlines() if line.strip())
+        and len(re.findall(r"[\w%)][.?!](?= [A-Z]|\s*$)", text)) > SENTENCES
+        and re.search(r"\b(?:[Ww]e|[Oo]ur|I|[Tt]hey)\b", text) is not None
+    )
+
+
+def _is_table(lines: Sequence[str]) -> bool:
+    """Whether it is a table of words in Markdown, or one of tickets."""
+    if len(lines) > SHORT and re.match(r"\|(?: ?:?-+:? ?\|)+$", lines[1]) and all(line[0] == "|" for line in lines):
+        cells = [cell.strip() for line in lines[2:] for cell in line.strip("| \n").split("|")]
+        return sum(map(bool, map(re.compile(r"-?[\d.]+(?:e-?\d+)?%?$").match, cells))) < (1 - MOST) * len(cells)
+    names = {name.strip().strip('"').lower() for name in lines[0].split(",")}
+    return len(names) > SENTENCES and len(names & _OF_TICKETS) > 1 and not names & _OF_LOGS
+
+
+_OF_TICKETS = {"title", "status", "state", "assignee", "priority", "labels", "summary", "reporter", "issue", "severity"}
+_OF_LOGS = {"message", "log", "time", "timestamp", "@timestamp", "date", "level", "host", "service", "step"}
+"""Names of columns in an export of tickets, and in one of a log."""
 
 
 def _is_manual(lines: Sequence[str]) -> bool:

@@ -666,13 +666,13 @@ def _goes_back_to(error: _faults.Error, cause: _faults.Error, by_error: Mapping[
 
 
 def _of_a_former_run(error: _faults.Error, cause: _faults.Error | None) -> bool:
-    """Whether an exception was printed by itself, before another one that ended the run with its traceback."""
+    """Whether an exception was printed before another one that ended the run with its traceback: by itself, or by the
+    same process, which dies once and so had caught it."""
     return (
         cause is not None
         and cause.traced
         and error.weight == _faults.RAISED
-        and not error.traced
-        and not error.stamped
+        and (error.who == cause.who if error.traced else not error.stamped)
         and error.line < cause.line - cause.traceback
     )
 

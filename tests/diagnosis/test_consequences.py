@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from bisect_cfg.diagnosis._consequences import after, ended_from_outside, follows
 from bisect_cfg.diagnosis.explain import explain_text
-from tests.diagnosis.collected import AFTER, BEFORE, FRAMES, ROWS, SITE, STARTED
+from tests.diagnosis.collected import AFTER, BEFORE, FRAMES, ROWS, STARTED
 
 WAITING = "Server is not up yet. Retrying in 2.0 seconds...\n" * 2
 LAUNCHER = 'Traceback (most recent call last):\n  File "/opt/conda/bin/accelerate", line 8, in <module>\n'
 CONSEQUENCES = {
-    "the server is not there": f"""{WAITING}{FRAMES}  File "{SITE}/trl/extras/vllm_client.py", line 112, in check_server
+    "the server is not there": f"""{WAITING}{FRAMES}  File "/home/me/client.py", line 112, in check_server
     raise ConnectionError(
 ConnectionError: The vLLM server can't be reached at http://0.0.0.0:8000 after 240.0 seconds. Make sure it is running.
 """,

@@ -158,7 +158,7 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
         (UNTRAINABLE.format("QuantizationMethod.MXFP4"), "quantized as MXFP4"),
         (UNTRAINABLE.format("QuantizationMethod.AWQ"), "a way that cannot be trained (AWQ)"),
         (NO_LOSS.format("input_ids,labels"), "no usable labels"),
-        (NO_LOSS.format("input_ids"), "returned no loss"),
+        (NO_LOSS.format("input_ids"), "There is no loss to go back from"),
         (
             "EZ9999: 2024-05-17 Op Gelu does not has any binary.\nERR01005 OPS internal error\n",
             "compiled operator Gelu",

@@ -74,6 +74,11 @@ def test_a_report_of_a_failure_is_a_log(log: str) -> None:
         "anna  10:02 AM\nanyone seen “NCCL error: unhandled system error”?\nbert  10:04 AM\nyes, my typo\n",
         "[04/11/2025 10:02] anna: ValueError: chat_template is not set\n[04/11/2025 10:03] bert: base model?\n"
         "[04/11/2025 10:04] anna: yes, fine now\n",
+        "Abstract. Training often ends in CUDA out of memory errors on a single GPU, which costs time. We show that "
+        "checkpointing helps a lot. In three of twelve runs a NaN loss was seen at the higher of two rates, none "
+        "at the lower one.\n",
+        "| error | meaning |\n|---|---|\n| CUDA out of memory | too large |\n| KeyError: 'prompt' | a column |\n",
+        'id,title,status\n101,"RuntimeError: CUDA error: device-side assert triggered",closed\n102,"Docs",open\n',
         '> +    raise RuntimeError("CUDA out of memory")\nShould this be another class?\nIt would not be caught.\n',
     ],
 )
@@ -83,7 +88,8 @@ def test_what_people_say(text: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["as expected: `temperature` (=0.0) has to be a strictly positive float", "CUDA out of memory (simulated)",
+    ["ConnectionResetError: [Errno 104] Connection reset by peer means that the other side closed.",
+     "as expected: `temperature` (=0.0) has to be a strictly positive float", "CUDA out of memory (simulated)",
      "caught ZeroDivisionError: division by zero, returning inf",
      "  FAILED: ValueError: max_num_batched_tokens (4096) is smaller than max_model_len (8192)   <- sample output"],
 )  # fmt: skip

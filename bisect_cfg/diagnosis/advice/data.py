@@ -230,6 +230,8 @@ def _hint(read: RaisedError) -> str:
         "KeyError": f"the key {read.message.strip()[:80]} is not there; print the keys",
         "IndexError": "print the shapes of both"
         if "shape" in read.message
+        else "the tensor has fewer entries in that dimension; print its shape, and the index"
+        if "dimension" in read.message
         else "the list is shorter than the index; print its length",
         "NameError": "the name is not defined in that place (an import, or a notebook cell that was not run)",
         "UnboundLocalError": "the variable is set only in a branch that was not taken",
