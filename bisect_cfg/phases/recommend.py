@@ -140,7 +140,8 @@ class SafeValues:
         best = next((remedy for remedy in rank if remedy.status is not RemedyStatus.REJECTED), None)
         prefix = None
         if best is not None:
-            prefix = self._isolated.prefix({**self._given.terms.bad, **best.changes}, best.steps)
+            wanted = self._isolated.prefix({**self._given.terms.bad, **best.changes}, self._given.terms.verify_steps)
+            prefix = replace(wanted, steps=best.steps)
         details = self._trials.details()
         return Safe(
             tuple(rank),

@@ -237,6 +237,15 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
             f"{run.seen.message or run.seen.died}.",
             f"It must train {count(wanted, 'time')} when started as: {script.shown}\n{where}",
         )
+    raised = run.traces.event(Raised)
+    if run.seen.failure is None and run.traces.completed is not None and raised is not None and raised.final:
+        number = run.traces.completed.number
+        ended = "The training" if number == 1 else f"Training {number}"
+        hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
+        raise InputError(
+            f"{ended} ended well; after it, in no training, the script dies with {raised.type}: {raised.message}",
+            f"What fails outside a training is not bisected: it needs no trials to be seen.{hint}\n{where}",
+        )
     never_trained = run.seen.died is not None and run.seen.died.kind == "no-training"
     if launch is not None and launch.kind != "python" and run.traces.begun is None:
         said = refusal("\n".join(tail_of_log(run.folder / "log.txt", LINES_SHOWN)), run.traces.event(Raised))

@@ -65,6 +65,7 @@ class Ran:
         number: of the trial.
         text: why it is not healthy.
         seconds: that it took, 0 if it was made for another purpose.
+        made: optimizer steps that it made, fewer than `steps` where its training ends before; None if nobody counts.
     """
 
     configuration: Configuration
@@ -75,6 +76,12 @@ class Ran:
     failed_at: int | None = None
     text: str = ""
     seconds: float = 0.0
+    made: int | None = None
+
+    @property
+    def length(self) -> int:
+        """Optimizer steps that it speaks for."""
+        return self.steps if self.made is None else min(self.steps, self.made)
 
     @cached_property
     def key(self) -> str:

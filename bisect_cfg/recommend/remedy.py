@@ -117,7 +117,7 @@ class Remedy:
         status: how far it has come.
         ranges: by setting.
         passed: numbers of the verification runs of `changes` that were healthy.
-        steps: optimizer steps of each.
+        steps: optimizer steps of each, of the shortest if they differ; before there are any, those that are wanted.
         rejected: why it was given up.
         stepped_back: how often.
         loss: what the user gives up; smaller is better.
@@ -228,6 +228,10 @@ class _Walk:
         wanted = self.terms.verify_steps if aim is Aim.VERIFY else self.terms.horizon
         return Attempt(configuration, seed, self.terms.steps_for(configuration, wanted), aim, reason)
 
+    def lengths(self, numbers: Sequence[int]) -> list[int]:
+        """Optimizer steps of some runs: a training may end before a verification does."""
+        return [ran.length for runs in self.runs.values() for ran in runs if ran.number in numbers]
+
     # ------------------------------------------------------------------------------------------- the three parts
 
     def reset(self) -> str:
@@ -332,7 +336,7 @@ def follow(terms: Terms, proposal: Proposal, runs: Sequence[Ran]) -> tuple[Remed
         RemedyStatus.REJECTED if rejected else found,
         tuple(walk.ranges),
         passed,
-        terms.steps_for(walk.configuration(), terms.verify_steps),
+        min(walk.lengths(passed), default=terms.steps_for(walk.configuration(), terms.verify_steps)),
         rejected,
         walk.stepped_back,
         unsettled=_unsettled(aim, walk) if missing else (),

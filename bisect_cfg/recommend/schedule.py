@@ -39,6 +39,8 @@ class Prefix:
         if self.skipped:
             return f"at the full learning rate from the first step, without the warmup of {self.warmup} steps"
         if self.warmup:
+            if self.steps <= self.warmup:  # the training ends there
+                return f"no further than the warmup of {self.warmup} steps"
             return f"through the warmup of {self.warmup} steps and {self.steps - self.warmup} beyond"
         return "at the full learning rate from the first step"
 

@@ -14,13 +14,13 @@ from bisect_cfg.configuration import UNSET, Configuration, configuration_of, equ
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import NAMESPACE, Assigned, Opened
 from bisect_cfg.probe.secrets import scrub
-from bisect_cfg.recommend.edits import Change, Edit, Edits, find_edits
+from bisect_cfg.recommend.edits import Change, Edit, Edits, configures, find_edits
 from bisect_cfg.recommend.published import published_for
 from bisect_cfg.recommend.remedy import Proposal, Remedy, RemedyStatus, SafeRange
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.reports.command_answer import changed_command
 from bisect_cfg.reports.outcome import Answer
-from bisect_cfg.reports.safe_config import TITLE, safe_yaml
+from bisect_cfg.reports.safe_config import TITLE, YAML, safe_yaml
 from bisect_cfg.reports.text import show
 from bisect_cfg.reports.tradeoff import as_data
 from bisect_cfg.study.causes import Cause, Claim
@@ -251,16 +251,21 @@ def wanted_changes(answer: Answer, changes: Changes) -> list[Change]:
 
 def configured_by(answer: Answer) -> list[Path]:
     """The files that configured the run: those that the command names, and YAML that the script itself opened (a folder
-    of Hydra's). JSON is opened for many other reasons, above all by models."""
+    of Hydra's). JSON and TOML are opened for many other reasons: of them what holds a training config."""
     script, traces = answer.script, answer.bad_run.traces
-    named = [Path(name) for name in script.argument_files() if name.endswith((".yaml", ".yml", ".json"))]
+    named = [Path(name) for name in script.argument_files() if name.endswith((*YAML, ".json", ".toml"))]
     opened = [Path(row.path) for row in traces.all(Opened) if row.mode == "r"]
     deepspeed = answer.settings.capture.deepspeed if answer.settings is not None else None
     if deepspeed is not None and Path(deepspeed.path).resolve() not in [path.resolve() for path in named]:
         named.append(Path(deepspeed.path))
     known = {path.resolve() for path in (*named, *([script.good_file] if script.good_file else ()))}
+    fields = answer.settings.capture.args.types if answer.settings is not None else {}
     return named + [
-        path for path in opened if path.suffix in (".yaml", ".yml") and path.is_file() and path.resolve() not in known
+        path
+        for path in opened
+        if path.is_file()
+        and path.resolve() not in known
+        and (path.suffix in YAML or (path.suffix in (".json", ".toml") and configures(path, fields)))
     ]
 
 

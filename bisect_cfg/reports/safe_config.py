@@ -18,6 +18,9 @@ LOADED_BY_TRAINER = "args"
 """The kind of setting that safe_config.yaml can hold: what TrlParser reads into the training config."""
 
 
+YAML = (".yaml", ".yml")
+"""How names of YAML files end."""
+
 TITLE = "Found by bisect-cfg: your configuration with the least change that trained healthily."
 
 
@@ -65,7 +68,7 @@ def _configuring(files: Sequence[Path], edits: Edits, fields: Collection[str]) -
     held: dict[Path, int] = {}
     for path in files:
         try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.suffix != ".json" else None
+            data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.suffix in YAML else None
         except (OSError, ValueError, yaml.YAMLError):
             continue
         held[path] = sum(name in fields for name, _ in _items(data)) if isinstance(data, dict) else 0

@@ -163,6 +163,16 @@ def test_where_all_end_well(tool):
     assert said.status == 1 and "there were 4" in said.all, said.all
 
 
+@pytest.mark.parametrize(
+    ("between", "said"),
+    [("GRPOConfig(output_dir='o', gone=1)", "TypeError"), ("{}['solution']", "KeyError: 'solution'")],
+)
+def test_what_dies_between_two_trainings_is_no_healthy_run(tool, between, said):
+    text = f"    train(1)\n    {between}\n    train(2)\n"
+    told = tool("bisect", toys.script(tool.folder, TRAIN + text), "--study", "s")
+    assert_clear(told, "The training ended well; after it, in no training, the script dies with", said)
+
+
 def test_what_follows_the_only_training_is_never_run(tool):
     text = "    train(1)\n    open('done', 'w').write('')\n"
     said = tool("bisect", toys.script(tool.folder, TRAIN + text), "--study", "s")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bisect_cfg.recommend.edits import Change, Edits, find_edits
+from bisect_cfg.recommend.edits import Change, Edits, configures, find_edits
 
 
 def edited(folder: Path, text: str, *changes: Change) -> tuple[str, list[str]]:
@@ -344,6 +344,60 @@ def test_json(tmp_path):
     changes = Change("learning_rate", 0.02, 1e-6), Change("bf16", True, False)
     after, left = edited_yaml(tmp_path, text, *changes, name="config.json")
     assert left == [] and after == '{\n  "learning_rate": 1e-06,\n  "bf16": false\n}\n'
+
+
+TOML = """# how we train
+[data]
+learning_rate = 7   # of something else
+[grpo]
+learning_rate = 2e-2  # bold
+bf16 = true
+[grpo.model_init_kwargs]
+dtype = "float16"
+"""
+
+
+def test_toml(tmp_path):
+    (tmp_path / "train.py").write_text("GRPOConfig(**tomllib.load(open('c.toml', 'rb'))['grpo'])\n")
+    (tmp_path / "c.toml").write_text(TOML)
+    bf16, dtype = Change("bf16", True, None), Change("model_init_kwargs.dtype", "float16", "float32")
+    beta = Change("beta", None, 0.5, added=True)
+    fields = ("learning_rate", "bf16", "beta")
+    files = ([tmp_path / "train.py"], [tmp_path / "c.toml"])
+    found = find_edits([LR, bf16, dtype, beta], (), *files, fields=fields)
+    assert names(found) == []
+    assert found.after[tmp_path / "c.toml"] == (
+        TOML.replace("2e-2", "1.7e-05").replace("bf16 = true\n", "beta = 0.5\n\n").replace("float16", "float32")
+    )
+    assert [(edit.line, edit.old) for edit in found.edits][0] == (5, "learning_rate = 2e-2  # bold")
+    assert names(find_edits([Change("learning_rate", 0.3, 0.1)], (), *files)) == ["learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "does"),
+    [
+        ("c.json", '{"learning_rate": 1e-5}', True),
+        ("c.json", '{"model": "m", "data": {"x": 1}, "train": {"bf16": false, "beta": 0.1, "mine": 3}}', True),
+        ("c.toml", "[grpo]\nbeta = 0.1\n", True),
+        ("generation_config.json", '{"temperature": 0.6, "top_p": 0.9, "transformers_version": "5.0"}', False),
+        ("rows.json", '[{"prompt": "a", "answer": "b", "beta": 1}]', False),
+        ("broken.json", '{"beta": ', False),
+        ("empty.json", "{}", False),
+        ("pyproject.toml", "[project]\nname = 'a'\n", False),
+    ],
+)
+def test_which_files_configure_a_run(tmp_path, name, text, does):
+    (tmp_path / name).write_text(text)
+    assert configures(tmp_path / name, ("learning_rate", "bf16", "beta", "temperature", "top_p")) is does
+
+
+def test_a_keyword_that_a_dictionary_may_hold_is_not_advised_beside_it(tmp_path):
+    (tmp_path / "train.py").write_text("GRPOConfig(output_dir='o', **settings())\n")
+    (missing,) = find_edits([LR], (), [tmp_path / "train.py"]).unplaced
+    assert missing.add == (
+        f'write **{{**settings(), "learning_rate": 1.7e-05}} in place of **settings() in GRPOConfig(...) '
+        f"at {tmp_path / 'train.py'}:1"
+    )
 
 
 def test_a_group_of_hydra_holds_the_value(tmp_path):

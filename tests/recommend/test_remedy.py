@@ -27,6 +27,7 @@ class World:
         rate: how often.
         slow: rates above this fail as well, but only late.
         late: how late.
+        whole: steps after which the training is at its end.
     """
 
     threshold: float
@@ -35,6 +36,7 @@ class World:
     slow: float = float("inf")
     late: int = 40
     seed: int = 0
+    whole: int = 10**6
     runs: list[Ran] = field(default_factory=list)
     asked: list[Attempt] = field(default_factory=list)
 
@@ -56,6 +58,7 @@ class World:
                 len(self.runs),
                 failed_at,
                 "collapsed" if failed_at else "",
+                made=min(attempt.steps, self.whole),
             )
         )
 
@@ -130,6 +133,13 @@ def test_longer_runs_speak_for_shorter_ones_and_not_the_other_way():
     assert late.answers(12) is True and late.answers(40) is False and late.answers(100) is False
     drifted = Ran({}, 0, 48, False, 0)
     assert drifted.answers(12) is None and drifted.answers(48) is False
+
+
+@given(whole=st.integers(1, 60))
+def test_no_more_steps_are_claimed_than_were_made(whole):
+    world = World(threshold=1.0, whole=whole)
+    remedy = finish(world, terms())
+    assert remedy.status == "verified" and remedy.steps == min(whole, 48)
 
 
 def test_invalid_values_are_never_asked_for():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bisect_cfg.recommend.schedule import LONGEST_WARMUP, left_out, prefix_for, warmup_of
@@ -29,6 +31,7 @@ def test_a_trial_goes_on_for_a_horizon_at_the_full_rate():
     assert (found.steps, found.skipped) == (42, False) and "through the warmup of 30 steps" in str(found)
     assert prefix_for({"warmup_steps": 2}, None, 48, 12).steps == 48
     assert prefix_for({}, None, 12, 12).steps == 12
+    assert "no further than the warmup of 30 steps" in str(replace(found, steps=8))
 
 
 def test_a_warmup_too_long_to_wait_for_is_left_out_and_said_so():

@@ -1,7 +1,7 @@
 """Which lines of the user's own files to change: file, line, old, new.
 
-A setting may be a flag of the command, an entry of a YAML file (Hydra's folders of them too), or a value in
-Python: a keyword of the call that builds the training config, an entry of a dictionary that is unpacked
+A setting may be a flag of the command, an entry of a YAML file (Hydra's folders of them too), of JSON or of TOML, or a
+value in Python: a keyword of the call that builds the training config, an entry of a dictionary that is unpacked
 there, an attribute that is set afterwards, a field's default, an argparse default, or a constant that one
 of these names. A place counts only if the value there is the one the run was seen to use. Where it cannot
 be said with certainty (the value is computed, it is given in two places), that is said, and what to write
@@ -18,11 +18,16 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 
 from bisect_cfg.cells import SUFFIX, cells_in, is_made, place_in
+from bisect_cfg.configuration import Value
 from bisect_cfg.recommend.edits._place import Change, Occurrence
 
-__all__ = ["Change", "Edit", "Edits", "Unplaced", "find_edits", "own_yaml"]
+__all__ = ["Change", "Edit", "Edits", "Unplaced", "configures", "find_edits", "own_yaml"]
+
+SAVED = "transformers_version"
+"""A key of what is saved with a model, generation_config.json above all."""
 
 SHOWN_PLACES = 3
 """So many places of a setting that is given in several are named."""
@@ -120,7 +125,7 @@ def find_edits(
         changes: what to change.
         arguments: of the script, as on the command line; they win over files.
         python: the script first, then what else of the user's it imports.
-        yamls: YAML and JSON files that the run was configured by.
+        yamls: YAML, JSON and TOML files that the run was configured by.
         config: the class of the training config.
         fields: of the training config.
         assigned: those that the run was seen to set as attributes of the finished config.
@@ -263,13 +268,13 @@ class _Files:
 
     def add(self, changes: Sequence[Change]) -> bool:
         """Add settings that the user does not set so far; returns whether that can be done."""
-        from bisect_cfg.recommend.edits import _command_line, _python, _yaml
+        from bisect_cfg.recommend.edits import _command_line, _python
 
         values = {change.name: change.new for change in changes}
         if any("." in name for name in values):
             return False
-        for path in sorted(self.yamls, key=lambda path: -_yaml.count(self.yamls[path], self.fields)):
-            text = _yaml.added(path, self.yamls[path], values, self.fields)
+        for path in sorted(self.yamls, key=lambda path: -_language(path).count(self.yamls[path], self.fields)):
+            text = _language(path).added(path, self.yamls[path], values, self.fields)
             if text is not None:
                 self._write(path, text)
                 return True
@@ -300,6 +305,10 @@ class _Files:
         place = bool(self.python) and "." not in change.name
         call = _python.config_call(self.python, self.config, self.built) if place else None
         add = f"add {wanted} to {self.config}(...) at {self._at(*call)}" if call else f"set {change.name} to {value}"
+        for given in _python.unpacked(self.python, self.config, self.built)[-1:] if call else ():
+            # Python takes no keyword twice, and it may be in there.
+            instead = f'**{{**{given}, "{change.key}": {value}}}'
+            add = f"write {instead} in place of **{given} in {self.config}(...) at {self._at(*call)}"
         return Unplaced(change.name, "it is not a plain value in your files", add)
 
     def _at(self, path: Path, line: int) -> str:
@@ -317,13 +326,13 @@ class _Files:
 
     def _places(self, change: Change, names: Collection[str]) -> list[Occurrence]:
         """Those that decide: in YAML, if the value is there, else in Python."""
-        from bisect_cfg.recommend.edits import _python, _yaml
+        from bisect_cfg.recommend.edits import _python
 
         assigned = change.name in self.assigned
         inside = [
             place
             for path, text in self.yamls.items()
-            for place in _yaml.places(path, text, change, names)
+            for place in _language(path).places(path, text, change, names)
             if not assigned
         ]
         if any(place.matches for place in inside) or not self.python:
@@ -332,6 +341,33 @@ class _Files:
 
     def _write(self, path: Path, text: str) -> None:
         (self.yamls if path in self.yamls else self.python)[path] = text
+
+
+def _language(path: Path) -> ModuleType:
+    """What reads and changes a file that configures a run."""
+    if path.suffix == ".toml":
+        from bisect_cfg.recommend.edits import _toml
+
+        return _toml
+    from bisect_cfg.recommend.edits import _yaml
+
+    return _yaml
+
+
+def configures(path: Path, fields: Collection[str]) -> bool:
+    """Whether a file holds a training config: a mapping of which half at least are fields of it. What a model is saved
+    with holds some of them too."""
+    text = _read([path]).get(path, "")
+
+    def holds(value: Value) -> bool:
+        if isinstance(value, list):
+            return any(map(holds, value))
+        if not isinstance(value, dict):
+            return False
+        own = sum(key in fields for key in value)
+        return (0 < len(value) <= 2 * own and SAVED not in value) or any(map(holds, value.values()))
+
+    return holds(_language(path).read(path, text))
 
 
 def _hunks(path: Path, before: str, after: str, alone: Sequence[tuple[tuple[str, ...], _Files]]) -> list[Edit]:

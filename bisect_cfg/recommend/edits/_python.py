@@ -218,6 +218,14 @@ def config_call(texts: Mapping[Path, str], config: str, built: BuiltAt) -> tuple
     return (found[0][0].path, found[0][0].line(found[0][1])) if len(found) == 1 else None
 
 
+def unpacked(texts: Mapping[Path, str], config: str, built: BuiltAt) -> list[str]:
+    """What that call is given with two stars, of which nobody knows what it holds."""
+    found = _config_calls(_sources(texts), (config,), built.get(ARGS))
+    return [
+        source.code(argument.value) for source, call in found[:1] for argument in call.args if argument.star == "**"
+    ]
+
+
 def added(texts: Mapping[Path, str], values: Configuration, config: str, built: BuiltAt) -> tuple[Path, str] | None:
     """A source with further keywords in the one call that builds the training config: its path and its new text."""
     found = _config_calls(_sources(texts), (config,), built.get(ARGS))
