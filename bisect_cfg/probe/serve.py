@@ -381,6 +381,8 @@ def _reading(cls, processes, reads):
 
         def __getattribute__(self, name):
             _reading_classes[key][1].add(name)
+            if name == "__dict__" and sys._getframe(1).f_globals.get("__name__") != "functools":  # its cached_property
+                _reading_classes[key][1].update(objects.defaults_of(cls))  # by `vars`: every field at once
             return super(watched, self).__getattribute__(name)
 
         own = {"__getattribute__": __getattribute__, "__module__": cls.__module__}

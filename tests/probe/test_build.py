@@ -40,3 +40,15 @@ def test_only_what_the_library_has_looked_at_tells_configs_apart():
     answer = serve.build(request(16, 1))
     assert answer.error is None and answer.values["unread"] == 0.5
     assert {"batch", "groups"} <= set(answer.reads) and "unread" not in answer.reads
+
+
+@dataclasses.dataclass
+class LooksAtAll(Config):
+    def __post_init__(self) -> None:
+        if vars(self)["unread"] < 0:
+            raise ValueError("negative")
+
+
+def test_a_config_that_looks_at_all_its_fields_at_once():
+    answer = serve.build(BuildRequest(module=__name__, cls="LooksAtAll", raw={}, overrides={"unread": -1.0}))
+    assert answer.error == "ValueError: negative" and "unread" in answer.reads
