@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,9 @@ from bisect_cfg.errors import InputError
 
 LAUNCHERS = ("accelerate", "accelerate-launch", "torchrun", "deepspeed", "trl", "uv")
 """Programs that start a training; besides, anything that is called ``python``."""
+
+OURS = "bisect-cfg bisect --"
+"""How a command is given to us."""
 
 ANY_COMMAND = "Or say what varies, with --bad NAME=VALUE: then any command is run as it stands."
 """What else there is for a program that is no script and no launcher."""
@@ -209,6 +213,25 @@ def is_launcher(word: str) -> bool:
     return name in LAUNCHERS or PYTHON.fullmatch(name) is not None or _ASSIGNMENT.fullmatch(word) is not None
 
 
+def started_by(words: Sequence[str]) -> list[str]:
+    """The command of a launcher that the words behind a wrapper (``env``, ``nice -n 3``) hold, with the variables that
+    stand before it; [] if they hold none."""
+    for place, word in enumerate(words):
+        script = word.endswith(".py") and os.path.isfile(word)
+        if script or (is_launcher(word) and not _ASSIGNMENT.fullmatch(word)):
+            variables = [one for one in words[:place] if _ASSIGNMENT.fullmatch(one)]
+            return [*variables, *(["python"] if script else []), *words[place:]]
+    return []
+
+
+def not_a_launcher(name: str, started: Sequence[str]) -> tuple[str, str]:
+    """What is said of a wrapper: that it is none, and the command to type in its place."""
+    return (
+        f"{name} is not a launcher that is known ({', '.join(LAUNCHERS)}, python).",
+        f"Give the command that it starts: {OURS} {shlex.join(started)}",
+    )
+
+
 def take_apart(
     words: Sequence[str],
     is_file: Callable[[str], bool] = os.path.isfile,
@@ -231,6 +254,10 @@ def take_apart(
         variables.append((name, value))
     if not rest:
         raise InputError("The command sets variables and starts nothing.", "Name the program after them.")
+    inner = started_by(rest[1:]) if not is_launcher(rest[0]) and not rest[0].endswith(".py") else []
+    if inner:
+        told = [f"{name}={value}" for name, value in variables]
+        raise InputError(*not_a_launcher(os.path.basename(rest[0]), [*told, *inner]))
     parts = _launched(rest, is_file, takes_value)
     return replace(parts, launch=replace(parts.launch, variables=tuple(variables)))
 
@@ -310,6 +337,10 @@ def _module_of_python(words: list[str], position: int, is_file: Callable[[str], 
     if position + 1 >= len(words):
         raise InputError("`python -m` needs a module.", "For example: python -m pkg.train")
     module, upto = words[position + 1], position + 2
+    if module == "trl":
+        raise InputError(
+            "TRL is no module that can be started.", f"Give its command: {OURS} {shlex.join(['trl', *words[upto:]])}"
+        )
     kind = {
         "accelerate.commands.launch": "accelerate",
         "torch.distributed.run": "torchrun",

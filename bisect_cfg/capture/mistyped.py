@@ -9,10 +9,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bisect_cfg.capture.command import ANY_COMMAND, LAUNCHERS, is_launcher
+from bisect_cfg.capture.command import ANY_COMMAND, LAUNCHERS, OURS, is_launcher, not_a_launcher, started_by
 from bisect_cfg.errors import InputError
-
-OURS = "bisect-cfg bisect --"
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _AND_THEN = re.compile(r"\s*(?:&&|;|\n)\s*")
@@ -38,13 +36,8 @@ def check_program(words: Sequence[str], instead_of_file: Callable[[Path], str]) 
         raise InputError(
             f"{name} is a shell; trials start the training itself.", _instead_of_shell(rest, instead_of_file)
         )
-    at = next((place for place, word in enumerate(rest) if is_launcher(word) or _is_file(word, ".py")), None)
-    if at is not None:
-        started = ["python"] * _is_file(rest[at], ".py") + rest[at:]
-        raise InputError(
-            f"{name} is not a launcher that is known ({', '.join(LAUNCHERS)}, python).",
-            f"Give the command that it starts: {OURS} {shlex.join(started)}",
-        )
+    if started := started_by(rest):
+        raise InputError(*not_a_launcher(name, started))
     at = next((place for place, word in enumerate(rest) if word in _SHELLS or _is_file(word, ".sh")), None)
     if at is not None:
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import re
 import shlex
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bisect_cfg.capture.command import Launch, find_command, is_launcher, lacking
+from bisect_cfg.capture.command import OURS, Launch, find_command, is_launcher, lacking, started_by
 from bisect_cfg.capture.mistyped import check_program
 from bisect_cfg.capture.notebook import Notebook, as_script, read_notebook
 from bisect_cfg.cells import SUFFIX, script_of
@@ -202,6 +203,8 @@ def find_script(target: str, arguments: Sequence[str] = (), python: str | None =
             check_program([target, *arguments], _instead_of)
         raise InputError(f"There is no script {target}.", _similar(path))
     if path.suffix not in (".py", SUFFIX):
+        if started_by(arguments):  # /usr/bin/nice
+            check_program([target, *arguments], _instead_of)
         raise InputError(f"{target} is not a Python script.", _instead_of(path))
     if not os.access(path, os.R_OK):
         raise InputError(f"The script {target} cannot be read.", "Check its permissions.")
@@ -218,6 +221,16 @@ def find_script(target: str, arguments: Sequence[str] = (), python: str | None =
     return Script(path, tuple(arguments), interpreter, good, notebook=notebook)
 
 
+_ELSEWHERE = re.compile(r"\d?>|&|\||;|#")
+"""Words of a shell from which on a line says where its output goes, or what comes next."""
+
+_OWN_FOLDER = re.compile(r"""["']?\$\(dirname\s+["']?(?:\$0|\$\{?BASH_SOURCE(?:\[0\])?\}?)["']?\)""")
+"""How a shell script names the folder that it lies in."""
+
+_VARIABLE = re.compile(r"\$(?:\(\(.*?\)\)|\{[^}]*\}|[\w@*]+)")
+"""What the shell puts something else for."""
+
+
 def _instead_of(path: Path) -> str:
     """What to type in place of a file that is no script: the line that would work, where it can be told."""
     quoted = shlex.quote(str(path))
@@ -232,13 +245,20 @@ def _instead_of(path: Path) -> str:
         except OSError:
             lines = []
         exported: list[str] = []
+        there = ""
         for line in lines:
-            words = line.split()
+            words = list(itertools.takewhile(lambda word: not _ELSEWHERE.match(word), line.split()))
             if words[:1] == ["export"]:
                 exported += [word for word in words[1:] if "=" in word]
+            if words[:1] == ["cd"]:
+                folder = _OWN_FOLDER.sub(str(path.parent), " ".join(words[1:])).replace('"', "")
+                there = f"cd {folder if '$' in folder else shlex.quote(os.path.normpath(folder))} && "
             trains = any(word.endswith((".py", ".yaml", ".yml")) or word == "-m" for word in words)
             if trains and is_launcher(words[0]):
-                return f"Give the command that it runs: bisect-cfg bisect -- {' '.join([*exported, *words])}"
+                command = " ".join([*exported, *words])
+                own = ", ".join(dict.fromkeys(_VARIABLE.findall(command)))
+                values = f"\nWith what the script has for {own} written in." if own else ""
+                return f"Give the command that it runs: {there}{OURS} {command}{values}"
         return "Give the command that it runs: bisect-cfg bisect -- accelerate launch train.py"
     return "Name the .py file that you would start with `python`."
 

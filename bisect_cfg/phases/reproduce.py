@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 from bisect_cfg.capture.accelerate_file import meant_by
 from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.command import OURS, started_by
 from bisect_cfg.capture.names import outdated_in
-from bisect_cfg.cells import with_cells
+from bisect_cfg.cells import code_cells, with_cells
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
 from bisect_cfg.diagnosis.reached import told_in
 from bisect_cfg.errors import InputError, NeverConfigured
@@ -265,6 +267,8 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
             other = (
                 "If it trains with neither TRL nor transformers, add --flag-style argparse: it is any command then.\n"
             )
+        if script.notebook is not None and (line := launched_in(script.path)):
+            other = f"It starts a training in a shell; bisect that: {OURS} {line}\n"
         raise NeverConfigured(
             f"The {script.what} {script.path} {what}.{hint}",
             f"{other}It must do so when started as: {script.shown}\n{where}",
@@ -274,6 +278,20 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
             f"The {script.what} {script.path} built its configuration and ended without training.",
             f"It must call the trainer's train() when started as: {script.shown}\n{where}",
         )
+
+
+def launched_in(notebook: Path) -> str:
+    """The first command of a launcher that a notebook's cells give to a shell (``!accelerate launch``, ``%%bash``); ""
+    if there is none."""
+    for cell in code_cells(notebook.read_text(encoding="utf-8-sig")):
+        shell = cell.lstrip().startswith(("%%bash", "%%sh"))
+        for line in cell.replace("\\\n", " ").splitlines():
+            words = line.strip().removeprefix("!").split()
+            if "install" in words or not (shell or line.strip().startswith("!")):
+                continue
+            if found := started_by(words):
+                return " ".join(found)
+    return ""
 
 
 def refusal(log: str, raised: Raised | None) -> str:

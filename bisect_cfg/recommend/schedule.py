@@ -36,12 +36,13 @@ class Prefix:
     skipped: bool
 
     def __str__(self) -> str:
+        warmup = f"the warmup of {self.warmup} step{'' if self.warmup == 1 else 's'}"
         if self.skipped:
-            return f"at the full learning rate from the first step, without the warmup of {self.warmup} steps"
+            return f"at the full learning rate from the first step, without {warmup}"
         if self.warmup:
             if self.steps <= self.warmup:  # the training ends there
-                return f"no further than the warmup of {self.warmup} steps"
-            return f"through the warmup of {self.warmup} steps and {self.steps - self.warmup} beyond"
+                return f"no further than {warmup}"
+            return f"through {warmup} and {self.steps - self.warmup} beyond"
         return "at the full learning rate from the first step"
 
 

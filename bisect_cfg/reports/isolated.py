@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from bisect_cfg.capture.launched import VARIABLE
 from bisect_cfg.configuration import Status, Value
 from bisect_cfg.probe.secrets import HIDDEN, hides
 from bisect_cfg.reports import text
@@ -108,5 +109,6 @@ def _print_cause(console: Console, title: str, cause: Cause, failure: str, since
 
 
 def _shown(name: str, value: Value) -> str:
-    words = HIDDEN if hides(name, value) else text.show(value)
+    unset = value is None and name.startswith(VARIABLE)
+    words = HIDDEN if hides(name, value) else "not set" if unset else text.show(value)
     return words if len(words) <= VALUE_LENGTH else words[: VALUE_LENGTH - 3] + "..."

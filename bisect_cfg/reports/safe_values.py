@@ -165,9 +165,9 @@ def _ranges(found: JsonObject) -> list[str]:
     for name, known in found.get("ranges", {}).items():
         up, beyond = span(known["good"], known["bad"], known["healthy_up_to"]), text.show(known["not_from"])
         if not known["trials"]:
-            tried = "there is no value to try" if known["settled"] else "no value was tried"
-            good, bad = text.show(known["good"]), text.show(known["bad"])
-            lines.append(f"{name}: {tried} between {good} (good) and {bad} (yours).")
+            ends = f"{text.show(known['good'])} (good) and {text.show(known['bad'])} (yours)"
+            close = f"{ends} are too close for a run between them to tell anything"
+            lines.append(f"{name}: {close if known['settled'] else f'no value was tried between {ends}'}.")
             continue
         runs = text.count(len(known["trials"]), "short run")
         about = "" if known["settled"] else "; values between were not tried"

@@ -205,7 +205,10 @@ def _death_of_several(ranks: Sequence[Rank], log: Path, ending: Ending) -> _Deat
         if death.signature is not None:
             found.append((only_noticed(rank.code, rank.message), replace(death, rank=rank.number)))
     if found:
-        return min(found, key=lambda one: one[0])[1]
+        first = min(found, key=lambda one: one[0])[1]
+        # What one rank makes NaN, the others are given by the next all-reduce: whose it was does not show in it.
+        alike = [death for _, death in found if death.signature == first.signature and death.message == first.message]
+        return replace(first, rank=None) if first.non_finite_at and len(alike) == len(ranks) > 1 else first
     code = ending.exit_code
     if code and not any(rank.traces.event(TrainEnd) for rank in ranks):
         return _Death(signatures.from_exit(code, log), f"the launcher ended with status {code}")

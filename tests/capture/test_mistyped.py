@@ -45,6 +45,12 @@ LAUNCH_SH = "NCCL_DEBUG=INFO CUDA_VISIBLE_DEVICES=0 accelerate launch --num_proc
         ("'python train.py'", "bisect-cfg bisect -- python train.py"),
         ("nohup python train.py --lr 1", "bisect-cfg bisect -- python train.py --lr 1"),
         ("env A=1 python train.py", "bisect-cfg bisect -- A=1 python train.py"),
+        ("env A=1 B=2 nice -n 3 timeout 5 accelerate launch train.py --lr 3",
+         "bisect-cfg bisect -- A=1 B=2 accelerate launch train.py --lr 3"),
+        ("CUDA_VISIBLE_DEVICES=0 nice python train.py", "bisect-cfg bisect -- CUDA_VISIBLE_DEVICES=0 python train.py"),
+        ("/usr/bin/env python train.py", "bisect-cfg bisect -- python train.py"),
+        ("python3 -m trl grpo --config r.yaml", "bisect-cfg bisect -- trl grpo --config r.yaml"),
+        ("make train LR=1e-3", "bisect-cfg bisect -- accelerate launch train.py"),
         ("horovodrun-1 -np 2 python train.py", "bisect-cfg bisect -- python train.py"),  # not installed
         ("nohup bash launch.sh", f"bisect-cfg bisect -- {LAUNCH_SH}"),
         ("sbatch-1 -N 1 launch.sh", f"bisect-cfg bisect -- {LAUNCH_SH}"),  # not installed
@@ -91,6 +97,18 @@ def test_what_a_shell_script_exports_stands_before_its_command(tmp_path):
     with pytest.raises(InputError) as refused:
         find_script(str(path))
     assert refused.value.advice.endswith("-- FAST_MODE=1 B=2 accelerate launch --num_processes 2 train.py")
+
+
+def test_the_line_of_a_shell_script_can_be_typed(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    path = tmp_path / "scripts/run.sh"
+    path.write_text('cd "$(dirname "$0")/../src"\nNGPU=${NGPU:-2}\n'
+                    'torchrun --nproc_per_node=$NGPU \\\n  train.py "${ARGS[@]}" 2>&1 | tee log.txt\n')  # fmt: skip
+    with pytest.raises(InputError) as refused:
+        find_script("scripts/run.sh")
+    line, values = refused.value.advice.split("\n")
+    assert line.endswith(': cd src && bisect-cfg bisect -- torchrun --nproc_per_node=$NGPU train.py "${ARGS[@]}"')
+    assert "$NGPU, ${ARGS[@]}" in values
 
 
 @pytest.mark.parametrize(("typed", "line"), [("pkg.train", "python -m pkg.train"), ("-m", "python -m pkg.train")])

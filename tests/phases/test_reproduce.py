@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from bisect_cfg.phases.reproduce import refusal
+from bisect_cfg.phases.reproduce import launched_in, refusal
 from bisect_cfg.probe.protocol import Raised
 
 RUN = "/env/lib/python3.11/site-packages/torch/distributed/run.py"
 LAUNCH = "/env/lib/python3.11/site-packages/accelerate/commands/launch.py"
+
+
+@pytest.mark.parametrize(
+    ("cells", "line"),
+    [
+        (["import os", "!pip install trl\n!A=1 accelerate launch train.py \\\n  --lr 3"],
+         "A=1 accelerate launch train.py --lr 3"),
+        (["%%bash\ncd x\ntrl grpo --config r.yaml"], "trl grpo --config r.yaml"),
+        (["!nvidia-smi", "accelerate = 1\naccelerate"], ""),
+    ],
+)  # fmt: skip
+def test_what_a_notebook_starts_in_a_shell(tmp_path, cells, line):
+    cells = [{"cell_type": "code", "source": source} for source in cells]
+    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": cells}))
+    assert launched_in(tmp_path / "n.ipynb") == line
 
 
 @pytest.mark.parametrize(

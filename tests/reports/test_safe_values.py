@@ -156,7 +156,7 @@ def test_a_range_is_told_from_good_to_bad() -> None:
 def test_a_range_without_a_run_claims_no_run() -> None:
     untried = {**known(1, 2, 1, 2), "trials": [], "shown": ""}
     (settled,) = safe_values._ranges({"ranges": {"num_iterations": untried}})
-    assert settled == "num_iterations: there is no value to try between 1 (good) and 2 (yours)."
+    assert settled == ("num_iterations: 1 (good) and 2 (yours) are too close for a run between them to tell anything.")
     (cut_short,) = safe_values._ranges({"ranges": {"beta": {**untried, "settled": False}}})
     assert cut_short == "beta: no value was tried between 1 (good) and 2 (yours)."
 

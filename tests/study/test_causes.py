@@ -40,6 +40,12 @@ def test_a_function_is_told_as_a_script_is() -> None:
     assert "There may be other causes" in str(made_by_a_function(first=True))
 
 
+def test_a_variable_that_is_not_set_is_called_so() -> None:
+    good, bad = {"env.MODE": None, "beta": None}, {"env.MODE": "strict", "beta": 1}
+    report = Bisection(good, bad, lambda c: c["env.MODE"] is None, isolation="none").run()
+    assert "env.MODE = strict  good: not set" in str(report)
+
+
 def made_by_a_function(first: bool) -> StudyReport:
     def trial(configuration: dict) -> bool:
         if configuration["lr"] > 0.1 and not configuration["warm"]:
