@@ -67,8 +67,10 @@ def _configuring(files: Sequence[Path], edits: Edits, fields: Collection[str]) -
     """Of the files the one that holds the training config: the one that changes, or the one with most of it."""
     held: dict[Path, int] = {}
     for path in files:
+        if path.suffix not in YAML:
+            continue
         try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.suffix in YAML else None
+            data = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError):
             continue
         held[path] = sum(name in fields for name, _ in _items(data)) if isinstance(data, dict) else 0
