@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import toys
 import yaml
 from tools import recorded
 
@@ -346,3 +347,33 @@ def test_of_what_a_killed_tool_left_only_what_is_settled_counts(folders, recorde
     standing = Standing(folders)
     standing.safe._recover()
     assert standing.recorded == [recorded] and standing.safe.running == []
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "text", "new"),
+    [
+        (
+            "c.json",
+            "import json; c = json.load(open('c.json'))",
+            '{"beta": 0.2, "learning_rate": 0.1}\n',
+            '{"beta": 0.0, ',
+        ),
+        (
+            "c.toml",
+            "import tomllib; c = tomllib.load(open('c.toml', 'rb'))",
+            "learning_rate = 0.1\nbeta = 0.2\n",
+            "beta = 0.0",
+        ),
+    ],
+)
+def test_the_line_of_a_file_that_the_script_reads_itself(tool, name, read, text, new):
+    (tool.folder / name).write_text(text)
+    body = f"""
+    {read}
+    args = GRPOConfig(output_dir="out", **c)
+    GRPOTrainer(args, lambda step: 1 / (step - 3 if args.beta else 1) and {{}}).train()
+    """
+    said = tool("bisect", toys.script(tool.folder, body), "--study", "s", "--no-recommend", "--no-where")
+    assert said.status == 0, said.all
+    (edit,) = json.loads((tool.folder / "s/result.json").read_text())["recommendation"]["edits"]
+    assert Path(edit["file"]).name == name and edit["new"].startswith(new)
