@@ -335,6 +335,26 @@ def findings(kind: str, wanted: Value, started: int, together: int, asked: Seque
     return found
 
 
+_NAMES = {"DEEPSPEED": "DeepSpeed"}
+
+
+def unheard(words: Sequence[str], asked: Sequence[Asked]) -> list[str]:
+    """Flags that accelerate hands on to nobody, as their section (DeepSpeed, FSDP) is not asked for, as sentences.
+
+    Args:
+        words: of the launcher.
+        asked: what it was asked for.
+    """
+    had = {(one.name, str(one.value).lower()) for one in asked}
+    given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
+    found = []
+    for section, key in _KEYS.values():
+        setting, kind = section.of
+        if setting == SHARDING and key in given and (setting, kind.lower()) not in had:
+            found.append(f"--{key} has no effect here: accelerate hands it on to {_NAMES.get(kind, kind)} alone.")
+    return found
+
+
 def value_of(text: str) -> Value:
     """What a launcher means by the text of a variable."""
     if text.lower() in ("true", "false"):

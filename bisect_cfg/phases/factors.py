@@ -6,7 +6,15 @@ from dataclasses import replace
 
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.distributions import PACKAGE
-from bisect_cfg.capture.launched import ACCELERATE, LAUNCHER, PROCESSES, findings, given_to_each, launcher_levels
+from bisect_cfg.capture.launched import (
+    ACCELERATE,
+    LAUNCHER,
+    PROCESSES,
+    findings,
+    given_to_each,
+    launcher_levels,
+    unheard,
+)
 from bisect_cfg.capture.names import check_name
 from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.configuration import Configuration
@@ -91,5 +99,6 @@ def say_what_is_not_in_force(context: Context, run: Run) -> None:
     rank, together = run.traces.event(RankBegin), capture.args.world_size
     started = together if rank is None else rank.world_size
     asked = launch.processes_asked(context.script.arguments)
-    for text in findings(launch.kind, asked, started, together, capture.asked):
+    flags = launch.before if launch.kind == "accelerate" else ()
+    for text in (*findings(launch.kind, asked, started, together, capture.asked), *unheard(flags, capture.asked)):
         context.note(text)

@@ -26,6 +26,7 @@ from bisect_cfg.capture.launched import (
     launcher_levels,
     leaves,
     text_of,
+    unheard,
     value_of,
     variables_of,
     with_leaves,
@@ -383,3 +384,17 @@ def test_every_variable_is_one_that_the_launcher_sets():
     for name in (name for name in TYPES if name.split(".")[1] in ("fsdp_config", "deepspeed_config")):
         (variable,) = variables_of(name, 1)
         assert f'"{variable}"' in text, name
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "said"),
+    [
+        ("accelerate launch --cpu --gradient_accumulation_steps 4", {}, ["--gradient_accumulation_steps"]),
+        ("accelerate launch --gradient-clipping=1", {}, ["--gradient_clipping"]),
+        ("accelerate launch --zero_stage 3", {"ACCELERATE_USE_DEEPSPEED": "true"}, []),
+        ("accelerate launch --fsdp_offload_params true --multi_gpu", {}, ["--fsdp_offload_params"]),
+        ("accelerate launch --fsdp_offload_params true", {"ACCELERATE_USE_FSDP": "true"}, []),
+    ],
+)
+def test_flags_that_nobody_is_told_of(words, given, said):
+    assert [text.split()[0] for text in unheard(words.split(), asked_of(given, {}))] == said
