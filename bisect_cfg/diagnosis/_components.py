@@ -40,7 +40,7 @@ _NAMES = {
     "Megatron": ("megatron|mcore", ""),
     "LoRA": (r"lora\b|lora_|peft|adapter", ""),
     "Ray": (r"\bray\b|raylet", r"\(\w+ pid=\d+"),
-    "images": (r"image|pixel|video|vision|[-_]vl\b|\bvlm\b", ""),
+    "images": (r"image|pixel|video|vision|[-_]vl\b|\bvlm\b|vl\w{0,12}config|llava|internvl", ""),
     "Weights & Biases": ("wandb|weights & biases", ""),
     "Kubernetes": (r"kubectl|kubernetes|\bpods?\b", ""),
     RL: (r"num_generations|completion|rollout|grpo|\bppo|rloo|\bpolicy\b|reward|\bgenerations\b", ""),

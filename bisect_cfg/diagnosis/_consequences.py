@@ -19,7 +19,9 @@ _NOT_THERE = (
     r"[Ss]erver can't be reached|Server is not up yet|[Cc]onnection refused|ECONNREFUSED|Errno 111\b"
     r"|[Aa]ll connection attempts failed|RemoteDisconnected|Remote end closed|[Ss]erver disconnected"
     r"|[Cc]onnection (?:reset|aborted|closed|broken)|Broken ?[Pp]ipe|Cannot connect to host|Max retries exceeded"
-    r"|Read timed out|ReadTimeout|(?:EngineDead|ActorDied|WorkerCrashed)Error|died unexpectedly"
+    r"|Read timed out|ReadTimeout|(?:EngineDead|ActorDied|WorkerCrashed|OwnerDied|NodeDied|ObjectLost)Error"
+    r"|died unexpectedly|[Ee]ngine loop (?:has died|is not running)|Background loop (?:has errored|is stopped)"
+    r"|Request failed: 5\d\d|Internal Server Error|BrokenProcessPool|process \d+ terminated with"
     r"|worker \(pid\(?s?\)? [\d, ]+\) exited unexpectedly|Pin memory thread exited|^_?queue\.Empty"
 )
 _LEFT_BEHIND = r"EADDRINUSE|[Aa]ddress already in use"

@@ -48,7 +48,8 @@ _COPES = re.compile(
     r"|\battempt \d+(?: of |/)\d|\b(?:will be|being|was) restarted\b|\brestarting\b|\bignor(?:ed|ing)\b(?!=)"
     r"|\btrying \S+ instead|\bTrial \d+ failed\b|\bcontinuing\b|\bcarrying on\b|\bproceeding\b|, \w+ disabled$"
     r"|\bUP_FOR_RETRY\b|\btrying batch size"
-    r"|\b(?:decreasing|reducing|lowering) (?:the )?batch size|\busing (?:the )?(?:cached|mirror|default|\S+ instead)\b"
+    r"|\b(?:decreasing|reducing|lowering) (?:the )?batch size"
+    r"|\busing (?:the )?(?:(?:latest |local )?cached|mirror|default|\S+ instead)\b"
     r"|\brequeued\b|\(ok\b|\b(?:RESTARTS|restarts? left)\b)"
 )
 """What a program says it does about a trouble."""
@@ -73,8 +74,14 @@ _AT_WORK = re.compile(
 _AFTER_ANY_END = "wandb: "
 """What a reporter prints at the end of a run that failed as well."""
 
-REACH = 4
-"""Lines before a word of coping that it is about."""
+REACH, RIGHT_AFTER = 4, 2
+"""Lines before a word of coping that it is about, and those in which it has to follow on a traceback."""
+
+_GOES_ON = re.compile(
+    r"(?i:\bfall(?:ing|s)? ?back\b|\bfell back\b|\busing (?:the |a )?(?:latest |local )?(?:cached?|mirror|default)\b"
+    r"|\bignor(?:ed|ing)\b|\bskip(?:ped|ping)\b|\bcontinuing\b|\bcarrying on\b|\bproceeding\b)"
+)
+"""Words that follow on an exception which was caught; that something is tried again may follow on one it died of."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +93,14 @@ class Recovery:
         ended: the last line of an end, behind every traceback.
         through: the last line that only a program that came through prints.
         coped: lines of trouble about which the program did something.
+        caught: those of them on which a traceback may end.
     """
 
     since: int = 0
     ended: int = 0
     through: int = 0
     coped: frozenset[int] = frozenset()
+    caught: frozenset[int] = frozenset()
 
 
 def recovery(tail: bytes, lines: int) -> Recovery:
@@ -111,21 +120,25 @@ def recovery(tail: bytes, lines: int) -> Recovery:
     through = [*_CAME_THROUGH.finditer(tail)]
     ended = ends[-1] if ends and (traced < 0 or (through and through[-1].start() > traced)) else None
     begun = _INSTALLER.search(tail) if ended and ended["installed"] else None
-    return Recovery(place(begun), place(ended), place(through[-1] if through else None), _coped(tail, lines))
+    return Recovery(place(begun), place(ended), place(through[-1] if through else None), *_coped(tail, lines))
 
 
-def _coped(tail: bytes, lines: int) -> frozenset[int]:
+def _coped(tail: bytes, lines: int) -> tuple[frozenset[int], frozenset[int]]:
     text = tail.decode("utf-8", "replace").removesuffix("\n").split("\n")
     first = lines - len(text) + 1
     found: set[int] = set()
-    at_work = False  # further down
+    caught: set[int] = set()
+    at_work = dies_later = False  # further down
     for at in range(len(text) - 1, -1, -1):
         line = text[at]
         if _GAVE_UP.search(line) or line.endswith("Traceback (most recent call last):"):
             at_work = False
+            dies_later |= "Traceback" in line
         elif _COPES.search(line):
             if at_work:
                 found.update(range(first + max(0, at - REACH), first + at + 1))
+            if (at_work or dies_later) and _GOES_ON.search(line):
+                caught.update(range(first + max(0, at - RIGHT_AFTER), first + at))
         elif _AT_WORK.search(line) and not line.startswith(_AFTER_ANY_END):
             at_work = True
-    return frozenset(found)
+    return frozenset(found), frozenset(caught)

@@ -510,6 +510,7 @@ class Reading:
             lambda error: (
                 self.survived(error.line, error.who)
                 or error.line <= self._recovery.through
+                or (error.traced and error.line in self._recovery.caught)
                 or (not error.traced and error.weight != _faults.NATIVE and self._got_over(error.line))
             )
         )

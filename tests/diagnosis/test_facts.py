@@ -164,7 +164,7 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
             "compiled operator Gelu",
         ),
         ("torch._dynamo.exc.FailOnRecompileLimitHit: Hard failure due to fullgraph=True\n", "for every length"),
-        ("torch._dynamo.exc.Unsupported: call_method x\n", "failed to compile"),
+        ("torch._dynamo.exc.Unsupported: call_method x\n", "cannot compile this code"),
         ("/usr/bin/ld: cannot find -lcuda: No such file or directory\n" + BUILD, "linker does not find libcuda"),
         (BUILD, "A compiler or"),
         (

@@ -16,6 +16,17 @@ RESUMED = """model.safetensors:  34%|███       | 1.7G/4.98G [01:00<02:00]
 HTTPSConnectionPool(host='cdn-lfs.hf.co', port=443): Read timed out.
 Trying to resume download...
 """
+CAUGHT = """Traceback (most recent call last):
+  File "/opt/conda/lib/python3.11/site-packages/datasets/load.py", line 200, in dataset_module_factory
+    raise ConnectionError(f"Couldn't reach '{path}' on the Hub")
+ConnectionError: Couldn't reach 'x/y' on the Hub (LocalEntryNotFoundError)
+Using the latest cached version of the dataset since x/y couldn't be found on the Hugging Face Hub
+"""
+REFUSED = """Traceback (most recent call last):
+  File "/home/me/train.py", line 9, in <module>
+    trainer = GRPOTrainer()
+ConnectionError: The vLLM server can't be reached at http://0.0.0.0:8000 after 240.0 seconds.
+"""
 NETWORK = "wandb: ERROR Error while calling W&B API: context deadline exceeded, retrying\n"
 
 
@@ -50,8 +61,23 @@ def test_what_was_got_over_is_no_failure(log: str) -> None:
         ("a 0/1 CrashLoopBackOff 4 5m\nNormal Started container a\n", "pod-restarts"),
         (TOTALS + OUT_OF_MEMORY, "gpu-out-of-memory"),
         (NETWORK + "100%|██████████| 4/4 [00:08<00:00]\n" + OUT_OF_MEMORY, "gpu-out-of-memory"),
+        (CAUGHT + OUT_OF_MEMORY.splitlines()[-1] + "\n" + OUT_OF_MEMORY, "gpu-out-of-memory"),
+        (CAUGHT + REFUSED, "vllm-server-not-up"),
+        (OUT_OF_MEMORY + "Retrying in 2.0 seconds...\n" + REFUSED, "gpu-out-of-memory"),
     ],
-    ids=["echo", "gave up", "still at it", "before it", "of another command", "a loop", "after it", "another"],
+    ids=[
+        "echo",
+        "gave up",
+        "still at it",
+        "before it",
+        "of another command",
+        "a loop",
+        "after it",
+        "another",
+        "caught",
+        "caught before a consequence",
+        "tried again by another",
+    ],
 )
 def test_what_ended_the_run_leads(log: str, entry: str) -> None:
     assert explain_text(log).matches[0].entry.id == entry
