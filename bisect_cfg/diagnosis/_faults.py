@@ -273,11 +273,11 @@ def cause(errors: list[Error]) -> Error | None:
     chosen = _first(errors)
     if not follows(chosen.text):
         return chosen
-    own = [error for error in errors if error.line < chosen.line and _is_own(error)]
+    own = [error for error in errors if error.line < chosen.line and is_own(error)]
     return _first(own) if own else chosen
 
 
-def _is_own(error: Error) -> bool:
+def is_own(error: Error) -> bool:
     """Whether an error says of what it died itself."""
     if follows(error.text):
         return False

@@ -79,7 +79,7 @@ REACH, RIGHT_AFTER = 4, 2
 
 _GOES_ON = re.compile(
     r"(?i:\bfall(?:ing|s)? ?back\b|\bfell back\b|\busing (?:the |a )?(?:latest |local )?(?:cached?|mirror|default)\b"
-    r"|\bignor(?:ed|ing)\b|\bskip(?:ped|ping)\b|\bcontinuing\b|\bcarrying on\b|\bproceeding\b)"
+    r"|(?<!exception )\bignor(?:ed|ing)\b|\bskip(?:ped|ping)\b|\bcontinuing\b|\bcarrying on\b|\bproceeding\b)"
 )
 """Words that follow on an exception which was caught; that something is tried again may follow on one it died of."""
 

@@ -232,7 +232,7 @@ def combine(
         if of_cause and _killed_after(entry, found, cause):
             aside.append(match)  # what is left of a run that has failed is ended by whoever started it
             continue
-        if by_line and own and not follows(cause.text) and _only_after(any_lines, own):
+        if by_line and own and _faults.is_own(cause) and _only_after(any_lines, own):
             aside.append(match)
             continue
         bonus = 0

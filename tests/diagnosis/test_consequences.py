@@ -71,6 +71,14 @@ def test_nor_where_the_error_is_not_known(consequences: list[str]) -> None:
     assert not found.matches or found.matches[0].doubt or found.matches[0].entry.aftermath
 
 
+def test_what_only_announces_a_failure_is_none() -> None:
+    log = "Error executing job with overrides: ['algorithm.adv_estimator=grpo']\n"
+    died = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\nWorker exit type: "
+    assert lead(log + died + "SYSTEM_ERROR Worker exit detail: killed by SIGKILL, possible causes: (1) oom\n") == (
+        "ray-actor-died"
+    )
+
+
 def test_alone_it_is_what_happened() -> None:
     assert lead(STARTED + CONSEQUENCES["the server is not there"]) == "vllm-server-not-up"
     assert lead(STARTED + CONSEQUENCES["the port is taken"]) == "address-in-use"

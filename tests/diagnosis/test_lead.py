@@ -73,7 +73,14 @@ def test_a_case_that_the_log_decides_for_leads() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "leads"),
-    [("row", True), ("self.batch[0]", True), ("kwargs", True), ("self.config", False), ("os.environ", False)],
+    [
+        ("row", True),
+        ("self.batch[0]", True),
+        ("data[i].non_tensor_batch", True),
+        ("kwargs", True),
+        ("self.config", False),
+        ("os.environ", False),
+    ],
 )
 def test_a_missing_key_is_a_column_only_where_a_row_is_asked(asked: str, leads: bool) -> None:
     log = traceback("/home/me/train.py <module>", "/home/me/own.py step", error="KeyError: 'prompt'")

@@ -63,6 +63,7 @@ def test_what_was_got_over_is_no_failure(log: str) -> None:
         (NETWORK + "100%|██████████| 4/4 [00:08<00:00]\n" + OUT_OF_MEMORY, "gpu-out-of-memory"),
         (CAUGHT + OUT_OF_MEMORY.splitlines()[-1] + "\n" + OUT_OF_MEMORY, "gpu-out-of-memory"),
         (CAUGHT + REFUSED, "vllm-server-not-up"),
+        (OUT_OF_MEMORY + "Exception ignored in: <function A.__del__ at 0x7f>\n" + REFUSED, "gpu-out-of-memory"),
         (OUT_OF_MEMORY + "Retrying in 2.0 seconds...\n" + REFUSED, "gpu-out-of-memory"),
     ],
     ids=[
@@ -76,6 +77,7 @@ def test_what_was_got_over_is_no_failure(log: str) -> None:
         "another",
         "caught",
         "caught before a consequence",
+        "ignored at the end",
         "tried again by another",
     ],
 )

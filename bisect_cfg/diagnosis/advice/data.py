@@ -84,7 +84,7 @@ def missing_column(read: RaisedError) -> Advice | None:
 
 
 _OF_A_ROW = re.compile(
-    r"(?:\w+\.)*(?:rows?|examples?|samples?|items?|elem\w*|instances?|records?|entry|ex|x|d|doc|df|ds|dataset|data"
+    r"(?:.*\.)?(?:rows?|examples?|samples?|items?|elem\w*|instances?|records?|entry|ex|x|d|doc|df|ds|dataset|data"
     r"|data_(?:item|point|dict|row)|(?:\w+_)?batch|features?|inputs?|msg|messages?|m|turn|conversations?|data_sources?)"
     r"(?:\[[^\]]*\])*$"
 )
@@ -100,7 +100,7 @@ def _whole(asked: str) -> str:
 
 def _asked(source: str, name: str) -> str:
     """What a line of source asks for a key, "" if it does not show it."""
-    found = re.search(rf"([\w.]+(?:\[[^\]]*\])*?)(?:\.pop\(|\[)['\"]{re.escape(name)}['\"]", source)
+    found = re.search(rf"(\w[\w.]*(?:\[[^\]]*\][\w.]*)*?)(?:\.pop\(|\[)['\"]{re.escape(name)}['\"]", source)
     return found[1] if found else ""
 
 
