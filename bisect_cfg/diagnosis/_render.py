@@ -35,6 +35,12 @@ SCHEMA = 1
 DECIDED = 2
 """Causes whose cures are given, where the log speaks for several of those that an error may have."""
 
+_NOT_WHICH = re.compile(
+    r"^Error executing job|\b(?:encountered|got|met|had) an? ?error|\bencountered error|\berror (?:occurred|during)|"
+    r"\btraining failed\b", re.IGNORECASE
+)  # fmt: skip
+"""Lines that tell of an error and not which."""
+
 _FIELD = re.compile(r"\{(?P<name>[a-z]\w*)\|(?P<default>[^{}|]*)\}")
 
 KNOWN, UNKNOWN, UNREADABLE, NO_FAILURE = 0, 1, 2, 3
@@ -241,9 +247,12 @@ def _at(line: Line) -> str:
 
 def _error(explanation: Explanation) -> list[str]:
     """The error's own words and its line, and the last one of the log where that is another."""
-    lines = []
-    if explanation.error is not None:
-        lines.append(f"  {_at(explanation.error)}: {explanation.error.text[:LONGEST_EVIDENCE]}")
+    lines, error = [], explanation.error
+    known = explanation.matches[0].evidence if explanation.status == KNOWN else ()
+    if error is not None and known and "Error: " not in error.text and _NOT_WHICH.search(error.text):
+        error = known[0]
+    if error is not None:
+        lines.append(f"  {_at(error)}: {error.text[:LONGEST_EVIDENCE]}")
     if explanation.last is not None:
         lines.append(f"  and last, {_at(explanation.last)}: {explanation.last.text[:LONGEST_EVIDENCE]}")
     return lines

@@ -359,3 +359,13 @@ def test_no_suspect_is_said_not_to_help() -> None:
         said = " ".join(entry.not_helping)
         assert not (entry.bisect and "other training settings" in said), entry.id
         assert not ("a smaller batch" in said and any("batch_size" in name for name in entry.bisect)), entry.id
+
+
+def test_the_error_that_is_shown_is_the_one_that_is_meant():
+    log = (
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker exit "
+        "detail: Worker unexpectedly exits with a connection error code 2. End of file.\n"
+        "Error executing job with overrides: ['algorithm.adv_estimator=grpo']\n"
+    )
+    shown = str(explain_text(log)).split("The error in the log:\n")[1].splitlines()[0]
+    assert shown.startswith("  line 1: A worker died")
