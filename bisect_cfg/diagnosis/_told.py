@@ -27,9 +27,9 @@ WORDS, SHORT = 35, 2
 FIRST_LINES, LAST_LINES = 8, 12
 """Lines from the top in which a frame begins, and from the end in which a runner's summary stands."""
 
-SECTIONS, SENTENCES, MOST, FEW = 2, 2, 0.7, 3
-"""A manual has so many sections beside its name, a letter or a page so many sentences; a talk is most of its lines, and
-has more than a few."""
+SECTIONS, SENTENCES, MOST, FEW, ONE_IN = 2, 2, 0.7, 3, 1 / 5
+"""A manual has so many sections beside its name, a letter or a page so many sentences; a talk is most of its lines, has
+a few at least, and one in so many of them has a word that programs do not print."""
 
 _RUNNERS = (
     # where it begins, what says at the end that all passed, what says that something did not
@@ -52,6 +52,11 @@ _MAIL = re.compile(r"(?:From|To|Cc|Subject|Date|Sent|Von|An|Betreff|发件人|�
 _ANSWERED = re.compile(r"(?:Q(?:uestion)?|A(?:nswer)?) ?\d*(?: \([^)]*\))?[:.] ")
 _SAID = re.compile(
     r"\[?(?:\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4},? )?\d{1,2}:\d\d(?::\d\d)?(?: ?[AP]M)?\]? <?[A-Za-z][\w .-]{0,24}>?: \S"
+)
+_TALKS = re.compile(
+    r"\?(?:$|\s)|\b(?:thanks?|thx|lol|yes|yeah|nope?|ok|okay|anyone|you|your|my|me|I|we|fine|works?|solved|fixed|maybe)\b"
+    r"|[:;]-?[)D]|[？吗了谢]",
+    re.IGNORECASE,
 )
 _SPEAKS = re.compile(r"[A-Za-z@][\w.@-]*(?: [A-Z][\w.-]*)? +\[?\d{1,2}:\d\d(?: ?[AP]M)?\]?$")
 _ABOUT_TROUBLES = re.compile(
@@ -88,6 +93,7 @@ def told(text: str) -> str:
         and (
             sum(map(bool, map(_SAID.match, lines))) > MOST * len(lines) or sum(map(bool, map(_SPEAKS.match, lines))) > 1
         )
+        and sum(map(bool, map(_TALKS.search, lines))) >= ONE_IN * len(lines)
         and not logged,
         "questions with answers": sum(map(bool, map(_ANSWERED.match, lines))) > 1 and not logged,
         "a table": _is_table(lines),
