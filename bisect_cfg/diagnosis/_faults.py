@@ -118,9 +118,10 @@ _ROW = re.compile(r"['\"](?:loss|grad_norm|reward)['\"]: |^step:\d+ - |lm loss: 
 _RECORD = re.compile(
     r'^\s*File "|^[=*#-]{5,}|^Traceback|^[\^~\s]+$|^\s*\d+%\|'
     r"|^\[?(?:INFO|DEBUG|WARNING|ERROR)\b|^During handling|^The above exception|^wandb: "
-    r"|^Exception ignored in|^Current thread 0x|^Thread 0x|^failed \(exitcode: |^\[[IWEF]\d{3,4} "
+    r"|^Exception (?:ignored in|in thread) |^Current thread 0x|^Thread 0x|^failed \(exitcode: |^\[[IWEF]\d{3,4} "
     r"|^[!$%] ?[a-z]|^(?:\([\w.-]+\) )?[\w.-]+@[\w.-]+[:~]|^\w[\w ]*: +\d+%\|"
     r"|^Sending process \d+ closing|^ray\.exceptions\.|^slurmstepd: |^srun: |^make: \*\*\*|^terminate called"
+    r"|^(?:tee|rsync|scp|gsutil|rclone): |^\++ \S|^[\w.-]+ exited with code \d"
     r"|^Server is not up yet|^\^C|^\S+:\d+: \w*Warning\b|^\[[a-z]\w*\] \w"
 )
 """Lines that begin something else, and end what came before."""
@@ -271,10 +272,24 @@ def cause(errors: list[Error]) -> Error | None:
     if not errors:
         return None
     chosen = _first(errors)
+    if undefined := _UNDEFINED.match(chosen.text):
+        name = re.compile(rb"\b%s\b" % undefined["name"].encode())
+        failed = [error for error in errors if error.line < chosen.line and is_own(error) and _names(error, name)]
+        return failed[0] if failed else chosen
     if not follows(chosen.text):
         return chosen
     own = [error for error in errors if error.line < chosen.line and is_own(error)]
     return _first(own) if own else chosen
+
+
+_UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
+"""In a notebook, and after an import that was tried, it follows from what should have defined the name."""
+
+
+def _names(error: Error, name: re.Pattern[bytes]) -> bool:
+    """Whether an error's traceback has a name."""
+    lines = error.before.split(b"\n")[-error.traceback - 1 :] if error.traceback else []
+    return not _UNDEFINED.match(error.text) and any(map(name.search, lines))
 
 
 def is_own(error: Error) -> bool:

@@ -148,7 +148,7 @@ def _text(name: str, stream: io.BufferedReader) -> Source:
         if found is not None:
             return found
     if name.endswith((".csv", ".tsv")) or _has_columns(head):
-        return _csv(stream)
+        return _csv(stream, name)
     if first == b"{" and (key := _message_of(_first_line(head))):
         return Source("", io.BufferedReader(_Messages(stream, key)))
     return Source("", stream)
@@ -415,15 +415,20 @@ def _has_columns(head: bytes) -> bool:
     )
 
 
-def _csv(stream: io.BufferedReader) -> Source:
+def _csv(stream: io.BufferedReader, title: str = "") -> Source:
     """A table of metrics, with a column each or with a line for each value; lines that a collector has kept; or, of
-    columns that nobody knows, the text as it is."""
+    columns that nobody knows, the text as it is. TensorBoard names the metric of its one column in the file's name."""
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
     first = text.readline()
+    if first.startswith("# "):
+        title, first = first.strip(), text.readline()
     delimiter = max(",\t;", key=first.count)
     names = next(csv.reader([first], delimiter=delimiter), [])
     # W&B's export calls a column "run name - train/loss", with columns for its minimum and maximum beside it.
     names = ["" if re.search(r"__(?:MIN|MAX|STEP)$", name) else name.rpartition(" - ")[2] for name in names]
+    tag = _TAG.search(title)
+    if tag and [name.lower() for name in names] == ["wall time", "step", "value"]:
+        names[-1] = tag["tag"]
     key = _message_of(dict.fromkeys(names))
     if key:
         return Source("", _joined(_in_time([line for line in csv.reader(text, delimiter=delimiter)], names, key)))
@@ -431,6 +436,9 @@ def _csv(stream: io.BufferedReader) -> Source:
     lines = [dict(zip(names, line, strict=False)) for line in csv.reader(kept, delimiter=delimiter)]
     rows = _rows(_by_step(lines, names) or ({n: v for n, v in line.items() if n and v} for line in lines))
     return Source("", rows=rows) if rows else Source("", _joined([first, *kept]))
+
+
+_TAG = re.compile(r"\btag-(?P<tag>[\w.-]+?)(?:\.csv)?$")
 
 
 def _in_time(lines: list[list[str]], names: list[str], key: str) -> list[str]:

@@ -47,6 +47,7 @@ FACTS = {
     "loss-diverged": "the loss rose far above the level it had held, and stayed there to the end",
     "reward-jumped": "the reward jumped up from one level to another, and KL and entropy broke away with it",
     "no-learning-rate": "learning_rate is exactly 0 in every row",
+    "held-out-lost": "the reward rose, and of what is measured on held-out data less than half is left",
     "part-lost": "one of the rewards, that for right answers, is gone, while the total did not fall",
     "loss-jumped": "the loss jumped from one row to the next, far above what it was",
     "surroundings-broke": "with the reward, what the environment gives broke off; the policy did not change",
@@ -744,6 +745,9 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
             level = CERTAIN_SHARE * median(entropy[:FIRST])
             until = [row for row in _rows_with(rows, "entropy") if row.values["entropy"] > level]
             facts["one-answer"] = [until[-1], rows[-1]]
+        elif not rewards and all(row.values.keys() & KNOWN == {"entropy"} for row in rows) and _faded(entropy):
+            until = [row for row in rows if row.values["entropy"] > NO_CHOICE]
+            facts["one-answer"] = [until[-1], rows[-1]]
     for name in ("collapse", "one-answer", "kl-diverged", "loss-diverged", "nothing-left"):
         if len(facts.get(name, ())) > 1 and (
             changed := _changed_at(rows, facts[name][1 if name != "one-answer" else 0])
@@ -808,8 +812,9 @@ JUMP_SHARE, JUMP_KL = 0.3, 10.0
 """A reward that rises within a few rows by this share of its best, with KL so many times what it was and the entropy
 more than halved, has found a trick: learning takes hundreds of rows for that."""
 
-PART, PART_LEFT = 0.05, 0.2
-"""A part of the reward that was above this, and of which less than that share of its best is left, was given up."""
+PART, PART_LEFT, HELD_OUT_LEFT = 0.05, 0.2, 0.5
+"""A part of the reward that was above this, and of which less than that share of its best is left, was given up; what
+is measured on held-out data is judged sooner, since nothing pays the policy for giving it up."""
 
 JUMP_ROWS = 4
 """Rows for which a loss stays up after a jump; one or two are a bad batch."""
@@ -873,24 +878,40 @@ def _reward_jumped(facts: dict[str, list[Row]], rows: list[Row]) -> None:
 _OF_RIGHT_ANSWERS = re.compile(
     r"^rewards/\S*(?:accura|correct|exact|answer|solve|math|code|task)(?!.*std$)", re.IGNORECASE
 )
+_HELD_OUT = re.compile(
+    r"^(?:eval|val|valid|validation|test|held_?out)\w*[/_-]\S*(?:acc\b|accura|correct|exact|pass@|solve|win_?rate)",
+    re.IGNORECASE,
+)
+_PART = re.compile(r"^rewards/(?!(?:chosen|rejected|margins|accuracies)\b)(?!.*/std$)")
+
+
+def _total(row: Row) -> float:
+    """A row's reward, or the sum of its parts; NaN if it has none."""
+    if "reward" in row.values:
+        return row.values["reward"]
+    parts = [value for name, value in row.values.items() if _PART.match(name)]
+    return sum(parts) if parts else math.nan
 
 
 def _part_lost(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
-    """A reward for right answers that was there and is nothing any more, while the total reward went up."""
-    whole = _rows_with(rows, "reward")
+    """A reward for right answers that was there and is nothing any more, while the total reward went up; or right
+    answers to held-out questions."""
+    whole = [row for row in rows if math.isfinite(_total(row))]
     if len(whole) < QUARTERS * GONE_ROWS:
         return
     size = len(whole) // QUARTERS
-    total = [row.values["reward"] for row in whole]
+    total = list(map(_total, whole))
     if not fmean(total[-size:]) > fmean(total[:size]):
         return
-    for name in filter(_OF_RIGHT_ANSWERS.search, whole[-1].values):
+    kinds = ((_OF_RIGHT_ANSWERS, "part-lost", PART_LEFT), (_HELD_OUT, "held-out-lost", HELD_OUT_LEFT))
+    named = [(name, fact, left) for pattern, fact, left in kinds for name in filter(pattern.search, whole[-1].values)]
+    for name, fact, left in named:
         values = _column(whole, name)
         if len(values) < len(whole) or not all(map(math.isfinite, values)):
             continue
         means = [fmean(values[at * size : (at + 1) * size]) for at in range(QUARTERS)]
-        if means[0] > PART and max(means) > 0 and means[-1] < PART_LEFT * max(means):
-            facts["part-lost"] = [whole[0], Row(whole[-1].line, f"{name} {means[0]:.2g} -> {means[-1]:.2g}", {})]
+        if means[0] > PART and max(means) > 0 and means[-1] < left * max(means):
+            facts[fact] = [whole[0], Row(whole[-1].line, f"{name} {means[0]:.2g} -> {means[-1]:.2g}", {})]
 
 
 def _grown_memory(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
@@ -1047,6 +1068,13 @@ def _certain(entropy: Sequence[float], rewards: Sequence[float]) -> bool:
     # a mean of so many rows that differ by chance moves by that much
     noise = 2 * stdev(ended) / math.sqrt(size)
     return fmean(ended) < SOLVED and fmean(ended) <= fmean(before) + noise
+
+
+def _faded(entropy: Sequence[float]) -> bool:
+    """Whether an entropy that was there is next to nothing in the last quarter of its rows."""
+    if len(entropy) < TREND_ROWS or not all(map(math.isfinite, entropy)):
+        return False
+    return max(entropy[-(len(entropy) // QUARTERS) :]) < NO_CHOICE < CERTAIN_SHARE * median(entropy[:FIRST])
 
 
 def _always(values: Sequence[float], holds: Callable[[float], bool]) -> bool:

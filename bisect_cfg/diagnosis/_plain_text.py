@@ -19,6 +19,7 @@ MESSAGE_LIMIT = 300
 """Characters kept of a normal form. Enough for every message we know; some dump whole tensors or prompts."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_NUMBERED = re.compile(r"^(?=[ \d]{6,}\t) *\d+\t")  # cat -n
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
 
 # Who printed the line: torchrun, accelerate, srun and Ray or vLLM workers. Ranks interleave their lines, so
@@ -26,13 +27,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
 _WHO = re.compile(
     r"\[(?:rank|default|local_rank)? ?\d{1,5}\]:? ?"
     r"|\[[A-Za-z]\w*[ _-](?:rank|worker|actor|node|replica)[ =:_-]?\d{1,5}\]:? ?"  # [Generator rank 1]
-    r"|\((?:\w[\w.:-]* )?(?:\w+=[\w.:-]+,? )*pid=\d+(?:,? \w+=[\w.:-]+)*\) ?"
+    r"|\((?:\w[\w.:-]*,? )?(?:\w+=[\w.:-]+,? )*pid=\d+(?:,? \w+=[\w.:-]+)*\) ?"
     r"|\[\d+,(?:mpirank:)?\d+(?:,[\w-]+)?\]<std(?:out|err)>: ?"  # Open MPI, SageMaker
     r"|\d{1,4}: (?=\S| {2})"
     r"|[A-Za-z](?=[\w./]*[-\d])[\w./-]{0,80} +\| ?(?=\S| {2})"  # docker compose, foreman, Kubeflow: trainer-0 | ...
+    r"|[a-z][a-z_-]{1,30} +\| (?=\[(?:rank|[IWEF]\d|\d{4}-)|Traceback \(|  |[\w.]{1,80}(?:Error|Exception): )"
     r"|\[(?:pod/)?[a-z][\w./-]*[-/][\w.-]*\] (?!\[?(?:INFO|WARN|ERROR))"  # kubectl --prefix, a launcher's job name
     r"|\[[a-z][\w.-]{1,24}\] (?=Traceback \(most| {2,}\S|(?:\w+\.)*[A-Z]\w+(?:Error|Exception)\b)"  # of a script's own
     r"|(?:[a-z][a-z0-9-]*\d[a-z0-9.-]*|\d+\.\d+\.\d+\.\d+): (?=\S| {2})"  # pdsh, DeepSpeed: node2: ...
+    r"|(?=[A-Z0-9-]{5,}: )[A-Z][A-Z-]*\d[A-Z0-9-]*: (?=\S| {2})"  # the same with host names in capitals
     r"|\([a-z]\w+\) (?=[A-Z\[])"  # (raylet), (autoscaler)
     r"|std(?:err|out): ?"
 )
@@ -94,7 +97,10 @@ def split_all(line: str) -> tuple[str, str, str]:
 
 
 def plain(line: str) -> str:
-    """The line as a terminal would show it: no escape codes, only what the last carriage return left."""
+    """The line as a terminal would show it: no escape codes, only what the last carriage return left; without the
+    number that `cat -n` puts before it."""
+    if "\t" in line[:8]:
+        line = _NUMBERED.sub("", line)
     if "\x1b" in line:
         line = _ANSI.sub("", line)
     line = line.rstrip("\r\n")

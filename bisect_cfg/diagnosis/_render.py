@@ -229,13 +229,13 @@ def _match(match: Match) -> dict[str, Json]:
         "evidence": [_line(line) for line in match.evidence],
         "unchecked": list(match.unchecked),
         "meaning": match.meaning,
-        "trigger": entry.trigger,
-        "root_cause": entry.root_cause,
+        "trigger": match.filled(entry.trigger),
+        "root_cause": match.filled(entry.root_cause),
         "cures": list(match.steps),
         "undecided": [
             {"title": match.filled(case.title), "cures": list(map(match.filled, case.cures))} for case in match.open
         ],
-        "not_helping": list(entry.not_helping),
+        "not_helping": list(map(match.filled, entry.not_helping)),
         "settings": list(entry.bisect),
         "sources": list(entry.sources),
     }
@@ -283,7 +283,9 @@ def _known(explanation: Explanation, width: int) -> str:
             for case in match.undecided
         ]
     if entry.not_helping:
-        lines += ["What does not help:"] + [wrapped(one, width, "  - ", "    ") for one in entry.not_helping]
+        lines += ["What does not help:"] + [
+            wrapped(match.filled(one), width, "  - ", "    ") for one in entry.not_helping
+        ]
     lines += ["", f"Why this [{entry.id}]:"]
     lines += [wrapped(reason, width, "  - ", "    ") for reason in match.why]
     shown = explanation.error and (explanation.error.file, explanation.error.number)
@@ -296,9 +298,13 @@ def _known(explanation: Explanation, width: int) -> str:
         lines += [wrapped(f"if {'; '.join(match.unchecked)} (the log does not say)", width, "  - ", "    ")]
     own = bool(match.decided) and bool(match.decided[0].meaning)
     if entry.trigger and not own:
-        lines += [wrapped(fitting_text(entry.trigger, match.absent), width, "Trigger:    ", "            ")]
+        lines += [
+            wrapped(fitting_text(match.filled(entry.trigger), match.absent), width, "Trigger:    ", "            ")
+        ]
     if entry.root_cause and not own:
-        lines += [wrapped(fitting_text(entry.root_cause, match.absent), width, "Root cause: ", "            ")]
+        lines += [
+            wrapped(fitting_text(match.filled(entry.root_cause), match.absent), width, "Root cause: ", "            ")
+        ]
     sources = ["measured with tiny models on a CPU" if one == "measured" else one for one in entry.sources]
     lines += ["", "Known from:"] + [f"  {source}" for source in sources[:SOURCES]]
     return "\n".join(lines)

@@ -9,6 +9,8 @@ Such a text has lines that a log has as well, a whole traceback among them. So i
     a reply             the error stands in the lines that it quotes, and sentences go on from there
     questions           that are answered
     a talk              each line is somebody's, with the time
+    tickets             a table of them in CSV, with a number and a state each
+    a page of HTML      headings and paragraphs, and what it shows stands between the marks of one line
     a page              a title that says that it is about troubles, and sentences around what it shows
     prose               nothing but sentences, and somebody who speaks ("we")
     a table             of words, in Markdown; or of tickets, with their titles and what became of them
@@ -18,6 +20,7 @@ A report of a failure ("I get this:" and a traceback) has none of these frames, 
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Sequence
 
@@ -74,6 +77,36 @@ _FENCED = re.compile(r"^ *```.*?^ *```[ ]*$", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r">(?!>>)")
 
 
+_PASTED = re.compile(r"```.*?```", re.DOTALL)
+_SPEAKERS = re.compile(r"^\[?\d{1,2}:\d\d(?::\d\d)?\]? <?([A-Za-z][\w.-]{0,24})>?: \S", re.MULTILINE)
+_SOLVED = re.compile(
+    r"\b(?:fixed|solved|resolved|works now|working now|sorted out|thanks|thank you|thx|that (?:did|was) it)\b",
+    re.IGNORECASE,
+)
+"""People who are done with what they show each other; who still asks has a failure to be explained."""
+_TAG = re.compile(r"\s*</?(?:h[1-6]|p|pre|code|ul|ol|li|div|table|t[rdh]|html|body|head|title|section|article|a|br)\b")
+
+
+def _is_html(lines: Sequence[str]) -> bool:
+    """Whether it is a page with paragraphs or headings. A notebook's page has a traceback over many lines."""
+    tagged = [line for line in lines if _TAG.match(line)]
+    titled = any(re.search(r"<(?:h[1-6]|p)\b", line) for line in tagged)
+    return titled and len(tagged) > MOST * len(lines) and "Traceback (most recent" not in "\n".join(lines)
+
+
+def _are_tickets(lines: Sequence[str]) -> bool:
+    """Whether it is a table of tickets: a column of numbers or names of theirs, and one of their states."""
+    rows = list(csv.reader(lines))
+    names = {name.strip().lower() for name in rows[0]}
+    return (
+        len(rows) > SECTIONS
+        and bool(names & {"id", "ticket", "issue", "incident", "case", "key"})
+        and bool(names & {"state", "status", "resolution"})
+        and not names & {"message", "log", "step", "timestamp"}
+        and all(len(row) == len(rows[0]) for row in rows)
+    )
+
+
 def told(text: str) -> str:
     """What a text is that only tells of errors; "" for a log.
 
@@ -85,6 +118,12 @@ def told(text: str) -> str:
         return ""
     if _passed(lines):
         return "the output of tests that passed"
+    if _are_tickets(lines):
+        return "a list of tickets"
+    if _is_html(lines):
+        return "a page of HTML"
+    if len({found[1] for found in _SPEAKERS.finditer(text)}) > 1 and _SOLVED.search(_PASTED.sub("", text)):
+        lines = [line for line in _PASTED.sub("", text).split("\n") if line.strip()]  # what they showed each other
     plain = [line for line in lines if not _QUOTED.match(line)]
     sentences = [line for line in plain if _SENTENCE.match(line.strip())]
     logged = any(map(_LOGS.match, plain))

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from bisect_cfg.configuration import Configuration
-from bisect_cfg.diagnosis import _faults, _logs, _render, _silence, facts, signature
+from bisect_cfg.diagnosis import _bystanders, _faults, _logs, _render, _silence, facts, signature
 from bisect_cfg.diagnosis._components import RL, TRAINING, absent_in
 from bisect_cfg.diagnosis._consequences import after, follows
 from bisect_cfg.diagnosis._lead import doubt
@@ -464,7 +464,12 @@ class Reading:
         """Every clue the log has, with the lines that show it."""
         if self.quoting:
             return {}
-        found = {Clue("line", pattern): list(lines) for pattern, lines in self._evidence.items()}
+        beside = self._beside
+        found = {
+            Clue("line", pattern): left
+            for pattern, lines in self._evidence.items()
+            if (left := [line for line in lines if line.number not in beside])
+        }
         self._in_paragraphs(found)
         for name, number in self.signals().items():
             text = self.logs.evidence.signal_lines.get(name, name)
@@ -504,6 +509,17 @@ class Reading:
 
     def errors_left(self) -> list[_faults.Error]:
         """The errors that training did not survive, with the signals that shells and launchers report."""
+        return [error for error in self._errors_left if error.line not in self._beside]
+
+    @functools.cached_property
+    def _beside(self) -> set[int]:
+        """The lines of errors that are of others than the run."""
+        known = self._recovery
+        ended_well = bool(known.ended or known.through or self.rows.facts())
+        return _bystanders.places(self._errors_left, ended_well)
+
+    @functools.cached_property
+    def _errors_left(self) -> list[_faults.Error]:
         if self.quoting:
             return []
         found = self.errors.after(

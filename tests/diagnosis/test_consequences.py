@@ -108,3 +108,19 @@ def test_only_what_comes_later_is_after(first: int, line: int) -> None:
     assert after(first, [(line, "Connection refused")]) == (line > first)
     assert not after(first, [(line + first, "ValueError: x")]) and not after(first, [])
     assert ended_from_outside("KeyboardInterrupt") and not ended_from_outside("Connection refused")
+
+
+def test_a_name_that_a_failed_import_should_have_defined_is_what_follows():
+    failed = (
+        'Traceback (most recent call last):\n  File "/tmp/ipython-input-3.py", line 1, in <module>\n'
+        "    from helpers import FastThing\n"
+        "ImportError: cannot import name 'Gone' from 'trl.trainer' (/opt/site-packages/trl/trainer/__init__.py)\n"
+    )
+    later = (
+        'Traceback (most recent call last):\n  File "/tmp/ipython-input-4.py", line 1, in <module>\n'
+        "    {0} = {0}.load()\nNameError: name '{0}' is not defined\n"
+    )
+    error = explain_text(failed + later.format("FastThing")).error
+    assert error is not None and error.text.startswith("ImportError")
+    error = explain_text(failed + later.format("another")).error
+    assert error is not None and error.text.startswith("NameError")  # nothing says that it follows

@@ -194,3 +194,45 @@ def test_a_later_error_of_the_same_process_counts() -> None:
     assert (
         found.error is not None and "first" in found.error.text and found.last is not None and "NCCL" in found.last.text
     )
+
+
+def test_lines_with_numbers_of_cat_are_read_as_without():
+    log = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: batch 7 is odd\n+ exit=1\n'
+    )
+    numbered = "".join(f"{number:6}\t{line}\n" for number, line in enumerate(log.splitlines(), 1))
+    plain, told = explain_text(log), explain_text(numbered)
+    assert plain.error is not None
+    assert told.error == plain.error and told.status == plain.status
+    assert plain.error.text == "ValueError: batch 7 is odd"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "trainer-1    | ",
+        "train    | ",
+        "(worker1, rank=1, pid=19, ip=10.2.1.7) ",
+        "GPUCA6E: ",
+        "     7\tvllm-1      | ",
+    ],
+)
+def test_who_printed_a_traceback_is_no_part_of_it(prefix):
+    log = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: batch 7 is odd\n'
+    error = explain_text("".join(prefix + line + "\n" for line in log.splitlines())).error
+    assert error is not None and error.text == "ValueError: batch 7 is odd"
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "tee: standard output: Broken pipe",
+        "+ exit_code=1",
+        "++ date",
+        "rsync: connection closed",
+        "vllm-1 exited with code 1",
+    ],
+)
+def test_what_a_shell_prints_next_is_no_part_of_a_message(noise):
+    said = explain_text(f"ValueError: Please pass `ref_model=None`.\n{noise}\n").said
+    assert said == "Please pass `ref_model=None`."

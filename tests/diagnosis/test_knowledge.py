@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pydoc_data.topics
+import re
 from pathlib import Path
 
 import pytest
 
+from bisect_cfg.diagnosis._render import Explanation, Line, Match, as_json, render
 from bisect_cfg.diagnosis._words import literals
 from bisect_cfg.diagnosis.conditions import evaluate
 from bisect_cfg.diagnosis.explain import explain_text
@@ -134,3 +136,65 @@ def test_a_failure_seen_from_outside_needs_no_log() -> None:
     assert explanation.matches[0].entry.id == "h20-cublas-sigfpe"
     collapsed = explain_text("", failure=Signature("collapse"))
     assert collapsed.matches[0].entry.id == "policy-collapse" and str(collapsed)
+
+
+_UNFILLED = re.compile(r"\{\w+\|")
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+def test_no_output_has_a_field_that_was_not_filled(entry: Entry) -> None:
+    for decided in ((), *((case,) for case in entry.cases)):
+        still_open = tuple(case for case in entry.cases if case not in decided)
+        match = Match(entry, 1, (), (), decided=decided, open=still_open)
+        for shown in (match, dataclasses.replace(match, doubt="it may be another")):
+            told = Explanation((shown,), None, "command", error=Line(1, "SomeError: said", ""))
+            assert not _UNFILLED.search(render(told))
+            assert not _UNFILLED.search(as_json(told))
+
+
+# What follows leads to one of an entry's causes, where the log decides for it; the words are of several reports.
+DECIDED = {
+    "A batch of 300 rows cannot be split evenly over 7 workers": (
+        "AssertionError: only support equal chunk. Got size of DataProto 300 and chunk 7."
+    ),
+    "The headers of Python are missing (Python.h), so nothing can be compiled against it": (
+        "/opt/torch/include/torch/csrc/python_headers.h:12:10: fatal error: Python.h: No such file or directory\n"
+        "ninja: build stopped: subcommand failed.\n"
+        "RuntimeError: Error building extension 'fused_adam'"
+    ),
+    "FSDP was given a quantized checkpoint: its weights are float8_e4m3fn, and cannot be trained": (
+        "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float8_e4m3fn"
+    ),
+    "Ray can never place the group 'GPU': 2.0, 'CPU': 40.0: the run waits until somebody ends it": (
+        "Demands:\n {'GPU': 2.0, 'CPU': 40.0} * 1 (PACK): 1+ pending placement groups\n"
+        "Waiting for placement group to be scheduled...\n"
+        "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2025-04-08T02:46:23 DUE TO TIME LIMIT ***"
+    ),
+    "An installed package (axolotl) is older than this TRL, and imports what TRL has removed": (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    import axolotl\n'
+        '  File "/opt/site-packages/axolotl/core/data.py", line 9, in <module>\n'
+        "    from trl.trainer.utils import ConstantLengthDataset\n"
+        "ImportError: cannot import name 'ConstantLengthDataset' from 'trl.trainer.utils'"
+    ),
+    "InfiniBand fails": (
+        "n3:44:49 [2] NCCL WARN NET/IB : Got completion from peer 10.1.1.7<38560> (n4) with status=12 opcode=0 len=0\n"
+        "[rank2]:[E0728 17:05:22.9 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600852 milliseconds before timing out."
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", DECIDED)
+def test_the_log_decides_for_a_cause(title: str) -> None:
+    first = explain_text(DECIDED[title]).matches[0]
+    assert (first.title, first.doubt) == (title, "")
+
+
+def test_one_generation_leads_over_weights_that_became_nan_late() -> None:
+    log = (
+        "torchrun grpo.py --deepspeed zero3.json --num_generations 1\n"
+        "UserWarning: std(): degrees of freedom is <= 0. Correction should be strictly less than the factor\n"
+        "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 9.9e-07, 'reward': 0.25, 'reward_std': nan}\n"
+        "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0\n"
+    )
+    assert [match.entry.id for match in explain_text(log).matches][0] == "one-generation-std"

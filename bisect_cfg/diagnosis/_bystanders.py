@@ -1,0 +1,75 @@
+"""Errors of others in the same log: a monitor, an exporter, a thread that only reports. The run goes on without them.
+
+Such an error is told by its own traceback, not by its words, which may be those of a real failure (a driver that does
+not answer, a pipe that is broken):
+
+    thread    Python says that a thread ended ("Exception in thread ..."), by an error that only follows from another
+    program   the outermost frame is of a script that watches or reports, and of no package
+    word      the next lines say that the run goes on, or that only the reporting ends
+
+It counts where it is all that the log has.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bisect_cfg.diagnosis._consequences import follows
+from bisect_cfg.diagnosis._faults import STATUS, Error
+from bisect_cfg.diagnosis._plain_text import clean
+
+_REPORTS = r"metrics?|telemetry|monitor(?:ing)?|stats|reporting|upload(?:s|ing)?|export(?:er|ing)?|watcher"
+_GOES_ON = re.compile(
+    r"\b(?:job|run|training|trainer|main process) (?:continues|goes on|keeps (?:going|running)|is (?:not affected|fine)"
+    rf"|unaffected)\b|\b(?:{_REPORTS}):? (?:is |are |was |were )?(?:disabled|skipped|switched off|giving up)\b"
+    r"|\b(?:continuing|going on|carrying on|proceeding) without\b|\bparent process is gone\b",
+    re.IGNORECASE,
+)
+_WATCHES = re.compile(
+    r"(?:^|[_-])(?:exporter|monitor|telemetry|prometheus|dcgm|gpustat|heartbeat|uploader|watcher|shipper|collectd"
+    r"|sidecar)(?:$|[_-])",
+    re.IGNORECASE,
+)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line \d+')
+_OF_PYTHON = re.compile(r"/python3[\d.]*/(?!(?:site|dist)-packages)|/(?:threading|socketserver|runpy)\.py$|^<frozen ")
+_THREAD = re.compile(r"Exception in thread \S")
+
+NEXT_LINES = 2
+"""Lines after an error in which whoever printed it says what comes of it."""
+
+
+def of_bystander(error: Error) -> bool:
+    """Whether an error is of somebody beside the run: a monitor, a reporter, a thread that only follows."""
+    if any(map(_GOES_ON.search, (error.text, *error.more[:NEXT_LINES]))):
+        return True
+    if not error.traced:
+        return False
+    lines = error.before.decode("utf-8", "replace").split("\n")
+    lines = lines[:-1] if lines[-1] == "" else lines
+    begins = max(len(lines) - error.traceback, 0)
+    traceback = lines[begins:]
+    if follows(error.text) and any(map(_THREAD.search, lines[max(begins - 1, 0) : begins + 1])):
+        return True
+    files = [found["file"] for line in traceback if (found := _FRAME.search(clean(line)))]
+    own = next((file for file in files if not _OF_PYTHON.search(file)), "")
+    stem = own.rpartition("/")[2].removesuffix(".py")
+    return "site-packages" not in own and "dist-packages" not in own and bool(_WATCHES.search(stem))
+
+
+def places(errors: list[Error], ended_well: bool) -> set[int]:
+    """The lines of the errors of bystanders and of their tracebacks; none if nothing else says that something failed.
+
+    Args:
+        errors: all that nothing survived.
+        ended_well: whether the run came to its end, or has rows that say what became of it.
+    """
+    beside = [error for error in errors if of_bystander(error)]
+    others = any(error.weight < STATUS for error in errors if error not in beside)
+    if not beside or not (others or ended_well):
+        return set()
+    return {
+        number
+        for error in beside
+        for number in range(error.line - error.traceback, error.line + 1 + NEXT_LINES)
+        if number <= error.line or number - error.line <= len(error.more)
+    }
