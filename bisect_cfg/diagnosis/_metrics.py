@@ -528,7 +528,8 @@ class Rows:
             words: Which of the `WORDS` it has.
         """
         before, self._passed = self._passed, self._passed + len(block)
-        if not words and not self._columns:
+        small = _SMALL_TABLE.search(block, 0, OF_SUMMARY * 10) if number == 1 else None
+        if not words and not self._columns and small is None:
             return False
         if self._finished is None and _FINISHED in words:
             self._finish(block, number)
@@ -536,7 +537,7 @@ class Rows:
             self._sum_up(block, number)
         begun = 0
         header = _TABLE.search(block) if not self._columns and _STEP_COLUMN in words else None
-        header = header or (_SMALL_TABLE.search(block, 0, OF_SUMMARY * 10) if number == 1 else None)
+        header = header or small
         if header:
             begun = block.find(b"\n", header.end()) + 1 or len(block)
             self._columns = tuple(_cells(block[header.start() : begun].decode("utf-8", "replace")))
@@ -746,7 +747,7 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
             until = [row for row in _rows_with(rows, "entropy") if row.values["entropy"] > level]
             facts["one-answer"] = [until[-1], rows[-1]]
         elif not rewards and all(row.values.keys() & KNOWN == {"entropy"} for row in rows) and _faded(entropy):
-            until = [row for row in rows if row.values["entropy"] > NO_CHOICE]
+            until = [row for row in rows if row.values["entropy"] >= CERTAIN]
             facts["one-answer"] = [until[-1], rows[-1]]
     for name in ("collapse", "one-answer", "kl-diverged", "loss-diverged", "nothing-left"):
         if len(facts.get(name, ())) > 1 and (
@@ -1074,7 +1075,8 @@ def _faded(entropy: Sequence[float]) -> bool:
     """Whether an entropy that was there is next to nothing in the last quarter of its rows."""
     if len(entropy) < TREND_ROWS or not all(map(math.isfinite, entropy)):
         return False
-    return max(entropy[-(len(entropy) // QUARTERS) :]) < NO_CHOICE < CERTAIN_SHARE * median(entropy[:FIRST])
+    late = entropy[-(len(entropy) // QUARTERS) :]
+    return max(late) < CERTAIN and median(late) < NO_CHOICE < CERTAIN_SHARE * median(entropy[:FIRST])
 
 
 def _always(values: Sequence[float], holds: Callable[[float], bool]) -> bool:

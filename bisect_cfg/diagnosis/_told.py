@@ -9,7 +9,6 @@ Such a text has lines that a log has as well, a whole traceback among them. So i
     a reply             the error stands in the lines that it quotes, and sentences go on from there
     questions           that are answered
     a talk              each line is somebody's, with the time
-    tickets             a table of them in CSV, with a number and a state each
     a page of HTML      headings and paragraphs, and what it shows stands between the marks of one line
     a page              a title that says that it is about troubles, and sentences around what it shows
     prose               nothing but sentences, and somebody who speaks ("we")
@@ -20,7 +19,6 @@ A report of a failure ("I get this:" and a traceback) has none of these frames, 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 
@@ -94,19 +92,6 @@ def _is_html(lines: Sequence[str]) -> bool:
     return titled and len(tagged) > MOST * len(lines) and "Traceback (most recent" not in "\n".join(lines)
 
 
-def _are_tickets(lines: Sequence[str]) -> bool:
-    """Whether it is a table of tickets: a column of numbers or names of theirs, and one of their states."""
-    rows = list(csv.reader(lines))
-    names = {name.strip().lower() for name in rows[0]}
-    return (
-        len(rows) > SECTIONS
-        and bool(names & {"id", "ticket", "issue", "incident", "case", "key"})
-        and bool(names & {"state", "status", "resolution"})
-        and not names & {"message", "log", "step", "timestamp"}
-        and all(len(row) == len(rows[0]) for row in rows)
-    )
-
-
 def told(text: str) -> str:
     """What a text is that only tells of errors; "" for a log.
 
@@ -118,12 +103,12 @@ def told(text: str) -> str:
         return ""
     if _passed(lines):
         return "the output of tests that passed"
-    if _are_tickets(lines):
-        return "a list of tickets"
     if _is_html(lines):
         return "a page of HTML"
     if len({found[1] for found in _SPEAKERS.finditer(text)}) > 1 and _SOLVED.search(_PASTED.sub("", text)):
-        lines = [line for line in _PASTED.sub("", text).split("\n") if line.strip()]  # what they showed each other
+        lines = [
+            line for line in _PASTED.sub("(shown)", text).split("\n") if line.strip()
+        ]  # what they showed each other
     plain = [line for line in lines if not _QUOTED.match(line)]
     sentences = [line for line in plain if _SENTENCE.match(line.strip())]
     logged = any(map(_LOGS.match, plain))
@@ -187,7 +172,21 @@ def _is_table(lines: Sequence[str]) -> bool:
     return len(names) > SENTENCES and len(names & _OF_TICKETS) > 1 and not names & _OF_LOGS
 
 
-_OF_TICKETS = {"title", "status", "state", "assignee", "priority", "labels", "summary", "reporter", "issue", "severity"}
+_OF_TICKETS = {
+    "id",
+    "ticket",
+    "incident",
+    "title",
+    "status",
+    "state",
+    "assignee",
+    "priority",
+    "labels",
+    "summary",
+    "reporter",
+    "issue",
+    "severity",
+}
 _OF_LOGS = {"message", "log", "time", "timestamp", "@timestamp", "date", "level", "host", "service", "step"}
 """Names of columns in an export of tickets, and in one of a log."""
 

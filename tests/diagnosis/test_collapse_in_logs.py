@@ -498,3 +498,39 @@ def test_a_loss_that_ends_in_nan_is_lost_after_two_rows(rows: str, entry: str) -
     found = explain_text(rows)
     assert [match.entry.id for match in found.matches][:1] == ([entry] if entry else [])
     assert "grad_norm is NaN" not in str(found)
+
+
+@pytest.mark.parametrize(("floor", "gone"), [(0.002, True), (0.12, False)])
+@pytest.mark.parametrize("titled", ["in the file's name", "in its first line"])
+def test_an_entropy_alone_as_tensorboard_exports_it(floor: float, gone: bool, titled: str, tmp_path: Path) -> None:
+    rows = "".join(f"17500{at:05}.5,{at},{max(1.05 - at * 0.02, floor):.6f}\n" for at in range(100))
+    title = "run-grpo-tag-actor_entropy.csv"
+    path = tmp_path / (title if titled == "in the file's name" else "some.csv")
+    comment = "" if titled == "in the file's name" else f"# {title}\n"
+    path.write_text(f"{comment}Wall time,Step,Value\n{rows}")
+    explanation, _ = explain_paths([str(path)])
+    assert [match.entry.id for match in explanation.matches] == ["policy-collapse"] * gone
+
+
+def test_the_entropy_of_a_supervised_run_alone_is_no_collapse() -> None:
+    rows = "".join(f"{{'loss': {1 / (at + 1):.4f}, 'entropy': {max(1 - at * 0.03, 0.001):.4f}}}\n" for at in range(80))
+    assert not explain_text(rows).matches
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "told"),
+    [
+        ("eval/gsm8k_acc", 0.1, True),
+        ("val-core/aime/acc/mean@8", 0.1, True),
+        ("eval/gsm8k_acc", 0.45, False),
+        ("eval/loss_of_accumulated", 0.1, False),
+    ],
+)
+def test_a_held_out_accuracy_that_falls_while_the_reward_rises(name: str, end: float, told: bool) -> None:
+    at_end = 60
+    rows = "".join(
+        f"| {10 * at} | {4 + at / 12:.2f} | {0.62 + (end - 0.62) * max(at - 20, 0) / at_end:.3f} | {0.01 * at:.3f} |\n"
+        for at in range(at_end + 20)
+    )
+    log = f"| step | rewards/judge/mean | {name} | kl |\n|---|---|---|---|\n{rows}"
+    assert [match.entry.id for match in explain_text(log).matches] == ["reward-part-lost"] * told

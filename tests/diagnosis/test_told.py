@@ -108,3 +108,30 @@ def test_others_are_not(line: bytes) -> None:
 @given(st.text(max_size=300))
 def test_any_text_can_be_asked(text: str) -> None:
     assert isinstance(told(text), str)
+
+
+SHOWN = {
+    "a list of what happened": "id,node,what,state\n7,n3,Xid 79 GPU has fallen off the bus,closed\n8,fs,No space left "
+    "on device,closed\n",
+    "a page in HTML": "<h1>Troubles</h1>\n<pre>ConnectionError: The vLLM server can't be reached at http://0.0.0.0:80 "
+    "after 240.0 seconds.</pre>\n<p>Start it <code>first</code>.</p>\n",
+    "people who are done": f"#help\n[09:12] ann: seen this?\n[09:12] ann: ```\n{FRAMES}torch.OutOfMemoryError: CUDA out "
+    "of memory. Tried to allocate 2 GiB.\n```\n[09:14] bob: the logits\n[09:15] ann: thanks, works now\n",
+}
+
+
+@pytest.mark.parametrize("text", SHOWN.values(), ids=SHOWN)
+def test_what_is_shown_in_a_frame_is_no_failure(text: str) -> None:
+    assert explain_text(text).status == NO_FAILURE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SHOWN["people who are done"].replace("thanks, works now", "no idea what to do"),
+        f"<pre>\n{FRAMES}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n</pre>\n",
+        f"[09:12] ann: fixed the config, and now:\n{FRAMES}ValueError: batch 7 is odd\n",
+    ],
+)
+def test_who_still_asks_is_answered(text: str) -> None:
+    assert explain_text(text).status != NO_FAILURE
