@@ -38,6 +38,9 @@ PARAGRAPH_BYTES = 4000
 BEFORE_BYTES, BEFORE_LINES = 1 << 15, 600
 """What is kept of the text before an error: its traceback, printed by eight ranks at once."""
 
+NARROWEST, FOLDED = 60, 3
+"""Columns of a terminal at least, and lines that it has cut at its width."""
+
 WRAPPED = 3
 """Lines right after an error that belong to it though they do not name its rank: the terminal has wrapped it."""
 
@@ -145,6 +148,7 @@ class Error:
         traced: whether it ended a traceback.
         stamped: whether its line begins with a time or a place of the code.
         before: the text before it, in which its traceback stands.
+        width: how long its line is, with all that stands before the text.
     """
 
     line: int
@@ -156,6 +160,7 @@ class Error:
     traced: bool = False
     stamped: bool = False
     before: bytes = b""
+    width: int = 0
 
     @functools.cached_property
     def traceback(self) -> int:
@@ -168,6 +173,14 @@ class Error:
         while begins and any(mark in line for line in lines[begins[-1] : first] for mark in _CHAINED):
             first = begins.pop()
         return len(lines) - first
+
+    @functools.cached_property
+    def folded(self) -> bool:
+        """Whether a terminal has cut its line: it is as long as the longest before it, and several are."""
+        if self.width < NARROWEST:
+            return False
+        widths = [len(plain(line.decode("utf-8", "replace"))) for line in self.before.split(b"\n")[-BEFORE_LINES:]]
+        return max(widths) == self.width and widths.count(self.width) >= FOLDED
 
     def paragraphs(self) -> tuple[str, str]:
         """All it says on one line: wrapped between words, and wrapped within them."""
@@ -240,6 +253,7 @@ class Errors:
             type_name,
             traced=raised is not None,
             stamped=bool(when),
+            width=len(shown),
         )
         rest = block[end + 1 : end + 1 + PARAGRAPH_BYTES]
         error.more = list(_continued(rest, error))

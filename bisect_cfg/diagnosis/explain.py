@@ -773,9 +773,11 @@ def _without_secrets(advice: Advice | None) -> Advice | None:
 def _line_of(error: _faults.Error | None, by_error: Mapping[int, Reading]) -> Line | None:
     if error is None:
         return None
-    text = error.text
+    text, rest = error.text, error.more[:SHOWN_MORE]
+    if error.folded and rest:
+        text, rest = text + rest[0], rest[1:]
     # Python's own messages indent what goes on; what is only printed next (by another process) is not part of it.
-    for more in error.more[:SHOWN_MORE]:
+    for more in rest:
         if not _UNFINISHED.search(text) and not more[:1].isspace():
             break
         text = f"{text} {more.strip()}"

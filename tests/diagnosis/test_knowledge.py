@@ -176,6 +176,36 @@ DECIDED = {
         "    from trl.trainer.utils import ConstantLengthDataset\n"
         "ImportError: cannot import name 'ConstantLengthDataset' from 'trl.trainer.utils'"
     ),
+    "Megatron's padded vocabulary is another one than the checkpoint's": (
+        "RuntimeError: Error(s) in loading state_dict for GPTModel:\n\tsize mismatch for "
+        "embedding.word_embeddings.weight: copying a param with shape torch.Size([50304, 64]) from checkpoint, "
+        "the shape in current model is torch.Size([50432, 64])."
+    ),
+    "The model was built with other attention heads than the checkpoint (query, key and value groups)": (
+        "RuntimeError: Error(s) in loading state_dict for GPTModel:\n\tsize mismatch for "
+        "decoder.layers.0.self_attention.linear_qkv.weight: copying a param with shape torch.Size([1280, 64]) from "
+        "checkpoint, the shape in current model is torch.Size([3072, 64])."
+    ),
+    "The model's configuration has no padding token (the tokenizer may have one)": (
+        "ValueError: Cannot handle batch sizes > 1 if no padding token is defined."
+    ),
+    "A token id has no row in the embedding of the model that was called; that broke the GPU's state, and cuBLAS only "
+    "meets it": (
+        "Indexing.cu:1290: indexSelectLargeIndex: block: [1,0,0], thread: [6,0,0] Assertion `srcIndex < "
+        "srcSelectDimSize` failed.\nRuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
+        "`cublasCreate(handle)`"
+    ),
+    "One rank saves while the others train on: saving sharded weights needs all ranks": (
+        "py-spy rank 0: state_dict (fsdp.py) <- save_fsdp_model <- save_state (accelerator.py:9)\n"
+        "py-spy rank 2: all_gather_into_tensor <- forward <- main (train.py:18)\n"
+        "[rank2]:[E0728 17:05:22.9 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600852 milliseconds before timing out."
+    ),
+    "A reward (sandbox, judge, tool) of one rank has not come back, and the others waited for it": (
+        "[rank3] reward: 15/16 programs judged, 1 outstanding (1700 s)\n"
+        "[rank2]:[E0728 17:05:22.9 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600852 milliseconds before timing out."
+    ),
     "InfiniBand fails": (
         "n3:44:49 [2] NCCL WARN NET/IB : Got completion from peer 10.1.1.7<38560> (n4) with status=12 opcode=0 len=0\n"
         "[rank2]:[E0728 17:05:22.9 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "

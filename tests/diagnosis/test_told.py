@@ -115,7 +115,7 @@ SHOWN = {
     "on device,closed\n",
     "a page in HTML": "<h1>Troubles</h1>\n<pre>ConnectionError: The vLLM server can't be reached at http://0.0.0.0:80 "
     "after 240.0 seconds.</pre>\n<p>Start it <code>first</code>.</p>\n",
-    "people who are done": f"#help\n[09:12] ann: seen this?\n[09:12] ann: ```\n{FRAMES}torch.OutOfMemoryError: CUDA out "
+    "people who are done": f"#help\n[09:12] ann: this?\n[09:12] ann: ```\n{FRAMES}torch.OutOfMemoryError: CUDA out "
     "of memory. Tried to allocate 2 GiB.\n```\n[09:14] bob: the logits\n[09:15] ann: thanks, works now\n",
 }
 
