@@ -61,6 +61,7 @@ LITERALS = (
     "Fatal Python", "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
     "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
     "low on resource", "using all available RAM",
+    "Got completion",
 )  # fmt: skip
 WORDS = frozenset(literal.encode() for literal in LITERALS)
 """What a line has that may be an error (tracebacks are found by `_logs`)."""
@@ -68,7 +69,7 @@ WORDS = frozenset(literal.encode() for literal in LITERALS)
 _WORTH = re.compile(
     rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called|panicked"
     rb"|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly"
-    rb"|No space|Out of memory|low on resource|available RAM"
+    rb"|Got completion|No space|Out of memory|low on resource|available RAM"
 )
 _TYPE = (
     r"(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*"
@@ -80,7 +81,8 @@ _INSIDE = re.compile(rf"(?:^|[\s\]|>:-])(?P<type>{_TYPE}): (?P<message>\S.*)$")
 _NATIVE = re.compile(
     r"terminate called (?:after|without)|^\s*what\(\):|panicked at|Fatal Python error|uncorrectable ECC"
     r"|NVRM: Xid|Xid \("
-    r"|CUDA [eE]rror: |NCCL WARN Cuda failure|Process finished with exit code -?\d+ \(|No space left on device"
+    r"|CUDA [eE]rror: |NCCL WARN Cuda failure|NET/IB ?: Got completion .*(?:status=|error )\d"
+    r"|Process finished with exit code -?\d+ \(|No space left on device"
 )
 _SAID = re.compile(
     r"^(?:[\w./ -]{0,80}: )?(?:line \d+: )?(?:error|ERROR|Error|fatal|FATAL|fatal error)(?:\[\w+\])?: ?\S"
@@ -245,6 +247,8 @@ class Errors:
         if judged is None or (indented and judged[0] == LOGGED):
             return
         weight, type_name = judged
+        if "Got completion" in said and any("Watchdog caught" in one.text for one in self._first):
+            weight = AFTERWARDS  # the peer has given up waiting, and is gone
         error = Error(
             number,
             said.removeprefix("E   ").strip(),

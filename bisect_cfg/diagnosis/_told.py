@@ -153,10 +153,15 @@ def _passed(lines: Sequence[str]) -> bool:
     )
 
 
+_CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
+"""A time to the second, as only a log has it: journald begins each line with the month's name."""
+
+
 def _is_prose(text: str) -> bool:
     """Whether all of it is one or more paragraphs of a text in which somebody speaks."""
     return (
         len(text.split()) > WORDS
+        and not _CLOCK.search(text)
         and all(re.match(r"[A-Z][a-z]+[ ,.]", line) for line in text.splitlines() if line.strip())
         and len(re.findall(r"[\w%)][.?!](?= [A-Z]|\s*$)", text)) > SENTENCES
         and re.search(r"\b(?:[Ww]e|[Oo]ur|I|[Tt]hey)\b", text) is not None

@@ -135,3 +135,9 @@ def test_what_is_shown_in_a_frame_is_no_failure(text: str) -> None:
 )
 def test_who_still_asks_is_answered(text: str) -> None:
     assert explain_text(text).status != NO_FAILURE
+
+
+def test_a_log_of_journald_is_no_prose() -> None:
+    said = [*FRAMES.splitlines(), "We gave up. They did not answer. It is over.", "ValueError: batch 7 is odd"] * 3
+    log = "".join(f"Feb 02 15:35:{at:02} gpu52 train[310248]: {line}\n" for at, line in enumerate(said))
+    assert explain_text(log).error is not None
