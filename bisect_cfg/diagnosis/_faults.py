@@ -126,7 +126,7 @@ _RECORD = re.compile(
     r"|^Exception (?:ignored in|in thread) |^Current thread 0x|^Thread 0x|^failed \(exitcode: |^\[[IWEF]\d{3,4} "
     r"|^[!$%] ?[a-z]|^(?:\([\w.-]+\) )?[\w.-]+@[\w.-]+[:~]|^\w[\w ]*: +\d+%\|"
     r"|^Sending process \d+ closing|^ray\.exceptions\.|^slurmstepd: |^srun: |^make: \*\*\*|^terminate called"
-    r"|^(?:tee|rsync|scp|gsutil|rclone): |^\++ \S|^[\w.-]+ exited with code \d"
+    r"|^(?:tee|cp|mv|rm|ln|tar|cat|df|du|rsync|scp|gsutil|rclone|aws|nvidia-smi): |^\++ \S|^[\w.-]+ exited with code \d"
     r"|^Server is not up yet|^\^C|^\S+:\d+: \w*Warning\b|^\[[a-z]\w*\] \w"
 )
 """Lines that begin something else, and end what came before."""

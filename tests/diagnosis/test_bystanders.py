@@ -37,6 +37,27 @@ Traceback (most recent call last):
     chunk = read(handle, remaining)
 ConnectionResetError: [Errno 104] Connection reset by peer
 """,
+    "a reporter's thread": """Exception in thread SenderThread:
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner
+    self.run()
+  File "/opt/site-packages/wandb/sdk/internal/internal_api.py", line 90, in push
+    response.raise_for_status()
+requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='api.wandb.ai', port=443): Read timed out.
+""",
+    "a viewer": """Traceback (most recent call last):
+  File "/opt/conda/bin/tensorboard", line 8, in <module>
+    sys.exit(run_main())
+ModuleNotFoundError: No module named 'pkg_resources'
+""",
+    "a task": """Task exception was never retrieved
+future: <Task finished name='Task-7' coro=<push() done> exception=ClientConnectorError()>
+Traceback (most recent call last):
+  File "/opt/agents/push.py", line 8, in push
+    await session.post(address)
+aiohttp.client_exceptions.ClientConnectorError: Cannot connect to host metrics:9091 ssl:default [Connect call failed]
+""",
+    "a copy": "cp: error writing '/backup/log.txt': No space left on device\n",
     "an uploader": f"{FRAMES}OSError: [Errno 28] No space left on device\nuploads: disabled\n",
 }  # fmt: skip
 
