@@ -206,6 +206,11 @@ DECIDED = {
         "[rank2]:[E0728 17:05:22.9 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600852 milliseconds before timing out."
     ),
+    "CUDA_VISIBLE_DEVICES=2,3 does not begin at 0, and a number of the machine was taken for one among the visible "
+    "GPUs": (
+        "+ export CUDA_VISIBLE_DEVICES=2,3\n  File \"/opt/actor.py\", line 9, in init\n"
+        "RuntimeError: CUDA error: invalid device ordinal"
+    ),
     "InfiniBand fails": (
         "n3:44:49 [2] NCCL WARN NET/IB : Got completion from peer 10.1.1.7<38560> (n4) with status=12 opcode=0 len=0\n"
         "[rank2]:[E0728 17:05:22.9 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "
