@@ -113,16 +113,13 @@ def quotes(head: bytes, whole: bool = False) -> str:
 
 
 def _of_people(lines: Sequence[str], text: str) -> str:
-    """What people said or typed, and what Kubernetes says of a pod that has done its work."""
-    if len(lines) > FEW and sum(map(bool, map(_CHAT.match, lines))) > MOSTLY * len(lines):
-        return "a conversation"
+    """What people typed, and what Kubernetes says of a pod that has done its work."""
     typed = [int(found[1]) for line in lines if (found := _TYPED.match(line))]
     if len(lines) > FEW and len(typed) == len(lines) and typed == list(range(typed[0], typed[0] + len(typed))):
         return "a history of commands"
     return "the state of a pod that succeeded" if _SUCCEEDED.search(text) else ""
 
 
-_CHAT = re.compile(r"(?:\[\d{1,2}:\d\d(?::\d\d)?\]|\d{1,2}:\d\d) <?[A-Za-z][\w .-]{0,24}>?: \S")
 _TYPED = re.compile(r"\s*(\d{1,5})  +[a-z./~]\S*")
 _SUCCEEDED = re.compile(r"^(?:Status|status|phase):\s+Succeeded\s*$", re.MULTILINE)
 _EXAMPLE = re.compile(r"^```.*?^```[ ]*$", re.MULTILINE | re.DOTALL)

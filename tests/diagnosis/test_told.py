@@ -61,6 +61,8 @@ ERROR = FRAMES + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 
         "From: slurm@x.org\nSubject: Job 7 failed\n\nThe end of its output follows.\nIt ran for an hour.\n\n" + ERROR,
         "10:31:02 trainer: loading\n10:31:09 server: ready\n10:31:30 trainer: step 1\n10:31:31 trainer: "
         "CUDA out of memory. Tried to allocate 2.00 GiB\n",
+        "[10:31:02] trainer: loading\n[10:31:09] server: ready\n[10:31:30] trainer: step 1\n[10:31:31] trainer: 2\n"
+        "[10:31:33] trainer: 3\n[10:31:41] trainer: CUDA out of memory. Tried to allocate 2.00 GiB\n",
         "10:31 start\n10:40 anna: started it\n" + ERROR,
     ],
 )
