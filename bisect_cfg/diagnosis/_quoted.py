@@ -43,7 +43,7 @@ _LOGGED = re.compile(
 _COMMIT = re.compile(r"commit [0-9a-f]{7,40}\b|[0-9a-f]{7,10} (?:\(|\w)")
 _DIFF = re.compile(r"diff --git |--- (?:a/|\S+\s+\d{4}-)|Index: \S+$|@@ -\d+,\d+ \+\d+")
 _FOUND = re.compile(r"(?:\./)?[\w./-]+\.(?:py|md|rst|txt|ya?ml|toml|sh|js|ts|go|rs|ipynb)[:-]\d+[:-]")
-_LISTED = re.compile(r"\s*(?:[-*+•]|\d+[.)]|#\d+:?|[A-Z]{2,8}-\d+:?) +\S")
+_LISTED = re.compile(r"\s*(?:[-+•]|\*{1,2}|\d+[.)]|#\d+:?|[A-Z]{2,8}-\d+:?) +\S")
 _HEADING = re.compile(r"#{1,4} \w|```|[=~-]{4,}$")
 _TITLE = re.compile(r"#{1,4} \w")
 _RELEASE = re.compile(
@@ -93,7 +93,13 @@ def quotes(head: bytes, whole: bool = False) -> str:
         return "" if _NOT_PASSED.search(text[-END:]) else "the output of tests that passed"
     count = {kind: sum(map(bool, map(kind.match, lines))) for kind in _SHAPES}
     kinds = {
-        "a history of commits": count[_COMMIT] >= max(SHORT, HISTORY * len(lines)),
+        "a history of commits": count[_COMMIT] >= max(SHORT, HISTORY * len(lines))
+        or (
+            lines[0].startswith("commit ")
+            and bool(_COMMIT.match(lines[0]))
+            and lines[1:2] != []
+            and lines[1].startswith("Author: ")
+        ),
         "a list of changes": any(map(_RELEASE.match, lines[:TITLES]))
         and count[_LISTED] + count[_HEADING] > MOSTLY * len(lines)
         and count[_LISTED] >= SHORT,
@@ -102,6 +108,7 @@ def quotes(head: bytes, whole: bool = False) -> str:
         "a diff": any(map(_DIFF.match, lines[:TITLES])),
         "the help of a command": lines[0].startswith("usage: ") and count[_OPTION] > len(lines) / 2,
         "the findings of a search": len(lines) > SHORT and count[_FOUND] > MOSTLY * len(lines),
+        "a list of translations": sum(line.startswith(("msgid ", "msgstr ")) for line in lines) > MOSTLY * len(lines),
         "a list": len(lines) > SHORT and count[_LISTED] > MOSTLY * len(lines),
         "a script": lines[0].startswith("#!") and count[_CODE] > (1 - MOSTLY) * len(lines),
         "source code": (count[_DEFINED] > DEFINITIONS and len(lines) > FEW and count[_CODE] > MOSTLY * len(lines))

@@ -82,14 +82,24 @@ _SOLVED = re.compile(
     re.IGNORECASE,
 )
 """People who are done with what they show each other; who still asks has a failure to be explained."""
-_TAG = re.compile(r"\s*</?(?:h[1-6]|p|pre|code|ul|ol|li|div|table|t[rdh]|html|body|head|title|section|article|a|br)\b")
+_SHOWN = re.compile(r"<pre\b.*?</pre>", re.DOTALL)
+_TAG = re.compile(
+    r"\s*<(?:!doctype|/?(?:h[1-6]|p|pre|code|[uod]l|li|d[td]|div|table|t[rdh]|html|body|head|title|section|article|a|br))"
+    r"\b",
+    re.IGNORECASE,
+)
 
 
-def _is_html(lines: Sequence[str]) -> bool:
-    """Whether it is a page with paragraphs or headings. A notebook's page has a traceback over many lines."""
+def _is_html(text: str) -> bool:
+    """Whether it is a page with paragraphs or headings; what it shows is left out. A notebook's page is none."""
+    lines = [line for line in _SHOWN.sub("<pre>", text).split("\n") if line.strip()]
     tagged = [line for line in lines if _TAG.match(line)]
-    titled = any(re.search(r"<(?:h[1-6]|p)\b", line) for line in tagged)
-    return titled and len(tagged) > MOST * len(lines) and "Traceback (most recent" not in "\n".join(lines)
+    titled = any(re.search(r"<(?:h[1-6]|p|dd|title)\b", line) for line in tagged)
+    return (
+        titled
+        and len(tagged) > MOST * len(lines)
+        and not re.search(r"Traceback \(most|jp-Notebook|nbconvert", "\n".join(lines))
+    )
 
 
 def told(text: str) -> str:
@@ -103,9 +113,12 @@ def told(text: str) -> str:
         return ""
     if _passed(lines):
         return "the output of tests that passed"
-    if _is_html(lines):
+    if _is_html(text):
         return "a page of HTML"
-    if len({found[1] for found in _SPEAKERS.finditer(text)}) > 1 and _SOLVED.search(_PASTED.sub("", text)):
+    speakers = {found[1] for found in _SPEAKERS.finditer(text)} | {
+        line.split()[0] for line in lines if _SPEAKS.match(line)
+    }
+    if len(speakers) > 1 and _SOLVED.search(_PASTED.sub("", text)):
         lines = [
             line for line in _PASTED.sub("(shown)", text).split("\n") if line.strip()
         ]  # what they showed each other
@@ -173,7 +186,7 @@ def _is_table(lines: Sequence[str]) -> bool:
     if len(lines) > SHORT and re.match(r"\|(?: ?:?-+:? ?\|)+$", lines[1]) and all(line[0] == "|" for line in lines):
         cells = [cell.strip() for line in lines[2:] for cell in line.strip("| \n").split("|")]
         return sum(map(bool, map(re.compile(r"-?[\d.]+(?:e-?\d+)?%?$").match, cells))) < (1 - MOST) * len(cells)
-    names = {name.strip().strip('"').lower() for name in lines[0].split(",")}
+    names = {name.strip().strip('"').lower() for name in lines[0].split(max(",;\t", key=lines[0].count))}
     return len(names) > SENTENCES and len(names & _OF_TICKETS) > 1 and not names & _OF_LOGS
 
 
@@ -191,6 +204,12 @@ _OF_TICKETS = {
     "reporter",
     "issue",
     "severity",
+    "cause",
+    "cure",
+    "fix",
+    "solution",
+    "pattern",
+    "error",
 }
 _OF_LOGS = {"message", "log", "time", "timestamp", "@timestamp", "date", "level", "host", "service", "step"}
 """Names of columns in an export of tickets, and in one of a log."""
