@@ -119,14 +119,14 @@ SHOWN = {
     "after 240.0 seconds.</pre>\n<p>Start it <code>first</code>.</p>\n",
     "a page with a traceback": f"<html>\n<body>\n<h2>Errors</h2>\n<pre>\n{FRAMES}ValueError: batch 7 is odd\n</pre>"
     "\n<p>Choose an even batch size.</p>\n</body>\n</html>\n",
-    "a table with another separator": "id;node;what;state\n7;n3;Xid 79 GPU has fallen off the bus;closed\n8;fs;No space "
-    "left on device;closed\n",
+    "a table with another separator": "id;node;what;state\n7;n3;Xid 79 GPU has fallen off the bus;closed\n8;fs;No "
+    "space left on device;closed\n",
     "what is known": "pattern,cause,cure\nCUDA out of memory,the batch,lower it\nNo space left on device,disk,delete\n",
     "people with names above": f"nora  9:12 AM\nseen this?\n```\n{FRAMES}torch.OutOfMemoryError: CUDA out of memory.\n"
     "```\ntom  9:14 AM\nyes, the logits. we use liger\nnora  9:15 AM\nthanks, works now\n",
     "one commit": "commit 1a2b3c4d5e6f\nAuthor: A <a@b.c>\nDate:   Mon Jan 5\n\n    Fix RuntimeError: CUDA error: "
     "invalid device ordinal\n",
-    "translations": 'msgid "CUDA out of memory"\nmsgstr "Kein Speicher"\nmsgid "No space left on device"\nmsgstr "Voll"\n',
+    "translations": 'msgid "CUDA out of memory"\nmsgstr "Voll"\nmsgid "No space left on device"\nmsgstr "Voll"\n',
     "an outline": "* Meeting\n** TODO look into NCCL timeouts of last week\n** DONE No space left on device on fs1\n",
     "people who are done": f"#help\n[09:12] ann: this?\n[09:12] ann: ```\n{FRAMES}torch.OutOfMemoryError: CUDA out "
     "of memory. Tried to allocate 2 GiB.\n```\n[09:14] bob: the logits\n[09:15] ann: thanks, works now\n",
