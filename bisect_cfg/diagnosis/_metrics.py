@@ -490,7 +490,8 @@ def _of_table(number: int, text: str, columns: Sequence[str]) -> Row | None:
     cells = _cells(text)
     if len(cells) != len(columns) or not re.fullmatch(r"\d+(?:/\d+)?", cells[0]):
         return None
-    values = {name: None if cell in ("No log", "None", "") else cell for name, cell in zip(columns, cells, strict=True)}
+    told = zip(columns, cells, strict=True)
+    values = {name: None if cell in ("No log", "None") else cell for name, cell in told if cell}
     return row_of(number, {**values, "step": cells[0].split("/")[0]})
 
 
@@ -613,7 +614,12 @@ class Rows:
 
     def facts(self) -> dict[str, list[Row]]:
         """What the rows show: fact -> the rows that show it."""
-        series = [row for row in self.series() if not any(name.startswith("eval_") for name in row.values)]
+        # An evaluation's own; a table has the loss of the training beside it.
+        series = [
+            row
+            for row in self.series()
+            if "loss" in row.values or not any(name.startswith("eval_") for name in row.values)
+        ]
         series = [row for row in series if KNOWN & set(row.values) and _FINISHED.decode() not in row.text]
         facts = _facts(_of_one_rank(series), self._broken, None if self._trained else self._finished)
         last = self._last_values

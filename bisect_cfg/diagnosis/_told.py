@@ -134,6 +134,8 @@ def told(text: str) -> str:
         and not logged,
         "questions with answers": sum(map(bool, map(_ANSWERED.match, lines))) > 1 and not logged,
         "a table": _is_table(lines),
+        "a query": _is_query(lines) and not logged,
+        "a ticket that is done with": _is_ticket(lines),
         "a page of text": _is_page(text) or (not logged and _is_prose(text)),
         "a reply": len(plain) < len(lines) and len(sentences) >= SENTENCES and not logged,
         "a letter": sum(map(bool, map(_MAIL.match, lines[:FIRST_LINES]))) > 1 and not logged,
@@ -145,7 +147,7 @@ def told(text: str) -> str:
 _EXPECTED = re.compile(
     rb"\bas expected: |\bsimulated\b|\((?:expected|ignored|harmless|provoked)\)"
     rb"|(?:Error|Exception)\b[^\n]{0,80}\b(?:means that|is (?:raised|printed) when|occurs when|happens when)\b"
-    rb"|^\W*caught [A-Z]\w+(?:Error|Exception)|<-+ ?(?:sample|example)"
+    rb"|\b(?:xfail(?:ed)?|XFAIL): |^\W*caught [A-Z]\w+(?:Error|Exception)|<-+ ?(?:sample|example)"
 )
 
 
@@ -213,6 +215,23 @@ _OF_TICKETS = {
 }
 _OF_LOGS = {"message", "log", "time", "timestamp", "@timestamp", "date", "level", "host", "service", "step"}
 """Names of columns in an export of tickets, and in one of a log."""
+
+
+def _is_query(lines: Sequence[str]) -> bool:
+    """Whether it is SQL: what it looks for has not happened."""
+    code = [line.strip() for line in lines if not line.lstrip().startswith("--")]
+    starts = re.compile(r"(?:SELECT|WITH|INSERT INTO|CREATE (?:TABLE|VIEW|INDEX)|UPDATE|DELETE FROM)\b", re.IGNORECASE)
+    clauses = re.compile(r"(?:FROM|WHERE|VALUES|SET|GROUP BY|ON)\b", re.IGNORECASE)
+    return bool(code) and starts.match(code[0]) is not None and any(map(clauses.match, code[1:]))
+
+
+def _is_ticket(lines: Sequence[str]) -> bool:
+    """Whether its first lines say that what is told was put right."""
+    head = "\n".join(lines[:FIRST_LINES])
+    done = re.search(r"\b(?:status|state):? *(?:resolved|closed|done|fixed|completed)\b", head, re.IGNORECASE)
+    return done is not None and any(
+        re.match(r"(?:resolution|impact|root cause|fix):", line, re.IGNORECASE) for line in lines
+    )
 
 
 def _is_manual(lines: Sequence[str]) -> bool:

@@ -534,3 +534,14 @@ def test_a_held_out_accuracy_that_falls_while_the_reward_rises(name: str, end: f
     )
     log = f"| step | rewards/judge/mean | {name} | kl |\n|---|---|---|---|\n{rows}"
     assert [match.entry.id for match in explain_text(log).matches] == ["reward-part-lost"] * told
+
+
+def test_a_table_with_a_column_for_the_evaluation() -> None:
+    """Most of its cells are empty; where one is not, the loss of the training stands beside it."""
+    losses = [1.5 + step % 3 / 50 for step in range(13)] + [2.6, 5.1, 7.7] + [8.9 + step % 3 / 50 for step in range(24)]
+    rows = [
+        f"| {20 * n} | {loss:.3f} | 1.5 | 1.0e-03 | {f'{loss:.3f}' if n % 10 == 0 else ''} |"
+        for n, loss in enumerate(losses, 1)
+    ]
+    table = "| step | loss | grad_norm | lr | eval_loss |\n|---:|---:|---:|---:|---:|\n" + "\n".join(rows) + "\n"
+    assert "The loss diverged" in str(explain_text(table))

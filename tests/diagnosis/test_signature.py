@@ -187,7 +187,14 @@ def test_json_round_trip() -> None:
 SAMPLES = {entry.id: entry.sample for entry in load()}
 SHARED = [
     {"h20-cublas-sigfpe", "integer-division"},  # both end the process by SIGFPE; the environment tells them apart
-    {"openrlhf-wake-up-race", "illegal-memory-access", "top-p-kernel", "triton-illegal-access"},  # one CUDA error
+    # one CUDA error
+    {
+        "openrlhf-wake-up-race",
+        "illegal-memory-access",
+        "top-p-kernel",
+        "triton-illegal-access",
+        "vllm-slept-while-busy",
+    },
     {"device-map-hooks", "vllm-device-mismatch"},  # two devices
     {"tensor-shapes", "rotary-off-by-one", "swift-loss-tensors", "unsloth-masked-mean"},  # two lengths
     {"gpu-out-of-memory", "swift-zero3-gather-memory", "gpu-taken-by-another"},  # the same memory, filled by others

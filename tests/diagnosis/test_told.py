@@ -154,3 +154,27 @@ def test_a_log_of_journald_is_no_prose() -> None:
     said = [*FRAMES.splitlines(), "We gave up. They did not answer. It is over.", "ValueError: batch 7 is odd"] * 3
     log = "".join(f"Feb 02 15:35:{at:02} gpu52 train[310248]: {line}\n" for at, line in enumerate(said))
     assert explain_text(log).error is not None
+
+
+TICKET = (
+    "Ticket 7   status: RESOLVED\nTitle: node 3 reports Xid 79\n08:11 NVRM: Xid (PCI:0000:1b:00): 79\nImpact: none\n"
+)
+QUERY = "-- a week\nSELECT count(*) FILTER (WHERE message ILIKE '%CUDA out of memory%')\nFROM logs\nGROUP BY 1;\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (QUERY, "a query"),
+        (TICKET, "a ticket that is done with"),
+        (TICKET.replace("RESOLVED", "OPEN"), ""),
+        ("SELECT the model\nRuntimeError: CUDA error: out of memory\n", ""),
+    ],
+)
+def test_queries_and_tickets(text: str, kind: str) -> None:
+    assert told(text) == kind
+
+
+def test_a_failure_that_was_expected() -> None:
+    assert expected(b"08:06:16Z xfail: tests/test_fsdp.py::test_flatten (ValueError: Cannot flatten integer tensors)")
+    assert not expected(b"ValueError: the run failed: no data")
