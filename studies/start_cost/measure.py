@@ -24,11 +24,13 @@ from pathlib import Path
 
 from bisect_cfg.capture.script import Script, find_script
 from bisect_cfg.capture.settings import Settings
+from bisect_cfg.configuration import Purpose
 from bisect_cfg.phases.options import Options
 from bisect_cfg.phases.pipeline import bisect_script
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.events import TrialFinished
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.trials.forking import FirstRun
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
@@ -124,8 +126,8 @@ class Whole:
         cold reproduction included."""
         rows = self.answer.report.rows
         return sum(
-            row["seconds"] for row in rows
-            if row["purpose"].startswith("recommend") is safe and row["purpose"] != "bad baseline"
+            row.seconds for row in rows
+            if (row.purpose is Purpose.RECOMMEND) is safe and row.purpose is not Purpose.BAD_BASELINE
         )  # fmt: skip
 
 
@@ -144,9 +146,9 @@ def runner_for(script: Script, folder: Path, settings: Settings) -> Iterator[Scr
     """A runner that knows a script's settings from a bisection of it."""
     (folder / "trials").mkdir(parents=True)
     runner = ScriptRunner(script, folder)
-    runner.starts.capture, runner.starts.seconds = settings.capture, START_SECONDS
+    runner.starts.learn(FirstRun(settings.capture, START_SECONDS))
     runner.learn(settings=settings)
-    runner.horizon = STEPS
+    runner.learn(horizon=STEPS)
     try:
         yield runner
     finally:
