@@ -30,7 +30,6 @@ _WAITED_FOR = (
     r"|Timed out waiting|remote process exited|socketProgress|closed by (?:remote )?peer|DistStoreError"
 )
 _FOLLOWS = re.compile("|".join((_ENDED_FROM_OUTSIDE, _NOT_THERE, _LEFT_BEHIND, _WAITED_FOR)))
-_ENDED = re.compile(_ENDED_FROM_OUTSIDE)
 
 _OUTSIDE = re.compile(r"(?:host='?|://|host )(?!localhost|\d)[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b|huggingface|wandb")
 """A service that somebody else runs does not go away because a run has failed."""
@@ -39,11 +38,6 @@ _OUTSIDE = re.compile(r"(?:host='?|://|host )(?!localhost|\d)[\w-]+(?:\.[\w-]+)*
 def follows(text: str) -> bool:
     """Whether an error's words may tell of nothing but another failure's consequence."""
     return bool(_FOLLOWS.search(text)) and not _OUTSIDE.search(text)
-
-
-def ended_from_outside(text: str) -> bool:
-    """Whether a line says that somebody, a shell or a scheduler ended a process."""
-    return bool(_ENDED.search(text))
 
 
 def after(first: int, lines: Sequence[tuple[int, str]]) -> bool:

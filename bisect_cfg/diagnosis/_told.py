@@ -13,6 +13,8 @@ Such a text has lines that a log has as well, a whole traceback among them. So i
     a page              a title that says that it is about troubles, and sentences around what it shows
     prose               nothing but sentences, and somebody who speaks ("we")
     a table             of words, in Markdown; or of tickets, with their titles and what became of them
+    a query             SQL, that looks for errors
+    a ticket            whose first lines say that it is done with
 
 A report of a failure ("I get this:" and a traceback) has none of these frames, and is read as a log.
 """
@@ -74,7 +76,6 @@ _LOGS = re.compile(
 _FENCED = re.compile(r"^ *```.*?^ *```[ ]*$", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r">(?!>>)")
 
-
 _PASTED = re.compile(r"```.*?```", re.DOTALL)
 _SPEAKERS = re.compile(r"^\[?\d{1,2}:\d\d(?::\d\d)?\]? <?([A-Za-z][\w.-]{0,24})>?: \S", re.MULTILINE)
 _SOLVED = re.compile(
@@ -82,6 +83,7 @@ _SOLVED = re.compile(
     re.IGNORECASE,
 )
 """People who are done with what they show each other; who still asks has a failure to be explained."""
+
 _SHOWN = re.compile(r"<pre\b.*?</pre>", re.DOTALL)
 _TAG = re.compile(
     r"\s*<(?:!doctype|/?(?:h[1-6]|p|pre|code|[uod]l|li|d[td]|div|table|t[rdh]|html|body|head|title|section|article|a|br))"

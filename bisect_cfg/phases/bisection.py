@@ -365,7 +365,7 @@ class Bisection:
         from bisect_cfg.reports.factors import factors_of
 
         progress = self.progress()
-        levels = {factor.name: (factor.good, factor.bad) for factor in self.factors}
+        levels = self._store.levels
         guilty = frozenset(name for cause in progress.causes for name in cause.parameters)
         done = count(progress.trials, "trial")
         told = f"{count(len(levels), 'setting')} that differ, {done} done"

@@ -222,10 +222,11 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
             f"There are more processes than GPUs: each of {asked or 'them'} needs one of its own.",
             "Start as many as there are, or see what CUDA_VISIBLE_DEVICES hides.",
         )
-    lines = tail_of_log(run.folder / "log.txt", LINES_SHOWN)
-    lines = unprinted(run.traces, "\n".join(lines))[-LINES_SHOWN:] or lines
+    tail = tail_of_log(run.folder / "log.txt", LINES_SHOWN)
+    lines = unprinted(run.traces, "\n".join(tail))[-LINES_SHOWN:] or tail
     log = "\n".join("    " + line for line in lines)
     where = f"Its last lines ({run.folder / 'log.txt'}):\n{with_cells(log)}" if log else "It printed nothing."
+    hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
     if run.seen.invalid is not None:
         raise InputError(
             f"Your configuration is not valid for the installed library, so no training ever starts: "
@@ -243,14 +244,13 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
     if run.seen.failure is None and run.traces.completed is not None and raised is not None and raised.final:
         number = run.traces.completed.number
         ended = "The training" if number == 1 else f"Training {number}"
-        hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
         raise InputError(
             f"{ended} ended well; after it, in no training, the script dies with {raised.type}: {raised.message}",
             f"What fails outside a training is not bisected: it needs no trials to be seen.{hint}\n{where}",
         )
     never_trained = run.seen.died is not None and run.seen.died.kind == "no-training"
     if launch is not None and launch.kind != "python" and run.traces.begun is None:
-        said = refusal("\n".join(tail_of_log(run.folder / "log.txt", LINES_SHOWN)), run.traces.event(Raised))
+        said = refusal("\n".join(tail), raised)
         if said:  # TRL's own command has built its configs by then
             meant = f"{near}\n" if (near := meant_by(said)) else ""
             raise InputError(
@@ -258,7 +258,6 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
                 f"{meant}It is: {script.shown}\n{where}",
             )
     if read_capture(run.traces.events.rows) is None:
-        hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
         what = f"died before it built a training config: {run.seen.message or run.seen.died}"
         if never_trained:
             what = "ended without ever building a training config (GRPOConfig or another TrainingArguments)"

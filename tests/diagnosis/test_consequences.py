@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.diagnosis._consequences import after, ended_from_outside, follows
+from bisect_cfg.diagnosis._consequences import after, follows
 from bisect_cfg.diagnosis.explain import explain_text
 from tests.diagnosis.collected import AFTER, BEFORE, FRAMES, ROWS, STARTED
 
@@ -107,7 +107,7 @@ def test_a_service_of_others_is_no_consequence() -> None:
 def test_only_what_comes_later_is_after(first: int, line: int) -> None:
     assert after(first, [(line, "Connection refused")]) == (line > first)
     assert not after(first, [(line + first, "ValueError: x")]) and not after(first, [])
-    assert ended_from_outside("KeyboardInterrupt") and not ended_from_outside("Connection refused")
+    assert follows("KeyboardInterrupt") and not follows("ValueError: x")
 
 
 def test_a_name_that_a_failed_import_should_have_defined_is_what_follows():
