@@ -31,6 +31,11 @@ _WAITED_FOR = (
 )
 _FOLLOWS = re.compile("|".join((_ENDED_FROM_OUTSIDE, _NOT_THERE, _LEFT_BEHIND, _WAITED_FOR)))
 
+_TEARS_DOWN = re.compile(
+    r"\*\*\* (?:STEP|JOB) .{0,80}CANCELLED AT|taking the entire process down|milliseconds before timing out"
+)
+"""A collective times out after minutes; a process that had been killed before would have been reported by then."""
+
 _OUTSIDE = re.compile(r"(?:host='?|://|host )(?!localhost|\d)[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b|huggingface|wandb")
 """A service that somebody else runs does not go away because a run has failed."""
 
@@ -38,6 +43,11 @@ _OUTSIDE = re.compile(r"(?:host='?|://|host )(?!localhost|\d)[\w-]+(?:\.[\w-]+)*
 def follows(text: str) -> bool:
     """Whether an error's words may tell of nothing but another failure's consequence."""
     return bool(_FOLLOWS.search(text)) and not _OUTSIDE.search(text)
+
+
+def tears_down(text: str) -> bool:
+    """Whether an error's words tell that all that is left of a run is ended with it."""
+    return bool(_TEARS_DOWN.search(text))
 
 
 def after(first: int, lines: Sequence[tuple[int, str]]) -> bool:

@@ -61,7 +61,7 @@ LITERALS = (
     "Fatal Python", "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
     "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
     "low on resource", "using all available RAM",
-    "Got completion",
+    "Got completion", " in file /", "Could not override '", ": Assertion `",
 )  # fmt: skip
 WORDS = frozenset(literal.encode() for literal in LITERALS)
 """What a line has that may be an error (tracebacks are found by `_logs`)."""
@@ -69,7 +69,7 @@ WORDS = frozenset(literal.encode() for literal in LITERALS)
 _WORTH = re.compile(
     rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called|panicked"
     rb"|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly"
-    rb"|Got completion|No space|Out of memory|low on resource|available RAM"
+    rb"|Got completion|: Assertion `|Could not override|No space|Out of memory|low on resource|available RAM"
 )
 _TYPE = (
     r"(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*"
@@ -82,11 +82,13 @@ _NATIVE = re.compile(
     r"terminate called (?:after|without)|^\s*what\(\):|panicked at|Fatal Python error|uncorrectable ECC"
     r"|NVRM: Xid|Xid \("
     r"|CUDA [eE]rror: |NCCL WARN Cuda failure|NET/IB ?: Got completion .*(?:status=|error )\d"
+    r"|\bError [a-z ]+ at line \d+ in file /\S+\.(?:hip|cu|cpp)\b"  # bitsandbytes
+    r"|(?:\bpython[\d.]*: |^)\S+:\d+: .*: Assertion `"  # a prefix that ends in a number is taken off
     r"|Process finished with exit code -?\d+ \(|No space left on device"
 )
 _SAID = re.compile(
     r"^(?:[\w./ -]{0,80}: )?(?:line \d+: )?(?:error|ERROR|Error|fatal|FATAL|fatal error)(?:\[\w+\])?: ?\S"
-    r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^make: \*\*\*|^ninja: "
+    r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^Could not override '|^make: \*\*\*|^ninja: "
     r"|[Ee]rror response from daemon"
     r"|slurmstepd: error|srun: error|fatal error: |The node was low on resource|crashed after using all available RAM"
 )
@@ -115,6 +117,7 @@ _CONSEQUENCES = re.compile(
 _HARMLESS = re.compile(
     r"Unable to register cu\w+ (?:factory|plugin)|pip's dependency resolver|factory for plugin|TF-TRT Warning"
     r"|destroy_process_group\(\) was not called|Logging error|rror while (?:fetching|trying to fetch) .{0,60}retry"
+    r"|not a git repository"
     r"|[Ee]rror_?rate|ignore_errors|raise_error|0 errors?\b|no errors?\b|errors?=0|on_error|errors='"
 )
 """Printed as an error by runs that go on."""
@@ -326,12 +329,17 @@ def _first(errors: list[Error]) -> Error:
             chosen = [error for error in chosen if error.traced]
         last: dict[str, Error] = {}
         for error in chosen:
-            if error.who in last and last[error.who].type_name == error.type_name:
+            before = last.get(error.who)
+            if before is not None and before.type_name == error.type_name and not _HANDED_ON.search(before.text):
                 continue  # several processes that do not say who they are: the first of the same kind
             last[error.who] = error
         named = [error for who, error in last.items() if who] or [*last.values()]
         return min(named if len(named) > 1 else last.values(), key=lambda error: error.line)
     return chosen[0]
+
+
+_HANDED_ON = re.compile(r": Caught \w+ in (?:DataLoader worker|replica|\w+ process)")
+"""A worker's exception, raised once more where its result was asked for; its own traceback follows."""
 
 
 def classify(shown: str, said: str, raised: str | None = None) -> tuple[int, str] | None:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import codecs
 import csv
+import html
 import io
 import json
+import math
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import BinaryIO
 
-from bisect_cfg.diagnosis._metrics import KNOWN, LAST_ROWS, Row, canonical, row_of
+from bisect_cfg.diagnosis._data_files import of_columns, of_runs
+from bisect_cfg.diagnosis._metrics import KNOWN, LAST_ROWS, Row, Rows, canonical, row_of
 from bisect_cfg.diagnosis._plain_text import plain
 from bisect_cfg.diagnosis._types import Json
 
@@ -45,11 +49,26 @@ PEEK = 1 << 13
 LOGS = (".log", ".out", ".err", ".txt", ".stdout", ".stderr")
 MESSAGES = frozenset({"message", "msg", "log", "textpayload", "raw", "line"})
 COLLECTED = frozenset(
-    {"timestamp", "time", "date", "stream", "host", "service", "ingestiontime", "level", "severity", "logstreamname"}
+    {
+        "timestamp",
+        "time",
+        "date",
+        "ts",
+        "lvl",
+        "stream",
+        "host",
+        "service",
+        "ingestiontime",
+        "level",
+        "severity",
+        "logstreamname",
+    }
 )
 """What collectors of logs call the line that was printed, and something that stands beside it, in lower case."""
 
-TRACES = frozenset({"exc_info", "exc_text", "exception", "traceback", "stack_trace", "stacktrace", "stack"})
+TRACES = frozenset(
+    {"exc_info", "exc_text", "exception", "traceback", "stack_trace", "stacktrace", "stack", "exc", "trace"}
+)
 """Where loggers that write JSON put the traceback of an error."""
 
 LONG_FORM = (("tag", "metric", "name", "key"), ("value",), ("step", "global_step", "iteration"))
@@ -147,11 +166,25 @@ def _text(name: str, stream: io.BufferedReader) -> Source:
         found = _json(stream, name)
         if found is not None:
             return found
+    if first == b"<" and (found := _page(stream)) is not None:
+        return found
     if name.endswith((".csv", ".tsv")) or _has_columns(head):
         return _csv(stream, name)
+    if _OF_MLFLOW.match(head) and (called := _metric_of(name)) in KNOWN:
+        values = (line.split() for line in stream.read(LARGEST_JSON).decode("utf-8", "replace").splitlines())
+        return Source("", rows=_rows({"step": one[2], called: one[1]} for one in values if len(one) == 3))
     if first == b"{" and (key := _message_of(_first_line(head))):
         return Source("", io.BufferedReader(_Messages(stream, key)))
     return Source("", stream)
+
+
+_OF_MLFLOW = re.compile(rb"\d{10,13} \S+ \d+\r?\n")
+"""A line of the file that MLflow keeps for a metric: a time, the value, the step."""
+
+
+def _metric_of(name: str) -> str:
+    """The metric that a file is called by."""
+    return canonical(name.partition(".")[0])
 
 
 def _first_line(head: bytes) -> object:
@@ -178,6 +211,25 @@ def _printed(record: dict[str, object], key: str) -> str:
     """What a record says: its line, and the traceback that a logger has put beside it."""
     traces = (value for name, value in record.items() if name.lower() in TRACES and isinstance(value, str))
     return "\n".join([str(record.get(key) or "").rstrip("\n"), *traces])
+
+
+def _trace_in(record: Mapping[str, Json]) -> str:
+    """The traceback that an editor or a launcher has put into a file of its own; "" if there is none.
+
+    VS Code keeps a cell's error as `name`, `message` and `stack`; torch's elastic launcher as a `message` with an
+    `extraInfo` (https://docs.pytorch.org/docs/stable/elastic/errors.html).
+    """
+    inner = record.get("message")
+    if isinstance(inner, dict):
+        extra = inner.get("extraInfo")
+        stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+        said = str(inner.get("message") or "")
+    else:
+        stack, said = record.get("stack") or record.get("traceback"), f"{record.get('name')}: {inner}"
+    if not isinstance(stack, str) or "Traceback" not in stack:
+        return ""
+    stack = "\n".join(map(plain, stack.split("\n")))
+    return stack if said.rpartition(": ")[2].strip() in stack else f"{stack}\n{said}"
 
 
 def _joined(lines: Iterable[str]) -> io.BufferedReader:
@@ -218,6 +270,8 @@ class _Messages(_Changed):
         line = self._stream.readline()
         record = _first_line(line)
         if isinstance(record, dict) and isinstance(record.get(self._key), str):
+            if any(canonical(name) in KNOWN for name in record):
+                return line  # a row of metrics, with a word for what it is
             return _printed(record, self._key).encode("utf-8", "replace") + b"\n"
         return line
 
@@ -344,25 +398,53 @@ def _json(stream: io.BufferedReader, name: str) -> Source | None:
     try:
         content = json.loads(data)
     except ValueError:
-        return Source("", io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
+        whole = io.BufferedReader(io.BytesIO(data))  # type: ignore[arg-type]
+        key = _message_of(_first_line(data[:PEEK]))
+        return Source("", io.BufferedReader(_Messages(whole, key)) if key else whole)
     if isinstance(content, dict) and isinstance(content.get("cells"), list):
         text, rows = _notebook(content["cells"])
         return Source("", io.BufferedReader(io.BytesIO(text.encode("utf-8", "replace"))), rows)  # type: ignore[arg-type]
+    if isinstance(content, dict) and (trace := _trace_in(content)):
+        return Source("", _joined(trace.split("\n")))
     records = content.get("events", content.get("logs")) if isinstance(content, dict) else content
     if isinstance(records, list) and records and (key := _message_of(records[0])):
         return Source("", _joined(_printed(one, key) for one in records if isinstance(one, dict)))
-    history = content.get("log_history", content.get("history")) if isinstance(content, dict) else content
-    if isinstance(history, list):
-        rows = _rows(history)
-        if rows or (isinstance(content, dict) and "log_history" in content):
-            return Source("", rows=rows)
-    if isinstance(history, dict) or (isinstance(content, dict) and history is None):
-        table = history if isinstance(history, dict) else content
-        columns = {name: values for name, values in table.items() if isinstance(values, list)}
-        rows = _rows(dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=False))
-        if rows:
-            return Source("", rows=rows)
+    rows = _rows_in(content, name)
+    if rows or (isinstance(content, dict) and "log_history" in content):
+        return Source("", rows=rows)
     return Source("", io.BufferedReader(io.BytesIO(data)))  # type: ignore[arg-type]
+
+
+def _rows_in(content: object, title: str) -> list[Row]:
+    """The rows that a JSON file has in one of its lists: of tables, of columns, or of pairs of step and value."""
+    if isinstance(content, list):
+        points = _points(content)
+        # TensorBoard's own export has time, step and value, and the metric's name in the file's.
+        return _rows(content) or _rows({"step": step, _metric_of(title): at} for step, at in points)
+    if not isinstance(content, dict):
+        return []
+    lists = {name: values for name, values in content.items() if isinstance(values, list)}
+    series = {name: found for name, values in lists.items() if (found := dict(_points(values)))}
+    if series:
+        steps = sorted({step for found in series.values() for step in found})
+        told = ({name: found[step] for name, found in series.items() if step in found} for step in steps)
+        return _rows({"step": step, **values} for step, values in zip(steps, told, strict=True))
+    columns = [values for values in lists.values() if values and not isinstance(values[0], (dict, list))]
+    names = [name for name, values in lists.items() if values and not isinstance(values[0], (dict, list))]
+    rows = _rows(dict(zip(names, values, strict=True)) for values in zip(*columns, strict=False))
+    inner = [_rows(values) for name, values in lists.items() if values and isinstance(values[0], dict)]
+    inner += [_rows_in(part, title) for part in content.values() if isinstance(part, dict)]
+    return max((rows, *inner), key=len)
+
+
+def _points(values: Sequence[object]) -> list[tuple[float, float]]:
+    """Steps and values of a list of pairs, or of triples that begin with a time; none for another list."""
+    number = (int, float)
+    if not values or not all(
+        isinstance(one, list) and len(one) in (2, 3) and all(isinstance(part, number) for part in one) for one in values
+    ):
+        return []
+    return [(one[-2], one[-1]) for one in values]
 
 
 def _rows(items: Iterable[object]) -> list[Row]:
@@ -393,6 +475,24 @@ def _notebook(cells: list[dict[str, Json]]) -> tuple[str, list[Row]]:
     return "\n".join(parts) + "\n", rows
 
 
+def _page(stream: io.BufferedReader) -> Source | None:
+    """A notebook that was exported or copied as HTML: its tables of metrics, and the rest without marks; None for
+    another page, of which nothing is taken from the stream."""
+    if not stream.seekable():
+        return None
+    data = stream.read(LARGEST_JSON)
+    stream.seek(0)
+    page = data.decode("utf-8", "replace")
+    rows = [row for table in re.split(r"(?=<table\b)", page) for row in _html(table)]
+    if not rows and not _NOTEBOOK.search(page):
+        return None
+    plain_text = html.unescape(re.sub(r"<[^>]*>", "", re.sub(r"(?s)<(style|script|table)\b.*?</\1>", "", page)))
+    return Source("", _joined(plain_text.split("\n")), rows)
+
+
+_NOTEBOOK = re.compile(r"jp-Notebook|nbconvert")
+
+
 def _html(page: str) -> list[Row]:
     """The rows of a table that the Trainer's notebook callback draws."""
     lines = [
@@ -417,7 +517,8 @@ def _has_columns(head: bytes) -> bool:
 
 def _csv(stream: io.BufferedReader, title: str = "") -> Source:
     """A table of metrics, with a column each or with a line for each value; lines that a collector has kept; or, of
-    columns that nobody knows, the text as it is. TensorBoard names the metric of its one column in the file's name."""
+    columns that nobody knows, the text as it is. TensorBoard names the metric of its one column in the file's name,
+    people rename the file to it."""
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
     first = text.readline()
     if first.startswith("# "):
@@ -426,18 +527,56 @@ def _csv(stream: io.BufferedReader, title: str = "") -> Source:
     names = next(csv.reader([first], delimiter=delimiter), [])
     # W&B's export calls a column "run name - train/loss", with columns for its minimum and maximum beside it.
     names = ["" if re.search(r"__(?:MIN|MAX|STEP)$", name) else name.rpartition(" - ")[2] for name in names]
-    tag = _TAG.search(title)
-    if tag and [name.lower() for name in names] == ["wall time", "step", "value"]:
-        names[-1] = tag["tag"]
+    if [name.lower() for name in names] == ["wall time", "step", "value"]:
+        tag = _TAG.search(title)
+        names[-1] = tag["tag"] if tag else _metric_of(title.strip("# ").rpartition("/")[2])
     key = _message_of(dict.fromkeys(names))
     if key:
         return Source("", _joined(_in_time([line for line in csv.reader(text, delimiter=delimiter)], names, key)))
     kept = _thinned(text)
+    if delimiter == ";":
+        kept = [_DECIMAL_COMMA.sub(r"\1.\2", line) for line in kept]
     lines = [dict(zip(names, line, strict=False)) for line in csv.reader(kept, delimiter=delimiter)]
-    rows = _rows(_by_step(lines, names) or ({n: v for n, v in line.items() if n and v} for line in lines))
-    return Source("", rows=rows) if rows else Source("", _joined([first, *kept]))
+    series = [] if of_columns(names) or of_runs(names, lines) else _by_step(lines, names) or lines
+    rows = _rows({n: v for n, v in line.items() if n and v} for line in series)
+    if not rows and names[:2] == ["Wall time", "Step"]:
+        rows = _unnamed(lines, names[-1])
+    if not rows:
+        return Source("", _joined([first, *kept]))
+    # What a run printed may stand below the table that it drew.
+    beside = ["", *("" if len(line.split(delimiter)) >= len(names) else line for line in kept)]
+    return Source("", _joined(beside) if any(_TROUBLE.search(line) for line in beside) else None, rows)
 
 
+def _unnamed(lines: Sequence[Mapping[str, str]], column: str) -> list[Row]:
+    """The rows of a value whose name is not told, if it goes as a reward that was learnt and is gone: it rose, with the
+    noise of a reward, broke away, and hardly moves any more. A schedule has no noise, a loss does not rise first."""
+    found = _rows({"step": line.get("Step"), "reward": line.get(column)} for line in lines)
+    values = [row.values["reward"] for row in found]
+    trial = Rows()
+    for row in found:
+        trial.add(row)
+    onset = trial.facts().get("collapse")
+    at = next((index for index, row in enumerate(found) if onset and row.line >= onset[0].line), 0)
+    before, after = values[: at - at // UNNAMED_PARTS], values[at + (len(values) - at) // 2 :]
+    if min(len(before), len(after)) < UNNAMED_ROWS or not all(map(math.isfinite, values)):
+        return []
+    half = len(before) // 2
+    rose = fmean(before[half:]) - fmean(before[:half])
+    turns = sum((b - a) * (c - b) < 0 for a, b, c in zip(before, before[1:], before[2:], strict=False))
+    if rose <= 0 or turns < UNNAMED_TURNS * len(before) or pstdev(after) > UNNAMED_STILL * pstdev(before):
+        return []
+    return [replace(row, text=row.text.replace("reward=", "value, read as a reward=")) for row in found]
+
+
+UNNAMED_PARTS, UNNAMED_ROWS, UNNAMED_TURNS, UNNAMED_STILL = 5, 10, 0.2, 0.3
+"""The last of so many parts before the break may belong to it; on each side of it so many rows are needed. A reward
+turns from up to down, or down to up, in half of its steps, a schedule never; what is gone moves by less than this share
+of what it moved before."""
+
+_TROUBLE = re.compile(r"Traceback \(most recent|(?:Error|Exception): |[Cc]ore dumped|Killed")
+
+_DECIMAL_COMMA = re.compile(r"(?<![\d,])(-?\d+),(\d+)(?![\d,])")
 _TAG = re.compile(r"\btag-(?P<tag>[\w.-]+?)(?:\.csv)?$")
 
 

@@ -53,6 +53,7 @@ MOST_TRACEBACKS = 64
 
 WRAPPERS = {
     "CalledProcessError",
+    "DatasetGenerationError",
     "ChildFailedError",
     "ProcessRaisedException",
     "ProcessExitedException",
@@ -61,7 +62,7 @@ WRAPPERS = {
     "ActorDiedError",
     "RayActorError",
 }
-"""Exceptions of launchers, which say only that a process under them failed."""
+"""Exceptions of launchers and of builders, which say only that something under them failed."""
 
 _PROGRESS = re.compile(rb"\{[^\n]{0,200}'(?:loss|grad_norm)': ")
 

@@ -18,11 +18,13 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
+from statistics import fmean, linear_regression, median, stdev
 
-from bisect_cfg.diagnosis import health
+from bisect_cfg.diagnosis import _console, health
+from bisect_cfg.diagnosis._frames import frames
 
 FACTS = {
+    "rows": "rows of metrics were printed",
     "non-finite-gradient": "grad_norm is NaN, or infinite more than once",
     "infinite-gradient": "grad_norm is infinite more than once, never NaN",
     "non-finite-loss": "loss is NaN, or infinite more than once",
@@ -156,8 +158,9 @@ RATIO_FLOOR = 0.8
 
 COURSE = ("entropy", "grad_norm", "kl", "clipped_ratio")
 """What tells that a policy leaves its course. Each has to be beyond `DEPARTURE` times the range of the first half of
-its rows, in each of at least `DEPARTED` rows until the end; a single peak comes back."""
-DEPARTURE, DEPARTED = 1.5, 3
+its rows and of where their trend leads, in each of at least `DEPARTED` rows until the end; a single peak comes back.
+Of the KL alone `FAR` times as much says the same."""
+DEPARTURE, DEPARTED, FAR = 1.5, 3, 10.0
 
 BROKEN_STREAK = 8
 """Infinite gradients in a row, or NaN ones, after which no gradient scaler is still looking for its scale."""
@@ -166,6 +169,7 @@ POINTS = 400
 """Points of a series that change points are looked for in; a longer one is averaged."""
 
 _NAMES = rb"loss|grad_norm|reward|entropy|policy_loss|pg_loss|actor_loss|train/loss|train/grad_norm|train/reward"
+_NAMES += rb"|rollout/raw_reward"  # slime
 _ROW = re.compile(
     rb"['\"](?:"
     + _NAMES
@@ -173,17 +177,18 @@ _ROW = re.compile(
     re.MULTILINE,
 )
 _PAIRS_ROW = re.compile(
-    rb"(?:^|[\s|,;:({\[/'\"])(?:loss|reward|entropy|grad_norm|gnorm|pg_loss)(?:[/_]mean)?(?:['\"]: ?['\"]?|=|: ?| +)"
+    rb"(?:^|[\s|,;:({\[/'\"])(?:loss|reward|entropy|grad_norm|gnorm|pg_loss)(?:[/_]mean)?(?:['\"]: ?['\"]?|=|: *| +)"
     rb"[-+]?(?:\d|nan|NaN|inf)"
 )
 """A row of a trainer of one's own: names and numbers with = or a blank between them."""
 _PAIR = re.compile(
-    r"(?<![\w/.-])(?P<name>[A-Za-z][\w/.@-]*)(?:=|: ?| +)"
+    r"(?<![\w/.-])(?P<name>[A-Za-z][\w/.@-]*)(?:=|: *| +)"
     r"(?P<value>[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?[Nn]a[Nn]|-?[Ii]nf)"
     r"(?![\w./-]|\.\d)"
 )
 # What every such row contains, as plain words, which are found at memory speed.
 _PAIR_WORDS = (b"reward=", b"reward ", b"reward:", b"loss=", b"loss ", b"loss:")
+_STEP_OF_ALL = re.compile(r"\b[Ss]tep[ :=]*(\d+)/\d+\b")
 _NUMBER = re.compile(rb" *[-+]?(?:\d|nan|NaN|inf)")
 _ROW_WORDS = (
     *_PAIR_WORDS,
@@ -211,6 +216,8 @@ _SMALL_TABLE = re.compile(
     re.MULTILINE,
 )
 """A table whose first column is in small letters; such a name stands in any log, so only its beginning is searched."""
+_FRAME = re.compile(rb"^ +(?:[A-Za-z_][\w./]* +)+[A-Za-z_][\w./]* *\\?\r?\n0 +\S", re.MULTILINE)
+"""The head of a table that pandas printed, and its first line; looked for in the first block of a text alone."""
 _STEP_COLUMN = b"Step"
 _FINISHED = b"train_runtime"
 WORDS = (*_ROW_WORDS, _RUN_SUMMARY, _STEP_COLUMN, _FINISHED)
@@ -237,6 +244,9 @@ _ALIASES = {
     "critic/score/mean": "reward",
     "critic/rewards/mean": "reward",
     "objective/scores": "reward",
+    "objective/non_score_reward": "kl_penalty",
+    "objective/rlhf_reward": "penalized_reward",
+    "rollout/rewards": "normalized_reward",
     "rewards/mean": "reward",
     "reward/mean": "reward",
     "reward_mean": "reward",
@@ -288,7 +298,7 @@ class Row:
 @functools.lru_cache(maxsize=1024)
 def canonical(name: str) -> str:
     """The name that a metric goes by here, whatever the trainer or its logger calls it."""
-    name = name.strip()
+    name = name.strip().replace(" / ", "/")  # as a notebook's table is headed
     for prefix in ("train/", "train_"):
         if name.startswith(prefix) and name not in ("train_runtime", "train_loss"):
             name = name.removeprefix(prefix)
@@ -334,6 +344,8 @@ def _parse_pairs(line: int, text: str) -> Row | None:
     values: dict[str, float] = {}
     for found in _PAIR.finditer(text):
         values.setdefault(canonical(found["name"]), float(found["value"]))
+    if of_all := _STEP_OF_ALL.search(text):
+        values.setdefault("step", float(of_all[1]))
     known = KNOWN & set(values)
     return Row(line, text, values) if len(known) > 1 or (known and values.keys() & {"step", "epoch", "iter"}) else None
 
@@ -368,7 +380,9 @@ _OF_RL = re.compile(
 """Names of metrics that only a training with rewards has; DPO's `rewards/chosen` are none of them."""
 
 
-_STEP = re.compile(r"\W*[Ss]tep (\d+)\b|.*\bGlobal step (\d+): \{")
+_STEP = re.compile(r"\W*[Ss]tep (\d+)\b|.*\b(?:Global step|rollout|step) (\d+): \{")
+_OF_STEP = re.compile(r"[^{]*\b(?:rollout|step) (\d+): \{")
+"""Before the rows of slime, of which a step has several."""
 _TORCHTUNE = re.compile(r"Step \d+ \| \w+:")
 _TORCHTUNE_BAR = re.compile(r"\d+\|(\d+)\|(Loss: \S+?):")
 """Epoch, step and loss in front of a progress bar, which is all that most recipes print."""
@@ -482,6 +496,8 @@ def _printed(number: int, text: str) -> Row | None:
     row = parse(number, text)
     if not KNOWN & set(row.values):
         row = _parse_pairs(number, text) or row
+    if "step" not in row.values and (told := _OF_STEP.match(text)):
+        row.values["step"] = float(told[1])
     return row if KNOWN & set(row.values) and not _a_sample(row) else None
 
 
@@ -520,6 +536,11 @@ class Rows:
         if not math.isfinite(row.values.get("grad_norm", 0.0)) and len(self._broken) < ENOUGH:
             self._broken.append(row)
 
+    def spelled(self, text: str) -> None:
+        """Looks in a text without rows for those that are printed for people."""
+        for row in _console.rows_of(text, 1, canonical, KNOWN, row_of):
+            self.add(row)
+
     def feed(self, block: bytes, number: int, words: Collection[bytes]) -> bool:
         """Looks at one block; whether it has rows that name their metrics.
 
@@ -530,6 +551,9 @@ class Rows:
         """
         before, self._passed = self._passed, self._passed + len(block)
         small = _SMALL_TABLE.search(block, 0, OF_SUMMARY * 10) if number == 1 else None
+        if number == 1 and _FRAME.search(block):
+            for row in frames(block.decode("utf-8", "replace"), number, row_of):
+                self.add(row)
         if not words and not self._columns and small is None:
             return False
         if self._finished is None and _FINISHED in words:
@@ -599,6 +623,15 @@ class Rows:
         if lines and self._finished is not None and _FINISHED.decode() in self._finished.text:
             count += 2 * (max(*lines, self._finished.line) > line)
         return count
+
+    def broken_before(self, line: int | None) -> int:
+        """How many of the last rows (before a line, if one is given) have no finite gradient or loss, one and all."""
+        rows = [row for row in self.series() if line is None or row.line < line]
+        whole = [row for row in rows if row.values.keys() & {"grad_norm", "loss"}]
+        finite = (
+            all(math.isfinite(row.values.get(name, 0.0)) for name in ("grad_norm", "loss")) for row in reversed(whole)
+        )
+        return next((at for at, holds in enumerate(finite) if holds), len(whole))
 
     def series(self) -> list[Row]:
         """The rows of the whole run, evenly spread where there were very many."""
@@ -819,7 +852,7 @@ JUMP_SHARE, JUMP_KL = 0.3, 10.0
 """A reward that rises within a few rows by this share of its best, with KL so many times what it was and the entropy
 more than halved, has found a trick: learning takes hundreds of rows for that."""
 
-PART, PART_LEFT, HELD_OUT_LEFT = 0.05, 0.2, 0.5
+PART, PART_LEFT, HELD_OUT_LEFT, LATE = 0.05, 0.2, 0.5, 10
 """A part of the reward that was above this, and of which less than that share of its best is left, was given up; what
 is measured on held-out data is judged sooner, since nothing pays the policy for giving it up."""
 
@@ -901,15 +934,14 @@ def _total(row: Row) -> float:
 
 
 def _part_lost(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
-    """A reward for right answers that was there and is nothing any more, while the total reward went up; or right
-    answers to held-out questions."""
+    """A reward for right answers that was there and is little any more, while the total reward went up, or that is
+    nothing at the end; or right answers to held-out questions."""
     whole = [row for row in rows if math.isfinite(_total(row))]
     if len(whole) < QUARTERS * GONE_ROWS:
         return
     size = len(whole) // QUARTERS
     total = list(map(_total, whole))
-    if not fmean(total[-size:]) > fmean(total[:size]):
-        return
+    rose = fmean(total[-size:]) > fmean(total[:size])
     kinds = ((_OF_RIGHT_ANSWERS, "part-lost", PART_LEFT), (_HELD_OUT, "held-out-lost", HELD_OUT_LEFT))
     named = [(name, fact, left) for pattern, fact, left in kinds for name in filter(pattern.search, whole[-1].values)]
     for name, fact, left in named:
@@ -917,8 +949,10 @@ def _part_lost(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
         if len(values) < len(whole) or not all(map(math.isfinite, values)):
             continue
         means = [fmean(values[at * size : (at + 1) * size]) for at in range(QUARTERS)]
-        if means[0] > PART and max(means) > 0 and means[-1] < left * max(means):
-            facts[fact] = [whole[0], Row(whole[-1].line, f"{name} {means[0]:.2g} -> {means[-1]:.2g}", {})]
+        ended = fmean(values[-max(len(values) // LATE, GONE_ROWS) :])
+        given_up = rose and means[-1] < left * max(means)
+        if means[0] > PART and (given_up or ended < PART_LEFT * max(means) / 2):
+            facts[fact] = [whole[0], Row(whole[-1].line, f"{name} {max(means):.2g} -> {ended:.2g}", {})]
 
 
 def _grown_memory(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
@@ -942,7 +976,7 @@ def _left_course(rows: list[Row]) -> list[Row]:
 
     Empty for a run that broke within a few rows: those who look for its cause find nothing before it.
     """
-    onsets = []
+    onsets, alone = [], False
     for name in COURSE:
         whole = _rows_with(rows, name)
         bad = next((at for at, row in enumerate(whole) if not math.isfinite(row.values[name])), len(whole))
@@ -950,13 +984,19 @@ def _left_course(rows: list[Row]) -> list[Row]:
         usual = values[: len(values) // 2]
         if len(usual) < ENOUGH:
             continue
+        trend = linear_regression(range(len(usual)), usual)
+        # Entropy that falls and KL that grows little by little, as they do in any run, only goes on.
         low, high = min(usual), max(usual)
-        left = next(
-            (at for at in range(len(values), 0, -1) if low / DEPARTURE <= values[at - 1] <= high * DEPARTURE), 0
-        )
+        led = [trend.intercept + trend.slope * at for at in range(len(values))]
+        inside = [
+            min(low, to) / DEPARTURE <= value <= max(high, to) * DEPARTURE
+            for value, to in zip(values, led, strict=True)
+        ]
+        left = len(inside) - next((at for at, holds in enumerate(reversed(inside)) if holds), len(inside))
         if len(values) - left >= DEPARTED:
             onsets.append((whole[left].line, whole[left], whole[bad - 1]))
-    if len(onsets) < 2:
+            alone |= name == "kl" and min(values[-DEPARTED:]) > FAR * high
+    if len(onsets) < 2 and not alone:
         return []
     onsets.sort(key=lambda onset: onset[0])
     return [onsets[0][1], onsets[0][2]]

@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Sequence
 
+from bisect_cfg.diagnosis._data_files import data_in_json
 from bisect_cfg.diagnosis._told import told
 
 LINES = 400
@@ -44,8 +45,8 @@ _COMMIT = re.compile(r"commit [0-9a-f]{7,40}\b|[0-9a-f]{7,10} (?:\(|\w)")
 _DIFF = re.compile(r"diff --git |--- (?:a/|\S+\s+\d{4}-)|Index: \S+$|@@ -\d+,\d+ \+\d+")
 _FOUND = re.compile(r"(?:\./)?[\w./-]+\.(?:py|md|rst|txt|ya?ml|toml|sh|js|ts|go|rs|ipynb)[:-]\d+[:-]")
 _LISTED = re.compile(r"\s*(?:[-+•]|\*{1,2}|\d+[.)]|#\d+:?|[A-Z]{2,8}-\d+:?) +\S")
-_HEADING = re.compile(r"#{1,4} \w|```|[=~-]{4,}$")
-_TITLE = re.compile(r"#{1,4} \w")
+_HEADING = re.compile(r"#{1,4} \w|={1,4} \w(?!.*=$)|```|[=~-]{4,}$")
+_TITLE = re.compile(r"#{1,4} \w|= \w(?!.*=$)")
 _RELEASE = re.compile(
     r"(?:#{1,4} |=+ )?(?:\[?v?\d+\.\d+[\w.]*\]?(?: |$)|\[?Unreleased|(?:Release|Version) v?\d|(?:# )?Change ?log"
     r"|What's (?:new|Changed))",
@@ -78,7 +79,7 @@ def quotes(head: bytes, whole: bool = False) -> str:
         whole: whether that is all of it.
     """
     text = head.decode("utf-8", "replace")
-    kind = told(text)
+    kind = told(text) or data_in_json(text, whole)
     if kind:
         return kind
     lines = [line for line in text.split("\n")[:LINES] if line.strip()]
@@ -129,7 +130,7 @@ def _of_people(lines: Sequence[str], text: str) -> str:
 
 _TYPED = re.compile(r"\s*(\d{1,5})  +[a-z./~]\S*")
 _SUCCEEDED = re.compile(r"^(?:Status|status|phase):\s+Succeeded\s*$", re.MULTILINE)
-_EXAMPLE = re.compile(r"^```.*?^```[ ]*$", re.MULTILINE | re.DOTALL)
+_EXAMPLE = re.compile(r"^(?P<fence>```|-{4,}$|\.{4,}$).*?^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL)
 
 
 def _is_markdown(lines: Sequence[str]) -> bool:
@@ -168,7 +169,8 @@ def is_settings_in_json(head: bytes) -> bool:
 
 def _is_settings(lines: Sequence[str]) -> bool:
     """Whether it is a file of settings in YAML: names in small letters, each once, with comments; or with tables."""
-    if len(lines) > KEYS and all(map(_OF_YAML.match, lines)) and not any(map(_OF_A_STATE.search, lines)):
+    # The lines of a text in a value look like any text, so they are left to the parser.
+    if len(lines) > KEYS and _OF_YAML.match(lines[0]) and not any(map(_OF_A_STATE.search, lines)):
         if _is_nested("\n".join(lines)):
             return True
     keys = [found[1] for line in lines if (found := _KEY.match(line))]

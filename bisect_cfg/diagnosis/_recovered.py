@@ -23,6 +23,7 @@ _ENDED_WELL = re.compile(
     rb"|\b(?:completed|finished) successfully|\bsuccessfully (?P<installed>installed|built)\b"
     rb"|\bsuccessfully (?:rebased|pulled|pushed|uploaded|saved|written|finished|completed)\b"
     rb"|\b(?:has been|was|is) successfully (?:saved|completed))"
+    rb"|\b(?:run|job|training|pipeline|workflow)[^\n]{0,40}\bstatus[=: ]+\W?(?:[Ss]uccess|SUCCESS|[Ss]ucceeded)"
     rb"|All (?:checks|tests) passed|\bexit(?:ed)?(?: with)? (?:code|status)[:= ]*0\b"
     rb"|(?m:^Already up to date)|\bCOMPLETED +0:0|\bJob completed\b|\bNetwork error resolved\b"
     rb"|(?P<pod>\bSuccessfully assigned\b|\bStarted +pod/|\bStarted container\b|\bReadiness probe succeeded"
@@ -66,7 +67,8 @@ _AT_WORK = re.compile(
     r"|\bView run at\b|\bstep[: ]\d"
     r"|\b(?:complete|completed|finished|succeeded|success|saved|wrote|written|moved|synced|uploaded|installed|deployed|upgraded|connected|done)\b"
     r"|\bscored (?P<all>\d+) of (?P=all)\b|(?<!\d)[1-9]?\d%\|[^|]*\| *\d+/\d+ \["
-    r"|\b(?:loss|reward|accuracy)['\"]?[:=] ?-?\d",
+    r"|\b(?:loss|reward|accuracy)['\"]?[:=] ?-?\d"
+    r"|\b(?:fetched|loaded|evaluated)\b|\bexit 0$",
     re.IGNORECASE,
 )
 """A line of a program that goes on, or has come to its end."""
@@ -74,8 +76,9 @@ _AT_WORK = re.compile(
 _AFTER_ANY_END = "wandb: "
 """What a reporter prints at the end of a run that failed as well."""
 
-REACH, RIGHT_AFTER = 4, 2
-"""Lines before a word of coping that it is about, and those in which it has to follow on a traceback."""
+REACH, RIGHT_AFTER, AT_WORK = 4, 2, 3
+"""Lines before a word of coping that it is about, those in which it has to follow on a traceback, and lines of work to
+the end after which another try was not in vain."""
 
 _GOES_ON = re.compile(
     r"(?i:\bfall(?:ing|s)? ?back\b|\bfell back\b|\busing (?:the |a )?(?:latest |local )?(?:cached?|mirror|default)\b"
@@ -94,6 +97,7 @@ class Recovery:
         through: the last line that only a program that came through prints.
         coped: lines of trouble about which the program did something.
         caught: those of them on which a traceback may end.
+        work: lines of a program at work, or that has done its work.
     """
 
     since: int = 0
@@ -101,6 +105,7 @@ class Recovery:
     through: int = 0
     coped: frozenset[int] = frozenset()
     caught: frozenset[int] = frozenset()
+    work: frozenset[int] = frozenset()
 
 
 def recovery(tail: bytes, lines: int) -> Recovery:
@@ -123,22 +128,24 @@ def recovery(tail: bytes, lines: int) -> Recovery:
     return Recovery(place(begun), place(ended), place(through[-1] if through else None), *_coped(tail, lines))
 
 
-def _coped(tail: bytes, lines: int) -> tuple[frozenset[int], frozenset[int]]:
+def _coped(tail: bytes, lines: int) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
     text = tail.decode("utf-8", "replace").removesuffix("\n").split("\n")
     first = lines - len(text) + 1
     found: set[int] = set()
     caught: set[int] = set()
-    at_work = dies_later = False  # further down
+    work: set[int] = set()
+    at_work, dies_later = 0, False  # further down: lines of work, and whether it dies of another exception
     for at in range(len(text) - 1, -1, -1):
         line = text[at]
         if _GAVE_UP.search(line) or line.endswith("Traceback (most recent call last):"):
-            at_work = False
+            at_work = 0
             dies_later |= "Traceback" in line
         elif _COPES.search(line):
             if at_work:
                 found.update(range(first + max(0, at - REACH), first + at + 1))
-            if (at_work or dies_later) and _GOES_ON.search(line):
+            if ((at_work or dies_later) and _GOES_ON.search(line)) or at_work >= AT_WORK:
                 caught.update(range(first + max(0, at - RIGHT_AFTER), first + at))
         elif _AT_WORK.search(line) and not line.startswith(_AFTER_ANY_END):
-            at_work = True
-    return frozenset(found), frozenset(caught)
+            at_work += 1
+            work.add(first + at)
+    return frozenset(found), frozenset(caught), frozenset(work)

@@ -33,7 +33,9 @@ _DATE = re.compile(r"(?<!\d)(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 _DAY = re.compile(r"(?<![\d-])(\d\d)[-/](\d\d) (\d\d):(\d\d):(\d\d)")
 _GLOG = re.compile(r"\b[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)")
 _CLOCK = re.compile(r"(?<![\d:.<])()()([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?(?![\d:<]|, +[\d?.]+(?:s/it|it/s))")
-_NOTE = re.compile(r"\s*(?:#|//|<-|\^\^|\.\.\.|>>>|\(|\[?(?:note|NOTE|me|user)\b|-- )|.*(?:卡住|卡在|不动了)")
+_NOTE = re.compile(
+    r"\s*(?:#|//|<-|\^\^|\.\.\.|>>>|\((?!\w+ pid=)|\[?(?:note|NOTE|me|user)\b|-- )|.*(?:卡住|卡在|不动了)"
+)
 _HANGS = re.compile(
     r"\b(?:hangs?|hung|hanging|stuck|frozen|freezes?|stalled|never (?:returns|finishes|ends|continues)"
     r"|no (?:more |further )?"
@@ -52,6 +54,7 @@ _BY_SOMEBODY = re.compile(r"CANCELLED AT (?!.*DUE TO)")
 _WAITS = re.compile(
     r", line \d+, in (?:_?wait\w*|select|poll|recv\w*|acquire|barrier|synchronize|communicate|get_objects|_wait_for_\w+"
     r"|_recv\w*|accept|connect|all_(?:reduce|gather)\w*|broadcast\w*|init_communicator|monitored_barrier)$"
+    r"|\bncclCommInitRank\w*\("
 )
 _FINISHED = re.compile(
     r"train_runtime|training (?:is |was |has )?(?:completed?|finished|done)\b|finished training"
@@ -221,7 +224,9 @@ def _ended(lines: Sequence[tuple[int, str]], rows: int) -> Standstill | None:
     index = ends[0]
     at, text = lines[index]
     moved = _last_moved(lines[:index])
-    lasted = _between(moved[1], text)
+    # A terminal's ^C has no time; what is printed next may have one.
+    timed = next((later for _, later in lines[index:] if _time(later)), text)
+    lasted = _between(moved[1], timed)
     if lasted is not None and lasted >= LONG:
         return Standstill(*moved, at, text.strip(), lasted)
     interrupted = any("KeyboardInterrupt" in line for _, line in lines[index:])

@@ -12,7 +12,7 @@ Such a text has lines that a log has as well, a whole traceback among them. So i
     a page of HTML      headings and paragraphs, and what it shows stands between the marks of one line
     a page              a title that says that it is about troubles, and sentences around what it shows
     prose               nothing but sentences, and somebody who speaks ("we")
-    a table             of words, in Markdown; or of tickets, with their titles and what became of them
+    a table             of words, in Markdown; or of tickets or runs, with what became of them (`_data_files`)
     a query             SQL, that looks for errors
     a ticket            whose first lines say that it is done with
 
@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
+from bisect_cfg.diagnosis._data_files import of_columns
 
 WORDS, SHORT = 35, 2
 """A text of fewer words, a table of fewer lines may be a message."""
@@ -52,7 +54,7 @@ _SECTION = re.compile(
     r"|DIAGNOSTICS|ERRORS|RETURN VALUES?|SEE ALSO|NOTES|BUGS|AUTHORS?|COMMANDS|USAGE|CAVEATS|HISTORY|STANDARDS)\s*$"
 )
 _MAIL = re.compile(r"(?:From|To|Cc|Subject|Date|Sent|Von|An|Betreff|发件人|收件人|主题): ?\S")
-_ANSWERED = re.compile(r"(?:Q(?:uestion)?|A(?:nswer)?) ?\d*(?: \([^)]*\))?[:.] ")
+_ANSWERED = re.compile(r"\W{0,3}(?:(?:Q(?:uestion)?|A(?:nswer)?) ?\d*(?: \([^)]*\))?[:.] |[问答][:：])")
 _SAID = re.compile(
     r"\[?(?:\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4},? )?\d{1,2}:\d\d(?::\d\d)?(?: ?[AP]M)?\]? <?[A-Za-z][\w .-]{0,24}>?: \S"
 )
@@ -73,6 +75,8 @@ _LOGS = re.compile(
     r"Traceback \(most|(?:\[?rank ?\d|\(\w+ pid=)|(?:INFO|ERROR|WARNING|CRITICAL)\b|\{'|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d"
     r"|\s*\d+%\||(?:\w+\.)*\w+(?:Error|Exception): |srun: |slurmstepd: |wandb: "
 )
+_FRONT_MATTER = re.compile(r"---\n(?:[\w-]+:.*\n|  .*\n)*?title:.*\n(?:[\w-]+:.*\n|[ -].*\n)*?---\n")
+"""What a page of a site begins with: its title and date."""
 _FENCED = re.compile(r"^ *```.*?^ *```[ ]*$", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r">(?!>>)")
 
@@ -113,7 +117,7 @@ def told(text: str) -> str:
     lines = [line for line in text.split("\n") if line.strip()]
     if not lines:
         return ""
-    if _passed(lines):
+    if _passed(lines) or _passed_in_xml(text):
         return "the output of tests that passed"
     if _is_html(text):
         return "a page of HTML"
@@ -138,8 +142,10 @@ def told(text: str) -> str:
         "a table": _is_table(lines),
         "a query": _is_query(lines) and not logged,
         "a ticket that is done with": _is_ticket(lines),
-        "a page of text": _is_page(text) or (not logged and _is_prose(text)),
-        "a reply": len(plain) < len(lines) and len(sentences) >= SENTENCES and not logged,
+        "a page of text": _is_page(text) or _FRONT_MATTER.match(text) is not None or (not logged and _is_prose(text)),
+        "a reply": len(plain) < len(lines)
+        and len(sentences) >= SENTENCES
+        and not any(_LOGS.match(line.lstrip()) for line in plain),
         "a letter": sum(map(bool, map(_MAIL.match, lines[:FIRST_LINES]))) > 1 and not logged,
         "a page of a manual": _is_manual(lines),
     }
@@ -149,6 +155,7 @@ def told(text: str) -> str:
 _EXPECTED = re.compile(
     rb"\bas expected: |\bsimulated\b|\((?:expected|ignored|harmless|provoked)\)"
     rb"|(?:Error|Exception)\b[^\n]{0,80}\b(?:means that|is (?:raised|printed) when|occurs when|happens when)\b"
+    rb"|^\W{0,3}\[(?:RESOLVED|OK|CLEARED|RECOVERED)\]"
     rb"|\b(?:xfail(?:ed)?|XFAIL): |^\W*caught [A-Z]\w+(?:Error|Exception)|<-+ ?(?:sample|example)"
 )
 
@@ -170,6 +177,18 @@ def _passed(lines: Sequence[str]) -> bool:
     )
 
 
+def _passed_in_xml(text: str) -> bool:
+    """Whether it is JUnit's report of tests, none of which failed."""
+    if not _XML.match(text):
+        return False
+    counts = [int(count) for suite in _SUITE.findall(text) for count in _COUNT.findall(suite)]
+    return bool(counts) and not any(counts)
+
+
+_XML = re.compile(r"\s*(?:<\?xml\b[^>]*>\s*)?<testsuites?\b")
+_SUITE = re.compile(r"<testsuites?\b[^>]*>")
+_COUNT = re.compile(r'\b(?:errors|failures)="(\d+)"')
+
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
 """A time to the second, as only a log has it: journald begins each line with the month's name."""
 
@@ -186,37 +205,11 @@ def _is_prose(text: str) -> bool:
 
 
 def _is_table(lines: Sequence[str]) -> bool:
-    """Whether it is a table of words in Markdown, or one of tickets."""
+    """Whether it is a table of words in Markdown, or one of tickets or runs."""
     if len(lines) > SHORT and re.match(r"\|(?: ?:?-+:? ?\|)+$", lines[1]) and all(line[0] == "|" for line in lines):
         cells = [cell.strip() for line in lines[2:] for cell in line.strip("| \n").split("|")]
         return sum(map(bool, map(re.compile(r"-?[\d.]+(?:e-?\d+)?%?$").match, cells))) < (1 - MOST) * len(cells)
-    names = {name.strip().strip('"').lower() for name in lines[0].split(max(",;\t", key=lines[0].count))}
-    return len(names) > SENTENCES and len(names & _OF_TICKETS) > 1 and not names & _OF_LOGS
-
-
-_OF_TICKETS = {
-    "id",
-    "ticket",
-    "incident",
-    "title",
-    "status",
-    "state",
-    "assignee",
-    "priority",
-    "labels",
-    "summary",
-    "reporter",
-    "issue",
-    "severity",
-    "cause",
-    "cure",
-    "fix",
-    "solution",
-    "pattern",
-    "error",
-}
-_OF_LOGS = {"message", "log", "time", "timestamp", "@timestamp", "date", "level", "host", "service", "step"}
-"""Names of columns in an export of tickets, and in one of a log."""
+    return bool(of_columns(lines[0].split(max(",;\t", key=lines[0].count))))
 
 
 def _is_query(lines: Sequence[str]) -> bool:

@@ -25,7 +25,7 @@ from typing import BinaryIO
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.diagnosis import _bystanders, _faults, _logs, _render, _silence, facts, signature
 from bisect_cfg.diagnosis._components import RL, TRAINING, absent_in
-from bisect_cfg.diagnosis._consequences import after, follows
+from bisect_cfg.diagnosis._consequences import after, follows, tears_down
 from bisect_cfg.diagnosis._lead import doubt
 from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
 from bisect_cfg.diagnosis._plain_text import clean
@@ -37,7 +37,7 @@ from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis._words import Found, Words, literals, word_of
 from bisect_cfg.diagnosis.advice import DEFINITE, Advice, advise
 from bisect_cfg.diagnosis.advice.data import of_a_row
-from bisect_cfg.diagnosis.advice.reading import frames_before, phase_of, settings_in, told_cure
+from bisect_cfg.diagnosis.advice.reading import Frame, frames_before, phase_of, settings_in, told_cure
 from bisect_cfg.diagnosis.advice.signatures import taken_here
 from bisect_cfg.diagnosis.conditions import evaluate
 from bisect_cfg.diagnosis.knowledge import Clue, Entry, EntryCase, load
@@ -45,6 +45,9 @@ from bisect_cfg.probe.secrets import mask_arguments, scrub
 
 EVIDENCE = 3
 """Lines shown for each clue. A device-side assertion prints thousands of the same."""
+
+SPELLED = 1 << 22
+"""Bytes of a log without rows in which the numbers behind names are looked for one by one."""
 
 HITS = 300
 """Lines of one clue that are looked at in a block; of more only the first and the last of them would be kept."""
@@ -90,6 +93,14 @@ _OF_A_DATA_SET = re.compile(
     rb'(?!.*"(?:level|levelname|severity)":)'
 )
 """A row of a data set or a completion that was kept, and not a logger's line in JSON."""
+
+WORKED = 2
+"""Lines of work after a warning that show that nothing came of it: two bars that are full, or a file that is saved."""
+
+LEVEL_WITHIN = 200
+_WARNS = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE)\b|(?:^|[\s:.])\w*Warning: |^[WI]\d{4} \d\d:|\[W\d{3,4} ")
+_LEVEL_OF_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|NCCL (?:WARN|INFO))\b|\w(?:Error|Exception): ")
+"""How a line says of itself that it only warns or informs, within so many characters; and that it does not."""
 
 _SAMPLED = re.compile(
     rb"^\W{0,3}(?i:prompt|completion|response|answer|question|user|assistant|instruction|reference|ground[ _]truth"
@@ -184,9 +195,12 @@ def combine(
 ) -> Explanation:
     """Explains what one or several files of the same run say together."""
     found: dict[Clue, list[Line]] = {}
+    moved = any(reading.rows.count for reading in readings)
     for reading in readings:
         for clue, lines in reading.found().items():
-            found.setdefault(clue, []).extend(lines)
+            # What a run prints to its other file stands still while the rows of this one come.
+            if not (moved and not reading.rows.count and clue in _STILL):
+                found.setdefault(clue, []).extend(lines)
     seen = _seen(failure)
     if seen:
         found.setdefault(seen, [])
@@ -211,12 +225,21 @@ def combine(
         if not _of_a_former_run(error, cause)
         for extra in range(len(error.more) + 1)
     }
+    warned = {(reading.name, number) for reading in readings for number in reading.warned}
     former = {(by_error[id(error)].name, error.line) for error in errors if _of_a_former_run(error, cause)}
     own = cause and (by_error[id(cause)].name, cause.line, cause.line + len(cause.more))
     raised_from = [one for one in errors if cause is not None and _goes_back_to(one, cause, by_error)]
     of_chain = [(own[0], one.line, one.line + len(one.more)) for one in raised_from] if own else []
-    of_cause = cause is not None and cause.weight == _faults.RAISED
+    # Somebody who ends a run says nothing of why.
+    of_cause = cause is not None and cause.weight == _faults.RAISED and not _silence.only_ended(cause.text)
+    died = cause is not None and cause.weight in (_faults.RAISED, _faults.NATIVE)
+    lost_before = _raised_in_own_file(cause) and any(
+        reading.rows.broken_before(cause.line if reading is by_error[id(cause)] else None) >= LOST_ROWS
+        for reading in readings
+    )
     matches, aside = [], []
+    # Who started the processes ends those that are left where one has failed, or where they waited in vain.
+    ended_by = cause if of_cause else next((error for error in errors if tears_down(error.text)), None)
 
     def near(line: Line) -> bool:
         return own is None or line.file != own[0] or line.number >= own[1] - OF_TRACEBACK
@@ -229,7 +252,9 @@ def combine(
         match, any_lines, by_line = judged
         if not errors and by_line and any_lines and all(_quoted_in_prose(line, entry) for line in any_lines):
             continue  # somebody tells of an error
-        if of_cause and _killed_after(entry, found, cause):
+        if not errors and by_line and not (entry.early or entry.lasting) and _only_warned(any_lines, readings):
+            continue  # and work went on
+        if ended_by and _killed_after(entry, found, ended_by):
             aside.append(match)  # what is left of a run that has failed is ended by whoever started it
             continue
         if by_line and own and _faults.is_own(cause) and _only_after(any_lines, own):
@@ -244,7 +269,11 @@ def combine(
             bonus = FOR_CAUSE
         elif any(
             (line.file, line.number) in places
-            or ((line.file, line.number) not in former and _leads_to(line, cause, by_error, entry.early))
+            or (
+                (line.file, line.number) not in former
+                and (entry.early or (line.file, line.number) not in warned)
+                and _leads_to(line, cause, by_error, entry.early)
+            )
             for line in any_lines
         ):
             bonus = FOR_ERROR
@@ -254,7 +283,12 @@ def combine(
         if of_cause and bonus != FOR_CAUSE and entry.general and not entry.early and not _of_metrics(entry, found):
             aside.append(match)  # a launcher's or an engine's words about the error that is already there
             continue
+        if died and entry.aftermath and bonus != FOR_CAUSE:
+            aside.append(match)  # who started the process only says that it failed
+            continue
         of_rows = _of_metrics(entry, found) and not any(clue.value in ("stalled", "standing") for clue in entry.any)
+        if of_cause and of_rows and lost_before and NON_FINITE & {clue.value for clue in entry.any}:
+            bonus = FOR_CAUSE  # by then the weights were gone
         if of_cause and bonus != FOR_CAUSE and of_rows and not _OF_NUMBERS.search(cause.text):
             aside.append(match)  # rows that went wrong, and an error that has nothing to do with numbers
             continue
@@ -341,8 +375,7 @@ def _doubted(matches: Sequence[Match], cause: _faults.Error | None, advice: Advi
 
 def _raised(cause: _faults.Error | None) -> str:
     """Where an error was raised, and from which line of one's own."""
-    frames = frames_before(cause) if cause is not None and cause.type_name else ()
-    frames = tuple(frame for frame in frames if frame.package != "python")
+    frames = _frames_of(cause) if cause is not None and cause.type_name else ()
     if not frames:
         return ""
     own = next((frame for frame in reversed(frames) if not frame.package), None)
@@ -394,6 +427,7 @@ class Reading:
         self.errors = _faults.Errors()
         self.lines = 0
         self.command: str | None = None
+        self.warned: set[int] = set()  # lines that are no error's by their own words
         self.head = self.tail = b""
         self._evidence: dict[str, list[Line]] = {}
         self._hits: dict[str, int] = {}  # in this block
@@ -403,13 +437,14 @@ class Reading:
         self._by_word: dict[bytes, list[str]] = {}  # the patterns that are looked for where a word stands
         for pattern, runs in self._all.items():
             self._by_word.setdefault(word_of(runs).encode(), []).append(pattern)
+        self._word_for = {pattern: word for word, patterns in self._by_word.items() for pattern in patterns}
         self._looked_at = 0  # lines
         self._tolerated: dict[bytes, int] = {}  # how often a word may come until another is looked for
         self._mute()
 
     def read(self, stream: BinaryIO) -> None:
         """Reads it to its end."""
-        number, of_rows = 1, Words((), WORDS)
+        number, of_rows, spelled = 1, Words((), WORDS), b""
         waiting: deque[tuple[bytes, int, Found | None, bool]] = deque()
         for block in _logs.blocks(stream):
             if not self.head:
@@ -417,6 +452,8 @@ class Reading:
             if len(self.head) < facts.LOOKED_AT:
                 self.head += block[: facts.LOOKED_AT]
             self.tail = (self.tail + block if len(block) < facts.LOOKED_AT else block)[-facts.LOOKED_AT :]
+            if len(spelled) < SPELLED and not self.rows.count and not self.quoting:
+                spelled += block
             found, flooded = None, self._looked_at > FLOOD
             if not flooded or len(self._words.look(block[:BEGINNING]).places) < FEW_LINES:
                 found = self._words.look(block)
@@ -428,6 +465,8 @@ class Reading:
                 self._follow(early, its_number, its_found or self._words.look(early[:BEGINNING]), went_on, flooded)
         for last, its_number, its_found, went_on in waiting:
             self._follow(last, its_number, its_found or self._words.look(last), went_on)
+        if not self.rows.count:
+            self.rows.spelled(spelled.decode("utf-8", "replace"))
         self.lines = number - 1 + (not self.tail.endswith(b"\n") and bool(self.tail))
         self._look_at_the_end()
 
@@ -476,6 +515,8 @@ class Reading:
             found[Clue("signal", name)] = [Line(number, text, self.name)]
         for name, rows in self.rows.facts().items():
             found[Clue("metric", name)] = [Line(row.line, row.text, self.name) for row in rows[:EVIDENCE]]
+        if self.rows.count:
+            found[Clue("metric", "rows")] = []
         if self.errors_left():
             found.pop(Clue("metric", "no-steps"), None)  # it did not end well
         still = self._silence()
@@ -581,8 +622,13 @@ class Reading:
         return self.rows.after(number) > (1 if who else 0)
 
     def went_well_after(self, number: int) -> bool:
-        """Whether a line that is no traceback's was survived."""
-        return self.survived(number) or number <= self._recovery.through or self._got_over(number)
+        """Whether a line that is no traceback's was survived; after a run that came through, what only complains."""
+        through = self._recovery.through
+        return self.survived(number) or self._got_over(number) or (bool(through) and not self.errors_left())
+
+    def worked_after(self, number: int) -> bool:
+        """Whether lines of a program at work, or that has done its work, come after a line."""
+        return sum(at > number for at in self._recovery.work) >= WORKED
 
     def _in_paragraphs(self, found: dict[Clue, list[Line]]) -> None:
         """Clues in the errors' lines taken together: what is wrapped, by a box or by a terminal."""
@@ -617,12 +663,14 @@ class Reading:
                 best = min((run.encode() for run in self._all[pattern]), key=counts.__getitem__)
                 best = best if RARER * counts[best] < counts[word] else word
                 self._by_word.setdefault(best, []).append(pattern)
+                self._word_for[pattern] = best
                 changed |= best != word
         return changed
 
     def _mute(self) -> None:
         """Stops only where an open pattern or an error may be."""
-        wanted = {word for word, patterns in self._by_word.items() if not self._open.keys().isdisjoint(patterns)}
+        closed = {self._word_for[pattern] for pattern in self._all.keys() - self._open.keys()}
+        wanted = self._by_word.keys() - {word for word in closed if self._open.keys().isdisjoint(self._by_word[word])}
         self._words.mute(self._every - wanted - self.logs.words() - _faults.WORDS)
 
     def _line(
@@ -647,6 +695,8 @@ class Reading:
                 continue
             said = said or clean(text)
             if re.search(pattern, said):
+                if _WARNS.search(text[:LEVEL_WITHIN]) and not _LEVEL_OF_ERROR.search(text[:LEVEL_WITHIN]):
+                    self.warned.add(number)
                 self._note(pattern, Line(number, said, self.name))
 
     def _possible(self, words: set[bytes]) -> list[str]:
@@ -694,10 +744,10 @@ def _of_a_former_run(error: _faults.Error, cause: _faults.Error | None) -> bool:
     )
 
 
-def _killed_after(entry: Entry, found: Mapping[Clue, list[Line]], cause: _faults.Error | None) -> bool:
+def _killed_after(entry: Entry, found: Mapping[Clue, list[Line]], cause: _faults.Error) -> bool:
     """Whether an entry rests on a signal alone that others send, and it came after the error."""
     present = [clue for clue in entry.any if clue in found]
-    return cause is not None and all(
+    return all(
         clue.kind == "signal"
         and clue.value in signature.SENT_BY_OTHERS
         and all(line.number > cause.line for line in found[clue])
@@ -722,11 +772,28 @@ def _apart(matches: Sequence[Match], found: Mapping[Clue, list[Line]]) -> tuple[
 
 
 def _quoted_in_prose(line: Line, entry: Entry) -> bool:
-    """Whether what a line says of an error stands in quotation marks, after a blank: a sentence about it."""
+    """Whether what a line says of an error stands in quotation marks, after a blank: a sentence about it; or in a
+    comment."""
     if line.text.startswith(("{", "[")):
         return False
     bare = _IN_QUOTES.sub(" ", line.text)
     return bare != line.text and not any(clue.kind == "line" and re.search(clue.value, bare) for clue in entry.any)
+
+
+NON_FINITE = {"non-finite-gradient", "non-finite-loss", "left-course"}
+LOST_ROWS = 8
+"""Rows without a finite gradient or loss right before an error in the user's own file: it was given the answers of a
+model whose weights were gone."""
+
+_STILL = (Clue("metric", "stalled"), Clue("metric", "standing"))
+
+
+def _only_warned(lines: Sequence[Line], readings: Sequence[Reading]) -> bool:
+    """Whether lines only warn or inform by their own words, and the program was at work after them."""
+    by_name = {reading.name: reading for reading in readings}
+    return bool(lines) and all(
+        line.number in by_name[line.file].warned and by_name[line.file].worked_after(line.number) for line in lines
+    )
 
 
 _OF_NUMBERS = re.compile(
@@ -734,7 +801,21 @@ _OF_NUMBERS = re.compile(
 )
 """An error that numbers bring about."""
 
-_IN_QUOTES = re.compile(r'(?:^|[\s(])["“„][^"”“]{8,}["”“]')
+_IN_QUOTES = re.compile(r'(?:^|[\s(])(?:["“„][^"”“]{8,}["”“]|`(?=[^`]{8,}`)[^`]*\s[^`]*`)|(?:^|\s)#+ .*')
+"""What stands in quotation marks, or in Markdown's with several words (a name in them is part of a message), and a
+comment in a file of code or settings."""
+
+
+def _frames_of(cause: _faults.Error | None) -> tuple[Frame, ...]:
+    """The frames before an error, without those of Python's own library; none where there is no error."""
+    frames = frames_before(cause) if cause is not None else ()
+    return tuple(frame for frame in frames if frame.package != "python")
+
+
+def _raised_in_own_file(cause: _faults.Error | None) -> bool:
+    """Whether an exception was raised in the user's own file, and in no package that it calls."""
+    frames = _frames_of(cause)
+    return bool(frames) and not frames[-1].package
 
 
 def _of_metrics(entry: Entry, found: Mapping[Clue, list[Line]]) -> bool:
@@ -940,6 +1021,6 @@ _TYPED = re.compile(
 
 def _own_script(cause: _faults.Error | None) -> str:
     """The user's script in a traceback: its outermost frame, if that is nobody's package."""
-    frames = frames_before(cause) if cause is not None else ()
-    outer = next((frame.file for frame in frames if not frame.package and frame.file.endswith(".py")), "")
+    frames = _frames_of(cause)
+    outer = frames[0].file if frames and not frames[0].package and frames[0].file.endswith(".py") else ""
     return outer if re.fullmatch(r"[\w./~+-]+", outer) else ""

@@ -223,6 +223,56 @@ CASES = {
         [("/home/me/judge.py", 12, "score", "client.chat.completions.create(")], "network",
         ["10.0.0.3:8001", "/home/me/judge.py:12"],
     ),
+    "a key that a line of one's own works out": (
+        "KeyError: 'E'",
+        [
+            (TRL, 1021, "_calculate_rewards", "output_reward_func = reward_func("),
+            ("/home/me/rewards.py", 23, "option_reward", "scores.append(PENALTY[letter.upper()] if wrong else 2.0)"),
+        ],
+        "own-code", ["PENALTY has no 'E'", "add 'E' to PENALTY"],
+    ),
+    "what a class of the package's own has not set": (
+        "AttributeError: 'VLLMGeneration' object has no attribute 'is_sleeping'",
+        [(f"{SITE}/trl/generation/vllm_generation.py", 611, "generate", "if sleep_mode and not self.is_sleeping:")],
+        "versions", ["TRL's own VLLMGeneration reads self.is_sleeping", "another release of TRL"],
+    ),
+    "a file that is to be written": (
+        "FileNotFoundError: [Errno 2] No such file or directory: 'runs/a17/meta/step60.json'",
+        [("/home/me/train_loop.py", 97, "run", "json.dump(state, open(os.path.join(out, 'meta', name), 'w'))")],
+        "file", ["cannot be written, since its folder does not exist", "os.makedirs"],
+    ),
+    "what a worker raised": (
+        "IndexError: Caught IndexError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+        '  File "/home/me/collators.py", line 57, in __call__\n    start = spans[turn][0]\n'
+        "IndexError: list index out of range",
+        [(f"{SITE}/accelerate/data_loader.py", 567, "__iter__", "current_batch = next(dataloader_iter)")],
+        "own-code", ["collators.py:57"],
+    ),
+    "a program": (
+        "FileNotFoundError: [Errno 2] No such file or directory: 'bwrap'",
+        [
+            ("/root/tools/sandbox.py", 44, "start", 'await asyncio.create_subprocess_exec("bwrap", *args)'),
+            ("/usr/lib/python3.12/subprocess.py", 1955, "_execute_child", "raise child_exception_type(errno_num)"),
+        ],
+        "program", ["The program bwrap is not installed", "which bwrap"],
+    ),
+    "a service that a reward asks": (
+        "TimeoutError",
+        [
+            (f"{SITE}/slime/rollout/rm_hub/__init__.py", 31, "async_rm", "return await rm_function(args, sample)"),
+            ("/data/judge.py", 58, "judge_reward", "async with session.post(URL, json=payload) as answer:"),
+        ],
+        "own-code", ["judge_reward", "did not answer"],
+    ),
+    "somebody who ended it": (
+        "KeyboardInterrupt",
+        [
+            (TRL, 1344, "_calculate_rewards", "output_reward_func = reward_func("),
+            ("/home/me/verify.py", 40, "math_reward", "ok = sympy.simplify(gold - answer) == 0"),
+            (f"{SITE}/sympy/core/power.py", 1153, "_expand", "return self._expand_pow(n)"),
+        ],
+        "interrupted", ["verify.py:40", "A time limit"],
+    ),
     "a file": (
         "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.parquet'",
         [(f"{SITE}/pandas/io/common.py", 2, "get_handle", "open(")],

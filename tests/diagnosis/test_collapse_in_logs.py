@@ -545,3 +545,28 @@ def test_a_table_with_a_column_for_the_evaluation() -> None:
     ]
     table = "| step | loss | grad_norm | lr | eval_loss |\n|---:|---:|---:|---:|---:|\n" + "\n".join(rows) + "\n"
     assert "The loss diverged" in str(explain_text(table))
+
+
+def test_what_goes_on_as_it_began_has_not_left_its_course() -> None:
+    dice = random.Random(5)
+    rows = [row(dice, 1.5, 0.3, 0.3 - 0.0007 * at) | {"kl": 0.0004 * at} for at in range(212)]
+    gone = [row(dice, 0.0, 0.0, math.nan, math.nan) | {"kl": math.nan} for _ in range(60)]
+    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate([*rows, *gone])], [], None)
+    assert "non-finite-gradient" in facts and "left-course" not in facts
+    for at, one in enumerate(rows[-6:]):
+        one["kl"] = 3.0 * (at + 1)
+    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate([*rows, *gone])], [], None)
+    assert "left-course" in facts
+
+
+def test_right_answers_that_are_gone_at_the_end_are_told_though_the_format_is_paid() -> None:
+    dice = random.Random(6)
+    right = [0.3 + 0.002 * at for at in range(180)] + [0.6 - 0.02 * at for at in range(30)] + [0.0] * 30
+    rows = [
+        row(dice, one + 0.98, 0.3, 0.4) | {"rewards/accuracy_reward/mean": one, "rewards/format_reward/mean": 0.98}
+        for one in right
+    ]
+    for at, one in enumerate(rows):
+        one["reward"] = right[at] + 0.98
+    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
+    assert "part-lost" in facts

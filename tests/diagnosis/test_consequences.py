@@ -124,3 +124,60 @@ def test_a_name_that_a_failed_import_should_have_defined_is_what_follows():
     assert error is not None and error.text.startswith("ImportError")
     error = explain_text(failed + later.format("another")).error
     assert error is not None and error.text.startswith("NameError")  # nothing says that it follows
+
+
+def test_what_a_scheduler_ends_after_a_timeout_was_not_killed_for_memory() -> None:
+    late = "[rank1]:[E221 03:41:11.1 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
+    late += "WorkNCCL(SeqNum=9, OpType=BROADCAST) ran for 1800040 milliseconds before timing out.\n"
+    left = "srun: error: n4: task 1: Aborted (core dumped)\n"
+    left += "slurmstepd: error: *** STEP 8.0 ON n4 CANCELLED AT 2025-02-21 ***\n"
+    assert lead(f"{late}{left}srun: error: n4: tasks 0,2-3: Killed\n") == "nccl-timeout"
+    assert lead("srun: error: n4: task 3: Killed\nsrun: Terminating StepId=8.0\n") == "host-out-of-memory"
+
+
+def test_a_failed_check_of_native_code_is_told_and_not_the_signal_to_the_others() -> None:
+    check = (
+        "Train:   0%|  | 0/624 [00:00<?, ?it/s]python3: /project/lib/Allocation.cpp:47: getOrder(Attribute): Assertion "
+    )
+    check += '`!(a && b) && "only on Ampere"\' failed.\n'
+    ended = "W0316 20:33:41.3 5511 torch/distributed/elastic/api.py:897] Sending process 5 closing signal SIGTERM\n"
+    found = explain_text(check + ended)
+    assert found.error is not None and found.error.number == 1
+
+
+def test_what_a_builder_wraps_is_the_error() -> None:
+    found = explain_text(
+        'Traceback (most recent call last):\n  File "/w/p.py", line 31, in read\n    for line in open(p):\n'
+        "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xa1 in position 5: invalid start byte\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        'Traceback (most recent call last):\n  File "/opt/site-packages/datasets/builder.py", line 9, in _prepare\n'
+        '    raise DatasetGenerationError("An error") from e\n'
+        "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset\n"
+    )
+    assert found.error is not None and found.error.text.startswith("UnicodeDecodeError")
+
+
+def test_an_error_of_one_s_own_after_the_weights_were_gone_does_not_lead() -> None:
+    fine = "".join(f"{{'loss': 0.1, 'grad_norm': 0.3, 'reward': 0.4, 'kl': 0.0{step}}}\n" for step in range(9))
+    lost = "{'loss': nan, 'grad_norm': nan, 'reward': 0.0, 'kl': nan}\n"
+    raised = 'Traceback (most recent call last):\n  File "/w/grpo.py", line 44, in judge\n    return hit / len(words)\n'
+    error = "ZeroDivisionError: division by zero\n"
+    assert lead(fine + lost * 20 + raised + error) in ("non-finite-gradient", "diverged-before-nan", "kl-overflow")
+    assert lead(fine + raised + error) == lead(raised + error)
+
+
+def test_a_launcher_s_words_do_not_lead_over_a_crash_that_names_itself() -> None:
+    log = "Fatal Python error: none_dealloc: deallocating None: bug likely caused by a refcount error\n"
+    log += "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n  exitcode  : -6 (pid: 5)\n"
+    found = explain_text(log)
+    assert found.error is not None and found.error.number == 1
+    assert not found.matches or not found.matches[0].entry.aftermath or found.matches[0].doubt
+
+
+def test_who_ends_a_run_says_nothing_of_why() -> None:
+    fine = "".join(f"{{'loss': 1.{step}, 'grad_norm': 0.3, 'learning_rate': 5e-4}}\n" for step in range(9))
+    lost = "{'loss': nan, 'grad_norm': nan, 'learning_rate': 5e-4}\n" * 9
+    ended = (
+        '^CTraceback (most recent call last):\n  File "/w/t.py", line 9, in <module>\n    main()\nKeyboardInterrupt\n'
+    )
+    assert lead(fine + lost + ended) == "non-finite-gradient"

@@ -184,3 +184,26 @@ def test_a_table_of_very_many_rows_is_read_evenly_and_its_end_in_full(
     steps = [int(row.values["step"]) for row in rows]
     assert steps == sorted(set(steps)) and steps[0] == 0 and steps[-256:] == [*range(4744, 5000)]
     assert len(steps) < 700 and max(after - before for before, after in itertools.pairwise(steps)) <= 32
+
+
+def test_records_of_a_logger_with_metrics_and_a_traceback(tmp_path: Path) -> None:
+    rows = "".join(
+        json.dumps({"ts": "2025", "lvl": "info", "msg": "loss", "step": at, "loss": 0.9, "lr": 1e-5}) + "\n"
+        for at in range(9)
+    )
+    trace = 'Traceback (most recent call last):\n  File "/app/c.py", line 61, in on_step_end\n    assert ok\n'
+    trace += "AssertionError: mix\n"
+    path = tmp_path / "run.jsonl"
+    path.write_text(rows + json.dumps({"ts": "2025", "lvl": "error", "msg": "uncaught exception", "exc": trace}) + "\n")
+    found = explain_paths([str(path)])[0]
+    assert found.error is not None and found.error.text == "AssertionError: mix" and found.rows == 9
+
+
+def test_docker_s_records_in_a_file_that_is_called_json(tmp_path: Path) -> None:
+    path = tmp_path / "container.json"
+    said = ["Traceback (most recent call last):\n", '  File "/w/a.py", line 2, in f\n', "AttributeError: no writer\n"]
+    path.write_text(
+        "".join(json.dumps({"log": line, "stream": "stderr", "time": "2025-07-19T10:20"}) + "\n" for line in said)
+    )
+    found = explain_paths([str(path)])[0]
+    assert found.error is not None and found.error.text == "AttributeError: no writer"

@@ -233,3 +233,16 @@ def test_one_generation_leads_over_weights_that_became_nan_late() -> None:
         "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0\n"
     )
     assert [match.entry.id for match in explain_text(log).matches][0] == "one-generation-std"
+
+
+ROWS = (
+    "{'loss': 0.0, 'grad_norm': 0.3, 'learning_rate': 1e-06, 'num_tokens': 81.0, 'completions/mean_length': 8.0, "
+    "'completions/clipped_ratio': 0.1, 'rewards/accuracy_reward/mean': 0.5, 'reward': 0.4, 'reward_std': 0.1, "
+    "'kl': 0.0, 'step_time': 3.1, 'frac_reward_zero_std': 0.0, 'entropy': 0.4, 'epoch': 0.1}"
+)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+def test_no_clue_is_looked_for_in_every_row_of_a_run(entry: Entry) -> None:
+    lines = [clue.value for clue in entry.clues if clue.kind == "line" and not re.search(clue.value, ROWS)]
+    assert not [value for value in lines if all(run in ROWS for run in literals(value))]

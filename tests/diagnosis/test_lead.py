@@ -216,3 +216,16 @@ def test_a_report_with_a_traceback_in_it_is_read() -> None:
         "/home/me/train.py <module>", f"{SITE}/a/b.py run", error="torch.OutOfMemoryError: CUDA out of memory"
     )
     assert explain_text(f"# Bug\n\nIt fails:\n\n```\n{log}```\n\n## Versions\n\ntorch 2.6\n").status == KNOWN
+
+
+def test_a_warning_before_an_exception_that_it_is_not_about() -> None:
+    warned = (
+        "WARNING:root: NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch"
+    )
+    raised = 'Traceback (most recent call last):\n  File "/home/u/t.py", line 2, in main\n    raise ValueError("77")\n'
+    found = explain_text(f"{warned} installation.\n{raised}ValueError: 77\n")
+    assert not found.matches and found.error is not None
+    alone = explain_text(
+        f"{warned} installation.\nRuntimeError: CUDA error: no kernel image is available for execution on the device\n"
+    )
+    assert alone.matches[0].entry.id == "no-kernel-image"

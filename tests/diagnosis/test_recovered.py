@@ -37,6 +37,12 @@ NETWORK = "wandb: ERROR Error while calling W&B API: context deadline exceeded, 
         "Warning FailedScheduling pod/a 0/6 nodes are available\nNormal Scheduled Successfully assigned ml/a to n4\n",
         "Warning Failed Error: ErrImagePull\nNormal Pulled Successfully pulled image\nNormal Started container a\n",
         "a-0 0/1 OOMKilled 1 3m\na-0 1/1 Running 1 3m\na-0 0/1 Completed 1 9m\n",
+        "INFO fetching\n"
+        + CAUGHT.replace("Using the latest cached version", "INFO retrying in 2s, not the")
+        + "fetched 15.2 GB (attempt 2)\nINFO model loaded\nINFO gsm8k done: acc=0.8\nINFO results uploaded, exit 0\n",
+        "WARNING [x:158] Failed to get model SHA. Error: Repo id must be in the form 'a' or 'a/b'\n"
+        "Running loglikelihood requests: 100%|####| 8/8 [11:02<00:00]\nRunning until: 100%|####| 6/6 [08:41<00:00]\n",
+        TOTALS + "=== epilogue ===\nFailed to initialize NVML: Driver/library version mismatch\n",
         RESUMED + "model.safetensors: 100%|██████████| 4.98G/4.98G [03:00<00:00]\n",
         NETWORK + "100%|██████████| 100/100 [20:00<00:00, 12s/it]\n",
         "CUDA out of memory; decreasing batch size to 4\n100%|██████████| 500/500 [20:00<00:00,  2.4s/it]\n",
@@ -44,7 +50,21 @@ NETWORK = "wandb: ERROR Error while calling W&B API: context deadline exceeded, 
         OUT_OF_MEMORY + "Retrying with batch size 4\n" + TOTALS,
         "ERROR:mail: refused\n{'loss': 0.6, 'grad_norm': 0.4}\n" + TOTALS + "ERROR:mail: refused\n",
     ],
-    ids=["optional", "scheduled", "pulled", "restarted", "resumed", "reporter", "smaller", "actor", "caught", "mail"],
+    ids=[
+        "optional",
+        "scheduled",
+        "pulled",
+        "restarted",
+        "fetched",
+        "evaluated",
+        "epilogue",
+        "resumed",
+        "reporter",
+        "smaller",
+        "actor",
+        "caught",
+        "mail",
+    ],
 )
 def test_what_was_got_over_is_no_failure(log: str) -> None:
     assert explain_text(log).status == NO_FAILURE

@@ -197,7 +197,12 @@ SHARED = [
     },
     {"device-map-hooks", "vllm-device-mismatch"},  # two devices
     {"tensor-shapes", "rotary-off-by-one", "swift-loss-tensors", "unsloth-masked-mean"},  # two lengths
-    {"gpu-out-of-memory", "swift-zero3-gather-memory", "gpu-taken-by-another"},  # the same memory, filled by others
+    {
+        "gpu-out-of-memory",
+        "swift-zero3-gather-memory",
+        "gpu-taken-by-another",
+        "library-without-memory",
+    },  # the same memory, filled by others
     {"segmentation-fault", "wake-up-out-of-memory"},  # how the process ended, and why
     {"global-batch-divisible", "no-valid-generations"},  # one check, with and without a way out
     {"mixed-dtensor", "dtensor-weight-sync"},  # anywhere, and on the way to the engine

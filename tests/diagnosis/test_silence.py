@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bisect_cfg.diagnosis._quoted import quotes
-from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_text
+from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_paths, explain_text
 
 STARTED = "2025-03-02 10:11:10 ***** Running training *****\n2025-03-02 10:11:12 step 4/500\n"
 WAITS = """^CTraceback (most recent call last):
@@ -184,3 +184,26 @@ def test_an_output_that_ends_before_training_may_stand_still(end: str) -> None:
 )
 def test_what_went_on_is_not_said_to_stand(text: str) -> None:
     assert explain_text(text).stands is None
+
+
+def test_a_terminal_s_interruption_has_the_time_of_what_is_printed_next() -> None:
+    end = (
+        "^C\nKeyboardInterrupt\n[rank0]:[W302 12:40:02.300 CudaIPCTypes.cpp:16] Producer process has been terminated\n"
+    )
+    assert [match.entry.id for match in explain_text(STARTED + end).matches][:1] == ["stuck"]
+
+
+def test_what_stands_still_in_one_file_goes_on_in_the_other(tmp_path) -> None:
+    out, err = tmp_path / "job.out", tmp_path / "job.err"
+    rows = "".join(f"{{'loss': 0.1, 'grad_norm': 0.3, 'epoch': 0.{step}}}\n" for step in range(9))
+    out.write_text(rows)
+    stopped = "slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2025-03-02T14:00:00 DUE TO PREEMPTION ***\n"
+    err.write_text(STARTED + stopped)
+    assert explain_text(STARTED + stopped).matches[0].entry.id == "stuck"
+    assert explain_paths([str(tmp_path)])[0].matches[0].entry.id == "slurm-limit"
+
+
+def test_what_a_worker_printed_last_is_no_note() -> None:
+    worker = "(LLMRayActor pid=1) INFO 04-09 01:52:46 [core.py:151] init engine took 47.83 seconds\n"
+    found = explain_text(worker + "^C\n(base) u@h:~$ date\nWed Apr  9 04:40:12 UTC 2025\n")
+    assert found.matches and found.matches[0].entry.id.startswith("stuck")

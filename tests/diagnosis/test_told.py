@@ -178,3 +178,30 @@ def test_queries_and_tickets(text: str, kind: str) -> None:
 def test_a_failure_that_was_expected() -> None:
     assert expected(b"08:06:16Z xfail: tests/test_fsdp.py::test_flatten (ValueError: Cannot flatten integer tensors)")
     assert not expected(b"ValueError: the run failed: no data")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (
+            '<?xml version="1.0"?>\n<testsuites><testsuite name="pytest" errors="0" failures="0" tests="1">\n'
+            '<testcase name="a">'
+            "<system-err>\nERROR monitor: collapse suspected\n</system-err></testcase></testsuite></testsuites>\n",
+            "the output of tests that passed",
+        ),
+        ("---\ntitle: NaN\ndate: 2025-03-14\n---\n\nOne sees\n\n{'loss': nan, 'grad_norm': nan}\n", "a page of text"),
+        (
+            "# 常见问题\n\n**问：出现 `torch.OutOfMemoryError` 怎么办？**\n\n减小。\n\n**问：正常吗？**\n\n正常。\n",
+            "questions with answers",
+        ),
+    ],
+    ids=["JUnit", "front matter", "问"],
+)
+def test_more_frames(text: str, kind: str) -> None:
+    found = explain_text(text)
+    assert found.status == NO_FAILURE and found.no_log == kind
+
+
+def test_tests_that_failed_in_junit_s_report_are_no_such_text() -> None:
+    text = '<testsuite errors="0" failures="1">\n<system-err>\nRuntimeError: CUDA out of memory. Tried\n</system-err>\n'
+    assert explain_text(text).status != NO_FAILURE

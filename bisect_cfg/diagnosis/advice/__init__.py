@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from bisect_cfg.diagnosis import _faults, _releases
 from bisect_cfg.diagnosis.advice.compared import indivisible, too_few_gpus
-from bisect_cfg.diagnosis.advice.data import missing_column, missing_file, own_code, raised_below
+from bisect_cfg.diagnosis.advice.data import interrupted, missing_column, missing_file, own_code, raised_below
 from bisect_cfg.diagnosis.advice.misnamed import missing_optional, unknown_name, unknown_setting, unset_variable
 from bisect_cfg.diagnosis.advice.network import unreachable
 from bisect_cfg.diagnosis.advice.numbers import mismatch, refused_by_gpu
@@ -49,9 +49,11 @@ def advise(error: _faults.Error | None, packages: Mapping[str, str] | None = Non
     if error is None or error.weight == _faults.STATUS or (error.weight == _faults.NATIVE and not error.type_name):
         return None
     kind, message = _split(error)
-    if kind in ("KeyboardInterrupt", "SystemExit", "MemoryError"):
+    if kind in ("SystemExit", "MemoryError"):
         return None
     frames = frames_before(error) if error.type_name else ()
+    if kind == "KeyboardInterrupt":
+        return interrupted(RaisedError(kind, message, frames, error.type_name))
     if kind in ("KeyError", "AttributeError", "IndexError"):
         frames = without_access(frames)
     read = RaisedError(kind, message, frames, error.type_name)

@@ -57,7 +57,9 @@ def missing_column(read: RaisedError) -> Advice | None:
     handed = asked.endswith("kwargs") and bool(frame and frame.package)
     if not name or not (found or handed or (not inside and (read.within(IN_DATA, 3) or in_reward))):
         return None
-    if frame and not found and not in_reward and not _OF_A_ROW.match(asked):
+    # A reward's own arguments are the columns; any other table that it asks is its own.
+    computed = bool(frame and _computed(frame.source)) and not asked.endswith("kwargs")
+    if frame and not found and not _OF_A_ROW.match(asked) and (not in_reward or computed):
         return _missing_key(name, asked, read)
     whose = belongs_to(read.caller)
     says = (
@@ -101,7 +103,20 @@ def _whole(asked: str) -> str:
 def _asked(source: str, name: str) -> str:
     """What a line of source asks for a key, "" if it does not show it."""
     found = re.search(rf"(\w[\w.]*(?:\[[^\]]*\][\w.]*)*?)(?:\.pop\(|\[)['\"]{re.escape(name)}['\"]", source)
-    return found[1] if found else ""
+    if found:
+        return found[1]
+    computed = _computed(source)
+    return computed[0] if len(computed) == 1 else ""
+
+
+def _computed(source: str) -> list[str]:
+    """What a line of source asks for a key that it works out: `PENALTY[letter.upper()]`."""
+    names = re.findall(r"(?<![\w.])([A-Za-z_][\w.]*)\[(?!['\"\d:\]-])[^\]:]*", source)
+    return list(dict.fromkeys(name for name in names if name.rpartition(".")[2] not in _TYPES))
+
+
+_TYPES = {"list", "dict", "tuple", "set", "List", "Dict", "Tuple", "Optional", "Union", "Literal"}
+"""Names before brackets in a type, which ask nothing for a key."""
 
 
 def of_a_row(key: str, frames: Sequence[Frame]) -> bool | None:
@@ -128,6 +143,14 @@ def _missing_key(name: str, asked: str, read: RaisedError) -> Advice:
         return Advice("versions", says, (*pair_steps(frame.package, by), *renamed), place)
     what = f"{asked} has no {name!r}" if asked else f"The key {name!r} is not there"
     says = f"{what}; {whose} asks for it at {place}."
+    if not frame.package and _computed(frame.source) and f"{name!r}" not in frame.source:
+        steps = (
+            f"the key is worked out at that line, and this value of it has no entry: add {name!r} to "
+            f"{asked or 'the table'}, or ask with .get(KEY, a default)",
+            "where does the value come from? A completion or a row of the data may hold anything: check it before that "
+            "line, and give such an answer a reward of its own",
+        )
+        return Advice("own-code", says, steps, place)
     steps = (
         f"print {f'{asked}.keys()' if asked else 'the keys'} at that line: do they look like the columns of the data, "
         f"the fields of a configuration, or something that {whose} has made?",
@@ -137,6 +160,22 @@ def _missing_key(name: str, asked: str, read: RaisedError) -> Advice:
     if frame.package and frame.package not in TOOLS:
         steps += (f"made by {whose} itself: a newer {called(frame.package)} ({how_to_install(frame.package)})",)
     return Advice("key", says, steps, place)
+
+
+def interrupted(read: RaisedError) -> Advice | None:
+    """Where a run was when somebody ended it."""
+    frame = read.own or read.last
+    if frame is None:
+        return None
+    whose = belongs_to(frame)
+    shown = f": “{frame.source[:LONGEST_QUOTE]}”" if frame.source else ""
+    says = f"Somebody ended the run (Ctrl-C, or SIGINT) while it was at {place_of(frame)}, in {whose}{shown}."
+    steps = (
+        "it had stood still there: that call does not come back. A time limit around it, and the values that it was "
+        "given, one after the other by hand",
+        "it was ended on purpose: nothing has failed; resume_from_checkpoint goes on",
+    )
+    return Advice("interrupted", says, steps, place_of(frame))
 
 
 def own_code(read: RaisedError) -> Advice | None:
@@ -169,7 +208,14 @@ def own_code(read: RaisedError) -> Advice | None:
         + (f"{by} raised it, at {frame.file}{':' + str(frame.line) if frame.line else ''}")
         + (f": “{frame.source[:LONGEST_QUOTE]}”." if frame.source else ".")
     )
-    if reward:
+    if reward and re.search(r"Timeout|Connect|HTTP|Disconnected", read.type):
+        steps = (
+            "the service that it asks did not answer, or not in time: call it by hand from this machine (curl), and "
+            "read its own log: is it up, at that address, and not overloaded?",
+            f"a time limit and a few tries in {frame.function}, a reward of 0.0 (or None) where that is in vain, and "
+            "fewer requests at once",
+        )
+    elif reward:
         steps = (
             f"make {frame.function} survive what it cannot score: one odd completion is enough to "
             f"end the run (try, and a reward of 0.0)",
@@ -241,12 +287,40 @@ def _hint(read: RaisedError) -> str:
     }.get(read.type, "print the values it uses")
 
 
+_WRITES = re.compile(
+    r"""open\(.*,\s*(?:mode=)?['"][wax]|\.(?:to_(?:csv|json|parquet|pickle)|write_text|write_bytes|savefig)\("""
+    r"|\b(?:torch|np|numpy)\.save\w*\("
+)
+"""Lines that write a file."""
+_STARTS_A_PROGRAM = re.compile(r"_execute_child|create_subprocess|\bPopen\b|_posixsubprocess|subprocess\.")
+
+
 def missing_file(read: RaisedError) -> Advice | None:
     """A file that is not there, or is no JSON."""
     place = place_of(read.caller)
     if read.type in ("FileNotFoundError", "NotADirectoryError"):
         path = re.search(r"'([^']+)'|\"([^\"]+)\"", read.message)
         name = (path[1] or path[2]) if path else "the file"
+        if path and "/" not in name and read.within(_STARTS_A_PROGRAM):
+            says = (
+                f"The program {name} is not installed on this machine, or not on the PATH of the process that starts it"
+                + (f"; {belongs_to(read.caller)} does at {place}." if place else ".")
+            )
+            steps = (
+                f"which {name}, on the machine and in the container (for Ray, of the worker) where that process runs; "
+                "install it there",
+                "it is installed? Then its folder is missing in the PATH that this process was started with",
+            )
+            return Advice("program", says, steps, place)
+        if read.caller and _WRITES.search(read.caller.source):
+            says = (
+                f"{name} cannot be written, since its folder does not exist; {belongs_to(read.caller)} does at {place}."
+            )
+            steps = (
+                "os.makedirs(os.path.dirname(PATH), exist_ok=True) before that line (on the process that writes)",
+                "is it relative? Then it is looked for in the directory the run was started in",
+            )
+            return Advice("file", says, steps, place)
         says = f"{name} does not exist on this machine" + (
             f"; {belongs_to(read.caller)} wants to read it ({place})." if place else "."
         )

@@ -228,9 +228,14 @@ _ENGINES = ("vllm", "sglang")
 """Packages whose forward pass is no training."""
 
 
+_NOT_OF_A_PHASE = re.compile(r"actor_rollout|(?<=[(.])resume_from_checkpoint(?==|\))")
+"""Names in a line of source that are no part of the run: verl's of a worker, an argument of train()."""
+
+
 def phase_of(frames: Sequence[Frame]) -> str:
     """The part of a run in which a traceback ends, "" if its frames do not tell."""
-    text = "\n".join(f"{frame.file} {frame.function} {frame.source}" for frame in frames).replace("actor_rollout", "")
+    text = "\n".join(f"{frame.file} {frame.function} {frame.source}" for frame in frames)
+    text = _NOT_OF_A_PHASE.sub("", text)
     inner = next((frame.package for frame in reversed(frames) if frame.package not in ("python", *TOOLS)), "")
     if inner in _ENGINES and not any(PHASES[name].search(text) for name in ("sync", "loading", "start")):
         return "generation"

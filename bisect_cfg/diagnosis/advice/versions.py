@@ -12,6 +12,7 @@ from bisect_cfg.diagnosis.advice.reading import (
     RaisedError,
     belongs_to,
     called,
+    how_to_install,
     owner_of,
     package_of,
     pair_steps,
@@ -264,6 +265,18 @@ def _attribute(lacking: re.Match[str], read: RaisedError) -> Advice | None:
         return Advice(
             "versions" if whose else "own-code", says, (*steps, *(pair_steps("", whose) if whose else ())), place
         )
+    if read.last and read.last.package == caller and re.search(rf"\bself\.{re.escape(name)}\b", read.last.source):
+        # the object is the one whose own method reads it
+        says = (
+            f"{called(caller)}'s own {owner} reads self.{name}, which it has not set: a fault of this release of "
+            f"{called(caller)}, or of the order in which it was set up (a mode in which that part is left out)."
+        )
+        steps = (
+            f"another release of {called(caller)}, a newer one first ({how_to_install(caller)})",
+            f"what is unusual on the way there: the mode or setting that leads to {read.last.function}; without it, a "
+            f"check",
+        )
+        return Advice("versions", says, steps, place)
     says = f"{called(caller)} asks an object of class {owner} for {name}, which it does not have."
     if whose and whose != caller:
         says += (
