@@ -12,6 +12,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bisect_cfg import interrupts
 from bisect_cfg.capture.command import is_launcher
 from bisect_cfg.capture.names import parse_assignment
 from bisect_cfg.capture.programs import runs_code
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from bisect_cfg.reports.recorded import Recorded
 
 
+@interrupts.obeyed()
 def run(
     target: str, arguments: Sequence[str], python: str | None, options: Options, listener: Listener
 ) -> tuple[Answer, JsonObject]:
@@ -184,6 +186,7 @@ def recommend_again(
         return run(command["target"], command["arguments"], command["python"], options, listener)
 
 
+@interrupts.obeyed()
 def ask(
     study: Path,
     wanted: Wanted,

@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTED = 130
@@ -50,8 +51,30 @@ def install(handler: Callable[[int, FrameType | None], None] | None = None) -> N
             signal.signal(number, handler or _interrupt)
 
 
+@contextmanager
+def obeyed() -> Iterator[None]:
+    """While it lasts, Ctrl-C ends what runs as soon as the database has returned: for a notebook, or a script that calls us.
+
+    Its KeyboardInterrupt inside of a transaction would leave the database locked by ourselves, and recording that the
+    trial was interrupted would wait for it until the database's own time limit. Does nothing outside of the main
+    thread, and where somebody has a handler of their own.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    hook = sys.unraisablehook
+    sys.unraisablehook = _send_swallowed_again
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = hook
+
+
 class _Interrupted(KeyboardInterrupt):
-    """Knows its signal."""
+    """By another signal than SIGINT: knows which."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -65,7 +88,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
             _send_again(number)
             return
         inside = inside.f_back
-    raise _Interrupted(number)
+    raise KeyboardInterrupt if number == signal.SIGINT else _Interrupted(number)
 
 
 def _send_swallowed_again(unraisable: sys.UnraisableHookArgs) -> None:

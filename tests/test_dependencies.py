@@ -40,7 +40,7 @@ def imported() -> dict[str, str]:
 
 
 FLOORS = (
-    {"configuration", "errors", "jsonfile", "cells", "crash", "probe", "parameters"},
+    {"configuration", "errors", "jsonfile", "cells", "crash", "interrupts", "probe", "parameters"},
     {"search"},
     {"study"},
     {"capture", "diagnosis"},
@@ -48,7 +48,7 @@ FLOORS = (
     {"recommend", "doctor"},
     {"reports"},
     {"phases"},
-    {"api", "cli", "checks", "entry", "interrupts", "__init__", "__main__"},
+    {"api", "cli", "checks", "entry", "__init__", "__main__"},
 )
 """The rooms of the package, lowest first: none imports one that lies higher, nor, from the search up to the phases, one
 beside it."""

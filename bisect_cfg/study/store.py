@@ -38,6 +38,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from bisect_cfg import interrupts
 from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, Value, equal
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
@@ -295,7 +296,7 @@ class Store:
 
     @contextmanager
     def alive(self) -> Iterator[None]:
-        """While it lasts, others are told that our running trials live."""
+        """While it lasts, others are told that our running trials live, and Ctrl-C leaves no transaction half done."""
         stop = threading.Event()
 
         def heart() -> None:
@@ -305,7 +306,8 @@ class Store:
         threading.Thread(target=heart, name="bisect-cfg-heart", daemon=True).start()
         _LIVE_RUNS.add(self._run)
         try:
-            yield
+            with interrupts.obeyed():
+                yield
         finally:
             _LIVE_RUNS.discard(self._run)
             stop.set()

@@ -243,6 +243,34 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.training
+@pytest.mark.parametrize("nth", [70, 80, 85])
+def test_ctrl_c_while_the_database_is_read(tmp_path: Path, nth: int) -> None:
+    """The cursor is closed first: else the tool waits for a lock of its own, for as long as the database lets it."""
+    command = [*script(tmp_path), "1"]
+    interrupted = f"""
+        import os, signal, sys
+        from sqlalchemy import Engine, event
+        statements = []
+
+        @event.listens_for(Engine, "after_cursor_execute")
+        def _(connection, cursor, statement, *rest):
+            if statement.startswith("SELECT") and sys.argv[0].endswith("tool.py"):
+                statements.append(statement)
+                if len(statements) == {nth}:
+                    print("interrupted", file=sys.stderr, flush=True)
+                    os.kill(os.getpid(), signal.SIGINT)
+    """
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(interrupted))
+    at_random = {**environment(), "PYTHONPATH": f"{tmp_path}{os.pathsep}{environment()['PYTHONPATH']}"}
+    tool = subprocess.run(command, env=at_random, capture_output=True, text=True, timeout=60)
+    assert "\ninterrupted\n" in f"\n{tool.stderr}"
+    assert "KeyboardInterrupt" in tool.stderr or tool.returncode == -signal.SIGINT, tool.stderr
+    assert "database is locked" not in tool.stderr
+    last = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
+    assert "[('x2', 'x7')] True" in last.stdout
+
+
+@pytest.mark.training
 def test_jobs_run_at_once(tmp_path: Path) -> None:
     met = tmp_path / "met"
 
