@@ -53,7 +53,7 @@ def install(handler: Callable[[int, FrameType | None], None] | None = None) -> N
 
 @contextmanager
 def obeyed() -> Iterator[None]:
-    """While it lasts, Ctrl-C ends what runs as soon as the database has returned, in a notebook or a script that calls us.
+    """While it lasts, Ctrl-C ends what runs as soon as the database has returned: in a notebook, or a caller's script.
 
     Its KeyboardInterrupt inside of a transaction would leave the database locked by ourselves, and recording that the
     trial was interrupted would wait for it until the database's own time limit. Does nothing outside of the main

@@ -25,6 +25,8 @@ LONGEST = 2000
 _OF_METRICS = ("reward", "loss", "entropy", "score", "return")
 _OF_ROWS = (*_OF_METRICS, "kl", "norm", "step", "iter", "episode")
 """Of the first a run's text has many; of these each line that is looked at has one."""
+_OF_A_ROW, _VALUE = re.compile("|".join(_OF_ROWS)), re.compile(r"\d|nan\b|inf\b")
+"""What is quickly seen of a line that may be a row's."""
 _PAIR = re.compile(
     r"(?P<name>[A-Za-z][\w./-]*(?: [A-Za-z][\w./-]*){0,3})['\"]? *(?:[:=|│]|\s) *['\"]?"
     r"(?P<value>[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?[Nn]a[Nn]|[-+]?[Ii]nf)(?![\w.:%-]|/(?!\d))"
@@ -69,9 +71,8 @@ def _records(
     values: dict[str, object] = {}
     seen: set[str] = set()  # the names as they are printed
     begun = first
-    for number, line in enumerate(text.split("\n"), first):
-        lowered = line.lower()
-        if len(line) > LONGEST or not any(word in lowered for word in _OF_ROWS):
+    for number, (line, lowered) in enumerate(zip(text.split("\n"), text.lower().split("\n"), strict=True), first):
+        if len(line) > LONGEST or not _VALUE.search(lowered) or not _OF_A_ROW.search(lowered):
             continue
         for printed, name, value in _numbers(plain(line), canonical, known):
             again = name in values and values[name] != value if name == "step" else printed in seen

@@ -17,7 +17,7 @@ import functools
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bisect_cfg.diagnosis._consequences import follows
 from bisect_cfg.diagnosis._logs import WRAPPERS
@@ -149,7 +149,7 @@ class Error:
         who: the rank or worker that printed it, "" if it does not say.
         weight: how much it says about the cause (`RAISED` ... `STATUS`).
         type_name: the exception's type, "" for another shape.
-        more: the lines after it that belong to it.
+        rest: the text after it.
         traced: whether it ended a traceback.
         stamped: whether its line begins with a time or a place of the code.
         before: the text before it, in which its traceback stands.
@@ -161,11 +161,16 @@ class Error:
     who: str
     weight: int
     type_name: str = ""
-    more: list[str] = field(default_factory=list)
+    rest: bytes = b""
     traced: bool = False
     stamped: bool = False
     before: bytes = b""
     width: int = 0
+
+    @functools.cached_property
+    def more(self) -> list[str]:
+        """The lines after it that belong to it. Asked once the log is read: of most errors of a long one, never."""
+        return list(_continued(self.rest, self))
 
     @functools.cached_property
     def traceback(self) -> int:
@@ -199,7 +204,7 @@ class Errors:
     def __init__(self) -> None:
         self._first: list[Error] = []
         self._last: deque[Error] = deque(maxlen=LAST)
-        self._unfinished: list[tuple[Error, bytes]] = []
+        self._unfinished: list[Error] = []
         self._ignored: dict[str, int] = {}  # who -> the line up to which a traceback ends nothing
         self._beside: dict[str, int] = {}  # who -> the line up to which an exception ends nothing
         self._known: set[int] = set()  # lines that were looked at
@@ -207,8 +212,8 @@ class Errors:
 
     def begin(self, block: bytes) -> None:
         """Takes the rest of an error's lines from the block that follows it."""
-        for error, head in self._unfinished:
-            error.more = list(_continued(head + block[:PARAGRAPH_BYTES], error))
+        for error in self._unfinished:
+            error.rest += block[:PARAGRAPH_BYTES]
         self._unfinished = []
         self._previous, self._block = self._block[-BEFORE_BYTES:], block
 
@@ -262,10 +267,9 @@ class Errors:
             stamped=bool(when),
             width=len(shown),
         )
-        rest = block[end + 1 : end + 1 + PARAGRAPH_BYTES]
-        error.more = list(_continued(rest, error))
-        if len(rest) < PARAGRAPH_BYTES:
-            self._unfinished.append((error, rest))
+        error.rest = block[end + 1 : end + 1 + PARAGRAPH_BYTES]
+        if len(error.rest) < PARAGRAPH_BYTES:
+            self._unfinished.append(error)
         start = end - len(raw)
         error.before = block[max(0, start - BEFORE_BYTES) : start]
         if start < BEFORE_BYTES and block is self._block:

@@ -550,8 +550,8 @@ class Rows:
             words: Which of the `WORDS` it has.
         """
         before, self._passed = self._passed, self._passed + len(block)
-        small = _SMALL_TABLE.search(block, 0, OF_SUMMARY * 10) if number == 1 else None
-        if number == 1 and _FRAME.search(block):
+        small = None if before else _SMALL_TABLE.search(block, 0, OF_SUMMARY * 10)
+        if not before and _FRAME.search(block):
             for row in frames(block.decode("utf-8", "replace"), number, row_of):
                 self.add(row)
         if not words and not self._columns and small is None:

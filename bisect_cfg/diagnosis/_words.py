@@ -11,7 +11,7 @@ import bisect
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from re import _constants as opcodes  # no public way to see a pattern's structure
 from re import _parser as parser
@@ -19,11 +19,14 @@ from re import _parser as parser
 SHORTEST = 4
 """Characters a word must have; shorter ones let too much through."""
 
-USELESS = 200_000
+USELESS = 100_000
 """Places of muted words that are passed over until a scan without them is worth its making, a twentieth of a second."""
 
 SMALL = 1 << 16
 """Bytes up to which looking for one word after the other is quicker than making a scan for all."""
+
+FREQUENT_SHARE = 0.0005
+"""Of all places found, those of a word that is worth leaving out of a scan."""
 
 MOST_SCANS = 16
 """Scans that are made for one log at most; what is muted after that is only passed over."""
@@ -41,20 +44,29 @@ _HEALTHY = (
 )
 
 
-@functools.cache
+_KNOWN: dict[str, tuple[str, ...]] = {}
+
+
+def remember(runs: Mapping[str, tuple[str, ...]]) -> None:
+    """Takes what `literals` said of patterns before."""
+    _KNOWN.update(runs)
+
+
 def literals(pattern: str) -> tuple[str, ...]:
     """The runs of plain characters that every match of a pattern contains.
 
     Raises:
         ValueError: There is none of `SHORTEST` characters.
     """
+    if pattern in _KNOWN:
+        return _KNOWN[pattern]
     parsed = parser.parse(pattern)
     if parsed.state.flags & re.IGNORECASE:
         raise ValueError(f"{pattern!r}: (?i) hides what to look for; write the spellings as separate clues")
     runs = [run for run in _runs(parsed) if len(run) >= SHORTEST]
     if not runs:
         raise ValueError(f"{pattern!r} has no run of {SHORTEST} plain characters that every match contains")
-    return tuple(runs)
+    return _KNOWN.setdefault(pattern, tuple(runs))
 
 
 def _runs(parsed: Iterable) -> list[str]:
@@ -139,8 +151,11 @@ class Words:
         self._passed_over += len(ends) - len(kept)
         if self._passed_over > USELESS and self._scans and len(self._scans) < MOST_SCANS:
             self._passed_over = 0
-            left = tuple(word for word in self._stops if word not in self._muted)
-            self._scans.append((self._muted, _scan(left, self._marks)))
+            # Muted words that are seldom cost nothing, and one of them may be wanted soon in place of a frequent one.
+            least = FREQUENT_SHARE * self.counts.total()
+            without = frozenset(word for word in self._muted if self.counts[word] > least)
+            left = tuple(word for word in self._stops if word not in without)
+            self._scans.append((without, _scan(left, self._marks)))
         places = sorted((end - len(word), word) for end, word in kept)
         return Found([place for place, _ in places], [word for _, word in places], marks)
 

@@ -27,7 +27,7 @@ from bisect_cfg.diagnosis import _bystanders, _faults, _logs, _render, _silence,
 from bisect_cfg.diagnosis._components import RL, TRAINING, absent_in
 from bisect_cfg.diagnosis._consequences import after, follows, tears_down
 from bisect_cfg.diagnosis._lead import doubt
-from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Rows
+from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Row, Rows
 from bisect_cfg.diagnosis._plain_text import clean
 from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
 from bisect_cfg.diagnosis._recovered import Recovery, recovery
@@ -513,7 +513,7 @@ class Reading:
         for name, number in self.signals().items():
             text = self.logs.evidence.signal_lines.get(name, name)
             found[Clue("signal", name)] = [Line(number, text, self.name)]
-        for name, rows in self.rows.facts().items():
+        for name, rows in self._row_facts.items():
             found[Clue("metric", name)] = [Line(row.line, row.text, self.name) for row in rows[:EVIDENCE]]
         if self.rows.count:
             found[Clue("metric", "rows")] = []
@@ -553,10 +553,14 @@ class Reading:
         return [error for error in self._errors_left if error.line not in self._beside]
 
     @functools.cached_property
+    def _row_facts(self) -> dict[str, list[Row]]:
+        return self.rows.facts()
+
+    @functools.cached_property
     def _beside(self) -> set[int]:
         """The lines of errors that are of others than the run."""
         known = self._recovery
-        ended_well = bool(known.ended or known.through or self.rows.facts())
+        ended_well = bool(known.ended or known.through or self._row_facts)
         return _bystanders.places(self._errors_left, ended_well)
 
     @functools.cached_property
