@@ -160,9 +160,17 @@ _EXPECTED = re.compile(
 )
 
 
+_OF_EXPECTED = (
+    b"xpected", b"simulated", b"(ignored)", b"(harmless)", b"(provoked)", b" means that", b" is raised when",
+    b" is printed when", b" occurs when", b" happens when", b"[RESOLVED]", b"[OK]", b"[CLEARED]", b"[RECOVERED]",
+    b"xfail", b"XFAIL", b"caught ", b"sample", b"example",
+)  # fmt: skip
+"""One of them is in every match; they are looked for ten times as quickly."""
+
+
 def expected(line: bytes) -> bool:
     """Whether a line says itself that the error in it is none: it was provoked, or caught."""
-    return bool(_EXPECTED.search(line))
+    return any(word in line for word in _OF_EXPECTED) and bool(_EXPECTED.search(line))
 
 
 def _passed(lines: Sequence[str]) -> bool:

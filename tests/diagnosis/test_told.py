@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bisect_cfg.diagnosis import _faults, _told
 from bisect_cfg.diagnosis._told import expected, told
 from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_text
 from tests.diagnosis.collected import AFTER, BEFORE, FRAMES
@@ -205,3 +206,13 @@ def test_more_frames(text: str, kind: str) -> None:
 def test_tests_that_failed_in_junit_s_report_are_no_such_text() -> None:
     text = '<testsuite errors="0" failures="1">\n<system-err>\nRuntimeError: CUDA out of memory. Tried\n</system-err>\n'
     assert explain_text(text).status != NO_FAILURE
+
+
+@given(st.from_regex(_told._EXPECTED))
+def test_a_line_that_says_so_has_one_of_the_words(line: bytes) -> None:
+    assert any(word in line for word in _told._OF_EXPECTED)
+
+
+@given(st.from_regex(_faults._NATIVE))
+def test_a_native_error_has_one_of_the_words(line: str) -> None:
+    assert any(word in line for word in _faults._OF_NATIVE)
