@@ -161,8 +161,8 @@ _EXPECTED = re.compile(
 
 
 _OF_EXPECTED = (
-    b"xpected", b"simulated", b"(ignored)", b"(harmless)", b"(provoked)", b" means that", b" is raised when",
-    b" is printed when", b" occurs when", b" happens when", b"[RESOLVED]", b"[OK]", b"[CLEARED]", b"[RECOVERED]",
+    b"xpected", b"simulated", b"(ignored)", b"(harmless)", b"(provoked)", b"means that", b"is raised when",
+    b"is printed when", b"occurs when", b"happens when", b"[RESOLVED]", b"[OK]", b"[CLEARED]", b"[RECOVERED]",
     b"xfail", b"XFAIL", b"caught ", b"sample", b"example",
 )  # fmt: skip
 """One of them is in every match; they are looked for ten times as quickly."""
