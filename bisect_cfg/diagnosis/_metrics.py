@@ -550,10 +550,10 @@ class Rows:
             words: Which of the `WORDS` it has.
         """
         before, self._passed = self._passed, self._passed + len(block)
-        small = None if before else _SMALL_TABLE.search(block, 0, OF_SUMMARY * 10)
-        if not before and _FRAME.search(block):
-            for row in frames(block.decode("utf-8", "replace"), number, row_of):
-                self.add(row)
+        framed = not before and _FRAME.search(block) and frames(block.decode("utf-8", "replace"), number, row_of)
+        for row in framed or ():
+            self.add(row)
+        small = None if before or framed else _SMALL_TABLE.search(block, 0, OF_SUMMARY * 10)
         if not words and not self._columns and small is None:
             return False
         if self._finished is None and _FINISHED in words:
@@ -561,7 +561,7 @@ class Rows:
         if _RUN_SUMMARY in words:
             self._sum_up(block, number)
         begun = 0
-        header = _TABLE.search(block) if not self._columns and _STEP_COLUMN in words else None
+        header = _TABLE.search(block) if not self._columns and _STEP_COLUMN in words and not framed else None
         header = header or small
         if header:
             begun = block.find(b"\n", header.end()) + 1 or len(block)
@@ -757,6 +757,8 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
         facts["left-course"] = departed
         facts.pop("kl-overflow", None)  # by then everything was lost
     for name, fact in (("reward", "missing-reward"), ("reward_std", "undefined-spread")):
+        if not any(other != name and _OF_RL.search(other) for row in last for other in row.values):
+            continue  # a column that nobody fills: no training with rewards
         missing = [row for row in _rows_with(last, name) if math.isnan(row.values[name])]
         if missing and not facts.keys() & {"non-finite-gradient"}:
             facts[fact] = missing

@@ -43,7 +43,7 @@ _CAME_THROUGH = re.compile(rb"['\"]train_runtime['\"]?: |Training completed\. Do
 """What the Trainer prints after its last step, and nobody else."""
 
 _COPES = re.compile(
-    r"(?i:\bretry(?:ing)?\b(?! (?:limit|budget))|\bre-?tried\b|\btrying (?:again|to resume)"
+    r"(?i:\bretry(?:ing)?\b(?! (?:limit|budget))|\bre-?tried\b|\b(?:trying|tried) again\b|\btrying to resume\b"
     r"|\bresum(?:e|ing) (?:download|from|normal)"
     r"|\bfall(?:ing|s|en)? ?back\b|\bfell back\b|\bfallback\b|\boptional\b|\bskip(?:ped|ping)\b(?!=)|\bbacking off\b"
     r"|\battempt \d+(?: of |/)\d|\b(?:will be|being|was) restarted\b|\brestarting\b|\bignor(?:ed|ing)\b(?!=)"
@@ -51,7 +51,7 @@ _COPES = re.compile(
     r"|\bUP_FOR_RETRY\b|\btrying batch size"
     r"|\b(?:decreasing|reducing|lowering) (?:the )?batch size"
     r"|\busing (?:the )?(?:(?:latest |local )?cached|mirror|default|\S+ instead)\b"
-    r"|\brequeued\b|\(ok\b|\b(?:RESTARTS|restarts? left)\b)"
+    r"|\brequeued\b|-> ?(?:reward|score)s?[ =:]*-?\d|HTTP/1\.1\" 400\b|\(ok\b|\b(?:RESTARTS|restarts? left)\b)"
 )
 """What a program says it does about a trouble."""
 
