@@ -29,6 +29,7 @@ FACTS = {
     "infinite-gradient": "grad_norm is infinite more than once, never NaN",
     "non-finite-loss": "loss is NaN, or infinite more than once",
     "left-course": "entropy, gradient or length left their course long before the first NaN",
+    "logits-nan": "the logged logits are NaN in every row, the loss and the gradient are not",
     "kl-overflow": "kl is infinite, or NaN after having been finite",
     "missing-reward": "reward is None or NaN",
     "undefined-spread": "reward_std is NaN",
@@ -120,7 +121,7 @@ NOTHING = 0.01
 
 NARROW = 0.05
 NO_CHOICE = 0.01
-SOLVED = 0.9
+SOLVED = BEST = 0.9
 GIVEN_UP = 0.02
 """Where the spread of the rewards is below that share of its beginning, all completions are alike: because the task is
 solved, or, with an entropy below `NO_CHOICE` and a reward below `SOLVED`, or where one reward that had been above
@@ -373,6 +374,9 @@ def row_of(line: int, values: Mapping[str, object]) -> Row | None:
     ]
     return Row(line, at + ", ".join(shown), numbers)
 
+
+_LOGITS = "logits/chosen"
+"""The mean of the logits that DPO's trainers log beside the loss, which does not depend on it."""
 
 _OF_RL = re.compile(
     r"^(?:reward|kl|ratio|advantages?)\b|completion|rollout|actor|response|clip_ratio|policy|reward_std"
@@ -762,6 +766,12 @@ def _facts(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str
         missing = [row for row in _rows_with(last, name) if math.isnan(row.values[name])]
         if missing and not facts.keys() & {"non-finite-gradient"}:
             facts[fact] = missing
+    logged = [row for row in rows if _LOGITS in row.values]
+    if len(logged) >= ENOUGH and all(
+        math.isnan(row.values[_LOGITS]) and re.search(r"\bnan\b", row.text, re.IGNORECASE) for row in logged
+    ):
+        if all(math.isfinite(row.values.get(name, 0.0)) for row in logged for name in ("loss", "grad_norm")):
+            facts["logits-nan"] = logged[-LAST_ROWS:]
     _signal(facts, rows)
     _collapse(facts, rows)
     if not facts.keys() & {"non-finite-gradient", "infinite-gradient", "non-finite-loss"}:
@@ -1020,7 +1030,7 @@ def _signal(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     # Rewards that differ from row to row by prompt, with equal ones in each group, and at their best: nothing to learn
     # any more, which is no failure.
     grown = len(rewards) >= ENOUGH and fmean(rewards[:FIRST]) < fmean(rewards[-FIRST:]) - ROUNDING
-    solved = grown and rewards[-1] > SOLVED
+    solved = grown and min(rewards[-FIRST:]) > max(SOLVED, BEST * max(rewards))
     if dead and not solved:
         facts["dead-reward"] = (
             _rows_with(rows, "reward_std")[-LAST_ROWS:]

@@ -570,3 +570,42 @@ def test_right_answers_that_are_gone_at_the_end_are_told_though_the_format_is_pa
         one["reward"] = right[at] + 0.98
     facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
     assert "part-lost" in facts
+
+
+def test_rewards_that_go_up_and_down_by_prompt_without_a_gradient_are_dead() -> None:
+    rows = [
+        {"loss": 0.0, "grad_norm": 0.0, "reward": reward, "reward_std": 0.0, "frac_reward_zero_std": 1.0}
+        for reward in (3.0, 7.0, 7.0, 5.0, 5.0, 9.0, 7.0, 9.0, 3.0, 7.0, 7.0, 9.0, 5.0, 5.0)
+    ]
+    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
+    assert "dead-reward" in facts
+
+
+def test_a_column_of_rewards_that_nobody_fills_is_none() -> None:
+    rows = [{"loss": 1.5 - at / 100, "learning_rate": 1e-5, "eval_loss": None, "reward": None} for at in range(40)]
+    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
+    assert not facts
+    for one in rows:
+        one["kl"] = 0.01
+    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
+    assert "missing-reward" in facts
+
+
+def test_a_frame_that_begins_with_the_epoch_is_read_once() -> None:
+    lines = [
+        f"{at:<4} {at // 10}  {10 * at:>4}  0.01 {0.4 + at / 200:.3f} {0.5 + at / 300:.3f} 0.25" for at in range(60)
+    ]
+    text = "      epoch  step  train_loss  val_acc  reward  grad_norm\n" + "\n".join(lines) + "\n"
+    rows = Rows()
+    rows.feed(text.encode(), 1, [word for word in WORDS if word in text.encode()])
+    assert rows.count == 60 and not rows.facts()
+
+
+def test_logits_that_are_nan_beside_a_finite_loss() -> None:
+    row = '{"loss": 0.69, "grad_norm": 2.1, "rewards/chosen": -0.05, "logits/chosen": NaN, "epoch": 0.03}\n'
+    rows = Rows()
+    rows.feed((20 * row).encode(), 1, [word for word in WORDS if word in row.encode()])
+    assert "logits-nan" in rows.facts()
+    rows = Rows()
+    rows.feed((20 * row.replace("NaN", "null")).encode(), 1, [word for word in WORDS if word in row.encode()])
+    assert not rows.facts()

@@ -103,3 +103,25 @@ def test_what_was_got_over_is_no_failure(log: str) -> None:
 )
 def test_what_ended_the_run_leads(log: str, entry: str) -> None:
     assert explain_text(log).matches[0].entry.id == entry
+
+
+TOO_LONG = (
+    "ValueError: This model's maximum context length is 32768 tokens. However, your request has 33102 input tokens.\n"
+)
+REFUSED_REQUEST = (
+    f"ERROR [serving_chat.py:200] Error in preprocessing prompt inputs\n{TOO_LONG}"
+    'INFO: "POST /v1/chat/completions HTTP/1.1" 400 Bad Request\n'
+)
+ANSWERED = 'INFO: 10.0.3.7:40608 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+SAMPLE = "09:12 sandbox[17] ERROR sample 3130: exit code 137 (memory limit 512 MB) -> reward 0\n"
+UPLOAD = "ERROR upload: 1/9 files failed: model-00002.safetensors (ConnectionError), will be tried again\n"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "work"),
+    [(REFUSED_REQUEST, ANSWERED), (SAMPLE, "trainer finished 24 steps, saved\n"), (UPLOAD, "upload: 9/9 files ok\n")],
+    ids=["a request", "a sample", "an upload"],
+)
+def test_what_is_coped_with_in_words_needs_work_after_it(trouble: str, work: str) -> None:
+    assert explain_text(trouble + 3 * work).status == NO_FAILURE
+    assert explain_text(3 * work + trouble).status != NO_FAILURE
