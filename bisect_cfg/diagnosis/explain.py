@@ -27,11 +27,12 @@ from bisect_cfg.diagnosis import _bystanders, _faults, _logs, _render, _silence,
 from bisect_cfg.diagnosis._components import RL, TRAINING, absent_in
 from bisect_cfg.diagnosis._consequences import after, follows, tears_down
 from bisect_cfg.diagnosis._lead import doubt
-from bisect_cfg.diagnosis._metrics import FACTS, WORDS, Row, Rows
+from bisect_cfg.diagnosis._metrics import WORDS, Rows
 from bisect_cfg.diagnosis._plain_text import clean
 from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
 from bisect_cfg.diagnosis._recovered import Recovery, recovery
 from bisect_cfg.diagnosis._render import NO_FAILURE, UNREADABLE, Explanation, Line, Match
+from bisect_cfg.diagnosis._row_facts import FACTS, Row
 from bisect_cfg.diagnosis._told import expected
 from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis._words import Found, Words, literals, word_of

@@ -2,7 +2,7 @@
 
 Collapse is defined once, by `lost`: what a stretch of steps must look like beside what came before it. `collapse` asks
 that of every window of a running trial, so that it can be ended; `lost_at_end` asks it of the last stretch of a run
-that is over, as change points divide it (`diagnosis._metrics` looks for them in logs). A policy that has learnt its
+that is over, as change points divide it (`diagnosis._row_facts` looks for them in logs). A policy that has learnt its
 task has little entropy and equal rewards as well: what tells it from a collapsed one is the reward. Divergence of a
 supervised loss is defined beside it, in the same two forms: `diverged` and `diverged_at_end`.
 

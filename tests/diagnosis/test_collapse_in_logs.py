@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from bisect_cfg.diagnosis import _metrics, health
+from bisect_cfg.diagnosis import _metrics, _row_facts, health
 from bisect_cfg.diagnosis._logs import blocks
-from bisect_cfg.diagnosis._metrics import WORDS, Row, Rows, _collapse
+from bisect_cfg.diagnosis._metrics import WORDS, Rows
+from bisect_cfg.diagnosis._row_facts import Row, _collapse
 from bisect_cfg.diagnosis.explain import FACT_OF, explain, explain_paths, explain_text
 from bisect_cfg.diagnosis.signature import SILENT_KINDS, Signature
 
@@ -364,7 +365,7 @@ def test_a_loss_that_rises_for_good_is_divergence(name: str, count: int) -> None
 
 def test_each_silent_failure_is_a_fact_of_the_metrics() -> None:
     assert {"non-finite", *SILENT_KINDS} <= FACT_OF.keys()
-    assert set(FACT_OF.values()) <= _metrics.FACTS.keys()
+    assert set(FACT_OF.values()) <= _row_facts.FACTS.keys()
 
 
 def test_the_loss_of_a_policy_says_nothing() -> None:
@@ -551,11 +552,11 @@ def test_what_goes_on_as_it_began_has_not_left_its_course() -> None:
     dice = random.Random(5)
     rows = [row(dice, 1.5, 0.3, 0.3 - 0.0007 * at) | {"kl": 0.0004 * at} for at in range(212)]
     gone = [row(dice, 0.0, 0.0, math.nan, math.nan) | {"kl": math.nan} for _ in range(60)]
-    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate([*rows, *gone])], [], None)
+    facts = _row_facts.facts_of([_metrics.row_of(at, one) for at, one in enumerate([*rows, *gone])], [], None)
     assert "non-finite-gradient" in facts and "left-course" not in facts
     for at, one in enumerate(rows[-6:]):
         one["kl"] = 3.0 * (at + 1)
-    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate([*rows, *gone])], [], None)
+    facts = _row_facts.facts_of([_metrics.row_of(at, one) for at, one in enumerate([*rows, *gone])], [], None)
     assert "left-course" in facts
 
 
@@ -568,7 +569,7 @@ def test_right_answers_that_are_gone_at_the_end_are_told_though_the_format_is_pa
     ]
     for at, one in enumerate(rows):
         one["reward"] = right[at] + 0.98
-    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
+    facts = _row_facts.facts_of([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
     assert "part-lost" in facts
 
 
@@ -577,17 +578,17 @@ def test_rewards_that_go_up_and_down_by_prompt_without_a_gradient_are_dead() -> 
         {"loss": 0.0, "grad_norm": 0.0, "reward": reward, "reward_std": 0.0, "frac_reward_zero_std": 1.0}
         for reward in (3.0, 7.0, 7.0, 5.0, 5.0, 9.0, 7.0, 9.0, 3.0, 7.0, 7.0, 9.0, 5.0, 5.0)
     ]
-    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
+    facts = _row_facts.facts_of([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
     assert "dead-reward" in facts
 
 
 def test_a_column_of_rewards_that_nobody_fills_is_none() -> None:
     rows = [{"loss": 1.5 - at / 100, "learning_rate": 1e-5, "eval_loss": None, "reward": None} for at in range(40)]
-    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
+    facts = _row_facts.facts_of([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
     assert not facts
     for one in rows:
         one["kl"] = 0.01
-    facts = _metrics._facts([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
+    facts = _row_facts.facts_of([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
     assert "missing-reward" in facts
 
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bisect_cfg.diagnosis import _console, _frames
-from bisect_cfg.diagnosis._metrics import KNOWN, canonical, row_of
+from bisect_cfg.diagnosis._metrics import canonical, row_of
+from bisect_cfg.diagnosis._row_facts import KNOWN
 from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_paths, explain_text
 
 Rows = list[dict[str, float]]

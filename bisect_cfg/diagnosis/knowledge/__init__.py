@@ -41,7 +41,7 @@ with a sample log, and the tests check that the sample leads to it. The fields:
 What no log shows has no entry: updates lost in bfloat16 weights, say, are a rule of `findings`.
 
 A clue is a regular expression for one line, or `{signal: SIGFPE}`, or `{metric: collapse}` (see
-`_metrics.FACTS`). A regular expression needs four plain characters in a row outside of alternatives, which
+`_row_facts.FACTS`). A regular expression needs four plain characters in a row outside of alternatives, which
 the scan looks for.
 """
 
@@ -61,7 +61,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from bisect_cfg.diagnosis import _version_pairs, _words
-from bisect_cfg.diagnosis._metrics import FACTS
+from bisect_cfg.diagnosis._row_facts import FACTS
 from bisect_cfg.diagnosis._types import Json
 from bisect_cfg.diagnosis._words import literals
 from bisect_cfg.diagnosis.conditions import Conditions
