@@ -58,7 +58,7 @@ def rows_of(
     if sum(map(lowered.count, _OF_METRICS)) < FEWEST_NAMES * FEWEST_ROWS - FEWEST_ROWS // 2:
         return []
     found = [(line, values) for line, values in _records(text, first, canonical, known) if values.keys() & known]
-    whole = [one for one in found if len(one[1].keys() & known) >= FEWEST_NAMES]
+    whole = [one for one in found if len(one[1].keys() & {*known, "length"}) >= FEWEST_NAMES]
     if len(whole) < FEWEST_ROWS or len(whole) < MOST * len(found):
         return []
     made = (row_of(line, values) for line, values in whole)

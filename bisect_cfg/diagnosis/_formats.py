@@ -145,6 +145,8 @@ def open_source(path: str) -> Source:
             raise OSError(0, "standard input is closed")
         return _text("", sys.stdin.buffer)
     name = Path(path).name
+    if Path(path).is_dir():
+        return Source("", rows=_mlflow(Path(path)))
     if "tfevents" in name:
         return Source("", rows=_events(path))
     if name.endswith(".wandb"):
@@ -172,8 +174,7 @@ def _text(name: str, stream: io.BufferedReader) -> Source:
     if name.endswith((".csv", ".tsv")) or _has_columns(head):
         return _csv(stream, name)
     if _OF_MLFLOW.match(head) and (called := _metric_of(name)) in KNOWN:
-        values = (line.split() for line in stream.read(LARGEST_JSON).decode("utf-8", "replace").splitlines())
-        return Source("", rows=_rows({"step": one[2], called: one[1]} for one in values if len(one) == 3))
+        return Source("", rows=_rows(_of_mlflow(stream.read(LARGEST_JSON), called)))
     if first == b"{" and (key := _message_of(_first_line(head))):
         return Source("", io.BufferedReader(_Messages(stream, key)))
     return Source("", stream)
@@ -181,6 +182,25 @@ def _text(name: str, stream: io.BufferedReader) -> Source:
 
 _OF_MLFLOW = re.compile(rb"\d{10,13} \S+ \d+\r?\n")
 """A line of the file that MLflow keeps for a metric: a time, the value, the step."""
+
+
+def _of_mlflow(content: bytes, called: str) -> Iterator[dict[str, str]]:
+    values = (line.split() for line in content.decode("utf-8", "replace").splitlines())
+    return ({"step": one[2], called: one[1]} for one in values if len(one) == 3)
+
+
+def _mlflow(folder: Path) -> list[Row]:
+    """The rows of a run of MLflow, which keeps a file for each metric."""
+    steps: dict[str, dict[str, str]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.stat().st_size <= LARGEST_JSON:
+            for one in _of_mlflow(path.read_bytes(), _metric_of(path.name)):
+                steps.setdefault(one["step"], {}).update(one)
+    numbered = {int(step): row for step, row in steps.items() if step.isdecimal()}
+    rows = _rows(numbered[step] for step in sorted(numbered))
+    if not rows:
+        raise Unreadable("a folder of MLflow's without metrics that we know")
+    return rows
 
 
 def _metric_of(name: str) -> str:
@@ -649,19 +669,26 @@ def _members(folder: Path) -> list[str]:
     """The files of a run's folder that say how it went: logs of every rank, and one file of metrics."""
     logs: list[Path] = []
     metrics: list[Path] = []
+    runs: set[Path] = set()
     for path in _walk(folder):
         name = re.sub(r"\.(?:gz|zst|xz|bz2)$", "", path.name)
-        if name in METRICS or "tfevents" in name or (name.endswith(".jsonl") and _metric_lines(path)):
+        if path.parent.name == "metrics" and not path.suffix and _peeked(_OF_MLFLOW, path):
+            runs.add(path.parent)
+        elif name.endswith((".csv", ".tsv")) and _metric_columns(path):
+            metrics.append(path)
+        elif name in METRICS or "tfevents" in name or (name.endswith(".jsonl") and _metric_lines(path)):
             metrics.append(path)
         elif name.endswith(LOGS) and not NO_LOGS.search(name) or name in ("stdout", "stderr", "nohup.out"):
             logs.append(path)
     newest = lambda path: path.stat().st_mtime  # noqa: E731
     states = [path for path in metrics if path.name == "trainer_state.json"]
-    others = sorted((path for path in metrics if path.suffix == ".jsonl" or path.name.endswith(".json")), key=newest)
+    of_rows = (".jsonl", ".json", ".csv", ".tsv")
+    others = sorted((path for path in metrics if path.suffix in of_rows), key=newest)
     # Every checkpoint has a state, and the last one has all rows; event files say the same once more.
     chosen = [max(states, key=lambda path: (path.stat().st_size, newest(path)))] if states else others[-1:]
     if not chosen:
         chosen = sorted((path for path in metrics if "tfevents" in path.name), key=newest)[-1:]
+    chosen = chosen or sorted(runs, key=newest)[-1:]
     return [str(path) for path in chosen + sorted(logs, key=newest, reverse=True)[:MOST_FILES]]
 
 
@@ -675,6 +702,17 @@ def _walk(folder: Path) -> Iterator[Path]:
         ):
             if path.stat().st_size:
                 yield path
+
+
+def _peeked(pattern: re.Pattern[bytes], path: Path) -> bool:
+    with path.open("rb") as stream:
+        return pattern.match(stream.read(PEEK)) is not None
+
+
+def _metric_columns(path: Path) -> bool:
+    with path.open("rb") as stream:
+        names = re.split(r"[,;\t]", stream.readline(PEEK).decode("utf-8", "replace"))
+    return len(KNOWN & {canonical(name.strip().strip("\"'")) for name in names}) > 1
 
 
 def _metric_lines(path: Path) -> bool:

@@ -126,6 +126,7 @@ _ALIASES = {
     "group_reward_std": "reward_std",
     "truncated_rate": "clipped_ratio",
     "response_length": "length",
+    "seq_length": "length",
     "response_length/mean": "length",
     "completions/mean_length": "length",
     "completion_length": "length",
@@ -145,6 +146,9 @@ _ALIASES = {
 }
 
 
+_EXTREME = re.compile(r"(?:^|[/.])(?:min|max|std)_")
+
+
 @functools.lru_cache(maxsize=1024)
 def canonical(name: str) -> str:
     """The name that a metric goes by here, whatever the trainer or its logger calls it."""
@@ -156,6 +160,8 @@ def canonical(name: str) -> str:
     if known is not None:
         return known
     plain_name = name.lower().replace(" ", "_")
+    if _EXTREME.search(plain_name):
+        return plain_name
     if plain_name in KNOWN or plain_name.startswith(("eval", "val", "test", "rewards/", "timing", "perf/")):
         return plain_name
     return next((metric for metric, pattern in _SUFFIXES if pattern.search(plain_name)), plain_name)

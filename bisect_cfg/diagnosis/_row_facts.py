@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, linear_regression, median, stdev
 
 from bisect_cfg.diagnosis import health
@@ -165,6 +165,9 @@ BROKEN_STREAK = 8
 POINTS = 400
 """Points of a series that change points are looked for in; a longer one is averaged."""
 
+_OF_REWARD_MODEL = {"margin", "min_reward", "max_reward"}
+"""What is logged where a reward model is trained: the mean of its rewards is an offset that means nothing."""
+
 _LOGITS = "logits/chosen"
 """The mean of the logits that DPO's trainers log beside the loss, which does not depend on it."""
 
@@ -189,6 +192,12 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
         finished: the trainer's summary, where it tells of no training step.
     """
     facts: dict[str, list[Row]] = {}
+    rows = [
+        replace(row, values={name: value for name, value in row.values.items() if name != "reward"})
+        if row.values.keys() >= _OF_REWARD_MODEL
+        else row
+        for row in rows
+    ]
     if not rows:
         return {"no-steps": [finished]} if finished else {}
     last = rows[-LAST_ROWS:]
@@ -228,7 +237,9 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
     for name, fact in (("reward", "missing-reward"), ("reward_std", "undefined-spread")):
         if not any(other != name and OF_RL.search(other) for row in last for other in row.values):
             continue  # a column that nobody fills: no training with rewards
-        missing = [row for row in _rows_with(last, name) if math.isnan(row.values[name])]
+        told = _rows_with(last, name)
+        begun = next((at for at, row in enumerate(told) if not math.isnan(row.values[name])), 0)
+        missing = [row for row in told[begun:] if math.isnan(row.values[name])]  # before the first episode has ended
         if missing and not facts.keys() & {"non-finite-gradient"}:
             facts[fact] = missing
     logged = [row for row in rows if _LOGITS in row.values]

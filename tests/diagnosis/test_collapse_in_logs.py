@@ -610,3 +610,26 @@ def test_logits_that_are_nan_beside_a_finite_loss() -> None:
     rows = Rows()
     rows.feed((20 * row.replace("NaN", "null")).encode(), 1, [word for word in WORDS if word in row.encode()])
     assert not rows.facts()
+
+
+def test_the_mean_reward_of_a_reward_model_is_no_reward() -> None:
+    dice = random.Random(7)
+    rows = [
+        {"loss": 0.7 - at / 400, "min_reward": -1.0, "mean_reward": dice.gauss(0.1, 0.1), "max_reward": 1.0}
+        | {"margin": at / 100, "accuracy": 0.5 + at / 400}
+        for at in range(120)
+    ]
+    for one in rows[60:]:
+        one["mean_reward"] = 0.0
+    made = [_metrics.row_of(at, one) for at, one in enumerate(rows)]
+    assert not _row_facts.facts_of(made, [], None)
+    assert "min_reward" in made[0].values and made[0].values["reward"] == rows[0]["mean_reward"]
+
+
+def test_a_reward_that_is_missing_until_the_first_episode_has_ended() -> None:
+    def facts(rewards: list[float]) -> set[str]:
+        rows = [{"reward": reward, "kl": 0.01, "loss": 0.1} for reward in rewards]
+        return set(_row_facts.facts_of([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None))
+
+    assert not facts([math.nan] * 3 + [1.0] * 20)
+    assert facts([1.0] * 20 + [math.nan]) == facts([math.nan] * 20) == {"missing-reward"}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bisect_cfg.diagnosis import _formats
-from bisect_cfg.diagnosis._formats import open_source
+from bisect_cfg.diagnosis._formats import open_source, sources
 from bisect_cfg.diagnosis.explain import NO_FAILURE, UNREADABLE, explain_command, explain_paths
 
 ALIVE = {"loss": 0.0, "grad_norm": 0.3, "reward": 0.3, "reward_std": 0.2, "entropy": 1.1, "frac_reward_zero_std": 0.1}
@@ -207,3 +207,22 @@ def test_docker_s_records_in_a_file_that_is_called_json(tmp_path: Path) -> None:
     )
     found = explain_paths([str(path)])[0]
     assert found.error is not None and found.error.text == "AttributeError: no writer"
+
+
+def test_a_folder_of_mlflow_and_one_of_a_table(tmp_path: Path) -> None:
+    run = tmp_path / "mlruns" / "1" / "abc"
+    (run / "metrics").mkdir(parents=True)
+    (run / "meta.yaml").write_text("end_time: 1\n")
+    for name, first in (("reward", 0.4), ("grad_norm", 0.3), ("eval_win_rate", 0.5)):
+        lines = (f"17689114800{at:02} {first + at / 100} {at}\n" for at in range(40))
+        (run / "metrics" / name).write_text("".join(lines))
+    found, problems = sources([str(tmp_path / "mlruns")])
+    assert not problems and [len(source.rows) for source in found] == [40]
+    assert {"reward", "grad_norm"} <= found[0].rows[0].values.keys()
+    table = tmp_path / "rllib" / "progress.csv"
+    table.parent.mkdir()
+    lines = [f"{0.4 + at / 100},{at},0.01,{1.2 - at / 100}" for at in range(40)]
+    table.write_text("episode_reward_mean,training_iteration,kl,entropy\n" + "\n".join(lines) + "\n")
+    (table.parent / "words.csv").write_text("prompt,answer\na,b\n")
+    found, problems = sources([str(table.parent)])
+    assert not problems and len(found) == 1
