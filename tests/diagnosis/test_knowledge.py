@@ -185,10 +185,10 @@ DECIDED = {
         "ninja: build stopped: subcommand failed.\n"
         "RuntimeError: Error building extension 'fused_adam'"
     ),
-    "FSDP was given a quantized checkpoint: its weights are float8_e4m3fn, and cannot be trained": (
+    "FSDP was given quantized weights (float8_e4m3fn), which it cannot flatten with the others": (
         "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float8_e4m3fn"
     ),
-    "Ray can never place the group 'GPU': 2.0, 'CPU': 40.0: the run waits until somebody ends it": (
+    "Ray has no place for the group 'GPU': 2.0, 'CPU': 40.0, and the run waits for one": (
         "Demands:\n {'GPU': 2.0, 'CPU': 40.0} * 1 (PACK): 1+ pending placement groups\n"
         "Waiting for placement group to be scheduled...\n"
         "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2025-04-08T02:46:23 DUE TO TIME LIMIT ***"
@@ -234,7 +234,7 @@ DECIDED = {
         "+ export CUDA_VISIBLE_DEVICES=2,3\n  File \"/opt/actor.py\", line 9, in init\n"
         "RuntimeError: CUDA error: invalid device ordinal"
     ),
-    "InfiniBand fails": (
+    "InfiniBand or RoCE reports an error": (
         "n3:44:49 [2] NCCL WARN NET/IB : Got completion from peer 10.1.1.7<38560> (n4) with status=12 opcode=0 len=0\n"
         "[rank2]:[E0728 17:05:22.9 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600852 milliseconds before timing out."
