@@ -146,7 +146,7 @@ SHOWN = {
     "an old GPU": ("no bfloat16", tb(ME, f"{SITE}/transformers/training_args.py __post_init__", error="ValueError: Your setup doesn't support bf16/gpu. You need Ampere+ GPU with cuda>=11.0")),
     "ZeRO without an optimizer": ("no optimizer", tb(ME, f"{SITE}/deepspeed/runtime/engine.py _configure_zero_optimizer", error="AssertionError: zero stage 2 requires an optimizer")),
     "rewards of another count": ("wrong number of rewards", tb(ME, REWARDS + " | rewards_per_func[:, i] = torch.tensor(output_reward_func)", error="RuntimeError: The expanded size of the tensor (8) must match the existing size (4) at non-singleton dimension 0.  Target sizes: [8].  Tensor sizes: [4]")),
-    "a long prompt": ("prompt is longer", "ValueError: Input length 9000 exceeds model's maximum context length of 8192\n"),
+    "a long prompt": ("longer than the engine takes", "ValueError: Input length 9000 exceeds model's maximum context length of 8192\n"),
     "truncation without a maximum": ("Truncation", tb(ME + " | tok(text, truncation=True)", f"{SITE}/transformers/tokenization_utils_fast.py set_truncation_and_padding | self._tokenizer.enable_truncation(**target)", error="OverflowError: int too big to convert")),
     "padding that is decoded": ("-100", tb(ME, f"{SITE}/transformers/tokenization_utils_base.py batch_decode", f"{SITE}/transformers/tokenization_utils_fast.py _decode | text = self._tokenizer.decode(token_ids)", error="OverflowError: can't convert negative int to unsigned")),
     "weights of the trainer": ("was handed", tb(f"{SITE}/trl/scripts/vllm_serve.py update_named_param", f"{SITE}/vllm/model_executor/models/qwen2.py load_weights", error="ValueError: There is no module or parameter named 'base_model' in Qwen2ForCausalLM")),

@@ -115,7 +115,7 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
         ("accelerate 0.30.0\n" + QUANTIZED, "accelerate is installed"),
         (QUANTIZED, "accelerate is missing"),
         ('"GET /get_world_size/ HTTP/1.1" 404\nException: Request failed: 404, {"detail":"Not Found"}\n', "vllm-serve"),
-        ("Exception: Request failed: 500, Internal Server Error\n", "failed inside"),
+        ("Exception: Request failed: 500, Internal Server Error\n", "answered with an error (5xx)"),
         ("RuntimeError: can't start new thread\n", "more threads"),
         (
             "pthread_create failed for thread 1: Operation not permitted\nRuntimeError: can't start new thread\n",
@@ -156,15 +156,15 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
             "column score holds values of several types",
         ),
         (UNTRAINABLE.format("QuantizationMethod.MXFP4"), "quantized as MXFP4"),
-        (UNTRAINABLE.format("QuantizationMethod.AWQ"), "a way that cannot be trained (AWQ)"),
+        (UNTRAINABLE.format("QuantizationMethod.AWQ"), "refuses to train weights that are quantized in this way (AWQ)"),
         (NO_LOSS.format("input_ids,labels"), "no usable labels"),
         (NO_LOSS.format("input_ids"), "There is no loss to go back from"),
         (
             "EZ9999: 2024-05-17 Op Gelu does not has any binary.\nERR01005 OPS internal error\n",
             "compiled operator Gelu",
         ),
-        ("torch._dynamo.exc.FailOnRecompileLimitHit: Hard failure due to fullgraph=True\n", "for every length"),
-        ("torch._dynamo.exc.Unsupported: call_method x\n", "cannot compile this code"),
+        ("torch._dynamo.exc.FailOnRecompileLimitHit: Hard failure due to fullgraph=True\n", "compiled anew too often"),
+        ("torch._dynamo.exc.Unsupported: call_method x\n", "cannot trace this code"),
         ("/usr/bin/ld: cannot find -lcuda: No such file or directory\n" + BUILD, "linker does not find libcuda"),
         (BUILD, "The C compiler was run and failed"),
         (
@@ -188,12 +188,12 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
         ),
         (
             "INFO - Server is not up yet: HTTPConnectionPool(host='10.1.4.7', port=8000): No route to host\n",
-            "vLLM server is not there",
+            "does not reach the vLLM server",
         ),
         (
             MEMORY.strip() + ". Process 7 has 61.24 GiB memory in use. Including non-PyTorch memory, this process has "
             "8.43 GiB memory in use.\n",
-            "Another process holds",
+            "Other processes hold",
         ),
         (ACTOR, "process died (killed"),
         ("memory.max_usage_in_bytes 500\n" + ACTOR, "memory limit of the container"),
@@ -210,8 +210,8 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
         (FRAMES + frame("transformers/utils/hub.py", "cached_file") + NO_HUB, "hub cannot be reached"),
         ("Model successfully saved to ./out\n" + FRAMES + REPO_ID, "only the model card"),
         (FRAMES + REPO_ID, "stands where a name"),
-        ("python run_dpo.py\nKeyError: 'prompt'\n", "data of DPO"),
-        ("KeyError: 'prompt'\n", "no column called prompt"),
+        ("python run_dpo.py\nKeyError: 'prompt'\n", "beside chosen and rejected (DPO)"),
+        ("KeyError: 'prompt'\n", "no prompt in what the code reads"),
         (KEYWORD.format("SFTConfig", "max_seq_length"), "has another name now"),
         (KEYWORD.format("AxolotlDPOConfig", "max_prompt_length"), "project's own configuration"),
         (KEYWORD.format("GRPOConfig", "loss_type"), "does not have the setting loss_type"),
@@ -225,7 +225,10 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
             "\n",
             "AMD GPU hung",
         ),
-        ("RuntimeError: HIP error: no kernel image is available for execution on the device\n", "ROCm build"),
+        (
+            "RuntimeError: HIP error: no kernel image is available for execution on the device\n",
+            "no code for this AMD GPU",
+        ),
     ],
 )
 def test_the_evidence_decides(log: str, leads: str) -> None:

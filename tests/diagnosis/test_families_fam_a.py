@@ -219,7 +219,7 @@ LOGS = {
         "python: /lib/Conversion/TritonGPUToLLVM/ReduceOpToLLVM.cpp:280: virtual mlir::X f(): Assertion `a' failed.\n"
         + TORCHRUN,
         "llvm-error",
-        "Triton could not compile",
+        "The compiler of GPU kernels",
     ),
     "a lambda": (
         "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",

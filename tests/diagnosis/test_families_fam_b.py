@@ -147,7 +147,7 @@ APPLY_QKV = tb(
         pytest.param(
             NO_CUDA,
             "quantization-without-cuda",
-            "Quantized loading (bitsandbytes) is asked for, and torch sees no GPU",
+            "Quantized loading (bitsandbytes) is asked for, and no CUDA is found for it",
             id="bitsandbytes without a GPU, not decided why",
         ),
         pytest.param(

@@ -204,7 +204,8 @@ DECIDED = {
         "embedding.word_embeddings.weight: copying a param with shape torch.Size([50304, 64]) from checkpoint, "
         "the shape in current model is torch.Size([50432, 64])."
     ),
-    "The model was built with other attention heads than the checkpoint (query, key and value groups)": (
+    "Query, key or value weights have another shape than in the checkpoint (other attention heads or groups, most "
+    "often)": (
         "RuntimeError: Error(s) in loading state_dict for GPTModel:\n\tsize mismatch for "
         "decoder.layers.0.self_attention.linear_qkv.weight: copying a param with shape torch.Size([1280, 64]) from "
         "checkpoint, the shape in current model is torch.Size([3072, 64])."
@@ -212,8 +213,8 @@ DECIDED = {
     "The model's configuration has no padding token (the tokenizer may have one)": (
         "ValueError: Cannot handle batch sizes > 1 if no padding token is defined."
     ),
-    "A token id has no row in the embedding of the model that was called; that broke the GPU's state, and cuBLAS only "
-    "meets it": (
+    "An index was out of range before (a token id has no row in the embedding, most often); cuBLAS only meets the broken "
+    "state of the GPU": (
         "Indexing.cu:1290: indexSelectLargeIndex: block: [1,0,0], thread: [6,0,0] Assertion `srcIndex < "
         "srcSelectDimSize` failed.\nRuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
         "`cublasCreate(handle)`"
