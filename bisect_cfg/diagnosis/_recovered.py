@@ -68,7 +68,7 @@ _AT_WORK = re.compile(
     r"|\b(?:complete|completed|finished|succeeded|success|saved|wrote|written|moved|synced|uploaded|installed|deployed|upgraded|connected|done)\b"
     r"|\bscored (?P<all>\d+) of (?P=all)\b|(?<!\d)[1-9]?\d%\|[^|]*\| *\d+/\d+ \["
     r"|\b(?:loss|reward|accuracy)['\"]?[:=] ?-?\d"
-    r"|\b(?:fetched|loaded|evaluated)\b|\bexit 0$",
+    r"|\b(?:fetched|loaded|evaluated)\b|\bexit 0$|^\|.*\|\s*-?\d+\.\d+\s*\|",
     re.IGNORECASE,
 )
 """A line of a program that goes on, or has come to its end."""
