@@ -481,7 +481,7 @@ def test_chosen_answers_that_fall_with_the_rejected_ones() -> None:
     assert preferences(900.0) == "preferences-displaced" and preferences(60.0) == ""
 
 
-@pytest.mark.parametrize(("loss", "title"), [(0.0, "no token has a label"), (0.6931, "so no weight moves")])
+@pytest.mark.parametrize(("loss", "title"), [(0.0, "no token has a label"), (0.6931, "no weight seems to move")])
 def test_a_supervised_run_without_a_gradient_is_told_by_its_loss(loss: float, title: str) -> None:
     make = lambda t, dice: {"loss": loss, "grad_norm": 0.0, "learning_rate": 1e-5, "epoch": t}  # noqa: E731
     assert title in entry_of(make, 20)[1]
