@@ -208,7 +208,9 @@ def own_code(read: RaisedError) -> Advice | None:
     what = "reward function" if reward else "script" if script else "function"
     if what == "script" and frame is not read.last:
         return None  # it only calls the package that raised it
-    by = f", which {called(earlier[-1].package)} calls," if earlier else ""
+    direct = bool(earlier) and above is not None and above.package == earlier[-1].package
+    caller = called(earlier[-1].package) if earlier else ""
+    by = (f", which {caller} calls," if direct else f", to which a call of {caller} leads,") if earlier else ""
     below = read.last if read.last is not None and read.last.package and read.last is not frame else None
     did = f"made a call that failed in {called(below.package)}" if below else "raised it"
     says = (

@@ -83,7 +83,7 @@ def said_alone(read: RaisedError) -> Advice | None:
     place = place_of(read.last)
     says = (
         f"{belongs_to(raiser)} refuses to go on, and says why."
-        if read.frames and not read.cut
+        if read.frames and not read.cut and raiser is read.last
         else ("The message says itself what to change.")
     )
     return Advice("message", says, (quoted(said, read),), place)
