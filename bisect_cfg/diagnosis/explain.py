@@ -381,8 +381,8 @@ def _raised(cause: _faults.Error | None) -> str:
         return ""
     own = next((frame for frame in reversed(frames) if not frame.package), None)
     if own is frames[-1]:
-        return f"It was raised in your own file, at {own}."
-    called_from = f", called from your own file at {own}" if own else ""
+        return f"It was raised at {own}."
+    called_from = f", called from {own}" if own else ""
     return f"It was raised at {frames[-1]}{called_from}."
 
 

@@ -192,7 +192,7 @@ LEADS = {
             "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling the PutObject operation"
         ),
         "storage-credentials",
-        "may not do this",
+        "refuses this operation",
     ),
     "protobuf too old": (
         raised(

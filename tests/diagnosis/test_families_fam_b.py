@@ -214,7 +214,7 @@ APPLY_QKV = tb(
                 error="ValueError: num_samples should be a positive integer value, but got num_samples=0",
             ),
             "dataset-empty",
-            "No row is left: those that were read are longer",
+            "No row is left, and rows were longer than the limit",
             id="what emptied the data set stands above",
         ),
         pytest.param(

@@ -193,7 +193,7 @@ DECIDED = {
         "Waiting for placement group to be scheduled...\n"
         "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2025-04-08T02:46:23 DUE TO TIME LIMIT ***"
     ),
-    "An installed package (axolotl) is older than this TRL, and imports what TRL has removed": (
+    "An installed package (axolotl) and this TRL are of versions that do not fit": (
         'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    import axolotl\n'
         '  File "/opt/site-packages/axolotl/core/data.py", line 9, in <module>\n'
         "    from trl.trainer.utils import ConstantLengthDataset\n"

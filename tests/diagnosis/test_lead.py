@@ -167,7 +167,7 @@ def test_where_it_was_raised_is_told() -> None:
     log = traceback(
         "/home/me/train.py main", f"{SITE}/oddpackage/core.py run", error="oddpackage.core.OddError: the moon is full"
     )
-    assert "called from your own file at /home/me/train.py:7 in main" in explain_text(log).raised
+    assert "called from /home/me/train.py:7 in main" in explain_text(log).raised
 
 
 PAGES = {

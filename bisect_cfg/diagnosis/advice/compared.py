@@ -58,7 +58,8 @@ def too_few_gpus(read: RaisedError) -> Advice | None:
         return None
     if re.search(r"memory|capability|GiB|MiB|dtype", read.message):
         return None
-    says = f"More GPUs are asked for than this process sees: “{' '.join(read.message.split())[:LONGEST_QUOTE]}”."
+    said = " ".join(read.message.split())[:LONGEST_QUOTE]
+    says = f"More GPUs are asked for than are in sight, by the message: “{said}”."
     steps = (
         "in the same job and container: echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L; "
         'python -c "import torch; print(torch.cuda.device_count())"',

@@ -97,7 +97,15 @@ _OF_A_MESSAGE = re.compile(r"(?:^|\.)(?:msg|messages?|m|turn|conversations?)(?:\
 
 
 def _whole(asked: str) -> str:
-    return "A message of a row" if _OF_A_MESSAGE.search(asked) else "A row of the data"
+    if _OF_A_MESSAGE.search(asked):
+        sure = re.search(r"(?:msg|messages?|conversations?)(?:\[[^\]]*\])*$", asked)
+        return "A message of a row" if sure else f"{asked} (a message of a row, by its name)"
+    return (
+        "A row of the data" if not asked or _SURELY_A_ROW.search(asked) else f"{asked} (a row of the data, by its name)"
+    )
+
+
+_SURELY_A_ROW = re.compile(r"(?:rows?|examples?|samples?|dataset|data_(?:item|point|dict|row)|kwargs)(?:\[[^\]]*\])*$")
 
 
 def _asked(source: str, name: str) -> str:
@@ -169,17 +177,20 @@ def interrupted(read: RaisedError) -> Advice | None:
         return None
     whose = belongs_to(frame)
     shown = f": “{frame.source[:LONGEST_QUOTE]}”" if frame.source else ""
-    says = f"Somebody ended the run (Ctrl-C, or SIGINT) while it was at {place_of(frame)}, in {whose}{shown}."
+    says = (
+        f"The run was interrupted (Ctrl-C, or a SIGINT from what started it) while it was at {place_of(frame)}, in "
+        f"{whose}{shown}."
+    )
     steps = (
-        "it had stood still there: that call does not come back. A time limit around it, and the values that it was "
+        "if it had stood still there: that call does not come back. A time limit around it, and the values that it was "
         "given, one after the other by hand",
-        "it was ended on purpose: nothing has failed; resume_from_checkpoint goes on",
+        "if it was ended on purpose: nothing has failed; resume_from_checkpoint goes on",
     )
     return Advice("interrupted", says, steps, place_of(frame))
 
 
 def own_code(read: RaisedError) -> Advice | None:
-    """The user's own file raised it."""
+    """A file of no package raised it."""
     frame = read.own
     if frame is None or read.type in ("ModuleNotFoundError", "ImportError") or read.cut:
         return None
@@ -189,23 +200,22 @@ def own_code(read: RaisedError) -> Advice | None:
     around = [one for one in read.frames if one.file == frame.file]  # a comprehension has a frame of its own
     at = read.frames.index(around[0])
     above = read.frames[at - 1] if at else None
-    reward = any(IN_REWARD.search(one.function) for one in around) or bool(
-        IN_REWARD.search(frame.file.rpartition("/")[2])
+    reward = any(_OF_A_REWARD.search(one.function) for one in around) or bool(
+        _OF_A_REWARD.search(frame.file.rpartition("/")[2])
         or (above is not None and above.package and re.search(r"reward_f\w+\(|compute_score\(", above.source))
     )
-    what = (
-        "reward function"
-        if reward
-        else "function"
-        if frame.function not in ("<module>", "main", "<cell>")
-        else "script"
-    )
+    script = frame.function in ("<module>", "main", "<cell>")
+    what = "reward function" if reward else "script" if script else "function"
     if what == "script" and frame is not read.last:
         return None  # it only calls the package that raised it
-    by = f", which {called(earlier[-1].package)} calls," if earlier else ""
+    direct = bool(earlier) and above is not None and above.package == earlier[-1].package
+    caller = called(earlier[-1].package) if earlier else ""
+    by = (f", which {caller} calls," if direct else f", to which a call of {caller} leads,") if earlier else ""
+    below = read.last if read.last is not None and read.last.package and read.last is not frame else None
+    did = f"made a call that failed in {called(below.package)}" if below else "raised it"
     says = (
-        f"Your own {what} {frame.function if what != 'script' else ''}".strip()
-        + (f"{by} raised it, at {frame.file}{':' + str(frame.line) if frame.line else ''}")
+        f"The {what} {frame.function if what != 'script' else ''}".strip()
+        + (f"{by} {did}, at {frame.file}{':' + str(frame.line) if frame.line else ''}")
         + (f": “{frame.source[:LONGEST_QUOTE]}”." if frame.source else ".")
     )
     if reward and re.search(r"Timeout|Connect|HTTP|Disconnected", read.type):
@@ -215,10 +225,10 @@ def own_code(read: RaisedError) -> Advice | None:
             f"a time limit and a few tries in {frame.function}, a reward of 0.0 (or None) where that is in vain, and "
             "fewer requests at once",
         )
-    elif reward:
+    elif reward and read.type not in ("NameError", "UnboundLocalError"):
         steps = (
-            f"make {frame.function} survive what it cannot score: one odd completion is enough to "
-            f"end the run (try, and a reward of 0.0)",
+            f"if a completion that it cannot score raised it: make {frame.function} survive that (try, and a reward "
+            f"of 0.0)",
             f"call {frame.function} by hand on a few real completions and rows; print what it gets at that line",
         )
     elif read.within(IN_DATA):
@@ -237,6 +247,8 @@ def own_code(read: RaisedError) -> Advice | None:
     return Advice("own-code", says, steps, place_of(frame))
 
 
+_OF_A_REWARD = re.compile(r"reward|compute_score|grader|rubric", re.IGNORECASE)
+"""Names that only what scores answers has; `accuracy` and `judge` stand in an evaluation as well."""
 _OF_TRAINERS = ("trl", "transformers", "verl", "openrlhf", "swift", "llamafactory", "unsloth")
 _OF_ANOTHER_VERSION = ("KeyError", "AttributeError", "TypeError")
 """Exceptions by which a method that a trainer calls shows that it was written for another trainer's version."""
@@ -282,7 +294,7 @@ def _hint(read: RaisedError) -> str:
         "NameError": "the name is not defined in that place (an import, or a notebook cell that was not run)",
         "UnboundLocalError": "the variable is set only in a branch that was not taken",
         "FileNotFoundError": "the path is relative to the directory the run was started in",
-        "ZeroDivisionError": "the divisor is 0, often an empty list of completions or rewards",
+        "ZeroDivisionError": "the divisor is 0, often the length of an empty list",
         "ModuleNotFoundError": "the package is not in this environment",
     }.get(read.type, "print the values it uses")
 
@@ -321,9 +333,10 @@ def missing_file(read: RaisedError) -> Advice | None:
                 "is it relative? Then it is looked for in the directory the run was started in",
             )
             return Advice("file", says, steps, place)
-        says = f"{name} does not exist on this machine" + (
-            f"; {belongs_to(read.caller)} wants to read it ({place})." if place else "."
-        )
+        absent = "does not exist where the process runs"
+        if read.type == "NotADirectoryError":
+            absent = "cannot be reached as a path: a part of it is a file and no folder"
+        says = f"{name} {absent}" + (f"; {belongs_to(read.caller)} wants to read it ({place})." if place else ".")
         relative = (
             ""
             if name.startswith(("/", "~")) or not path
@@ -341,8 +354,8 @@ def missing_file(read: RaisedError) -> Advice | None:
         return Advice("file", says, steps, place)
     if read.type == "JSONDecodeError":
         says = (
-            f"What is read as JSON is none{', at ' + place if place else ''}: an empty answer or "
-            f"a page of HTML from a server, or a broken line of a file."
+            f"What is read as JSON is none{', at ' + place if place else ''}: most often an empty "
+            f"answer or a page of HTML from a server, a broken line of a file, or text that a model wrote."
         )
         return Advice(
             "file",

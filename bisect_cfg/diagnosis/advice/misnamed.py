@@ -32,7 +32,10 @@ def unknown_setting(read: RaisedError) -> Advice | None:
     )
     if found and found["kind"] in ("Namespace", "SimpleNamespace", "Args", "DictConfig"):
         name, who = found["name"], belongs_to(frame)
-        says = f"{who} reads the option {name}, and the parser of the script that was started does not define it."
+        says = (
+            f"{who} reads the option {name}, and the {found['kind']} that it is handed has none of that name "
+            f"(mostly: the parser of the script that was started, or its configuration, does not define it)."
+        )
         steps = (
             f"another entry script of the same project may define --{name} (--help lists the "
             f"options); this one does not know it",
@@ -51,7 +54,7 @@ def unknown_setting(read: RaisedError) -> Advice | None:
         full = re.search(r"full_key: (?P<full>[\w.]+)", message)
         key = full["full"] if full else name
         says = (
-            f"The configuration has no key {key}: it is misspelt, has moved, or belongs to "
+            f"The configuration has no key {key}: most often it is misspelt, has moved, or belongs to "
             f"another version of the project than the configuration."
         )
         steps = (
@@ -111,7 +114,9 @@ def unknown_setting(read: RaisedError) -> Advice | None:
         names = settings_of(source)
         whose = belongs_to(read.last)
         if names:
-            says = f"{whose} meets None at “{source[:LONGEST_QUOTE]}”: a setting that is read there has no value."
+            says = (
+                f"{whose} meets None at “{source[:LONGEST_QUOTE]}”: mostly a setting that is read there has no value."
+            )
             steps = (
                 f"set {', '.join(names)}, or leave out what makes the code read it",
                 *(or_update(read.last.package) if read.last and read.last.package else ()),
@@ -129,7 +134,10 @@ def missing_optional(read: RaisedError) -> Advice | None:
     name, who = found["name"], called(frame.package)
     if not re.search(rf"(?<![\w.]){name}\.\w", frame.source):
         return None
-    says = f"{who} uses the package {name}, which it imports only where that is there; here the import had failed."
+    says = (
+        f"{who} uses {name}, which is not defined there: most often a package that {who} imports only where it is "
+        f"installed."
+    )
     steps = (
         f'python -c "import {name}" in the same environment says why: mostly it is not installed (pip install {name}), '
         f"or has no build for this GPU, system or Python",
@@ -147,7 +155,7 @@ def unset_variable(read: RaisedError) -> Advice | None:
     name, who = found["name"], called(frame.package)
     says = (
         f"{who} reads its variable {name} before anything has set it ({place_of(frame)}): the branch that sets it was "
-        f"not taken with these settings, which is a fault of this version of {who}."
+        f"not taken, mostly a fault of this version of {who} with these settings."
     )
     steps = (
         f"a newer {who} ({how_to_install(frame.package)})",
@@ -177,7 +185,10 @@ def unknown_name(read: RaisedError) -> Advice | None:
     ):
         return None
     who = called(frame.package)
-    says = f"{who} looks {name!r} up in its {found[1]} and does not find it: this {who} does not know that name."
+    says = (
+        f"{who} looks {name!r} up in its {found[1]} and does not find it: most often this {who} does not know that "
+        f"name, or does not take it for this setting."
+    )
     steps = (
         f"is {name!r} spelt as the documentation of {who} has it, and was it made or registered "
         f"before? Names of commands move (help of the version installed)",

@@ -36,17 +36,23 @@ def unreachable(read: RaisedError) -> Advice | None:
     port = next((one for one in (found["port"], found["urlport"], found["ipport"]) if one), "") if found else ""
     address = f"{host}{':' + port if port else ''}" or "the server"
     meanings = {
-        "401": "it does not accept the key", "403": "it does not allow this", "404":
-            "it has no such address (another server, or another version of it)", "408": "it waited too long",
+        "401": "it wants a key (token), or does not accept the one it was given",
+        "403": "it does not allow this",
+        "404": "it has no such address or name (misspelt, another server, or another version of it)",
+        "408": "it waited too long",
         "429": "too many requests at once", "500":
             "the server itself failed: its own log says why", "502":
-            "nothing answered behind the gateway", "503":
+            "what is behind the gateway gave no valid answer", "503":
             "it is not ready or overloaded", "504": "it took too long",
     }  # fmt: skip
     said = (
         f"{address} answered {number}: {meanings[number]}."
         if number
-        else (f"{address} could not be reached or did not answer in time.")
+        else f"{address} could not be reached or did not answer in time."
+        if re.search(
+            r"Timeout|[Tt]imed out|refused|resolve|Max retries|unreachable|[Cc]onnect", f"{read.type} {message}"
+        )
+        else f"A request to {address} failed."
     )
     own = bool(re.match(r"(?:localhost|0\.0\.0\.0|127\.|10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.)", host))
     place = place_of(read.caller)

@@ -73,11 +73,11 @@ def mismatch(read: RaisedError) -> Advice | None:
     frame, where = read.caller if read.cut else read.raiser, read.place()
     whose, place = belongs_to(frame), place_of(frame)
     noun = {
-        "devices": "Tensors on different devices",
-        "dtypes": "Tensors of different number types",
-        "shapes": "Tensors of different shapes",
+        "devices": "Devices of tensors did not fit",
+        "dtypes": "Number types of tensors did not fit",
+        "shapes": "Shapes of tensors did not fit",
     }[kind]
-    says = f"{noun} met{' ' + where if where else ''}" + (
+    says = f"{noun}{' ' + where if where else ''}" + (
         f", below {place}." if read.cut else f", in {whose} ({place})." if frame else "."
     )
     sync = where.startswith("while weights")
@@ -120,7 +120,7 @@ def mismatch(read: RaisedError) -> Advice | None:
     steps = [first]
     if frame and frame.package:
         steps.append(
-            f"no frame of your own is inside: a newer {called(frame.package)} "
+            f"the line is {called(frame.package)}'s: a newer {called(frame.package)} "
             f"({how_to_install(frame.package)}) with the versions it asks for, if the settings do not "
             f"explain it"
         )
@@ -130,18 +130,19 @@ def mismatch(read: RaisedError) -> Advice | None:
 def _sharded(read: RaisedError) -> Advice:
     """A tensor of FSDP2 or of tensor parallelism met a plain one."""
     frame, where = read.caller, read.place()
-    says = (
-        f"A sharded tensor (DTensor, of FSDP2 or tensor parallelism) met a plain one{' ' + where if where else ''}"
-    ) + (f", in {belongs_to(frame)} ({place_of(frame)})." if frame else ".")
+    met = "met a plain one" if "mixed" in read.message else "was used in a way that fails"
+    says = (f"A sharded tensor (DTensor, of FSDP2 or tensor parallelism) {met}{' ' + where if where else ''}") + (
+        f", in {belongs_to(frame)} ({place_of(frame)})." if frame else "."
+    )
     trainer = next(
         (one.package for one in reversed(read.frames) if one.package not in ("", "python", "vllm", "sglang", *TOOLS)),
         "",
     )
     engine = next((one.package for one in reversed(read.frames) if one.package in ("vllm", "sglang")), "torch")
     steps = (
-        "the weights have to be gathered where they are handed over (param.full_tensor()): "
+        "where weights are handed over, they have to be gathered first (param.full_tensor()): "
         + (
-            f"a newer {called(trainer)} does so for its version of torch and {called(engine)}"
+            f"a newer {called(trainer)} may do so for its version of torch and {called(engine)}"
             if trainer
             else "update the trainer"
         ),

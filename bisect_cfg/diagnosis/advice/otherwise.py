@@ -60,7 +60,10 @@ def failed_assertion(read: RaisedError) -> Advice | None:
         )
     elif condition:
         steps.append(f"see to it that it holds: {condition['condition'][:LONGEST_QUOTE]}")
-    about = next((words for word, words in _CONDITIONS.items() if condition and word in condition["condition"]), "")
+    asked = condition["condition"] if condition else ""
+    about = next((words for word, words in _CONDITIONS.items() if re.search(rf"{word}(?![a-z]|_count)", asked)), "")
+    if about and "is_available" not in asked and not re.search(r"[=!<>]=|[<>]|\bin\b|\bis\b", asked):
+        about = ""  # a call about it compares nothing
     if about:
         steps.append(about)
     if frame and frame.package:
@@ -80,7 +83,7 @@ def said_alone(read: RaisedError) -> Advice | None:
     place = place_of(read.last)
     says = (
         f"{belongs_to(raiser)} refuses to go on, and says why."
-        if read.frames and not read.cut
+        if read.frames and not read.cut and raiser is read.last
         else ("The message says itself what to change.")
     )
     return Advice("message", says, (quoted(said, read),), place)
@@ -124,7 +127,7 @@ def inside_library(read: RaisedError) -> Advice | None:
     steps = []
     if "NoneType" in read.message:
         steps.append(
-            "something on that line is None: what should have made it failed or was left out "
+            "something on that line is None: mostly what should have made it failed or was left out "
             "(warnings above), or a setting has no value"
         )
     if names:
@@ -137,7 +140,7 @@ def inside_library(read: RaisedError) -> Advice | None:
         read.message,
     ) and IN_REWARD.search(source + frame.function):
         steps.append(
-            "a reward function handed over something else than one number for each answer (a dict, a list, None)"
+            "mostly a reward function handed over something else than one number for each answer (a dict, a list, None)"
         )
     handed = re.search(
         r"'(list|dict|str|int|float|tuple|bool|ndarray|bytes)' object (?:has no attribute|is not"

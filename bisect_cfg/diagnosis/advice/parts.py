@@ -25,15 +25,15 @@ FIRST = {
 """For each of `reading.PHASES`."""
 
 KINDS = {
-    "KeyError": "A key is not there: a column of the data, a field of a configuration, or the name of a weight.",
+    "KeyError": "A key is not there: mostly a column of the data, a field of a configuration, or the name of a weight.",
     "AttributeError": "Something has no such attribute: it is None, of another type or of another version.",
     "TypeError": "A value is of another type than expected, or a function is called with arguments it does not take.",
-    "IndexError": "Something is shorter than expected, often empty.",
+    "IndexError": "An index is out of range: something is shorter than expected, often empty.",
     "ValueError": "A value was refused.",
-    "NotImplementedError": "This combination does not exist in the library.",
-    "OSError": "The system refused a file, a device or a connection.",
+    "NotImplementedError": "What was asked for is not implemented.",
+    "OSError": "A file, a device or a connection could not be used.",
     "TimeoutError": "Something did not answer in time: a process, a service or a lock.",
-    "RuntimeError": "An operation was refused where it was to be done.",
+    "RuntimeError": "An operation failed.",
 }
 
 

@@ -138,6 +138,10 @@ _SAYS_THE_CURE = re.compile(
 
 
 _ADDRESS_ONLY = re.compile(r"https?://\S+")
+_OF_A_MOMENT = re.compile(
+    r"(?:run|running|entering|call|calling|execute|type|typing|with|use|using)\W{1,3}(?:/var)?/tmp/\S"
+)
+"""A command in a folder that is gone by now: a library that names the program which runs as the one to call."""
 
 
 WEIGHT = re.compile(
@@ -473,7 +477,11 @@ def cure_in(message: str) -> str | None:
     """The sentences of a message that say what to do, None if none does."""
     text = " ".join(message.split())
     sentences = re.split(r"(?<=[.!?;]) (?=[A-Z`'\"])|\n", text)
-    found = [one for one in sentences if _SAYS_THE_CURE.search(one) and len(_ADDRESS_ONLY.sub("", one).strip()) > 12]
+    found = [
+        one
+        for one in sentences
+        if _SAYS_THE_CURE.search(one) and len(_ADDRESS_ONLY.sub("", one).strip()) > 12 and not _OF_A_MOMENT.search(one)
+    ]
     if not found:
         return None
     at = sentences.index(found[0])
@@ -525,7 +533,9 @@ def told_cure(message: str) -> str:
     """The sentences of an error's message that tell somebody what to do about it; "" if none does."""
     text = " ".join(message.split())
     sentences = re.split(r"(?<=[.!?;]) (?=[A-Z`'\"(])", text)
-    found = [one for one in sentences if _TELLS.search(one) and not _NO_CURE.search(one)]
+    found = [
+        one for one in sentences if _TELLS.search(one) and not _NO_CURE.search(one) and not _OF_A_MOMENT.search(one)
+    ]
     names = [name for one in found for name in settings_in(one)]
     if not found or not (names or re.search(r"pip install|[Uu]p(?:grade|date)|`", " ".join(found))):
         return ""
@@ -561,7 +571,11 @@ def settings_of(source: str) -> tuple[str, ...]:
 
 def quoted(said: str, read: RaisedError) -> str:
     names = settings_in(said)
-    text = f"do what the message says: “{said}”"
+    text = (
+        f"do what the message says: “{said}”"
+        if _TELLS.search(said)
+        else f"the message says what does not fit: “{said}”"
+    )
     source = settings_of(read.last.source) if read.last else ()
     named = tuple(dict.fromkeys((*names, *source)))[:NAMED]
     return text + (f" (settings it names: {', '.join(named)})" if named else "")
@@ -600,7 +614,8 @@ def declared_range(package: str, other: str) -> str:
             rf"{re.escape(pip_name(other))}(?:\[[^\]]*\])?\s*\(?(?P<specifier>[<>=!~][^;)]*)", line, re.IGNORECASE
         )
         if found and "extra ==" not in line:
-            return f" ({called(package)} {version}, as installed here, asks for {other}{found['specifier'].strip()})"
+            asked = f"{called(package)} {version} asks for {other}{found['specifier'].strip()}"
+            return f" (looked up on this machine, not in the log: {asked})"
     return ""
 
 
@@ -608,8 +623,8 @@ def pair_steps(caller: str, callee: str) -> tuple[str, ...]:
     """How two packages are made to fit each other."""
     if not caller:
         return (
-            f"install the {called(callee)} that your script was written for (its requirements or "
-            f"the date of the script), or change the line to what "
+            f"install the {called(callee)} that the script was written for (its requirements or "
+            f"its date), or change the line to what "
             f"the {called(callee)} installed takes",
             f"pip show {pip_name(callee)} says which one this environment has",
         )
@@ -633,7 +648,12 @@ def place_of(frame: Frame | None) -> str:
 
 
 def belongs_to(frame: Frame | None) -> str:
-    return "your own file" if frame is None or not frame.package else called(frame.package)
+    """Whose code a frame is, as a sentence has it; a file of no package may be the user's, or one of a checkout."""
+    if frame is None:
+        return "the code"
+    if frame.package:
+        return called(frame.package)
+    return frame.file if frame.file == "the notebook" else re.split(r"[/\\]", frame.file)[-1].strip("<>") or "the code"
 
 
 def owner_of(name: str) -> str:

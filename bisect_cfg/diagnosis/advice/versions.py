@@ -39,8 +39,20 @@ def misfit(read: RaisedError) -> Advice | None:
         package = submodule[2]
         says = (
             f"{belongs_to(frame)} imports {submodule['module']}, which the {called(package)} "
-            f"installed does not have: they are of versions that do not fit."
+            f"that Python found does not have: most often they are of versions that do not fit."
         )
+        if package not in PACKAGES and not caller:
+            says = (
+                f"{belongs_to(frame)} imports {submodule['module']}, and the {package} that Python found has no such "
+                f"part: another folder or file called {package} stands in its way, or it is of another version."
+            )
+            steps = (
+                f'python -c "import {package}; print({package}.__path__)" in the folder where the run starts shows '
+                f"which {package} it takes: is it the one that is meant?",
+                f"a folder {package}/ of the project: start from the project's own folder, or PYTHONPATH=that folder",
+                f"a package: the version of it that the script was written for (pip show {pip_name(package)})",
+            )
+            return Advice("versions", says, steps, place_of(frame))
         return Advice("versions", says, pair_steps(caller if caller != package else "", package), place_of(frame))
     module = re.search(r"module '(?P<module>(\w+)[\w.]*)' has no attribute '(?P<name>\w+)'", message)
     if module:
@@ -53,7 +65,7 @@ def misfit(read: RaisedError) -> Advice | None:
             )
         says = (
             f"{belongs_to(frame)} uses {module['module']}.{module['name']}, which the "
-            f"{called(package)} installed does not have."
+            f"{called(package)} that was imported does not have."
         )
         return Advice("versions", says, steps, place_of(frame))
     if read.type == "TypeError":
@@ -118,8 +130,8 @@ def _import_name(imported: re.Match[str], frame: Frame | None) -> Advice:
         return Advice("versions", says, steps, place_of(frame))
     if path and package_of(path) == "" and "packages" not in path and package in PACKAGES:
         says = (
-            f"{package} was imported from {path}, which is no installed package: a file or folder "
-            f"of that name stands in its way, or a checkout that is older."
+            f"{package} was imported from {path}, which is not in site-packages: a checkout (of another version than "
+            f"expected), or a file or folder of that name that stands in its way."
         )
         steps = (
             "rename it, or start from another directory; a checkout that is meant is updated "
@@ -130,11 +142,25 @@ def _import_name(imported: re.Match[str], frame: Frame | None) -> Advice:
     who = belongs_to(frame)
     says = (
         f"{who} imports {name} from {module}, and the {called(package)} installed does not have "
-        f"it: they are of versions that do not fit."
+        f"it: most often they are of versions that do not fit."
     )
+    if path and package_of(path) == "" and "packages" not in path:
+        says = (
+            f"{who} imports {name} from {module}, and the file that Python found for it ({path}) has no such name: it "
+            f"is of another version, is another file of that name, or the name is spelt otherwise."
+        )
+        return Advice(
+            "versions",
+            says,
+            (
+                f"look into {path}: is it the file that is meant, and is {name} in it, spelt like that?",
+                "files of one project must be of one version (git status, git pull)",
+            ),
+            place_of(frame),
+        )
     if caller == package:
         says = (
-            f"{called(package)} does not find {name} in its own {module}: files of two versions "
+            f"{called(package)} does not find {name} in its own {module}: most often files of two versions "
             f"are mixed, or its parts are not of the same version."
         )
         return Advice(
@@ -170,8 +196,8 @@ def _argument(read: RaisedError) -> Advice | None:
     if re.search(r"(?:Config|Arguments|Args)$", parts[0]) and found["argument"] and "unexpected" in what:
         who = f"{called(owner)}'s {parts[0]}" if owner else parts[0]
         says = (
-            f"{who} does not have the setting {found['argument']}: {belongs_to(read.caller)} is "
-            f"written for another version of it."
+            f"{who} does not have the setting {found['argument']}: most often {belongs_to(read.caller)} is "
+            f"written for another version of it, or the name is misspelt."
         )
         steps = (
             f"drop or rename {found['argument']}" + (f" in the call at {place}" if not caller else ""),
@@ -185,7 +211,8 @@ def _argument(read: RaisedError) -> Advice | None:
     if own and caller:
         says = (
             f"{called(caller)} calls {function}, which "
-            f"{what.split(' {')[0]}: that function is not {called(caller)}'s own, and has another signature."
+            f"{what.split(' {')[0]}: that function is, by its name, not {called(caller)}'s own, and has "
+            f"another signature."
         )
         steps = (
             f"give {function} the arguments that {called(caller)} hands over (see the call at "
@@ -193,7 +220,7 @@ def _argument(read: RaisedError) -> Advice | None:
         )
         return Advice("own-code", says, steps, place)
     if not caller:
-        says = f"Your own call of {function} does not fit it: it {what}."
+        says = f"The call of {function} in {belongs_to(frame)} does not fit it: it {what}."
         return Advice(
             "own-code" if not owner else "versions",
             says,
@@ -211,8 +238,8 @@ def _argument(read: RaisedError) -> Advice | None:
         other = "unsloth_zoo" if caller == "unsloth" else "unsloth"
     if parts[0].endswith("Trainer") and len(parts) > 1 and owner == "":
         says = (
-            f"{called(caller)} calls {function}, and {parts[0]} overrides that method for another "
-            f"{called(caller)}: it {what}."
+            f"{called(caller)} calls {function}, which does not take the call: it {what}. Most often {parts[0]} "
+            f"overrides that method for another {called(caller)}."
         )
         declared = (
             f"install the {called(caller)} that the project of {parts[0]} names (its requirements "
@@ -241,15 +268,15 @@ def _attribute(lacking: re.Match[str], read: RaisedError) -> Advice | None:
     whose = owner_of(owner)
     if re.search(r"(?:Config|Arguments|Args)$", owner):
         says = (
-            f"{belongs_to(frame)} reads the setting {name} of a {owner}, and the {owner} of this "
-            f"environment has no such setting."
+            f"{belongs_to(frame)} reads the setting {name} of a {owner}, and the one that it was handed has no such "
+            f"setting."
         )
         return Advice("setting", says, (*pair_steps(caller, whose if whose != caller else ""),), place)
     if owner.endswith("Trainer") and not whose and caller != "transformers":
         who = called(caller) if caller else "the script"
         says = (
-            f"The trainer {owner} lacks {name}: it is derived from a trainer of TRL (or transformers) that had it, "
-            f"and the one installed does not."
+            f"The trainer {owner} lacks {name}: most often it is derived from a trainer of TRL (or transformers) that "
+            f"had it, and the one installed does not."
         )
         steps = (
             f"install the TRL and transformers that {who} names (its requirements, or the date of its last commit)",
@@ -257,7 +284,7 @@ def _attribute(lacking: re.Match[str], read: RaisedError) -> Advice | None:
         )
         return Advice("versions", says, steps, place)
     if not caller:
-        says = f"Your own file asks an object of class {owner} for {name}, which it does not have."
+        says = f"{belongs_to(frame)} asks an object of class {owner} for {name}, which it does not have."
         steps = (
             f"look at {place}: another name, or another "
             f"{called(whose) or 'version of the library'} than the script was written for",
@@ -268,8 +295,8 @@ def _attribute(lacking: re.Match[str], read: RaisedError) -> Advice | None:
     if read.last and read.last.package == caller and re.search(rf"\bself\.{re.escape(name)}\b", read.last.source):
         # the object is the one whose own method reads it
         says = (
-            f"{called(caller)}'s own {owner} reads self.{name}, which it has not set: a fault of this release of "
-            f"{called(caller)}, or of the order in which it was set up (a mode in which that part is left out)."
+            f"{called(caller)}'s own {owner} reads self.{name}, which is not set: most often a fault of this release "
+            f"of {called(caller)}, or of the order in which it was set up (a mode in which that part is left out)."
         )
         steps = (
             f"another release of {called(caller)}, a newer one first ({how_to_install(caller)})",
@@ -280,12 +307,12 @@ def _attribute(lacking: re.Match[str], read: RaisedError) -> Advice | None:
     says = f"{called(caller)} asks an object of class {owner} for {name}, which it does not have."
     if whose and whose != caller:
         says += (
-            f" That class is {called(whose)}'s: a pair of versions that do not fit, or a model or "
-            f"engine of another kind than {called(caller)} expects there."
+            f" By its name that class is {called(whose)}'s: most often a pair of versions that do not fit, or a "
+            f"model or engine of another kind than {called(caller)} expects there."
         )
     else:
         says += (
-            " Either it was handed an object of another kind than it expects (a model without the "
+            " Most often it was handed an object of another kind than it expects (a model without the "
             "wrapper, an engine of another kind), or its parts are of versions that do not fit."
         )
     names = settings_of(read.last.source) if read.last else ()

@@ -16,6 +16,12 @@ from bisect_cfg.diagnosis.advice.reading import (
     place_of,
 )
 
+_HANDED = re.compile(
+    r"update_weight|update_params|sync_weight|_sync_(?:fsdp|peft|param|weight)|resync|sharding_manager|broadcast_to_"
+    r"|_move_model_to_vllm|collective_rpc|move_model_to|weight_sync|update_named_param|load_dtensor"
+)
+"""Frames of a trainer that hands its weights over; an engine that reads a checkpoint has none of them."""
+
 
 def unfit_weights(read: RaisedError) -> Advice | None:
     """A weight's name or shape that the other side does not have."""
@@ -33,6 +39,7 @@ def unfit_weights(read: RaisedError) -> Advice | None:
     place, frame = place_of(read.last), read.caller
     sync = read.within(IN_SYNC, 12) or "collective_rpc" in message
     named = weight or (loading[1] if loading else "")
+    handed = read.within(_HANDED, 12) or "collective_rpc" in message
     if sync and (weight or "no module" in message):
         engine = next((one for one in ("sglang", "vllm") if any(item.package == one for item in read.frames)), "vllm")
         trainer = next(
@@ -48,6 +55,9 @@ def unfit_weights(read: RaisedError) -> Advice | None:
             f"{who} hands {called(engine)} a weight called {named or 'otherwise'}, which the "
             f"model inside {called(engine)} does not have: the two sides name the weights "
             f"differently."
+            if handed
+            else f"{called(engine)} is given a weight called {named or 'otherwise'}, for which its model has no place: "
+            f"the checkpoint (or trainer) and {called(engine)} name the weights differently."
         )
         steps: tuple[str, ...] = ()
         if re.search(r"base_layer|lora_|base_model", named + message):
@@ -75,12 +85,12 @@ def unfit_weights(read: RaisedError) -> Advice | None:
         return Advice("weights", says, steps, place)
     if weight or loading:
         says = (
-            f"A checkpoint and the model do not fit: "
-            f"{'the weight ' + named if named else 'names or shapes of weights'} is not the same "
+            f"Weights and the model that takes them do not fit: "
+            f"{'the weight ' + named + ' is' if named else 'names or shapes of weights are'} not the same "
             f"on both sides."
         )
         steps = (
-            "the checkpoint must come from this very model class and size; an adapter's folder "
+            "a checkpoint must come from this very model class and size; an adapter's folder "
             "needs its base model, a sharded checkpoint its merge first",
             "a resized vocabulary, a value head or a prefix (module., _orig_mod., "
             "base_model.model.) makes such a difference",
