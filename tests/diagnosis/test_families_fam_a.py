@@ -179,7 +179,7 @@ LOGS = {
     "an older NCCL": (
         "ImportError: /opt/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommWindowDeregister",
         "shared-library-missing",
-        "torch is newer than the NCCL",
+        "The NCCL that is found lacks",
     ),
     "shared memory of an engine": (
         """\

@@ -230,8 +230,7 @@ DECIDED = {
         "[rank2]:[E0728 17:05:22.9 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600852 milliseconds before timing out."
     ),
-    "CUDA_VISIBLE_DEVICES=2,3 does not begin at 0, and a number of the machine was taken for one among the visible "
-    "GPUs": (
+    "A GPU number is asked for that is not among the visible ones (CUDA_VISIBLE_DEVICES=2,3 counts as 0, 1, ...)": (
         "+ export CUDA_VISIBLE_DEVICES=2,3\n  File \"/opt/actor.py\", line 9, in init\n"
         "RuntimeError: CUDA error: invalid device ordinal"
     ),
