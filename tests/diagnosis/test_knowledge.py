@@ -213,8 +213,8 @@ DECIDED = {
     "The model's configuration has no padding token (the tokenizer may have one)": (
         "ValueError: Cannot handle batch sizes > 1 if no padding token is defined."
     ),
-    "An index was out of range before (a token id has no row in the embedding, most often); cuBLAS only meets the broken "
-    "state of the GPU": (
+    "An index was out of range before (a token id has no row in the embedding, most often); cuBLAS only meets the "
+    "broken state of the GPU": (
         "Indexing.cu:1290: indexSelectLargeIndex: block: [1,0,0], thread: [6,0,0] Assertion `srcIndex < "
         "srcSelectDimSize` failed.\nRuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
         "`cublasCreate(handle)`"
