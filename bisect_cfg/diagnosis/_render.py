@@ -268,6 +268,9 @@ def _known(explanation: Explanation, width: int) -> str:
     error = _error(explanation)
     if error:
         lines += ["", "The error in the log:", *error]
+    if entry.general:
+        this = "the log speaks for this one" if match.decided else "what follows is the most frequent"
+        lines += ["", wrapped(f"Several things end like this; {this}.", width, "", "")]
     lines += ["", wrapped(match.meaning, width, "", "")]
     advice = explanation.advice
     lines += ["", wrapped(f"From the traceback: {advice.says}", width, "", "")] if advice else []

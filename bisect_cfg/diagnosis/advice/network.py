@@ -30,7 +30,7 @@ def unreachable(read: RaisedError) -> Advice | None:
         message,
     )
     if not found and not status:
-        return None
+        return _broken_off(read)
     number = next((one for one in status.groups() if one), "") if status else ""
     host = next((one for one in (found["host"], found["url"], found["ip"]) if one), "") if found else ""
     port = next((one for one in (found["port"], found["urlport"], found["ipport"]) if one), "") if found else ""
@@ -81,3 +81,22 @@ def unreachable(read: RaisedError) -> Advice | None:
         )
     who = f" It is called by {belongs_to(read.caller)} ({place})." if place else ""
     return Advice("network", said + who, steps, place)
+
+
+def _broken_off(read: RaisedError) -> Advice | None:
+    """A connection that ended, where neither message nor status say whose."""
+    if read.library not in _CLIENTS or not re.search(r"Connect|Timeout|RemoteDisconnected|Protocol", read.type):
+        return None
+    place = place_of(read.caller)
+    who = f" The request was made by {belongs_to(read.caller)} ({place})." if place else ""
+    steps = (
+        "what answers there (a server of one's own, an API, the hub): its log at that time says why it ended or did "
+        "not answer; does it still run?",
+        "a proxy in between (http_proxy, https_proxy) may have ended it: no_proxy for addresses of one's own",
+        "once in a long run: resume from the last checkpoint, and let what makes the request try again",
+    )
+    return Advice("network", f"A connection to a server was broken off, or got no answer in time.{who}", steps, place)
+
+
+_CLIENTS = {"requests", "urllib3", "httpx", "httpcore", "aiohttp", "http"}
+"""Packages whose exceptions are of requests over the network."""
