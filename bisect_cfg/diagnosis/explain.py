@@ -371,7 +371,8 @@ def _doubted(matches: Sequence[Match], cause: _faults.Error | None, advice: Advi
             match.entry, match.decided, message, definite, shown, elsewhere, match.absent, of_row
         )
         judged.append(replace(match, doubt=said))
-    return sorted(judged, key=lambda match: bool(match.doubt))
+    # Who started a process says nothing of its failure, not even where what is known of that is in doubt.
+    return sorted(judged, key=lambda match: bool(match.doubt) or match.entry.aftermath)
 
 
 def _raised(cause: _faults.Error | None) -> str:
