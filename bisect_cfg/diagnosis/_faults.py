@@ -81,7 +81,7 @@ _INSIDE = re.compile(rf"(?:^|[\s\]|>:-])(?P<type>{_TYPE}): (?P<message>\S.*)$")
 _NATIVE = re.compile(
     r"terminate called (?:after|without)|^\s*what\(\):|panicked at|Fatal Python error|uncorrectable ECC"
     r"|NVRM: Xid|Xid \("
-    r"|CUDA [eE]rror: |NCCL WARN Cuda failure|NET/IB ?: Got completion .*(?:status=|error )\d"
+    r"|CUDA [eE]rror(?:: | \(\S+:\d+\): )|NCCL WARN Cuda failure|NET/IB ?: Got completion .*(?:status=|error )\d"
     r"|\bError [a-z ]+ at line \d+ in file /\S+\.(?:hip|cu|cpp)\b"  # bitsandbytes
     r"|(?:\bpython[\d.]*: |^)\S+:\d+: .*: Assertion `"  # a prefix that ends in a number is taken off
     r"|Process finished with exit code -?\d+ \(|No space left on device"

@@ -29,6 +29,7 @@ FACTS = {
     "infinite-gradient": "grad_norm is infinite more than once, never NaN",
     "non-finite-loss": "loss is NaN, or infinite more than once",
     "left-course": "entropy, gradient or length left their course long before the first NaN",
+    "reward-nan": "a reward or its spread is NaN in the row in which the gradient first is",
     "logits-nan": "the logged logits are NaN in every row, the loss and the gradient are not",
     "kl-overflow": "kl is infinite, or NaN after having been finite",
     "missing-reward": "reward is None or NaN",
@@ -168,6 +169,7 @@ POINTS = 400
 _OF_REWARD_MODEL = {"margin", "min_reward", "max_reward"}
 """What is logged where a reward model is trained: the mean of its rewards is an offset that means nothing."""
 
+_REWARD = re.compile(r"rewards?(?:$|[/_])")
 _LOGITS = "logits/chosen"
 """The mean of the logits that DPO's trainers log beside the loss, which does not depend on it."""
 
@@ -242,6 +244,10 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
         missing = [row for row in told[begun:] if math.isnan(row.values[name])]  # before the first episode has ended
         if missing and not facts.keys() & {"non-finite-gradient"}:
             facts[fact] = missing
+    first = next((at for at, row in enumerate(rows) if math.isnan(row.values.get("grad_norm", 0.0))), 0)
+    if first and any(_REWARD.match(name) and math.isnan(value) for name, value in rows[first].values.items()):
+        if not any(_REWARD.match(name) and math.isnan(value) for name, value in rows[first - 1].values.items()):
+            facts["reward-nan"] = [rows[first - 1], rows[first]]
     logged = [row for row in rows if _LOGITS in row.values]
     if len(logged) >= ENOUGH and all(
         math.isnan(row.values[_LOGITS]) and re.search(r"\bnan\b", row.text, re.IGNORECASE) for row in logged

@@ -236,10 +236,19 @@ _NOT_OF_A_PHASE = re.compile(r"actor_rollout|(?<=[(.])resume_from_checkpoint(?==
 """Names in a line of source that are no part of the run: verl's of a worker, an argument of train()."""
 
 
+_ENGINE_STARTS = re.compile(
+    r"_initialize_kv_caches|initialize_cache\b|_allocate_kv_cache|determine_available_memory|determine_num_available_blocks"
+    r"|initialize_from_config|profile_run|capture_model|init_memory_pool|init_cuda_graphs"
+)
+"""An engine that makes room for its cache, or measures it: it calls its workers as for an update of the weights."""
+
+
 def phase_of(frames: Sequence[Frame]) -> str:
     """The part of a run in which a traceback ends, "" if its frames do not tell."""
     text = "\n".join(f"{frame.file} {frame.function} {frame.source}" for frame in frames)
     text = _NOT_OF_A_PHASE.sub("", text)
+    if _ENGINE_STARTS.search(text):
+        return "generation"
     inner = next((frame.package for frame in reversed(frames) if frame.package not in ("python", *TOOLS)), "")
     if inner in _ENGINES and not any(PHASES[name].search(text) for name in ("sync", "loading", "start")):
         return "generation"

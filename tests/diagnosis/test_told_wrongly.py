@@ -1,0 +1,73 @@
+# ruff: noqa: E501  (a line of a log is one line)
+"""Logs like some that were told wrongly at first sight: what leads, and what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from bisect_cfg.diagnosis.explain import explain_text
+from tests.diagnosis.test_claims_audit_a import GRPO, ME, SITE, TRAINER, tb
+
+ROWS = "".join(
+    f'{{"loss": 0.001, "grad_norm": 0.3{at}, "rewards/style/std": 0.2, "reward": 1.4, "reward_std": 0.2, "step": {at}}}\n'
+    for at in range(1, 5)
+)
+
+TOLD = {
+    "a name that has no IPv6 address, in a warning": (
+        "The driver is too old",
+        tb(ME, f"{SITE}/torch/distributed/distributed_c10d.py barrier", error="torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1331, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.1")
+        + "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'API call is not supported in the installed CUDA driver'\n"
+        + "[W socket.cpp:663] [c10d] The IPv6 network addresses of (node-7, 29500) cannot be retrieved (gai error: -2 - Name or service not known).\n"
+        + "[ERROR] failed (exitcode: 1) local_rank: 0 (pid: 901) of binary: /usr/bin/python3\n",
+    ),
+    "columns of LLaMA-Factory": (
+        "LLaMA-Factory's format",
+        tb(f"{SITE}/multiprocess/pool.py worker", "/root/LLaMA-Factory/src/llamafactory/data/aligner.py convert_sharegpt | messages = example[dataset_attr.messages]", error="KeyError: 'messages'"),
+    ),
+    "a code page of Windows": (
+        "code page of the system",
+        tb(f"{SITE}/datasets/packaged_modules/json/json.py _generate_tables | dataset = json.load(f)", error="UnicodeDecodeError: 'charmap' codec can't decode byte 0x98 in position 48: character maps to <undefined>")
+        + "\nThe above exception was the direct cause of the following exception:\n\n"
+        + tb("C:/work/training.py do_train", error="datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset"),
+    ),
+    "a server, and a login of wandb before it": (
+        "The server ended the connection",
+        "wandb: Currently logged in as: me to https://api.wandb.ai. Use `wandb login --relogin` to force relogin\n"
+        + tb(ME, TRAINER, GRPO, f"{SITE}/trl/extras/vllm_client.py update_named_param", f"{SITE}/requests/adapters.py send", error="requests.exceptions.ConnectionError: ('Connection aborted.', RemoteDisconnected('Remote end closed connection without response'))"),
+    ),
+    "an interface that is not there": (
+        "no network interface",
+        "node-3:2108:2108 [0] bootstrap.cc:116 NCCL WARN Bootstrap: no socket interface found\n"
+        + tb(ME, f"{SITE}/torch/distributed/distributed_c10d.py all_reduce", error="torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.7")
+        + "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n",
+    ),
+    "a reward by another name": (
+        "A reward function does not take",
+        tb(ME, TRAINER, f"{SITE}/trl/trainer/grpo_trainer.py _calculate_rewards", error="TypeError: len_penalty() got an unexpected keyword argument 'completion_ids'"),
+    ),
+    "an engine that makes room for its cache": (
+        "in the inference engine",
+        tb(ME, f"{SITE}/trl/trainer/grpo_trainer.py __init__ | self.llm = LLM(", f"{SITE}/vllm/engine/llm_engine.py _initialize_kv_caches", f"{SITE}/vllm/executor/executor_base.py initialize_cache | self.collective_rpc('initialize_cache')", f"{SITE}/vllm/worker/cache_engine.py _allocate_kv_cache | torch.zeros(shape)", error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.87 GiB. GPU 7 has a total capacity of 79.11 GiB of which 1.21 GiB is free."),
+    ),
+    "a reward that is NaN first": (
+        "rewards or their spread did",
+        ROWS + 8 * '{"loss": 0.0, "grad_norm": NaN, "rewards/style/std": NaN, "reward": 1.4, "reward_std": NaN, "step": 9}\n',
+    ),
+    "an extension's own file": (
+        "xformers has no code for this GPU",
+        "NVIDIA GeForce RTX 5090, sm_120\n  0%|          | 0/100 [00:00<?, ?it/s]CUDA error (/__w/xformers/xformers/third_party/flash-attention/hopper/flash_fwd_launch_template.h:175): no kernel image is available for execution on the device\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "log"), TOLD.values(), ids=TOLD.keys())
+def test_what_leads(words: str, log: str) -> None:
+    found = explain_text(log)
+    assert words in found.matches[0].title and not found.matches[0].doubt
+
+
+def test_a_connection_of_nobody_known_is_no_check_of_a_library() -> None:
+    log = tb(ME, "/home/me/judge.py score | requests.post(URL)", f"{SITE}/requests/adapters.py send", error="requests.exceptions.ConnectionError: ('Connection aborted.', BadStatusLine('x'))")  # fmt: skip
+    found = explain_text(log)
+    assert found.advice is not None and found.advice.kind == "network"
