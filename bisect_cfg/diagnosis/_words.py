@@ -19,7 +19,7 @@ from re import _parser as parser
 SHORTEST = 4
 """Characters a word must have; shorter ones let too much through."""
 
-USELESS = 100_000
+USELESS = 150_000
 """Places of muted words that are passed over until a scan without them is worth its making, a twentieth of a second."""
 
 SMALL = 1 << 16
