@@ -23,7 +23,7 @@ LONGEST = 2000
 """Characters of a line; longer ones are printed data."""
 
 _OF_METRICS = ("reward", "loss", "entropy", "score", "return")
-_OF_ROWS = (*_OF_METRICS, "kl", "norm", "step", "iter", "episode")
+_OF_ROWS = (*_OF_METRICS, "rew_mean", "kl", "norm", "step", "iter", "episode")
 """Of the first a run's text has many; of these each line that is looked at has one."""
 _OF_A_ROW, _VALUE = re.compile("|".join(_OF_ROWS)), re.compile(r"\d|nan\b|inf\b")
 """What is quickly seen of a line that may be a row's."""

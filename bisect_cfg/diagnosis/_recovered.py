@@ -55,6 +55,7 @@ _COPES = re.compile(
 )
 """What a program says it does about a trouble."""
 
+_REFUSED = re.compile(r"HTTP/1\.1\" 400\b")
 _GAVE_UP = re.compile(
     r"(?i:\bgiv(?:e|ing|en) up\b|\bgave up\b|\bfailed after\b|\bretr(?:y|ies) (?:limit|exhausted|exceeded)"
     r"|no (?:more )?(?:restarts|retries) left)|Max retries exceeded(?!.*thrown while requesting)|\b0 restarts left"
@@ -141,6 +142,8 @@ def _coped(tail: bytes, lines: int) -> tuple[frozenset[int], frozenset[int], fro
             at_work = 0
             dies_later |= "Traceback" in line
         elif _COPES.search(line):
+            if at_work and _REFUSED.search(line):  # the server says what was wrong with it before or after that
+                found.update(range(first + at, first + at + REACH))
             if at_work:
                 found.update(range(first + max(0, at - REACH), first + at + 1))
             if ((at_work or dies_later) and _GOES_ON.search(line)) or at_work >= AT_WORK:

@@ -185,6 +185,15 @@ def _rows_with(rows: Sequence[Row], *names: str) -> list[Row]:
     return [row for row in rows if row.values.keys() >= {*names}]
 
 
+def _of_pairs(row: Row) -> bool:
+    """Whether it is of DPO, as LLaMA-Factory's trainer_log.jsonl has it: the reward of the chosen answers, and
+    how often it is the larger one; nothing of answers that were generated."""
+    names = row.values.keys()
+    return names >= {"accuracy", "reward", "loss"} and not any(
+        name != "reward" and (OF_RL.search(name) or name == "entropy") for name in names
+    )
+
+
 def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str, list[Row]]:
     """What rows show: fact (of `FACTS`) -> the rows that show it.
 
@@ -196,7 +205,7 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
     facts: dict[str, list[Row]] = {}
     rows = [
         replace(row, values={name: value for name, value in row.values.items() if name != "reward"})
-        if row.values.keys() >= _OF_REWARD_MODEL
+        if row.values.keys() >= _OF_REWARD_MODEL or _of_pairs(row)
         else row
         for row in rows
     ]

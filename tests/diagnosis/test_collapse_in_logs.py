@@ -633,3 +633,30 @@ def test_a_reward_that_is_missing_until_the_first_episode_has_ended() -> None:
 
     assert not facts([math.nan] * 3 + [1.0] * 20)
     assert facts([1.0] * 20 + [math.nan]) == facts([math.nan] * 20) == {"missing-reward"}
+
+
+def test_the_reward_of_the_chosen_answers_is_none_of_a_policy() -> None:
+    rows = [
+        {"loss": 0.69 - at / 500, "reward": 0.03 - at / 60, "accuracy": 0.5 + at / 200, "learning_rate": 5e-7}
+        for at in range(90)
+    ]
+    for one in rows[40:]:
+        one["reward"] = 0.0
+    assert not _row_facts.facts_of([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
+    rows = [one | {"kl": 0.01} for one in rows]
+    assert _row_facts.facts_of([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
+
+
+def test_tables_of_stable_baselines() -> None:
+    def table(at: int) -> str:
+        reward = 900 + 9 * at if at < 60 else max(8.0, 1440 - 300 * (at - 60))
+        return (
+            f"{'-' * 41}\n| rollout/                |             |\n|    ep_rew_mean          | {reward:<11.3g} |\n"
+            f"| time/                   |             |\n|    iterations           | {at:<11} |\n"
+            f"| train/                  |             |\n|    approx_kl            | 0.0116      |\n"
+            f"|    entropy_loss         | -4.24       |\n|    loss                 | 30          |\n{'-' * 41}\n"
+        )
+
+    collapsed = explain_text("".join(map(table, range(120))))
+    assert collapsed.matches and collapsed.rows == 120
+    assert not explain_text("".join(map(table, range(60)))).matches

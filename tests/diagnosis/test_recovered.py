@@ -125,3 +125,8 @@ UPLOAD = "ERROR upload: 1/9 files failed: model-00002.safetensors (ConnectionErr
 def test_what_is_coped_with_in_words_needs_work_after_it(trouble: str, work: str) -> None:
     assert explain_text(trouble + 3 * work).status == NO_FAILURE
     assert explain_text(3 * work + trouble).status != NO_FAILURE
+
+
+def test_a_refused_request_whose_reason_is_printed_after_it() -> None:
+    refused, *reason = reversed(REFUSED_REQUEST.splitlines(keepends=True))
+    assert explain_text(3 * ANSWERED + refused + "".join(reversed(reason)) + 3 * ANSWERED).status == NO_FAILURE
