@@ -58,7 +58,8 @@ LITERALS = (
     "xited with", "OOMKilled", "OUT_OF_MEMORY", "TERM_MEMLIMIT", " error: ", "fatal: ", "atal error", "ERROR",
     "CRITICAL", "FATAL", "terminate called", "panicked at", "command not found", "rror executing job", "Bus error",
     "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp", "rror response from daemon", "Error in cpuinfo",
-    "Fatal Python", "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
+    "Fatal Python", "libc++abi: terminating",
+    "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
     "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
     "low on resource", "using all available RAM",
     "Got completion", " in file /", "Could not override '", ": Assertion `",
@@ -67,7 +68,8 @@ WORDS = frozenset(literal.encode() for literal in LITERALS)
 """What a line has that may be an error (tracebacks are found by `_logs`)."""
 
 _WORTH = re.compile(
-    rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called|panicked"
+    rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called|libc\+\+abi"
+    rb"|panicked"
     rb"|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly"
     rb"|Got completion|: Assertion `|Could not override|No space|Out of memory|low on resource|available RAM"
 )
@@ -79,7 +81,8 @@ _EXCEPTION = re.compile(rf"(?:E\s+)?(?P<type>{_TYPE})(?:\((?P<inner>\w+)\))?(?::
 _DOTTED = re.compile(r"(?P<type>(?:[a-z_]\w*\.)+[A-Z]\w*): (?P<message>\S.*)$")
 _INSIDE = re.compile(rf"(?:^|[\s\]|>:-])(?P<type>{_TYPE}): (?P<message>\S.*)$")
 _NATIVE = re.compile(
-    r"terminate called (?:after|without)|^\s*what\(\):|panicked at|Fatal Python error|uncorrectable ECC"
+    r"terminate called (?:after|without)|libc\+\+abi: terminating|^\s*what\(\):|panicked at|Fatal Python error"
+    r"|uncorrectable ECC"
     r"|NVRM: Xid|Xid \("
     r"|CUDA [eE]rror(?:: | \(\S+:\d+\): )|NCCL WARN Cuda failure|NET/IB ?: Got completion .*(?:status=|error )\d"
     r"|\bError [a-z ]+ at line \d+ in file /\S+\.(?:hip|cu|cpp)\b"  # bitsandbytes
@@ -87,8 +90,8 @@ _NATIVE = re.compile(
     r"|Process finished with exit code -?\d+ \(|No space left on device"
 )
 _OF_NATIVE = (
-    "terminate called", "what():", "panicked at", "Fatal Python", "uncorrectable ECC", "Xid", "CUDA ", "NCCL WARN",
-    "Got completion", " at line ", ": Assertion `", "Process finished", "No space left",
+    "terminate called", "libc++abi: ", "what():", "panicked at", "Fatal Python", "uncorrectable ECC", "Xid", "CUDA ",
+    "NCCL WARN", "Got completion", " at line ", ": Assertion `", "Process finished", "No space left",
 )  # fmt: skip
 """One of them is in every match; they are looked for ten times as quickly."""
 _SAID = re.compile(
@@ -122,7 +125,7 @@ _CONSEQUENCES = re.compile(
 _HARMLESS = re.compile(
     r"Unable to register cu\w+ (?:factory|plugin)|pip's dependency resolver|factory for plugin|TF-TRT Warning"
     r"|destroy_process_group\(\) was not called|Logging error|rror while (?:fetching|trying to fetch) .{0,60}retry"
-    r"|not a git repository|\b(?:0|no) uncorrectable ECC"
+    r"|not a git repository|Failed to send MESSAGE_TASK_EXIT|\b(?:0|no) uncorrectable ECC"
     r"|[Ee]rror_?rate|ignore_errors|raise_error|0 errors?\b|no errors?\b|errors?=0|on_error|errors='"
 )
 """Printed as an error by runs that go on."""

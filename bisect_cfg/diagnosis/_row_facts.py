@@ -209,6 +209,12 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
         else row
         for row in rows
     ]
+    entropies = _column(rows, "entropy")
+    if entropies and max(entropies) < 0:  # a loss, which is less the more entropy there is
+        rows = [
+            replace(row, values=row.values | {"entropy": -row.values["entropy"]}) if "entropy" in row.values else row
+            for row in rows
+        ]
     if not rows:
         return {"no-steps": [finished]} if finished else {}
     last = rows[-LAST_ROWS:]

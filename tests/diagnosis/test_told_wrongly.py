@@ -58,6 +58,15 @@ TOLD = {
         "xformers has no code for this GPU",
         "NVIDIA GeForce RTX 5090, sm_120\n  0%|          | 0/100 [00:00<?, ?it/s]CUDA error (/__w/xformers/xformers/third_party/flash-attention/hopper/flash_fwd_launch_template.h:175): no kernel image is available for execution on the device\n",
     ),
+    "a job that was requeued": (
+        "The scheduler ended the job",
+        "slurmstepd: error: *** JOB 608 ON dgx-4 CANCELLED AT 2022-08-12T02:06:12 DUE TO JOB REQUEUE ***\nslurmstepd: error: Failed to send MESSAGE_TASK_EXIT: Connection refused\nsrun: error: dgx-4: tasks 2-3: Exited with exit code 1\n",
+    ),
+    "a Mac's own way to end a process": (
+        "Mixed precision of that kind is not there",
+        "libc++abi: terminating due to uncaught exception of type c10::TypeError: Trying to convert BFloat16 to the MPS backend but it does not have support for that dtype.\n"
+        + tb("/Users/me/venv/bin/accelerate <module>", f"{SITE}/accelerate/commands/launch.py simple_launcher", error="subprocess.CalledProcessError: Command '['python', 'train.py']' died with <Signals.SIGABRT: 6>."),
+    ),
 }  # fmt: skip
 
 
@@ -71,3 +80,10 @@ def test_a_connection_of_nobody_known_is_no_check_of_a_library() -> None:
     log = tb(ME, "/home/me/judge.py score | requests.post(URL)", f"{SITE}/requests/adapters.py send", error="requests.exceptions.ConnectionError: ('Connection aborted.', BadStatusLine('x'))")  # fmt: skip
     found = explain_text(log)
     assert found.advice is not None and found.advice.kind == "network"
+
+
+def test_what_a_wrapper_lacks_its_model_lacks() -> None:
+    log = tb(ME, f"{SITE}/trl/trainer/utils.py get_reward | getattr(model, model.base_model_prefix)", f"{SITE}/deepspeed/runtime/engine.py __getattr__", error="AttributeError: 'DeepSpeedEngine' object has no attribute 'base_model_prefix'")  # fmt: skip
+    found = explain_text(log)
+    assert found.advice is not None and "a wrapper around the model" in found.advice.says
+    assert "PEFT adapter" in found.advice.steps[0]

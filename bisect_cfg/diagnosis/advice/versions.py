@@ -305,6 +305,15 @@ def _attribute(lacking: re.Match[str], read: RaisedError) -> Advice | None:
         )
         return Advice("versions", says, steps, place)
     says = f"{called(caller)} asks an object of class {owner} for {name}, which it does not have."
+    if owner in _WRAPPERS:
+        says += " That class is a wrapper around the model; what is asked for is the model's own."
+        steps = (
+            f"is the model inside of the class that {called(caller)} expects? A PEFT adapter, a head or a class of "
+            f"one's own may lack {name}: merge the adapter (merge_and_unload()), or load it as that class",
+            f"a line of one's own: accelerator.unwrap_model(model).{name}, or model.module.{name}",
+            *pair_steps(caller, ""),
+        )
+        return Advice("versions", says, steps, place)
     if whose and whose != caller:
         says += (
             f" By its name that class is {called(whose)}'s: most often a pair of versions that do not fit, or a "
@@ -318,3 +327,13 @@ def _attribute(lacking: re.Match[str], read: RaisedError) -> Advice | None:
     names = settings_of(read.last.source) if read.last else ()
     first = (f"the settings read on that line: {', '.join(names)}",) if names else ()
     return Advice("versions", says, (*pair_steps(caller, whose if whose != caller else ""), *first), place)
+
+
+_WRAPPERS = {
+    "DeepSpeedEngine",
+    "DistributedDataParallel",
+    "FullyShardedDataParallel",
+    "DataParallel",
+    "OptimizedModule",
+}
+"""Classes that stand around a model while it is trained; DeepSpeed's and torch.compile's hand on what they lack."""
