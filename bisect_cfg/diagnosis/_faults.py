@@ -68,8 +68,8 @@ WORDS = frozenset(literal.encode() for literal in LITERALS)
 """What a line has that may be an error (tracebacks are found by `_logs`)."""
 
 _WORTH = re.compile(
-    rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called|libc\+\+abi"
-    rb"|panicked"
+    rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called"
+    rb"|libc\+\+abi|panicked"
     rb"|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly"
     rb"|Got completion|: Assertion `|Could not override|No space|Out of memory|low on resource|available RAM"
 )
