@@ -138,7 +138,7 @@ _RECORD = re.compile(
     r"|^[!$%] ?[a-z]|^(?:\([\w.-]+\) )?[\w.-]+@[\w.-]+[:~]|^\w[\w ]*: +\d+%\|"
     r"|^Sending process \d+ closing|^ray\.exceptions\.|^slurmstepd: |^srun: |^make: \*\*\*|^terminate called"
     r"|^(?:tee|cp|mv|rm|ln|tar|cat|df|du|rsync|scp|gsutil|rclone|aws|nvidia-smi): |^\++ \S|^[\w.-]+ exited with code \d"
-    r"|^Server is not up yet|^\^C|^\S+:\d+: \w*Warning\b|^\[[a-z]\w*\] \w"
+    r"|^Set the environment variable HYDRA_|^Server is not up yet|^\^C|^\S+:\d+: \w*Warning\b|^\[[a-z]\w*\] \w"
 )
 """Lines that begin something else, and end what came before."""
 _PADDED_RANK = re.compile(r"\s+\d+: ")

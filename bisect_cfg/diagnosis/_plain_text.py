@@ -52,6 +52,8 @@ _WHEN = re.compile(
     r"|\[?\d\d/\d\d(?:/\d{2,4})? \d\d:\d\d:\d\d(?:[.,]\d+)?\]? (?:- \w+ - [\w.]+ - )?"
     r"|\[\d\d:\d\d:\d\d(?:[.,]\d+)?\] ?"
 )
+_SGLANG = re.compile(r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?P<ranks>(?:[A-Z]{2,4}\d+ ?)+)\] ?")
+"""The time, and the ranks of a process of SGLang in its groups: TP3, DP0 TP1."""
 # What such a prefix begins with. Most lines of a traceback begin with a blank, and need no closer look; of the others
 # the first words tell.
 _PREFIX_BEGINS = frozenset("[(0123456789" + string.ascii_letters)
@@ -87,6 +89,9 @@ def split_all(line: str) -> tuple[str, str, str]:
         match = _WHO.match(line)
         if match:
             who += match.group()
+        elif match := _SGLANG.match(line):
+            who += f"[{match['ranks']}] "
+            when += match["time"]
         else:
             match = _WHEN.match(line)
             when += match.group() if match else ""

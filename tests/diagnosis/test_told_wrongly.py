@@ -67,6 +67,10 @@ TOLD = {
         "libc++abi: terminating due to uncaught exception of type c10::TypeError: Trying to convert BFloat16 to the MPS backend but it does not have support for that dtype.\n"
         + tb("/Users/me/venv/bin/accelerate <module>", f"{SITE}/accelerate/commands/launch.py simple_launcher", error="subprocess.CalledProcessError: Command '['python', 'train.py']' died with <Signals.SIGABRT: 6>."),
     ),
+    "a message that says when it happens": (
+        "vLLM's memory measurement was disturbed",
+        tb(ME, f"{SITE}/vllm/worker/worker.py _assert_memory_footprint_increased_during_profiling | assert peak_memory > 0, (", error="AssertionError: Error in memory profiling. This happens when the GPU memory was not properly cleaned up before initializing the vLLM instance."),
+    ),
 }  # fmt: skip
 
 
@@ -87,3 +91,20 @@ def test_what_a_wrapper_lacks_its_model_lacks() -> None:
     found = explain_text(log)
     assert found.advice is not None and "a wrapper around the model" in found.advice.says
     assert "PEFT adapter" in found.advice.steps[0]
+
+
+def test_ranks_of_sglang_stand_before_a_traceback() -> None:
+    lines = tb(f"{SITE}/sglang/srt/managers/scheduler.py run_scheduler_process", error="ValueError: The sky leaves no room for the sea").splitlines()  # fmt: skip
+    log = "".join(f"[2026-07-09 10:14:5{at} DP0 TP3] {line}\n" for at, line in enumerate(lines))
+    assert explain_text(log).error.text == "ValueError: The sky leaves no room for the sea"
+
+
+def test_what_hydra_says_after_an_assertion_is_none_of_it() -> None:
+    log = tb(ME + " | assert logits.shape[0] == labels.shape[0]", error="AssertionError") + "\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"  # fmt: skip
+    found = explain_text(log)
+    assert found.advice is None or "HYDRA" not in " ".join((found.advice.says, *found.advice.steps))
+
+
+def test_a_backward_pass_under_zero_3_is_no_step_of_the_optimizer() -> None:
+    log = tb(ME, TRAINER, f"{SITE}/accelerate/accelerator.py backward", f"{SITE}/deepspeed/runtime/engine.py backward", f"{SITE}/deepspeed/runtime/zero/stage3.py backward", error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.42 GiB. GPU 4 has a total capacity of 39.56 GiB of which 1.05 GiB is free.")  # fmt: skip
+    assert "optimizer" not in explain_text(log).matches[0].title

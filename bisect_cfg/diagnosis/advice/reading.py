@@ -192,7 +192,7 @@ _PLACES = (
     ("in the data", IN_DATA),
     ("in an adapter (LoRA)", re.compile(r"lora|peft|tuners")),
     ("in a product of matrices", re.compile(r"linear\.py|matmul|fused_dense")),
-    ("while the optimizer steps", re.compile(r"optim|step\b|grad_norm|clip_grad")),
+    ("while the optimizer steps", re.compile(r"optim|grad_norm|clip_grad")),
     (
         "while processes exchange tensors",
         re.compile(r"all_gather|all_reduce|broadcast|scatter|gather|distributed_c10d"),
@@ -215,7 +215,8 @@ PHASES = {
     ),
     "generation": re.compile(r"\bgenerate\w*\b|_sample\b|rollout|llm_engine|execute_model|sample_tokens"),
     "optimizer": re.compile(
-        r"optimizer\.step|/optim/|torch/optim|\boptimizer_step|adamw?\.py|clip_grad|unscale_|zero/stage|lr_scheduler"
+        r"optimizer\.step|/optim/|torch/optim|\boptimizer_step|adamw?\.py|clip_grad|unscale_|lr_scheduler"
+        r"|zero/stage\w*\.py \w*(?:step|optimizer|sub_group|clip)"
     ),
     "backward": re.compile(r"backward|autograd/"),
     "data": re.compile(r"load_dataset|datasets/|data_?loader|dataloader|_map_single|tokenize|collat|preprocess"),
@@ -232,7 +233,9 @@ _ENGINES = ("vllm", "sglang")
 """Packages whose forward pass is no training."""
 
 
-_NOT_OF_A_PHASE = re.compile(r"actor_rollout|(?<=[(.])resume_from_checkpoint(?==|\))")
+_NOT_OF_A_PHASE = re.compile(
+    r"actor_rollout|rollout_(?:id|ids|data\w*|batch\w*)\b|(?<=[(.])resume_from_checkpoint(?==|\))"
+)
 """Names in a line of source that are no part of the run: verl's of a worker, an argument of train()."""
 
 

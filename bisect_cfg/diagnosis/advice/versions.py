@@ -266,6 +266,8 @@ def _attribute(lacking: re.Match[str], read: RaisedError) -> Advice | None:
     if frame is None:
         return None
     whose = owner_of(owner)
+    if whose == "trl" and caller in _WITH_TRAINERS_OF_THE_NAME:
+        whose = caller
     if re.search(r"(?:Config|Arguments|Args)$", owner):
         says = (
             f"{belongs_to(frame)} reads the setting {name} of a {owner}, and the one that it was handed has no such "
@@ -328,6 +330,18 @@ def _attribute(lacking: re.Match[str], read: RaisedError) -> Advice | None:
     first = (f"the settings read on that line: {', '.join(names)}",) if names else ()
     return Advice("versions", says, (*pair_steps(caller, whose if whose != caller else ""), *first), place)
 
+
+_WITH_TRAINERS_OF_THE_NAME = {
+    "swift",
+    "ms-swift",
+    "ms_swift",
+    "unsloth",
+    "unsloth_zoo",
+    "llamafactory",
+    "openrlhf",
+    "verl",
+}
+"""Packages that derive trainers from TRL's, and call them the same."""
 
 _WRAPPERS = {
     "DeepSpeedEngine",
