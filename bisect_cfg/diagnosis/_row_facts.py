@@ -169,7 +169,7 @@ POINTS = 400
 _OF_REWARD_MODEL = {"margin", "min_reward", "max_reward"}
 """What is logged where a reward model is trained: the mean of its rewards is an offset that means nothing."""
 
-_REWARD = re.compile(r"rewards?(?:$|[/_])")
+_REWARD = re.compile(r"rewards?(?:$|[/_](?!chosen|rejected|margins|accuracies))")
 _LOGITS = "logits/chosen"
 """The mean of the logits that DPO's trainers log beside the loss, which does not depend on it."""
 

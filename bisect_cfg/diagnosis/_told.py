@@ -64,6 +64,8 @@ _TALKS = re.compile(
     re.IGNORECASE,
 )
 _SPEAKS = re.compile(r"[A-Za-z@][\w.@-]*(?: [A-Z][\w.-]*)? +\[?\d{1,2}:\d\d(?: ?[AP]M)?\]?$")
+_EXPORTED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)? +\S{1,24}$")
+"""Who says the next line, and when, as WeChat exports it."""
 _ABOUT_TROUBLES = re.compile(
     r"post-?mortem|incident (?:report|review)|retrospective|trouble-?shooting|\bFAQ|frequently asked|run ?book|playbook"
     r"|known (?:issues|problems|errors)|common (?:errors|problems|pitfalls|issues)|glossary|cheat ?sheet|\bhow to\b"
@@ -121,6 +123,8 @@ def told(text: str) -> str:
         return "the output of tests that passed"
     if _is_html(text):
         return "a page of HTML"
+    if sum(map(bool, map(_EXPORTED.match, lines))) >= max(SENTENCES, len(lines) / 3):
+        return "a conversation"
     speakers = {found[1] for found in _SPEAKERS.finditer(text)} | {
         line.split()[0] for line in lines if _SPEAKS.match(line)
     }
@@ -153,7 +157,7 @@ def told(text: str) -> str:
 
 
 _EXPECTED = re.compile(
-    rb"\bas expected: |\bsimulated\b|\((?:expected|ignored|harmless|provoked)\)"
+    rb"\bas expected: |\bsimulated\b|\((?:expected|ignored|harmless|provoked)\)|\(expected (?:by|in) (?:a |the )?tests?[\w_]*"
     rb"|(?:Error|Exception)\b[^\n]{0,80}\b(?:means that|is (?:raised|printed) when|occurs when|happens when)\b"
     rb"|^\W{0,3}\[(?:RESOLVED|OK|CLEARED|RECOVERED)\]"
     rb"|\b(?:xfail(?:ed)?|XFAIL): |^\W*caught [A-Z]\w+(?:Error|Exception)|<-+ ?(?:sample|example)"
@@ -161,7 +165,7 @@ _EXPECTED = re.compile(
 
 
 _OF_EXPECTED = (
-    b"xpected", b"simulated", b"(ignored)", b"(harmless)", b"(provoked)", b"means that", b"is raised when",
+    b"xpected", b"simulated", b"(ignored", b"(harmless", b"(provoked", b"means that", b"is raised when",
     b"is printed when", b"occurs when", b"happens when", b"[RESOLVED]", b"[OK]", b"[CLEARED]", b"[RECOVERED]",
     b"xfail", b"XFAIL", b"caught ", b"sample", b"example",
 )  # fmt: skip

@@ -660,3 +660,11 @@ def test_tables_of_stable_baselines() -> None:
     collapsed = explain_text("".join(map(table, range(120))))
     assert collapsed.matches and collapsed.rows == 120
     assert not explain_text("".join(map(table, range(60)))).matches
+
+
+@pytest.mark.parametrize(("name", "told"), [("rewards/chosen", False), ("rewards/style/std", True)])
+def test_a_reward_that_is_nan_with_the_gradient(name: str, told: bool) -> None:
+    rows = [{"loss": 0.5, "grad_norm": 0.3, name: 0.1} for _ in range(20)]
+    rows += [{"loss": 0.5, "grad_norm": math.nan, name: math.nan} for _ in range(20)]
+    facts = _row_facts.facts_of([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
+    assert ("reward-nan" in facts) is told

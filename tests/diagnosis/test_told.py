@@ -216,3 +216,16 @@ def test_a_line_that_says_so_has_one_of_the_words(line: bytes) -> None:
 @given(st.from_regex(_faults._NATIVE))
 def test_a_native_error_has_one_of_the_words(line: str) -> None:
     assert any(word in line for word in _faults._OF_NATIVE)
+
+
+CHAT = (
+    "2025-09-21 20:15  小林\n我之前一直 RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    "2025-09-21 20:17  阿哲\n升级就好了\n2025-09-21 20:18  小林\n好\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text", [CHAT, "ERROR: Exception in ASGI application (expected by test_rejects)\nPASSED\n"], ids=["chat", "test"]
+)
+def test_what_is_told_of_and_what_a_test_expects(text: str) -> None:
+    assert explain_text(text).status == NO_FAILURE
