@@ -28,6 +28,10 @@ on only as many are read: still two for each point of a series (`POINTS`), and a
 LAST_BYTES = (1 << 14, 1 << 16)
 """So much of a block's end is looked through for the last rows; all of it where that has too few."""
 
+SPELLED_FROM = 1 << 20
+"""Characters in which rows that are printed for people begin: ten thousand lines before the first step are no log of a
+run."""
+
 TABLE_MISSES = 3
 """More lines in a row than this that are no rows of a table end it."""
 
@@ -390,7 +394,9 @@ class Rows:
             self._broken.append(row)
 
     def spelled(self, text: str) -> None:
-        """Looks in a text without rows for those that are printed for people."""
+        """Looks in a text without rows for those that are printed for people; a long one has some early on."""
+        if len(text) > SPELLED_FROM and not _console.rows_of(text[:SPELLED_FROM], 1, canonical, KNOWN, row_of):
+            return
         for row in _console.rows_of(text, 1, canonical, KNOWN, row_of):
             self.add(row)
 

@@ -157,7 +157,8 @@ def told(text: str) -> str:
 
 
 _EXPECTED = re.compile(
-    rb"\bas expected: |\bsimulated\b|\((?:expected|ignored|harmless|provoked)\)|\(expected (?:by|in) (?:a |the )?tests?[\w_]*"
+    rb"\bas expected: |\bsimulated\b|\((?:expected|ignored|harmless|provoked)\)"
+    rb"|\(expected (?:by|in) (?:a |the )?tests?[\w_]*"
     rb"|(?:Error|Exception)\b[^\n]{0,80}\b(?:means that|is (?:raised|printed) when|occurs when|happens when)\b"
     rb"|^\W{0,3}\[(?:RESOLVED|OK|CLEARED|RECOVERED)\]"
     rb"|\b(?:xfail(?:ed)?|XFAIL): |^\W*caught [A-Z]\w+(?:Error|Exception)|<-+ ?(?:sample|example)"
