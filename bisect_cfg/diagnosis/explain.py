@@ -65,7 +65,7 @@ ended a process. A general entry about the error itself is as good as a specific
 OF_TRACEBACK, BEFORE = 80, 6
 """Lines before an error that belong to it: its traceback, or what a program says before it gives up."""
 
-FLOOD, LAST_BLOCKS, FEW_LINES, BEGINNING = 8_000, 3, 10, 1 << 13
+FLOOD, LAST_BLOCKS, FEW_LINES, BEGINNING = 8_000, 3, 6, 1 << 13
 """After so many lines that were looked at, every one of the last blocks is, but only so few of each block before them,
 and if they are in its first bytes, only those bytes are searched. A log that prints errors without end says nothing new
 by more, and what ended it stands at its end."""
