@@ -54,6 +54,7 @@ def test_entries_are_kept_until_something_changes(tmp_path: Path, monkeypatch: p
     table.write_text(json.dumps([GOOD]))
     monkeypatch.setattr(knowledge, "FOLDER", tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
     first = load.__wrapped__(tmp_path)
     [kept] = (tmp_path / "__pycache__").glob("*.pickle")
     monkeypatch.setattr(knowledge, "_read", lambda folder: pytest.fail("read again, though nothing has changed"))
