@@ -194,6 +194,46 @@ def _of_pairs(row: Row) -> bool:
     )
 
 
+def _as_of_a_policy(rows: list[Row]) -> list[Row]:
+    """The rows without rewards that are none of a policy's, and with an entropy in place of a loss of it."""
+    rows = [
+        replace(row, values={name: value for name, value in row.values.items() if name != "reward"})
+        if row.values.keys() >= _OF_REWARD_MODEL or _of_pairs(row)
+        else row
+        for row in rows
+    ]
+    entropies = _column(rows, "entropy")
+    if not entropies or max(entropies) >= 0:
+        return rows
+    return [
+        replace(row, values=row.values | {"entropy": -row.values["entropy"]}) if "entropy" in row.values else row
+        for row in rows
+    ]
+
+
+def _reward_nan(facts: dict[str, list[Row]], rows: list[Row]) -> None:
+    """A reward that is NaN in the first row in which the gradient is, and not in the row before."""
+    first = next((at for at, row in enumerate(rows) if math.isnan(row.values.get("grad_norm", 0.0))), 0)
+    before, there = (
+        any(_REWARD.match(name) and math.isnan(value) for name, value in row.values.items())
+        for row in (rows[first - 1], rows[first])
+    )
+    if first and there and not before:
+        facts["reward-nan"] = [rows[first - 1], rows[first]]
+
+
+def _logits_nan(facts: dict[str, list[Row]], rows: list[Row]) -> None:
+    """Logits that are logged as NaN (no empty column) in every row, beside a finite loss and gradient."""
+    logged = [row for row in rows if _LOGITS in row.values]
+    if len(logged) >= ENOUGH and all(
+        math.isnan(row.values[_LOGITS])
+        and re.search(r"\bnan\b", row.text, re.IGNORECASE)
+        and all(math.isfinite(row.values.get(name, 0.0)) for name in ("loss", "grad_norm"))
+        for row in logged
+    ):
+        facts["logits-nan"] = logged[-LAST_ROWS:]
+
+
 def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[str, list[Row]]:
     """What rows show: fact (of `FACTS`) -> the rows that show it.
 
@@ -203,18 +243,7 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
         finished: the trainer's summary, where it tells of no training step.
     """
     facts: dict[str, list[Row]] = {}
-    rows = [
-        replace(row, values={name: value for name, value in row.values.items() if name != "reward"})
-        if row.values.keys() >= _OF_REWARD_MODEL or _of_pairs(row)
-        else row
-        for row in rows
-    ]
-    entropies = _column(rows, "entropy")
-    if entropies and max(entropies) < 0:  # a loss, which is less the more entropy there is
-        rows = [
-            replace(row, values=row.values | {"entropy": -row.values["entropy"]}) if "entropy" in row.values else row
-            for row in rows
-        ]
+    rows = _as_of_a_policy(rows)
     if not rows:
         return {"no-steps": [finished]} if finished else {}
     last = rows[-LAST_ROWS:]
@@ -259,16 +288,8 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
         missing = [row for row in told[begun:] if math.isnan(row.values[name])]  # before the first episode has ended
         if missing and not facts.keys() & {"non-finite-gradient"}:
             facts[fact] = missing
-    first = next((at for at, row in enumerate(rows) if math.isnan(row.values.get("grad_norm", 0.0))), 0)
-    if first and any(_REWARD.match(name) and math.isnan(value) for name, value in rows[first].values.items()):
-        if not any(_REWARD.match(name) and math.isnan(value) for name, value in rows[first - 1].values.items()):
-            facts["reward-nan"] = [rows[first - 1], rows[first]]
-    logged = [row for row in rows if _LOGITS in row.values]
-    if len(logged) >= ENOUGH and all(
-        math.isnan(row.values[_LOGITS]) and re.search(r"\bnan\b", row.text, re.IGNORECASE) for row in logged
-    ):
-        if all(math.isfinite(row.values.get(name, 0.0)) for row in logged for name in ("loss", "grad_norm")):
-            facts["logits-nan"] = logged[-LAST_ROWS:]
+    _reward_nan(facts, rows)
+    _logits_nan(facts, rows)
     _signal(facts, rows)
     _collapse(facts, rows)
     if not facts.keys() & {"non-finite-gradient", "infinite-gradient", "non-finite-loss"}:

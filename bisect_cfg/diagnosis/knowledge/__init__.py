@@ -60,7 +60,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from bisect_cfg.diagnosis import _version_pairs, _words
+from bisect_cfg.diagnosis import _row_facts, _version_pairs, _words, conditions
 from bisect_cfg.diagnosis._row_facts import FACTS
 from bisect_cfg.diagnosis._types import Json
 from bisect_cfg.diagnosis._words import literals
@@ -142,6 +142,10 @@ class Entry:
         return {name.rpartition(".")[2] for one in (self, *self.cases) for name in one.conditions.get("parameters", {})}
 
 
+_CHECKED_BY = (_row_facts, _version_pairs, _words, conditions)
+"""What says which clues and conditions there are, and makes entries of the table of versions."""
+
+
 @functools.cache
 def load(folder: Path = FOLDER) -> tuple[Entry, ...]:
     """All entries of a folder's YAML files, checked.
@@ -156,7 +160,7 @@ def load(folder: Path = FOLDER) -> tuple[Entry, ...]:
     if folder != FOLDER:
         return _read(folder)
     made_of = [*sorted(folder.glob("*.yaml")), _version_pairs.TABLE]
-    made_of += [Path(module.__file__ or "") for module in (sys.modules[__name__], _version_pairs, _words)]
+    made_of += [Path(module.__file__ or "") for module in (sys.modules[__name__], *_CHECKED_BY)]
     kept = Path(importlib.util.cache_from_source(str(folder / "entries.py"))).with_suffix(".pickle")
     stamp = [(str(path), (status := path.stat()).st_mtime_ns, status.st_size) for path in made_of]
     with contextlib.suppress(Exception):  # not there, of another release, cut off
