@@ -101,7 +101,8 @@ _SAID = re.compile(
     r"|slurmstepd: error|srun: error|fatal error: |The node was low on resource|crashed after using all available RAM"
 )
 _LEVEL = re.compile(
-    r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)|^\[?[EF]\d{4} \d\d:\d\d|\[E[ \d]"
+    r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)(?! *=)|^\[?[EF]\d{4} \d\d:\d\d"
+    r"|\[E(?:\d{3,4}| +[\w.]+\.(?:cpp|cc|cu|cxx|h|py)\b| \d)"
     r"|,\d{3} [EFC] \d+ \d+\]"
 )
 _STATUS = re.compile(

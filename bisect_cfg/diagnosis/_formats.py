@@ -82,6 +82,17 @@ NO_LOGS = re.compile(
 """Text files of a run's folder that are none of its output."""
 
 
+CODE = frozenset(
+    (
+        ".c .cc .cpp .cxx .cu .cuh .h .hpp .java .kt .scala .go .rs .swift .js .mjs .cjs .jsx .ts .tsx .vue .css .php"
+        " .rb .pl .pm .lua .r .jl .m4 .cs .vim .el .clj .hs .ml .sql .proto .pyx .pxd .pxi .pyi .py .ps1 .cmake"
+        " .gradle .bats .tf"
+    ).split()
+)
+MARKUP = frozenset(".jinja .jinja2 .j2 .pom .xsd .xsl .tex .bib .pod .po .pot .adoc .tmpl".split())
+"""How the names of programs end, and of templates and sources of documents: nobody keeps what a run printed in them."""
+
+
 class Unreadable(Exception):
     """A file that says nothing to us; the text says why, and what to give instead."""
 
@@ -94,11 +105,13 @@ class Source:
         name: what to call it, "" where it is the only one.
         stream: its text, None where it holds only metrics.
         rows: the rows of metrics of a file that holds them.
+        quoting: what it is by its name's ending, if that is no log.
     """
 
     name: str
     stream: BinaryIO | None = None
     rows: list[Row] = field(default_factory=list)
+    quoting: str = ""
 
 
 def sources(paths: Iterable[str]) -> tuple[list[Source], list[str]]:
@@ -125,12 +138,18 @@ def sources(paths: Iterable[str]) -> tuple[list[Source], list[str]]:
                 problems.append(f"{member}: {getattr(error, 'strerror', None) or error}")
                 continue
             source.name = _short(str(member), given) if several else ""
+            source.quoting = _by_ending(str(member))
             opened.append(source)
     if not opened:
         raise Unreadable("; ".join(problems))
     # Several files are read in the order in which they would have been printed: metrics first, errors last.
     opened.sort(key=lambda source: (bool(source.stream), source.name.endswith((".err", ".stderr", "stderr.log"))))
     return opened, problems
+
+
+def _by_ending(path: str) -> str:
+    ending = Path(path).suffix.lower()
+    return "source code" if ending in CODE else "a template or the source of a document" if ending in MARKUP else ""
 
 
 def open_source(path: str) -> Source:

@@ -114,7 +114,8 @@ def quotes(head: bytes, whole: bool = False) -> str:
         "a script": lines[0].startswith("#!") and count[_CODE] > (1 - MOSTLY) * len(lines),
         "source code": (count[_DEFINED] > DEFINITIONS and len(lines) > FEW and count[_CODE] > MOSTLY * len(lines))
         or (whole and _is_python(text, lines[0])),
-        "a file of settings": whole and _is_settings(lines),
+        "a file of settings": (whole and _is_settings(lines)) or _is_commented(lines),
+        "a page of a manual": _TROFF.match(text.lstrip()) is not None,
     }
     # Code with comments looks like a page of text, too; what is said last is the most definite.
     return next((kind for kind, holds in reversed(kinds.items()) if holds), "")
@@ -178,6 +179,15 @@ def _is_settings(lines: Sequence[str]) -> bool:
     return len(keys) > KEYS and not plain and len(set(keys)) > len(keys) / 2 and any("#" in line for line in lines)
 
 
+def _is_commented(lines: Sequence[str]) -> bool:
+    """Whether it is mostly comments in whole lines, and more of them than a shell would echo."""
+    comments = [line for line in lines if _COMMENT.match(line)]
+    return len(comments) > COMMENTS and len(comments) > len(lines) / 2
+
+
+COMMENTS = 20
+_COMMENT = re.compile(r"\s*#(?:$|[ #\t=-])")
+_TROFF = re.compile(r"(?:['.]\\\".*\n)*\.(?:TH|Dd|so) ")
 _OF_YAML = re.compile(r"\s*(?:#|---$|(?:- )*[A-Za-z_][\w.-]*:(?:\s|$)|- \S)")
 _OF_A_STATE = re.compile(r"\b(?:exitCode|lastState|containerStatuses|terminated|phase):")
 """What Kubernetes says of a container, in YAML as well."""

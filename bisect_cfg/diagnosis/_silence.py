@@ -37,7 +37,7 @@ _NOTE = re.compile(
     r"\s*(?:#|//|<-|\^\^|\.\.\.|>>>|\((?!\w+ pid=)|\[?(?:note|NOTE|me|user)\b|-- )|.*(?:卡住|卡在|不动了)"
 )
 _HANGS = re.compile(
-    r"\b(?:hangs?|hung|hanging|stuck|frozen|freezes?|stalled|never (?:returns|finishes|ends|continues)"
+    r"\b(?:hangs?|hung|hanging|stuck|frozen|freezes|froze|stalled|never (?:returns|finishes|ends|continues)"
     r"|no (?:more |further )?"
     r"(?:output|progress|log)|nothing (?:more|happens|happened|else|for|since|after)|still (?:nothing"
     r"|waiting|the same|at|running)"

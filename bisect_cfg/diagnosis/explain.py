@@ -155,7 +155,7 @@ def explain_paths(paths: Sequence[str]) -> tuple[Explanation, list[str]]:
     opened, problems = sources(paths)
     entries, readings = load(), []
     for source in opened:
-        reading = Reading(entries, source.name)
+        reading = Reading(entries, source.name, source.quoting)
         for row in source.rows:
             reading.rows.add(row)
         if source.stream is not None:
@@ -418,12 +418,13 @@ class Reading:
     Args:
         entries: the known failures to look for.
         name: the file's name, where there are several.
+        quoting: what it is, if it is known to be a text about errors and no log.
     """
 
-    def __init__(self, entries: Sequence[Entry], name: str = "") -> None:
+    def __init__(self, entries: Sequence[Entry], name: str = "", quoting: str = "") -> None:
         self.entries = entries
         self.name = name
-        self.quoting = ""  # what it is, if it is a text about errors and no log
+        self.quoting = quoting
         self.rows = Rows()
         self.logs = _logs.Reader()
         self.errors = _faults.Errors()
@@ -449,7 +450,7 @@ class Reading:
         number, of_rows, spelled = 1, Words((), WORDS), b""
         waiting: deque[tuple[bytes, int, Found | None, bool]] = deque()
         for block in _logs.blocks(stream):
-            if not self.head:
+            if not self.head and not self.quoting:
                 self.quoting = quotes(block[: facts.LOOKED_AT], len(block) <= facts.LOOKED_AT)
             if len(self.head) < facts.LOOKED_AT:
                 self.head += block[: facts.LOOKED_AT]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.diagnosis import _faults, _told
+from bisect_cfg.diagnosis._quoted import quotes
 from bisect_cfg.diagnosis._told import expected, told
-from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_text
+from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_paths, explain_text
 from tests.diagnosis.collected import AFTER, BEFORE, FRAMES
 
 HEAD = "============================= test session starts ==============================\ncollected 2 items\n\n"
@@ -229,3 +231,35 @@ CHAT = (
 )
 def test_what_is_told_of_and_what_a_test_expects(text: str) -> None:
     assert explain_text(text).status == NO_FAILURE
+
+
+PRINTED = "fine\nERROR: it did not work\nRuntimeError: CUDA error: device-side assert triggered\n{%- if x -%}\n"
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "kernel.cu", "parent.pom", "run.log"])
+def test_a_file_that_is_called_a_program_is_no_log(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(PRINTED)
+    explanation, _ = explain_paths([str(tmp_path / name)])
+    assert (explanation.status == NO_FAILURE) == (name != "run.log")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (21 * "# what it does\n" + "error: none\n#log_level = ERROR\n", "a file of settings"),
+        (20 * "# sh start.sh\n" + "RuntimeError: it failed\n" * 21, ""),
+        ('\n.TH "READ" 1\n.SH NAME\nread entries with ERROR or higher\nAborted (core dumped)\n', "a page of a manual"),
+    ],
+)
+def test_settings_with_comments_and_a_manual_s_source(text: str, kind: str) -> None:
+    assert quotes(text.encode(), whole=True) == kind
+
+
+@pytest.mark.parametrize("line", ["ERROR = 4", "M1 = [E1;E2]", "[E Ê LATIN CAPITAL LETTER E"])
+def test_what_looks_like_a_level_and_is_none(line: str) -> None:
+    assert _faults.classify(line, line) is None
+
+
+@pytest.mark.parametrize("line", ["[E socket.cpp:957] refused", "[E1112 10:11:12.3 x.cpp:9] no", "[2026] [ERROR] no"])
+def test_what_is_a_level(line: str) -> None:
+    assert _faults.classify(line, line) is not None
