@@ -310,7 +310,7 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
     if not facts.keys() & told_otherwise:
         entropy = _column(rows, "entropy")
         if _gone(rewards) or _cut_short(rows) or _narrowed(rows, rewards, _column(rows, "reward_std")):
-            facts["one-answer"] = [rows[0], rows[-1]]
+            facts["one-answer"] = [_last_as_it_began(rows), rows[-1]]
         elif _certain(entropy, rewards):
             level = CERTAIN_SHARE * median(entropy[:FIRST])
             until = [row for row in _rows_with(rows, "entropy") if row.values["entropy"] > level]
@@ -482,7 +482,8 @@ def _part_lost(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
         ended = fmean(values[-max(len(values) // LATE, GONE_ROWS) :])
         given_up = rose and means[-1] < left * max(means)
         if means[0] > PART and (given_up or ended < PART_LEFT * max(means) / 2):
-            facts[fact] = [whole[0], Row(whole[-1].line, f"{name} {max(means):.2g} -> {ended:.2g}", {})]
+            there = [row for row, value in zip(whole, values, strict=True) if value >= max(means) / 2]
+            facts[fact] = [there[-1], Row(whole[-1].line, f"{name} {max(means):.2g} -> {ended:.2g}", {})]
 
 
 def _grown_memory(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
@@ -545,6 +546,8 @@ def _signal(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     ranges = _rows_with(rows, "critic/score/max", "critic/score/min")
     apart = [row.values["critic/score/max"] - row.values["critic/score/min"] for row in ranges]
     dead = dead or (len(apart) >= ENOUGH and _always(apart, lambda value: value == 0))
+    # Where no spread is logged: a mean that never moves, and no gradient.
+    dead = dead or ("no-gradient" in facts and len(rewards) >= ENOUGH and len({*rewards}) == 1)
     # Rewards that differ from row to row by prompt, with equal ones in each group, and at their best: nothing to learn
     # any more, which is no failure.
     grown = len(rewards) >= ENOUGH and fmean(rewards[:FIRST]) < fmean(rewards[-FIRST:]) - ROUNDING
@@ -554,6 +557,7 @@ def _signal(facts: dict[str, list[Row]], rows: list[Row]) -> None:
             _rows_with(rows, "reward_std")[-LAST_ROWS:]
             or _rows_with(rows, "frac_reward_zero_std")[-LAST_ROWS:]
             or ranges[-LAST_ROWS:]
+            or _rows_with(rows, "reward")[-LAST_ROWS:]
         )
     silent = [
         row for row in rows[-NOTHING_LEFT:] if row.values.get("grad_norm") == 0 and row.values.get("reward_std") == 0
@@ -570,8 +574,10 @@ def _signal(facts: dict[str, list[Row]], rows: list[Row]) -> None:
         size = len(rewards) // QUARTERS
         best = max(fmean(rewards[:FIRST]), *(fmean(rewards[at * size : (at + 1) * size]) for at in range(QUARTERS)))
         if min(late_kl) > DIVERGED_KL and best > 0 and fmean(rewards[-FIRST:]) < best / 2:
-            far = [row for row in rows if row.values.get("kl", math.inf) <= DRIFTED_KL]
-            facts["kl-diverged"] = [far[-1] if far else rows[0], rows[-1]]
+            # PPO's KL is summed over an answer, and begins above what a mean over its tokens reaches.
+            usual = max(DRIFTED_KL, 2 * median(kls[:FIRST]))
+            near = [row for row in rows if row.values.get("kl", math.inf) <= usual]
+            facts["kl-diverged"] = [near[-1] if near else rows[0], rows[-1]]
     clipped = _column(rows, "clipped_ratio")
     if len(clipped) >= ENOUGH and _always(clipped, lambda value: value >= health.CUT_OFF):
         facts["all-clipped"] = _rows_with(rows, "clipped_ratio")[-LAST_ROWS:]
@@ -607,6 +613,24 @@ def _cut_short(rows: Sequence[Row]) -> bool:
     return short and fmean(rewards[-size:]) < min(best / 2, fmean(rewards[:size]))
 
 
+def _last_as_it_began(rows: Sequence[Row]) -> Row:
+    """The row from which on the first of what was lost stays nearer to its end than to its beginning."""
+    left = []
+    for name in ("reward_std", "length", "entropy", "reward"):
+        told = [row for row in _rows_with(rows, name) if math.isfinite(row.values[name])]
+        began, ended = (median(_column(part, name)) for part in (told[:FIRST], told[-FIRST:])) if told else (0.0, 0.0)
+        if ended < began / 2:
+            left.append([row for row in told if row.values[name] > (began + ended) / 2][-1])
+    return min(left, key=lambda row: row.line, default=rows[0])
+
+
+def _unsolved(rows: Sequence[Row]) -> bool:
+    """Whether a reward is well below the usual 1: that for right answers, where it is logged, or else the whole one."""
+    right = [name for name in rows[-1].values if _OF_RIGHT_ANSWERS.search(name)]
+    of_parts = [values for name in right if (values := _column(rows, name)) and all(map(math.isfinite, values))]
+    return any(max(values) < SOLVED for values in of_parts or [_column(rows, "reward")])
+
+
 def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[float]) -> bool:
     """Whether the completions of a group have become alike, though the task is not solved."""
     if len(spread) < 2 * FIRST or not all(map(math.isfinite, (*spread, *rewards))):
@@ -615,15 +639,15 @@ def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[fl
         return False
     first, last = rows[:FIRST], rows[-FIRST:]
     lengths = [_column(part, "length") for part in (first, last)]
-    if all(lengths) and median(lengths[1]) < STUMPS * median(lengths[0]) and max(rewards[-FIRST:]) < SOLVED:
+    if all(lengths) and median(lengths[1]) < STUMPS * median(lengths[0]) and _unsolved(last):
         return True
     sure = all(row.values.get("entropy", 1.0) < NO_CHOICE for row in last)
     entropies = [_column(part, "entropy") for part in (first, last)]
     level = CERTAIN_SHARE * median(entropies[0]) if entropies[0] else 0.0
-    if len(entropies[1]) == len(last) and max(entropies[1]) < min(level, CERTAIN) and max(rewards[-FIRST:]) < SOLVED:
+    if len(entropies[1]) == len(last) and max(entropies[1]) < min(level, CERTAIN) and _unsolved(last):
         return True
     alike = sure and all(row.values.get("frac_reward_zero_std", 0.0) > MOST for row in last)
-    if alike and max(rewards[-FIRST:]) < SOLVED:
+    if alike and _unsolved(last):
         return True
     # One of several rewards was given up for the others.
     parts = [name for name in rows[-1].values if name.startswith("rewards/") and not name.endswith("/std")]

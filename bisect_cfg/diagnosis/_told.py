@@ -15,6 +15,7 @@ Such a text has lines that a log has as well, a whole traceback among them. So i
     a table             of words, in Markdown; or of tickets or runs, with what became of them (`_data_files`)
     a query             SQL, that looks for errors
     a ticket            whose first lines say that it is done with
+    a database's log    in which statements that are refused are noted, and it serves on
 
 A report of a failure ("I get this:" and a traceback) has none of these frames, and is read as a log.
 """
@@ -77,6 +78,9 @@ _LOGS = re.compile(
     r"Traceback \(most|(?:\[?rank ?\d|\(\w+ pid=)|(?:INFO|ERROR|WARNING|CRITICAL)\b|\{'|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d"
     r"|\s*\d+%\||(?:\w+\.)*\w+(?:Error|Exception): |srun: |slurmstepd: |wandb: "
 )
+_OF_POSTGRES = re.compile(r"(?:^|[\s\]])(?:LOG|ERROR|STATEMENT|DETAIL|HINT|CONTEXT|WARNING|FATAL):  \S")
+_ENDED_IT = re.compile(r"(?:^|[\s\]])PANIC:  \S|terminating any other active server processes")
+"""PostgreSQL sets two blanks after its levels; FATAL ends a connection, PANIC the server."""
 _FRONT_MATTER = re.compile(r"---\n(?:[\w-]+:.*\n|  .*\n)*?title:.*\n(?:[\w-]+:.*\n|[ -].*\n)*?---\n")
 """What a page of a site begins with: its title and date."""
 _FENCED = re.compile(r"^ *```.*?^ *```[ ]*$", re.MULTILINE | re.DOTALL)
@@ -145,6 +149,8 @@ def told(text: str) -> str:
         "questions with answers": sum(map(bool, map(_ANSWERED.match, lines))) > 1 and not logged,
         "a table": _is_table(lines),
         "a query": _is_query(lines) and not logged,
+        "the log of a database": sum(map(bool, map(_OF_POSTGRES.search, lines))) > MOST * len(lines)
+        and not any(map(_ENDED_IT.search, lines)),
         "a ticket that is done with": _is_ticket(lines),
         "a page of text": _is_page(text) or _FRONT_MATTER.match(text) is not None or (not logged and _is_prose(text)),
         "a reply": len(plain) < len(lines)

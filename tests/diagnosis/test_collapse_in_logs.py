@@ -294,7 +294,16 @@ def test_a_reward_that_falls_to_nothing_at_the_end_is_a_collapse() -> None:
     ("end", "entry"),
     [
         ({"reward": 0.32, "reward_std": 0.006, "entropy": 0.0007, "frac_reward_zero_std": 0.98}, ["policy-collapse"]),
-        ({"reward": 0.99, "reward_std": 0.006, "entropy": 0.0007, "frac_reward_zero_std": 0.98}, []),
+        (
+            {
+                "reward": 0.99,
+                "rewards/accuracy/mean": 0.99,
+                "reward_std": 0.006,
+                "entropy": 0.0007,
+                "frac_reward_zero_std": 0.98,
+            },
+            [],
+        ),
         ({"reward": 0.32, "reward_std": 0.3, "entropy": 0.0007, "frac_reward_zero_std": 0.2}, []),
         ({"reward": 0.94, "reward_std": 0.004, "rewards/accuracy/mean": 0.0}, ["policy-collapse"]),
         ({"reward": 0.94, "reward_std": 0.004, "rewards/accuracy/mean": 0.9}, []),
@@ -668,3 +677,20 @@ def test_a_reward_that_is_nan_with_the_gradient(name: str, told: bool) -> None:
     rows += [{"loss": 0.5, "grad_norm": math.nan, name: math.nan} for _ in range(20)]
     facts = _row_facts.facts_of([_metrics.row_of(at, one) for at, one in enumerate(rows)], [], None)
     assert ("reward-nan" in facts) is told
+
+
+@pytest.mark.parametrize(("accuracy", "collapsed"), [(0.34, True), (0.98, False)])
+def test_answers_without_a_choice_whose_format_alone_is_paid(accuracy: float, collapsed: bool) -> None:
+    """A total of 1.34 is no solved task where half of it is had by the form of every answer."""
+    noise = random.Random(0)
+    rows = []
+    for at in range(200):
+        left = max(0.004, 0.8 * 0.93**at)
+        part = min(1.0, max(0.0, noise.gauss(0.3 + (accuracy - 0.3) * min(at / 80, 1), 0.0 if accuracy > 0.9 else 0.1)))
+        spread = 0.3 if left > 0.1 else 0.0
+        rows.append(
+            {"loss": 0.0, "grad_norm": spread, "rewards/accuracy/mean": part, "rewards/format/mean": 1.0,
+             "entropy": left, "reward": 1 + part, "reward_std": spread, "frac_reward_zero_std": 0.3 if spread else 1.0}
+        )  # fmt: skip
+    facts = _row_facts.facts_of([Row(at, "", row) for at, row in enumerate(rows)], [], None)
+    assert bool(facts.keys() & {"collapse", "one-answer"}) == collapsed

@@ -263,3 +263,15 @@ def test_what_looks_like_a_level_and_is_none(line: str) -> None:
 @pytest.mark.parametrize("line", ["[E socket.cpp:957] refused", "[E1112 10:11:12.3 x.cpp:9] no", "[2026] [ERROR] no"])
 def test_what_is_a_level(line: str) -> None:
     assert _faults.classify(line, line) is not None
+
+
+@pytest.mark.parametrize(("last", "quoted"), [("LOG:  checkpoint starting: time", True), ("PANIC:  no space", False)])
+def test_a_database_that_serves_on(last: str, quoted: bool) -> None:
+    said = [
+        "LOG:  checkpoint complete",
+        "ERROR:  duplicate key value violates a constraint",
+        "STATEMENT:  INSERT",
+        last,
+    ]
+    text = "".join(f"2025-10-04 00:0{at}:00.5 UTC [3979] {line}\n" for at, line in enumerate(said))
+    assert (told(text) == "the log of a database") == quoted
