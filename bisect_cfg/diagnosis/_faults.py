@@ -57,7 +57,7 @@ LITERALS = (
     "Error: ", "Error:\n", "Exception: ", "Interrupt", "OutOfResources", "xit code", "exitcode", "xit status",
     "xited with", "OOMKilled", "OUT_OF_MEMORY", "TERM_MEMLIMIT", " error: ", "fatal: ", "atal error", "ERROR",
     "CRITICAL", "FATAL", "terminate called", "panicked at", "command not found", "rror executing job", "Bus error",
-    "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp", "rror response from daemon", "Error in cpuinfo",
+    "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp", "rror response from daemon", "Error in ",
     "Fatal Python", "libc++abi: terminating",
     "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
     "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
@@ -97,7 +97,7 @@ _OF_NATIVE = (
 _SAID = re.compile(
     r"^(?:[\w./ -]{0,80}: )?(?:line \d+: )?(?:error|ERROR|Error|fatal|FATAL|fatal error)(?:\[\w+\])?: ?\S"
     r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^Could not override '|^make: \*\*\*|^ninja: "
-    r"|[Ee]rror response from daemon"
+    r"|[Ee]rror response from daemon|^Error in (?:\w+\.)+\w+: \S|^Error in cpuinfo"
     r"|slurmstepd: error|srun: error|fatal error: |The node was low on resource|crashed after using all available RAM"
 )
 _LEVEL = re.compile(
@@ -115,6 +115,7 @@ _STATUS = re.compile(
 _WRAPPERS = re.compile(
     rf"{'|'.join(sorted(WRAPPERS))}|WorkerCrashedError|EngineDeadError|Engine core initialization failed"
     r"|EngineCore failed to start|WorkerProc initialization failed|slurmstepd: error: \*\*\* "
+    r"|: [Ss]erver launch failed$|[Ee]rror: Updating weights for the generation policy failed"
 )
 _CONSEQUENCES = re.compile(
     r"[Cc]onnection (?:reset|closed|refused) by|Broken pipe|BrokenPipeError|ConnectionResetError|EOFError"

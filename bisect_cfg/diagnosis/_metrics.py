@@ -41,12 +41,10 @@ ROW_BYTES = 4000
 OF_SUMMARY = 400
 """Characters before and after the run time in which the Trainer's summary, in one line or in several, stands."""
 
-_NAMES = rb"loss|grad_norm|reward|entropy|policy_loss|pg_loss|actor_loss|train/loss|train/grad_norm|train/reward"
-_NAMES += rb"|rollout/raw_reward"  # slime
 _ROW = re.compile(
-    rb"['\"](?:"
-    + _NAMES
-    + rb")['\"]: |actor/grad_norm['\"]?: ?|actor/pg_loss['\"]?: ?|\| lm loss: | grad norm: |^ *iteration +\d+/",
+    rb"['\"](?:(?!eval|val|test)\w{1,40}/){0,3}(?:(?:avg_|mean_|raw_){1,2}reward|(?:policy_|pg_|actor_)?loss"
+    rb"|(?:raw_)?grad_norm|reward|entropy)['\"]: |actor/(?:grad_norm|pg_loss)['\"]?: ?|\| lm loss: | grad norm: "
+    rb"|^ *iteration +\d+/",
     re.MULTILINE,
 )
 _PAIRS_ROW = re.compile(
@@ -141,6 +139,8 @@ _ALIASES = {
     "completions/clip_ratio": "clipped_ratio",
     "response_length/clip_ratio": "clipped_ratio",
     "sampling/importance_sampling_ratio/mean": "ratio",
+    "train_rollout_logprob_abs_diff": "engine_difference",  # slime
+    "sampling/sampling_logp_difference/mean": "engine_difference",  # TRL
     "iteration": "step",
     "global_step": "step",
     "current_steps": "step",

@@ -27,7 +27,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
 _WHO = re.compile(
     r"\[(?:rank|default|local_rank)? ?\d{1,5}\]:? ?"
     r"|\[[A-Za-z]\w*[ _-](?:rank|worker|actor|node|replica)[ =:_-]?\d{1,5}\]:? ?"  # [Generator rank 1]
-    r"|\((?:\w[\w.:-]*,? )?(?:\w+=[\w.:-]+,? )*pid=\d+(?:,? \w+=[\w.:-]+)*\) ?"
+    r"|\((?:\w[\w.:\[\]=-]*,? )?(?:\w+=[\w.:-]+,? )*pid=\d+(?:,? \w+=[\w.:-]+)*\) ?"
     r"|\[\d+,(?:mpirank:)?\d+(?:,[\w-]+)?\]<std(?:out|err)>: ?"  # Open MPI, SageMaker
     r"|\d{1,4}: (?=\S| {2})"
     r"|[A-Za-z](?=[\w./]*[-\d])[\w./-]{0,80} +\| ?(?=\S| {2})"  # docker compose, foreman, Kubeflow: trainer-0 | ...

@@ -60,6 +60,7 @@ FACTS = {
     "stalled": "the log ends in a long silence, without an error",
     "standing": "the log ends while the run starts, retries or has no step yet",
     "large-gradient": "grad_norm is above 10 in most rows",
+    "engine-differs": "the engine's log-probabilities are more than 1 away from the trainer's, in all of the last rows",
     "biased-ratio": "the importance sampling ratio is far from 1, from the first row on",
     "no-steps": "the run ended without one training step",
 }
@@ -150,6 +151,10 @@ ROUNDING = 1e-6
 
 ABRUPT = 0.1
 """... which counts where the reward jumped by this share of itself at that row, and stayed."""
+
+_ENGINE_DIFFERS, LOST_BY_THE_ENGINE = "engine_difference", 3
+"""The mean difference of a token's log-probability between engine and trainer: 0.01 or so where both have the same
+weights, and above 1 in so many rows where they have not (slime logs 6 for rubbish)."""
 
 RATIO_FLOOR = 0.8
 """A mean sampling ratio below this throws a fifth of the gradient away; top_k=50 gives 0.17."""
@@ -356,6 +361,9 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
             facts["growing-gradient"] = [rows[0], rows[-1]]
     if len(norms) >= ENOUGH and median(norms) > LARGE and all(map(math.isfinite, norms)):
         facts["large-gradient"] = [rows[-1]]
+    differ = _rows_with(rows, _ENGINE_DIFFERS)[-LOST_BY_THE_ENGINE:]
+    if len(differ) == LOST_BY_THE_ENGINE and min(_column(differ, _ENGINE_DIFFERS)) > 1:
+        facts["engine-differs"] = differ
     # A sampling filter acts from the first row on; a ratio that falls later is drift.
     ratios = _column(rows, "ratio")
     if len(ratios) >= ENOUGH and median(ratios) < RATIO_FLOOR and median(ratios[:FIRST]) < RATIO_FLOOR:
@@ -481,6 +489,8 @@ def _part_lost(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
         means = [fmean(values[at * size : (at + 1) * size]) for at in range(QUARTERS)]
         ended = fmean(values[-max(len(values) // LATE, GONE_ROWS) :])
         given_up = rose and means[-1] < left * max(means)
+        if fact == "part-lost" and all(abs(one) <= NOTHING * max(map(abs, total)) for one in total[-GONE_ROWS:]):
+            continue  # all of the reward is gone
         if means[0] > PART and (given_up or ended < PART_LEFT * max(means) / 2):
             there = [row for row, value in zip(whole, values, strict=True) if value >= max(means) / 2]
             facts[fact] = [there[-1], Row(whole[-1].line, f"{name} {max(means):.2g} -> {ended:.2g}", {})]
@@ -547,7 +557,9 @@ def _signal(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     apart = [row.values["critic/score/max"] - row.values["critic/score/min"] for row in ranges]
     dead = dead or (len(apart) >= ENOUGH and _always(apart, lambda value: value == 0))
     # Where no spread is logged: a mean that never moves, and no gradient.
-    dead = dead or ("no-gradient" in facts and len(rewards) >= ENOUGH and len({*rewards}) == 1)
+    dead = dead or (
+        not spread and not apart and "no-gradient" in facts and len(rewards) >= ENOUGH and len({*rewards}) == 1
+    )
     # Rewards that differ from row to row by prompt, with equal ones in each group, and at their best: nothing to learn
     # any more, which is no failure.
     grown = len(rewards) >= ENOUGH and fmean(rewards[:FIRST]) < fmean(rewards[-FIRST:]) - ROUNDING

@@ -59,7 +59,7 @@ _WAITS = re.compile(
 _FINISHED = re.compile(
     r"train_runtime|training (?:is |was |has )?(?:completed?|finished|done)\b|finished training"
     r"|^(?:all )?(?:done|finished)\b"
-    r"|\bCOMPLETED\b|exit(?:ed)? (?:with )?(?:code|status)?:? ?0\b",
+    r"|(?-i:\bCOMPLETED\b)|exit(?:ed)? (?:with )?(?:code|status)?:? ?0\b",
     re.IGNORECASE,
 )
 _STARTS = re.compile(
@@ -137,8 +137,9 @@ def standing(tail: bytes, number: int) -> tuple[int, str] | None:
     lines = [(first + at, text) for at, text in enumerate(map(plain, raw)) if text.strip()][-LAST_LINES:]
     if not lines or any(_FINISHED.search(text) or _SERVES.search(text) for _, text in lines):
         return None
-    at, text = lines[-1]
-    if _STARTS.search(text):
+    interrupted = len(lines) > 1 and re.fullmatch(r"\^C+\s*", lines[-1][1]) is not None
+    at, text = lines[-2] if interrupted else lines[-1]
+    if _STARTS.search(text) or interrupted:
         return at, text.strip()
     bars = [(at, bar) for at, text in lines for bar in _BAR.finditer(text)]
     if bars and bars[-1][1]["done"] is not None:

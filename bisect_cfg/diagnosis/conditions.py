@@ -31,6 +31,7 @@ class Conditions(TypedDict, total=False):
     progress: str
     collectives: str
     answers: str
+    memory: str
     cuda_available: bool
     variables: dict[str, str]
 
@@ -42,6 +43,7 @@ WORDS = {
     "progress": "had last come to",
     "collectives": "has",
     "answers": "has a server that answers at",
+    "memory": "has GPU memory that is",
 }
 """Facts that are one word, matched by a regular expression, and how a sentence about them begins."""
 

@@ -214,6 +214,8 @@ def combine(
     phase = phase_of(frames) or told.get("progress", "")
     if phase:
         told["phase"] = phase
+    if cause is not None and (memory := facts.memory_of(cause.paragraphs()[0])):
+        told["memory"] = memory
     shown = _shown(readings, cause)
     absent = absent_in(shown, frames, told.get("task", ""))
     if {RL, TRAINING} <= absent.unseen and told.get("task") != "supervised":

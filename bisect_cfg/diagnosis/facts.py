@@ -166,6 +166,35 @@ def facts_of(text: str, settings: Iterable[str] = ()) -> Fingerprint:
     return facts
 
 
+_ASKED_MEMORY = re.compile(r"Tried to allocate (?P<size>[\d.]+) (?P<unit>[KMGT]iB)")
+_FREE_MEMORY = re.compile(
+    r"(?:of which (?P<new>[\d.]+) (?P<unit>[KMGT]iB|bytes) is|(?P<old>[\d.]+) (?P<old_unit>[KMGT]iB|bytes)) free"
+)
+_UNUSED_MEMORY = re.compile(r"(?P<size>[\d.]+) (?P<unit>[KMGT]iB|bytes) is reserved by PyTorch but unallocated")
+_RESERVED = re.compile(
+    r"(?P<allocated>[\d.]+) (?P<unit>[KMGT]iB) already allocated"
+    r".*?(?P<reserved>[\d.]+) (?P<reserved_unit>[KMGT]iB) reserved in total"
+)
+_UNITS = {"bytes": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
+
+
+def memory_of(message: str) -> str:
+    """How torch's message of a GPU's full memory has it: "in pieces" where what torch holds without using it would have
+    been enough together with what is free, or else "full"; "" for another message."""
+    asked = _ASKED_MEMORY.search(message)
+    if asked is None:
+        return ""
+    free, unused, old = (pattern.search(message) for pattern in (_FREE_MEMORY, _UNUSED_MEMORY, _RESERVED))
+    left = 0.0
+    if unused:
+        left = float(unused["size"]) * _UNITS[unused["unit"]]
+    elif old:
+        left = float(old["reserved"]) * _UNITS[old["reserved_unit"]] - float(old["allocated"]) * _UNITS[old["unit"]]
+    there = float(free["new"] or free["old"]) * _UNITS[free["unit"] or free["old_unit"]] if free else 0.0
+    size = float(asked["size"]) * _UNITS[asked["unit"]]
+    return "in pieces" if there < size <= there + left and left > size / 2 else "full"
+
+
 def _stage(text: str) -> str:
     """The part of a run that the last progress in the text belongs to; "" if there is none."""
     last = {

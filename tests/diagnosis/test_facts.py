@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bisect_cfg.diagnosis.explain import NO_FAILURE, explain, explain_text
-from bisect_cfg.diagnosis.facts import facts_of
+from bisect_cfg.diagnosis.facts import facts_of, memory_of
 
 GEMM = "RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasGemmEx( handle, a, CUDA_R_16BF)`\n"
 TIMEOUT = "[rank{}]:[E502 10:32:44 ProcessGroupNCCL.cpp:616] [Rank {}] Watchdog caught collective operation timeout: "
@@ -291,3 +291,24 @@ def test_a_word_far_before_the_error_decides_nothing() -> None:
 def test_cures_for_nvidia_do_not_lead_on_an_amd_gpu(line: str) -> None:
     found = explain_text(f"{line}\nRuntimeError: no kernel image is available for execution on the device\n").matches
     assert "cu128" not in " ".join(step for match in found for step in match.steps)
+
+
+OF_TORCH = "CUDA out of memory. Tried to allocate {} GPU 0 has a total capacity of 139.81 GiB of which {} is free. "
+
+
+@pytest.mark.parametrize(
+    ("message", "memory"),
+    [
+        (OF_TORCH.format("58.15 GiB.", "41.20 GiB") + "5.02 GiB is reserved by PyTorch but unallocated.", "full"),
+        (OF_TORCH.format("2.00 GiB.", "512.00 MiB") + "9.02 GiB is reserved by PyTorch but unallocated.", "in pieces"),
+        (OF_TORCH.format("2.00 GiB.", "512.00 MiB") + "300.12 MiB is reserved by PyTorch but unallocated.", "full"),
+        (
+            "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 79.15 GiB total capacity; 60 GiB already allocated;"
+            " 1.2 GiB free; 75.1 GiB reserved in total by PyTorch)",
+            "in pieces",
+        ),
+        ("CUDA error: out of memory", ""),
+    ],
+)
+def test_memory_in_pieces(message: str, memory: str) -> None:
+    assert memory_of(message) == memory

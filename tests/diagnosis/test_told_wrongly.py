@@ -108,3 +108,49 @@ def test_what_hydra_says_after_an_assertion_is_none_of_it() -> None:
 def test_a_backward_pass_under_zero_3_is_no_step_of_the_optimizer() -> None:
     log = tb(ME, TRAINER, f"{SITE}/accelerate/accelerator.py backward", f"{SITE}/deepspeed/runtime/engine.py backward", f"{SITE}/deepspeed/runtime/zero/stage3.py backward", error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.42 GiB. GPU 4 has a total capacity of 39.56 GiB of which 1.05 GiB is free.")  # fmt: skip
     assert "optimizer" not in explain_text(log).matches[0].title
+
+
+NEMO = "(DTensorPolicyWorkerV2[rank={rank}] pid=500{rank}) {line}\n"
+
+
+def test_workers_that_name_their_rank() -> None:
+    trace = [
+        "Traceback (most recent call last):",
+        '  File "/opt/nemo_rl/worker.py", line 9, in get_logprobs',
+        "    self.model()",
+    ]
+    trace += ["RuntimeError: The size of tensor a (1024) must match the size of tensor b (512) at dimension 2"]
+    log = "".join(NEMO.format(rank=rank, line=line) for rank in range(8) for line in trace)
+    assert "size of tensor a" in explain_text(log).error.text
+
+
+def test_a_launcher_that_only_says_that_the_server_failed() -> None:
+    log = tb(
+        f"{SITE}/sglang/launch_server.py run", error="ImportError: cannot import name 'f' from 'torchao.quantization'"
+    )
+    log += tb(ME, "/app/areal/engine.py launch_server", error="RuntimeError: server launch failed")
+    assert "torchao" in explain_text(log).error.text
+
+
+def test_an_interrupted_start_is_no_run_without_a_failure() -> None:
+    loading = "(Worker pid=6) Loading safetensors checkpoint shards: 100% Completed | 2/2 [00:01<00:00, 1.31s/it]\n"
+    explanation = explain_text(loading + "(Worker pid=6) No chat template found\n^C\n")
+    assert explanation.stands is not None and "No chat template" in explanation.stands.text
+
+
+def test_a_reward_that_is_gone_as_a_whole_is_not_told_as_a_part() -> None:
+    row = "{{'loss': 0.001, 'grad_norm': 0.3, 'rewards/correctness_reward_func': {0}, 'reward': {0}, 'reward_std': {1}}}\n"
+    log = row.format(1.1, 0.8) + 60 * row.format(0.0, 0.0)
+    assert "right answers" not in explain_text(log).matches[0].title
+
+
+def test_numbers_that_are_given_in_the_order_of_their_names() -> None:
+    says = "AssertionError: data batch size must be divisible by mini_batch_size, got 1032 and 512"
+    advice = explain_text(tb(ME, "/app/skyrl/dispatch.py stage_chunks", error=says)).advice
+    assert advice is not None and "1032 is not a multiple of 512" in advice.says
+
+
+def test_rows_of_other_folders_of_names() -> None:
+    row = "2026-06-19 10:46:20.118 | INFO | trainer:train:241 - {{'policy/policy_loss': 0.0, 'policy/raw_grad_norm': 0.0, "
+    log = "".join((row + "'reward/avg_raw_reward': 0.0}}\n").format() for _ in range(7))
+    assert explain_text(log).matches[0].entry.id == "dead-reward"

@@ -95,11 +95,12 @@ def _with_versions(advice: Advice, read: RaisedError, packages: Mapping[str, str
     if advice.kind not in ("versions", "setting", "weights", "library", "assertion"):
         return advice
     callers = {pip_name(frame.package) for frame in read.frames}
-    step = _releases.behind(packages, callers | {"trl", "transformers"})
+    of_versions = advice.kind in ("versions", "setting")
+    step = _releases.behind(packages, callers | {"trl", "transformers"} if of_versions else callers)
     if step:
         return replace(advice, steps=(step, *advice.steps))
     shown = [f"{name} {packages[name]}" for name in sorted(packages) if name in callers or name in advice.says.lower()]
-    if not shown or advice.kind not in ("versions", "setting"):
+    if not shown or not of_versions:
         return advice
     asked = f"the log prints {', '.join(shown)}: is that older or newer than the other side expects?"
     return replace(advice, steps=(*advice.steps, asked))

@@ -28,9 +28,13 @@ def indivisible(read: RaisedError) -> Advice | None:
     """One number is no multiple of another."""
     found = _DIVIDES.search(read.message)
     left = _product(found["left"], last=True) if found else None
-    right = _product(found["right"]) if found else None
-    if found and right and not left and (got := _GOT.search(found["right"])):
-        left = next((one for one in map(int, re.findall(r"(?<!\w)\d+", got["numbers"])) if one % right), None)
+    got = _GOT.search(found["right"]) if found else None
+    given = [int(one) for one in re.findall(r"(?<!\w)\d+", got["numbers"])] if got else []
+    right = _product(found["right"][: got.start()] if got else found["right"]) if found else None
+    if not left and not right and len(given) == 2:
+        left, right = given  # "x must be divisible by y, got 10 and 4"
+    elif right and not left:
+        left = next((one for one in given if one % right), None)
     if not found or not left or not right or left % right == 0:
         return None
     below, above = left // right * right, -(-left // right) * right

@@ -22,7 +22,8 @@ with a sample log, and the tests check that the sample leads to it. The fields:
                     and `cublas` (version specifiers), `parameters` {name: value, or a comparison as ">0"},
                     `launcher`, and facts that a log tells (`facts.py`): `device` (cuda, rocm, npu, tpu, mps),
                     `task` (rl, supervised, inference), `phase` (see `advice.reading.PHASES`), `progress` (what the last
-                    bar was of), `cuda_available`, `variables` {NAME: pattern}, `collectives` (ranks in different ones)
+                    bar was of), `cuda_available`, `variables` {NAME: pattern}, `collectives` (ranks in different ones),
+                    `memory` (in pieces, full)
     cases           for an error that has several causes: for each a `title`, its `cures`, what happened
                     (`meaning`) where that is not what the entry says, and what decides for it:
                     clues (`any`, `unless`) and `conditions`. A case for which the log speaks leads, one against
