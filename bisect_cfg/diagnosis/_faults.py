@@ -134,7 +134,7 @@ _HARMLESS = re.compile(
 
 _ROW = re.compile(r"['\"](?:loss|grad_norm|reward)['\"]: |^step:\d+ - |lm loss: |^\s*iteration +\d+/")
 _RECORD = re.compile(
-    r'^\s*File "|^[=*#-]{5,}|^Traceback|^[\^~\s]+$|^\s*\d+%\|'
+    r'^\s*File "|^"""\s*$|^\d\d:\d\d:\d\d(?:[.,]\d+)? +[A-Z]{3}|^[=*#-]{5,}|^Traceback|^[\^~\s]+$|^\s*\d+%\|'
     r"|^\[?(?:INFO|DEBUG|WARNING|ERROR)\b|^During handling|^The above exception|^wandb: "
     r"|^Exception (?:ignored in|in thread) |^Current thread 0x|^Thread 0x|^failed \(exitcode: |^\[[IWEF]\d{3,4} "
     r"|^[!$%] ?[a-z]|^(?:\([\w.-]+\) )?[\w.-]+@[\w.-]+[:~]|^\w[\w ]*: +\d+%\|"

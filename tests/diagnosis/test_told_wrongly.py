@@ -154,3 +154,28 @@ def test_rows_of_other_folders_of_names() -> None:
     row = "2026-06-19 10:46:20.118 | INFO | trainer:train:241 - {{'policy/policy_loss': 0.0, 'policy/raw_grad_norm': 0.0, "
     log = "".join((row + "'reward/avg_raw_reward': 0.0}}\n").format() for _ in range(7))
     assert explain_text(log).matches[0].entry.id == "dead-reward"
+
+
+def test_a_row_of_datasets_is_a_row_whatever_it_is_called() -> None:
+    log = '"""\n' + tb(f"{SITE}/datasets/arrow_dataset.py _map_single", "/w/axolotl/prompt_tokenizers.py parse | prompt['instruction'],",
+        f"{SITE}/datasets/formatting/formatting.py __getitem__ | value = self.data[key]", error="KeyError: 'instruction'") + '"""\n'  # fmt: skip
+    advice = explain_text(log + "\nThe above exception was the direct cause of the following exception:\n\n").advice
+    assert advice is not None and advice.kind == "column" and "A row of the data has no 'instruction'" in advice.says
+
+
+def test_a_file_that_is_not_in_a_folder() -> None:
+    says = "ValueError: No file with name: consolidated.00.pth found in /tmp/Meta-Llama-3-8B-Instruct."
+    advice = explain_text(
+        tb(f"{SITE}/torchtune/training/checkpointing/_utils.py get_path | raise ValueError(", error=says)
+    ).advice
+    assert advice is not None and "has no file consolidated.00.pth" in advice.says
+
+
+def test_an_assertion_of_several_lines_shows_no_bracket() -> None:
+    says = "AssertionError: Gradient accumulation steps:0 has to be greater than 0"
+    log = (
+        tb(f"{SITE}/deepspeed/runtime/config.py _batch_assertion | assert (", error=says)
+        + "11:31:04 WARNING Terminating\n"
+    )
+    advice = explain_text(log).advice
+    assert advice is not None and "“(”" not in advice.says and "Terminating" not in advice.says

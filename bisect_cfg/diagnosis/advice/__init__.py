@@ -54,9 +54,11 @@ def advise(error: _faults.Error | None, packages: Mapping[str, str] | None = Non
     frames = frames_before(error) if error.type_name else ()
     if kind == "KeyboardInterrupt":
         return interrupted(RaisedError(kind, message, frames, error.type_name))
+    whole, asked = frames, without_access(frames)
     if kind in ("KeyError", "AttributeError", "IndexError"):
-        frames = without_access(frames)
+        frames = asked
     read = RaisedError(kind, message, frames, error.type_name)
+    read = replace(read, asked_a_row=any("datasets/formatting/" in frame.file for frame in whole[len(asked) :]))
     read = replace(read, cut=raised_below(read))
     for rule in RULES if error.weight == _faults.RAISED else FOR_WORDS:
         advice = rule(read)

@@ -55,15 +55,16 @@ def missing_column(read: RaisedError) -> Advice | None:
     in_reward = read.own is not None and read.within(IN_REWARD, 3)
     asked = _asked(frame.source, name) if frame and not found else ""
     handed = asked.endswith("kwargs") and bool(frame and frame.package)
-    if not name or not (found or handed or (not inside and (read.within(IN_DATA, 3) or in_reward))):
+    if not name or not (found or handed or read.asked_a_row or (not inside and (read.within(IN_DATA, 3) or in_reward))):
         return None
     # A reward's own arguments are the columns; any other table that it asks is its own.
     computed = bool(frame and _computed(frame.source)) and not asked.endswith("kwargs")
-    if frame and not found and not _OF_A_ROW.match(asked) and (not in_reward or computed):
+    of_a_row = found or read.asked_a_row or _OF_A_ROW.match(asked)
+    if frame and not of_a_row and (not in_reward or computed):
         return _missing_key(name, asked, read)
     whose = belongs_to(read.caller)
     says = (
-        f"{_whole(asked)} has no {name!r}; {whose} asks for it at {place}."
+        f"{'A row of the data' if read.asked_a_row else _whole(asked)} has no {name!r}; {whose} asks for it at {place}."
         if frame
         else (f"A row of the data has no {name!r}.")
     )
@@ -307,6 +308,9 @@ _WRITES = re.compile(
 _STARTS_A_PROGRAM = re.compile(r"_execute_child|create_subprocess|\bPopen\b|_posixsubprocess|subprocess\.")
 
 
+_NO_SUCH_FILE = re.compile(r"No file with name:? ['\"]?(?P<file>[\w.-]+)['\"]? found in ['\"]?(?P<folder>[\w./~-]*\w)")
+
+
 def missing_file(read: RaisedError) -> Advice | None:
     """A file that is not there, or is no JSON."""
     place = place_of(read.caller)
@@ -350,6 +354,17 @@ def missing_file(read: RaisedError) -> Advice | None:
             or "every machine and container of the run must see that path (mounts, a download or "
             "preparation step that was left out)",
             "ls it on the machine, under the user, where the process runs",
+        )
+        return Advice("file", says, steps, place)
+    named = _NO_SUCH_FILE.search(read.message)
+    if named:
+        whose = belongs_to(read.caller)
+        says = f"The folder {named['folder']} has no file {named['file']}; {whose} looks for it ({place})."
+        steps = (
+            f"ls {named['folder']}, on the machine and in the container where it runs: is the download whole, and what "
+            "are the files called?",
+            f"a setting that names the file ({named['file']}), or a kind of checkpoint with other names (Meta's own, "
+            "Hugging Face's, one in parts): choose what is there",
         )
         return Advice("file", says, steps, place)
     if read.type == "JSONDecodeError":

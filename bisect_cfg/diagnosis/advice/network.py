@@ -58,8 +58,10 @@ def unreachable(read: RaisedError) -> Advice | None:
     place = place_of(read.caller)
     if own or not host or (host and "." not in host):
         steps = (
-            f"is the server at {address} still running, and ready? Its own log says why it is "
-            f"not; curl http://{address}/ from this machine",
+            f"is the server at {address} still running, and ready? Its own log says why it is not; "
+            f"curl http://{address}/ from this machine"
+            if host
+            else "is the server still running, and ready? Its own log says why it is not",
             "http_proxy set in the environment catches local addresses too: "
             "no_proxy=localhost,127.0.0.1 and the host's own address",
             "fewer requests at once, and a longer time limit in the script",

@@ -44,7 +44,8 @@ def failed_assertion(read: RaisedError) -> Advice | None:
     message = "" if _SHELL_TRACE.match(message) else message  # what `set -x` prints after an error without words
     if not message and not source.startswith("assert"):
         return None
-    condition = re.match(r"assert (?P<condition>.+?)(?:, *[fr]?['\"(].*|,? *[\\(]?)$", source)
+    # An assertion of several lines shows its first one alone.
+    condition = re.match(r"assert (?P<condition>[^(\s].*?|\(.+?)(?:, *[fr]?['\"(].*|,? *[\\(]?)$", source)
     names = settings_of(source)
     says = f"{belongs_to(frame)} checks a condition that does not hold"
     says += f": {message[:LONGEST_QUOTE].rstrip('.')}." if message else ""

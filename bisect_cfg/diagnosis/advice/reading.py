@@ -338,6 +338,7 @@ class RaisedError:
     frames: tuple[Frame, ...]
     dotted: str = ""  # the type with its module, where that is printed
     cut: bool = False  # whether the frames below the last one are missing
+    asked_a_row: bool = False  # whether it was a row of `datasets` that was asked for a key
 
     @property
     def library(self) -> str:
