@@ -285,7 +285,8 @@ def _known(explanation: Explanation, width: int) -> str:
             wrapped(f"{match.filled(case.title)}: {match.filled(case.cures[0])}", width, "  - ", "    ")
             for case in match.undecided
         ]
-    if entry.not_helping:
+    vague = entry.general and not match.decided  # what holds for its most frequent cause may not for this one
+    if entry.not_helping and not vague:
         lines += ["What does not help:"] + [
             wrapped(match.filled(one), width, "  - ", "    ") for one in entry.not_helping
         ]
@@ -304,7 +305,7 @@ def _known(explanation: Explanation, width: int) -> str:
         lines += [
             wrapped(fitting_text(match.filled(entry.trigger), match.absent), width, "Trigger:    ", "            ")
         ]
-    if entry.root_cause and not own:
+    if entry.root_cause and not own and not vague:
         lines += [
             wrapped(fitting_text(match.filled(entry.root_cause), match.absent), width, "Root cause: ", "            ")
         ]

@@ -179,3 +179,11 @@ def test_an_assertion_of_several_lines_shows_no_bracket() -> None:
     )
     advice = explain_text(log).advice
     assert advice is not None and "“(”" not in advice.says and "Terminating" not in advice.says
+
+
+def test_an_error_of_several_causes_is_not_told_the_root_of_one() -> None:
+    died = "(raylet) A worker died or was killed while executing a task by an unexpected system error.\n"
+    explanation = explain_text(died)
+    entry = explanation.matches[0].entry
+    assert entry.general and entry.root_cause and not explanation.matches[0].decided
+    assert "Root cause" not in str(explanation) and "What does not help" not in str(explanation)
