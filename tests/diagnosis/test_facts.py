@@ -193,7 +193,7 @@ def test_what_is_read(log: str, name: str, value: object) -> None:
         (
             MEMORY.strip() + ". Process 7 has 61.24 GiB memory in use. Including non-PyTorch memory, this process has "
             "8.43 GiB memory in use.\n",
-            "Other processes hold",
+            "Another process holds",
         ),
         (ACTOR, "process died (killed"),
         ("memory.max_usage_in_bytes 500\n" + ACTOR, "memory limit of the container"),
