@@ -59,7 +59,7 @@ LITERALS = (
     "CRITICAL", "FATAL", "terminate called", "panicked at", "command not found", "rror executing job", "Bus error",
     "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp", "rror response from daemon", "Error in ",
     "Fatal Python", "libc++abi: terminating",
-    "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
+    "CUresult error", "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
     "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
     "low on resource", "using all available RAM",
     "Got completion", " in file /", "Could not override '", ": Assertion `",
@@ -85,12 +85,14 @@ _NATIVE = re.compile(
     r"|uncorrectable ECC"
     r"|NVRM: Xid|Xid \("
     r"|CUDA [eE]rror(?:: | \(\S+:\d+\): )|NCCL WARN Cuda failure|NET/IB ?: Got completion .*(?:status=|error )\d"
+    r"|CUresult error\b.*\b[a-z_]+\.cpp"
     r"|\bError [a-z ]+ at line \d+ in file /\S+\.(?:hip|cu|cpp)\b"  # bitsandbytes
     r"|(?:\bpython[\d.]*: |^)\S+:\d+: .*: Assertion `"  # a prefix that ends in a number is taken off
     r"|Process finished with exit code -?\d+ \(|No space left on device"
 )
 _OF_NATIVE = (
-    "terminate called", "libc++abi: ", "what():", "panicked at", "Fatal Python", "uncorrectable ECC", "Xid", "CUDA ",
+    "terminate called", "libc++abi: ", "CUresult error", "what():", "panicked at", "Fatal Python", "uncorrectable ECC",
+    "Xid", "CUDA ",
     "NCCL WARN", "Got completion", " at line ", ": Assertion `", "Process finished", "No space left",
 )  # fmt: skip
 """One of them is in every match; they are looked for ten times as quickly."""
