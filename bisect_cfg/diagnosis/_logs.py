@@ -73,9 +73,10 @@ _ASSERTION = re.compile(
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
 _RAISED = re.compile(
     r"(?!(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL):)"  # logging lines of the same rank in between
-    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?::(?: (?P<message>.*))?)?$"
+    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z_]\w*|(?:[a-z_]\w*\.)+(?:error|gaierror|herror|timeout)(?=:))"  # cv2.error
+    r"(?::(?: (?P<message>.*))?)?$"
 )
-_OF_TRACEBACK = re.compile(rb'File "|[A-Z_][\w\x80-\xff]*+(?=[:\x00-\x1f\x7f\xef]|\Z)')
+_OF_TRACEBACK = re.compile(rb'File "|error:|timeout:|[A-Z_][\w\x80-\xff]*+(?=[:\x00-\x1f\x7f\xef]|\Z)')
 """What a line has that `_FRAME` or `_RAISED` matches, in any colours: an unfinished traceback skips the others."""
 
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")

@@ -139,7 +139,7 @@ _ALIASES = {
     "completions/clip_ratio": "clipped_ratio",
     "response_length/clip_ratio": "clipped_ratio",
     "sampling/importance_sampling_ratio/mean": "ratio",
-    "train_rollout_logprob_abs_diff": "engine_difference",  # slime
+    "rollout_logprob_abs_diff": "engine_difference",  # slime, whose train_ is taken off
     "sampling/sampling_logp_difference/mean": "engine_difference",  # TRL
     "iteration": "step",
     "global_step": "step",

@@ -34,7 +34,7 @@ _WHO = re.compile(
     r"|[a-z][a-z_-]{1,30} +\| (?=\[(?:rank|[IWEF]\d|\d{4}-)|Traceback \(|  |[\w.]{1,80}(?:Error|Exception): )"
     r"|\[(?:pod/)?[a-z][\w./-]*[-/][\w.-]*\] (?!\[?(?:INFO|WARN|ERROR))"  # kubectl --prefix, a launcher's job name
     r"|\[[a-z][\w.-]{1,24}\] (?=Traceback \(most| {2,}\S|(?:\w+\.)*[A-Z]\w+(?:Error|Exception)\b)"  # of a script's own
-    r"|(?:[a-z][a-z0-9-]*\d[a-z0-9.-]*|\d+\.\d+\.\d+\.\d+): (?=\S| {2})"  # pdsh, DeepSpeed: node2: ...
+    r"|(?:(?!cv2\.error:)[a-z][a-z0-9-]*\d[a-z0-9.-]*|\d+\.\d+\.\d+\.\d+): (?=\S| {2})"  # pdsh, DeepSpeed: node2: ...
     r"|(?=[A-Z0-9-]{5,}: )[A-Z][A-Z-]*\d[A-Z0-9-]*: (?=\S| {2})"  # the same with host names in capitals
     r"|\([a-z]\w+\) (?=[A-Z\[])"  # (raylet), (autoscaler)
     r"|std(?:err|out): ?"

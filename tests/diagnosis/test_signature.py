@@ -213,6 +213,10 @@ SHARED = [
     {"fp16-adam-epsilon", "unclipped-reward", "one-generation-std"},  # NaN weights, met by the next sampling
     {"prompts-above-engine-limit", "reward-raised"},  # an index out of range: of whose list, the lines before say
     {"signal-in-thread", "rewards-lost-to-an-alarm"},  # where it ends the run, and where that goes on
+    {
+        "checkpoint-incomplete",
+        "verl-checkpoint-of-other-ranks",
+    },  # a part of a checkpoint that is not there, by whom it was looked for
 ]
 """Entries whose logs show the same failure, of different origin."""
 

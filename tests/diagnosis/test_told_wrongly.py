@@ -187,3 +187,15 @@ def test_an_error_of_several_causes_is_not_told_the_root_of_one() -> None:
     entry = explanation.matches[0].entry
     assert entry.general and entry.root_cause and not explanation.matches[0].decided
     assert "Root cause" not in str(explanation) and "What does not help" not in str(explanation)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "cv2.error: OpenCV(4.10.0) resize.cpp:4152: error: (-215:Assertion failed) !ssize.empty()",
+        "struct.error: unpack requires a buffer of 4 bytes",
+    ],
+)
+def test_exceptions_in_small_letters(said: str) -> None:
+    error = explain_text(tb(ME, "/w/data.py load | image = cv2.resize(image, size)", error=said)).error
+    assert error is not None and error.text == said
