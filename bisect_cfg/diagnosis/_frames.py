@@ -1,5 +1,6 @@
 """Rows of metrics in a table that pandas printed: columns under their names, each line with its index before it.
 
+Or without it, as `to_string(index=False)` has them: then there are as many numbers in a line as names.
 A table that is too wide goes on below, with the same indices, after a backslash at the end of each line; one that is
 too long has dots in its middle (https://pandas.pydata.org/docs/user_guide/options.html).
 """
@@ -15,6 +16,7 @@ Row = TypeVar("Row")
 _HEAD = re.compile(r"^ +(?P<names>[A-Za-z_][\w./]*(?: +[A-Za-z_][\w./]*)+) *(?P<goes_on>\\?)$")
 _LINE = re.compile(r"^(?P<index>\d+) +(?P<cells>\S.*?) *\\?$")
 _BREAK = re.compile(r"^(?:\.\.\.?|\s*|\[\d+ rows x \d+ columns\])[ .]*\\?$")
+_NUMBER = re.compile(r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|inf)|NaN|nan|None|<NA>")
 
 FEWEST = 3
 """Lines under a head from which on it is one."""
@@ -41,8 +43,11 @@ def frames(text: str, first: int, row_of: Callable[[int, Mapping[str, object]], 
         while at < len(lines):
             line = _LINE.match(lines[at].rstrip("\r"))
             cells = line["cells"].split() if line else []
+            alone = lines[at].split()
             if line and len(cells) == len(names):
                 found.append((line["index"], cells, first + at))
+            elif len(alone) == len(names) and all(map(_NUMBER.fullmatch, alone)):
+                found.append((str(at), alone, first + at))
             elif line or not _BREAK.match(lines[at].rstrip("\r")):
                 break
             at += 1

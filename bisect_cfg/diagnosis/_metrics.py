@@ -87,7 +87,10 @@ _SMALL_TABLE = re.compile(
     re.MULTILINE,
 )
 """A table whose first column is in small letters; such a name stands in any log, so only its beginning is searched."""
-_FRAME = re.compile(rb"^ +(?:[A-Za-z_][\w./]* +)+[A-Za-z_][\w./]* *\\?\r?\n0 +\S", re.MULTILINE)
+_FRAME = re.compile(
+    rb"^ +(?:[A-Za-z_][\w./]* +)+[A-Za-z_][\w./]* *\\?\r?\n(?:0 +\S| +\d+(?: +(?:[-+]?\d[\d.e+-]*|NaN|nan))+ *\r?\n)",
+    re.MULTILINE,
+)
 """The head of a table that pandas printed, and its first line; looked for in the first block of a text alone."""
 _STEP_COLUMN = b"Step"
 _FINISHED = b"train_runtime"

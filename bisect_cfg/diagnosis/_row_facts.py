@@ -35,12 +35,14 @@ FACTS = {
     "missing-reward": "reward is None or NaN",
     "undefined-spread": "reward_std is NaN",
     "dead-reward": "all rewards of a group are equal, from the first rows to the last",
+    "no-reward": "the reward is exactly 0 in every row",
     "no-gradient": "grad_norm is exactly 0, from the first rows to the last",
     "all-clipped": "every completion was cut off at max_completion_length",
     "no-loss": "loss is exactly 0, from the first row to the last",
     "entropy-rose": "entropy rose",
     "entropy-fell": "entropy fell to almost nothing",
     "length-fell": "the answers became a few tokens long",
+    "length-rose": "the answers grew until nearly all of them are cut off",
     "reward-lost": "the reward of the last rows is exactly 0, and was not before",
     "unrewarded": "the reward is small and did not rise from the first rows to the last",
     "displaced": "the log-probabilities of the chosen answers have fallen with those of the rejected ones",
@@ -345,6 +347,8 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
                 facts[fell] = [rows[-1]]
             elif rose and ended > RISEN * began > 0:
                 facts[rose] = [rows[-1]]
+        if _grew_to_the_limit(rows):
+            facts["length-rose"] = [rows[-1]]
     losses = _column(rows, "loss")
     if len(losses) >= ENOUGH and _always(losses, lambda value: value == 0):
         facts["no-loss"] = _rows_with(rows, "loss")[-LAST_ROWS:]
@@ -571,6 +575,8 @@ def _signal(facts: dict[str, list[Row]], rows: list[Row]) -> None:
             or ranges[-LAST_ROWS:]
             or _rows_with(rows, "reward")[-LAST_ROWS:]
         )
+        if len(rewards) >= ENOUGH and not any(rewards):
+            facts["no-reward"] = _rows_with(rows, "reward")[-LAST_ROWS:]
     silent = [
         row for row in rows[-NOTHING_LEFT:] if row.values.get("grad_norm") == 0 and row.values.get("reward_std") == 0
     ]
@@ -623,6 +629,18 @@ def _cut_short(rows: Sequence[Row]) -> bool:
     best = max(fmean(rewards[at : at + size]) for at in range(0, len(rewards) - size + 1, size))
     short = median(lengths[-size:]) < STUMPS * median(lengths[:size])
     return short and fmean(rewards[-size:]) < min(best / 2, fmean(rewards[:size]))
+
+
+def _grew_to_the_limit(rows: Sequence[Row]) -> bool:
+    """Whether nearly all answers are cut off at the end, which most were not at the beginning."""
+    cut = _column(rows, "clipped_ratio")
+    if len(cut) > 2 * FIRST:
+        return median(cut[:FIRST]) < 1 / 2 and median(cut[-FIRST:]) >= health.CUT_OFF
+    lengths = [value for value in _column(rows, "length") if math.isfinite(value)]
+    if len(lengths) < TREND_ROWS:
+        return False
+    last = lengths[-FIRST:]  # where the limit is not logged: they do not differ any more
+    return median(last) > RISEN * median(lengths[:FIRST]) and max(last) - min(last) < NARROW * max(last)
 
 
 def _last_as_it_began(rows: Sequence[Row]) -> Row:

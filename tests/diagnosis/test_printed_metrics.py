@@ -107,6 +107,8 @@ PRINTED: dict[str, Callable[[Rows], str]] = {
         f"{row['entropy']:9.4f}\n"
         for at, row in enumerate(made)
     ),
+    "pandas_without_index.txt": lambda made: "In [7]: print(df)\n  step   loss  reward  entropy\n"
+    + "".join(f"{row['step']:6}{row['loss']:10.4f}{row['reward']:9.4f}{row['entropy']:9.4f}\n" for row in made),
     "wrapped.txt": lambda made: "     step   reward \\\n"
     + "".join(f"{at:<4}{row['step']:6}{row['reward']:9.4f}   \n" for at, row in enumerate(made))
     + "\n     reward_std  entropy  \n"
