@@ -267,8 +267,9 @@ class Errors:
         if judged is None or (indented and judged[0] == LOGGED):
             return
         weight, type_name = judged
-        if "Got completion" in said and any("Watchdog caught" in one.text for one in self._first):
-            weight = AFTERWARDS  # the peer has given up waiting, and is gone
+        given_up = weight == NATIVE and ("Got completion" in said or "Aborted" in said)
+        if given_up and any(GAVE_UP.search(one.text) for one in (*self._first, *self._last)):
+            weight = AFTERWARDS  # it has ended itself for waiting in vain, or its peer has
         error = Error(
             number,
             said.removeprefix("E   ").strip(),
@@ -295,6 +296,9 @@ class Errors:
         """Those that nothing survived, in the order of the log."""
         return sorted((one for one in (*self._first, *self._last) if not survived(one)), key=lambda one: one.line)
 
+
+GAVE_UP = re.compile(r"Watchdog caught|taking the entire process down")
+"""What torch's watchdog says before it ends its process with SIGABRT."""
 
 _CHAINED = (b"The above exception was the direct cause", b"During handling of the above exception", b'"""')
 

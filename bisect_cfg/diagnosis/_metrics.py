@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from bisect_cfg.diagnosis import _console
 from bisect_cfg.diagnosis._frames import frames
-from bisect_cfg.diagnosis._row_facts import ENOUGH, FIRST, KNOWN, LAST_ROWS, OF_RL, Row, facts_of
+from bisect_cfg.diagnosis._row_facts import ENOUGH, FIRST, KNOWN, LAST_ROWS, OF_RL, Row, facts_of, of_held_out
 
 MOST_ROWS = 2048
 """Rows that are kept of a log, besides the last ones. Where there are more, every second one is left out, and from then
@@ -43,8 +43,8 @@ OF_SUMMARY = 400
 
 _ROW = re.compile(
     rb"['\"](?:(?!eval|val|test)\w{1,40}/){0,3}(?:(?:avg_|mean_|raw_){1,2}reward|(?:policy_|pg_|actor_)?loss"
-    rb"|(?:raw_)?grad_norm|reward|entropy)['\"]: |actor/(?:grad_norm|pg_loss)['\"]?: ?|\| lm loss: | grad norm: "
-    rb"|^ *iteration +\d+/",
+    rb"|(?:raw_)?grad_norm|reward|entropy|truncated_ratio)['\"]: |actor/(?:grad_norm|pg_loss)['\"]?: ?"
+    rb"|\| lm loss: | grad norm: |^ *iteration +\d+/",
     re.MULTILINE,
 )
 _PAIRS_ROW = re.compile(
@@ -72,6 +72,7 @@ _ROW_WORDS = (
     b"reward'",
     b'reward"',
     b"entropy",
+    b"truncated_ratio",
 )
 _RUN_SUMMARY = b"wandb: Run summary:"
 _SUMMED_UP = re.compile(r"^wandb: +(\S+) +([-+.\de]+|nan|inf)$", re.MULTILINE)
@@ -92,6 +93,10 @@ _FRAME = re.compile(
     re.MULTILINE,
 )
 """The head of a table that pandas printed, and its first line; looked for in the first block of a text alone."""
+_EVALUATED = b"'eval_loss'"
+_OF_EVALUATION = re.compile(rb"\{'eval_loss': [^\n]{0,2000}")
+MOST_EVALUATIONS = 256
+"""Lines of evaluations that are kept: each took minutes."""
 _STEP_COLUMN = b"Step"
 _FINISHED = b"train_runtime"
 WORDS = (*_ROW_WORDS, _RUN_SUMMARY, _STEP_COLUMN, _FINISHED)
@@ -377,6 +382,7 @@ class Rows:
     def __init__(self) -> None:
         self.count = 0
         self._series: list[Row] = []
+        self._evaluations: list[Row] = []
         self._stride = 0.0  # bytes from one row that is read to the next one
         self._next = 0  # where that is
         self._passed = 0  # bytes so far
@@ -412,6 +418,8 @@ class Rows:
             words: Which of the `WORDS` it has.
         """
         before, self._passed = self._passed, self._passed + len(block)
+        if _EVALUATED in block:
+            self._evaluate(block, number)
         framed = not before and _FRAME.search(block) and frames(block.decode("utf-8", "replace"), number, row_of)
         for row in framed or ():
             self.add(row)
@@ -510,6 +518,7 @@ class Rows:
     def facts(self) -> dict[str, list[Row]]:
         """What the rows show: fact -> the rows that show it."""
         # An evaluation's own; a table has the loss of the training beside it.
+        held_out = [row for row in (*self.series(), *self._evaluations) if "eval_loss" in row.values]
         series = [
             row
             for row in self.series()
@@ -517,6 +526,7 @@ class Rows:
         ]
         series = [row for row in series if KNOWN & set(row.values) and _FINISHED.decode() not in row.text]
         facts = facts_of(_of_one_rank(series), self._broken, None if self._trained else self._finished)
+        facts |= of_held_out(series, held_out) if not facts.keys() - {"growing-gradient"} else {}
         last = self._last_values
         if not series and last and all(last.values.get(name) == 0 for name in ("reward", "reward_std", "grad_norm")):
             facts = {"nothing-left": [last]}
@@ -535,6 +545,13 @@ class Rows:
         rest = block[place:].decode("utf-8", "replace")
         at = number + block.count(b"\n", 0, place)
         self._last_values = row_of(at, dict(_SUMMED_UP.findall(rest)))
+
+    def _evaluate(self, block: bytes, number: int) -> None:
+        """Takes the lines of evaluations, which are no rows of the training."""
+        for found in _OF_EVALUATION.finditer(block):
+            if len(self._evaluations) < MOST_EVALUATIONS:
+                at = number + block.count(b"\n", 0, found.start())
+                self._evaluations.append(parse(at, found.group().decode("utf-8", "replace")))
 
     def _finish(self, block: bytes, number: int) -> None:
         place = block.index(_FINISHED)

@@ -26,6 +26,8 @@ class Row:
 FACTS = {
     "rows": "rows of metrics were printed",
     "non-finite-gradient": "grad_norm is NaN, or infinite more than once",
+    "was-finite": "grad_norm was finite in other rows",
+    "non-finite-logps": "the answers' log-probabilities are NaN in the last rows, whatever the loss is printed as",
     "infinite-gradient": "grad_norm is infinite more than once, never NaN",
     "non-finite-loss": "loss is NaN, or infinite more than once",
     "left-course": "entropy, gradient or length left their course long before the first NaN",
@@ -37,6 +39,8 @@ FACTS = {
     "dead-reward": "all rewards of a group are equal, from the first rows to the last",
     "no-reward": "the reward is exactly 0 in every row",
     "no-gradient": "grad_norm is exactly 0, from the first rows to the last",
+    "at-chance": "the loss stays at ln 2, and held-out pairs are told apart by chance alone",
+    "held-out-loss-rose": "the loss on held-out data has doubled since its best, while that of training fell",
     "all-clipped": "every completion was cut off at max_completion_length",
     "no-loss": "loss is exactly 0, from the first row to the last",
     "entropy-rose": "entropy rose",
@@ -173,6 +177,9 @@ BROKEN_STREAK = 8
 POINTS = 400
 """Points of a series that change points are looked for in; a longer one is averaged."""
 
+NAN_ROWS = 3
+"""Rows at the end that are NaN: one may be of a batch that a scaler skips."""
+
 _OF_REWARD_MODEL = {"margin", "min_reward", "max_reward"}
 """What is logged where a reward model is trained: the mean of its rewards is an offset that means nothing."""
 
@@ -229,6 +236,17 @@ def _reward_nan(facts: dict[str, list[Row]], rows: list[Row]) -> None:
         facts["reward-nan"] = [rows[first - 1], rows[first]]
 
 
+def _logps_nan(facts: dict[str, list[Row]], rows: list[Row]) -> None:
+    """Log-probabilities or rewards of DPO's answers that are logged as NaN to the end; the Trainer prints a loss of 0.0
+    for it (logging_nan_inf_filter)."""
+    for name in ("logps/chosen", "rewards/chosen"):
+        late = [row for row in rows if name in row.values][-NAN_ROWS:]
+        if len(late) == NAN_ROWS and all(
+            math.isnan(row.values[name]) and re.search(r"\bnan\b", row.text, re.IGNORECASE) for row in late
+        ):
+            facts["non-finite-logps"] = late
+
+
 def _logits_nan(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     """Logits that are logged as NaN (no empty column) in every row, beside a finite loss and gradient."""
     logged = [row for row in rows if _LOGITS in row.values]
@@ -265,6 +283,9 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
             facts["non-finite-gradient"] = shown
         elif len(broken) > 1 or len(norms_rows) == 1:
             facts["infinite-gradient"] = shown
+    if facts and any(math.isfinite(row.values["grad_norm"]) for row in norms_rows):
+        facts["was-finite"] = norms_rows[:1]
+    _logps_nan(facts, rows)
     bad_loss = [row for row in _rows_with(last, "loss") if not math.isfinite(row.values["loss"])]
     ends_bad = bool(bad_loss) and bad_loss[-1] is _rows_with(last, "loss")[-1]
     # A NaN with which the rows end says as much as several, if no gradient was finite all the same.
@@ -498,6 +519,37 @@ def _part_lost(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
         if means[0] > PART and (given_up or ended < PART_LEFT * max(means) / 2):
             there = [row for row, value in zip(whole, values, strict=True) if value >= max(means) / 2]
             facts[fact] = [there[-1], Row(whole[-1].line, f"{name} {max(means):.2g} -> {ended:.2g}", {})]
+
+
+def of_held_out(rows: Sequence[Row], held_out: Sequence[Row]) -> dict[str, list[Row]]:
+    """What rows of a supervised training show together with those of its evaluations.
+
+    Args:
+        rows: those of the training.
+        held_out: those of its evaluations, with an `eval_loss`.
+    """
+    facts: dict[str, list[Row]] = {}
+    losses = [row.values["loss"] for row in rows if "loss" in row.values]
+    held_out = [row for row in held_out if math.isfinite(row.values.get("eval_loss", math.nan))]
+    if health.has_rewards([row.values for row in rows]) or not held_out or not all(map(math.isfinite, losses)):
+        return facts
+    accuracy = _column(held_out, "eval_accuracy")
+    if len(losses) >= PAIR_ROWS and accuracy and abs(accuracy[-1] - 1 / 2) < BY_CHANCE:
+        size = len(losses) // QUARTERS
+        levels = [median(losses[at * size : (at + 1) * size]) for at in range(QUARTERS)]
+        if all(abs(level - math.log(2)) < NEAR_CHANCE for level in levels):
+            facts["at-chance"] = [held_out[-1]]
+    values = _column(held_out, "eval_loss")
+    best = min(values)
+    risen = len(values) >= ENOUGH and values[-1] > max(2 * best, best + 1 / 2) and values[-3] < values[-2] < values[-1]
+    if risen and len(losses) >= 2 * FIRST and fmean(losses[-FIRST:]) < fmean(losses[:FIRST]):
+        facts["held-out-loss-rose"] = [held_out[values.index(best)], held_out[-1]]
+    return facts
+
+
+PAIR_ROWS, BY_CHANCE, NEAR_CHANCE = 40, 0.05, 0.03
+"""The loss of pairs begins at ln 2 = 0.69, and a model that learns to tell them apart leaves it within some tens of
+rows; accuracy within this of one half is none."""
 
 
 def _grown_memory(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:

@@ -583,7 +583,8 @@ class Reading:
         evidence = self.logs.evidence
         known = {error.line for error in found}
         for name, number in self.signals().items():
-            rank = _faults.STATUS if name in signature.SENT_BY_OTHERS else _faults.NATIVE
+            itself = name == "SIGABRT" and any(_faults.GAVE_UP.search(error.text) for error in found)
+            rank = _faults.STATUS if name in signature.SENT_BY_OTHERS or itself else _faults.NATIVE
             if number not in known:
                 found.append(_faults.Error(number, evidence.signal_lines.get(name, name), "", rank))
         if evidence.assertion is not None and not self.survived(evidence.assertion[2]):
@@ -728,7 +729,7 @@ def _leads_to(line: Line, cause: _faults.Error | None, by_error: Mapping[int, Re
     come before such an error may stand farther away."""
     if cause is None or line.file != by_error[id(cause)].name:
         return False
-    before = cause.traceback + BEFORE if cause.traced else BEFORE
+    before = cause.traceback - 1 if cause.traced else BEFORE  # no line before the traceback
     return 0 < cause.line - line.number <= (max(before, OF_TRACEBACK) if early else before)
 
 

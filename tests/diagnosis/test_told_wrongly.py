@@ -199,3 +199,61 @@ def test_an_error_of_several_causes_is_not_told_the_root_of_one() -> None:
 def test_exceptions_in_small_letters(said: str) -> None:
     error = explain_text(tb(ME, "/w/data.py load | image = cv2.resize(image, size)", error=said)).error
     assert error is not None and error.text == said
+
+
+def test_a_notice_before_a_traceback_does_not_explain_it() -> None:
+    notice = "`flash-attention` package not found, consider installing for better performance: No module named 'flash_attn'.\n"
+    says = "AssertionError: Padding_idx must be within num_embeddings"
+    log = notice + tb(
+        ME, "/w/modeling_phi3_v.py __init__ | self.embed_tokens = nn.Embedding(n, m, self.padding_idx)", error=says
+    )
+    explanation = explain_text(log)
+    assert not explanation.matches and "Padding_idx" in explanation.error.text
+
+
+def test_a_warning_that_asks_for_a_setting_is_not_that_setting() -> None:
+    warned = (
+        "UserWarning: torch.utils.checkpoint: please pass in use_reentrant=True or use_reentrant=False explicitly.\n"
+    )
+    says = "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons"
+    log = tb(ME, TRAINER, f"{SITE}/torch/autograd/graph.py backward", error=says)
+    assert not explain_text(warned + log).matches[0].decided
+    assert explain_text("gradient_checkpointing_kwargs={'use_reentrant': False}\n" + log).matches[0].decided
+
+
+def test_a_watchdog_ends_its_own_process() -> None:
+    log = (
+        "(Worker pid=8) [E socket.cpp:922] [c10d] The client socket has timed out after 1800s while trying to connect to (172.17.0.2, 44737).\n"
+        "(Actor pid=7) [E ProcessGroupNCCL.cpp:475] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3856)\n"
+        "(Actor pid=7) [E ProcessGroupNCCL.cpp:495] To avoid data inconsistency, we are taking the entire process down.\n"
+        "(Actor pid=7) *** SIGABRT received at time=1712716402 on cpu 88 ***\n(Actor pid=7) Fatal Python error: Aborted\n"
+    )
+    explanation = explain_text(log)
+    assert "client socket has timed out" in explanation.error.text and "docker" in explanation.matches[0].title
+
+
+def test_who_reads_an_attribute_of_another_object() -> None:
+    says = "AttributeError: 'HuggingFaceTokenizer' object has no attribute 'unique_identifiers'"
+    line = "self.unique_identifiers['tokenizer'] = self.config.tokenizer.unique_identifiers"
+    log = tb(ME, f"{SITE}/megatron/core/datasets/megatron_dataset.py __init__ | {line}", error=says)
+    advice = explain_text(log).advice
+    assert advice is not None and "own HuggingFaceTokenizer" not in advice.says
+
+
+def test_memory_in_the_pass_for_log_probabilities() -> None:
+    says = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.27 GiB. GPU 7 has a total capacity of 79.11 GiB of which 6.02 GiB is free."
+    before = "GRPO\n" + tb("/opt/nemo_rl/algorithms/grpo.py grpo_train | fprop_logprobs = policy.get_logprobs(", "/opt/nemo_rl/models/policy/workers/megatron_policy_worker.py get_logprobs | list_of_logprobs = forward_backward_func(", error=says)  # fmt: skip
+    assert "log-probabilities of answers" in explain_text(before).matches[0].title
+
+
+def test_answers_of_dpo_that_are_nan() -> None:
+    row = "{{'loss': {0}, 'learning_rate': 5e-06, 'rewards/chosen': {1}, 'logps/chosen': {1}, 'epoch': 0.01}}\n"
+    log = row.format(0.6931, -187.1) + 6 * row.format(0.0, "nan")
+    assert explain_text(log).matches[0].entry.id == "non-finite-gradient"
+
+
+def test_a_loss_of_verl_that_was_finite_before() -> None:
+    row = "step:{} - actor/pg_loss:0.01 - actor/grad_norm:{} - critic/score/mean:0.2\n"
+    log = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8\n"
+    log += "".join(row.format(at, 0.2) for at in range(20)) + "".join(row.format(at, "nan") for at in range(20, 30))
+    assert explain_text(log).matches[0].entry.id != "verl-mini-batch"

@@ -16,6 +16,7 @@ FIRST = {
     "sync": "the weights' way to the engine: the same model, dtype and vocabulary on both sides, no quantization, and "
     "versions of trainer and engine that are made for each other",
     "reward": "the reward function alone: call it by hand with a few completions, an empty one among them",
+    "logprobs": "that pass alone: a micro batch of 1 and short answers; the same model without the engine",
     "forward": "one step alone: batch size 1, attn_implementation eager, CUDA_LAUNCH_BLOCKING=1",
     "backward": "one step alone: batch size 1, gradient checkpointing off, CUDA_LAUNCH_BLOCKING=1",
     "optimizer": 'the optimizer alone: optim="adamw_torch" without DeepSpeed or FSDP for a few steps',
@@ -61,6 +62,7 @@ def by_part(read: RaisedError) -> Advice | None:
 
 NAMES = {
     "start": "the start of the processes", "sync": "the update of the engine's weights", "reward": "the reward",
+    "logprobs": "the pass for log-probabilities",
     "forward": "the forward pass", "backward": "the backward pass", "data": "the preparation of data",
     "optimizer": "the optimizer's step", "saving": "saving", "loading": "loading",
 }  # fmt: skip

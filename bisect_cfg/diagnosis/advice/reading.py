@@ -226,7 +226,8 @@ PHASES = {
     ),
     "forward": re.compile(r"\b_?forward\w*\b|_call_impl|compute_loss|training_step"),
 }
-"""The parts of a run, by names of frames; of several the one first named here counts, which says most."""
+"""The parts of a run (and `logprobs`, see `phase_of`), by names of frames; of several the one first named here counts,
+which says most."""
 
 
 _ENGINES = ("vllm", "sglang")
@@ -255,7 +256,21 @@ def phase_of(frames: Sequence[Frame]) -> str:
     inner = next((frame.package for frame in reversed(frames) if frame.package not in ("python", *TOOLS)), "")
     if inner in _ENGINES and not any(PHASES[name].search(text) for name in ("sync", "loading", "start")):
         return "generation"
-    return next((name for name, pattern in PHASES.items() if pattern.search(text)), "")
+    found = next((name for name, pattern in PHASES.items() if pattern.search(text)), "")
+    scored = found in ("", "forward", "backward", "data") and _SCORES.search(text) and not _TRAINS.search(text)
+    return "logprobs" if scored else found
+
+
+_SCORES = re.compile(
+    r"\b(?:get_(?:reference_policy_)?logprobs|compute_(?:ref_)?log_probs?|compute_logprobs|fwd_logprobs\w*"
+    r"|_get_per_token_logps\w*|get_per_token_logps\w*|forward_only)\b"
+)
+_TRAINS = re.compile(
+    r"training_step|compute_loss|train_step|train_one_step|update_(?:policy|actor|critic)|train_actor|policy_train"
+    r"|ppo_train|\.backward\(|\bbackward\b"
+)
+"""The pass that only computes log-probabilities of answers, before the training step: frames that say so, and none of
+a step."""
 
 
 _SETTING = re.compile(

@@ -158,6 +158,18 @@ def _import_name(imported: re.Match[str], frame: Frame | None) -> Advice:
             ),
             place_of(frame),
         )
+    if caller == package == module == "transformers":  # its own files name the module in which they find something
+        says = (
+            f"{name} is asked of transformers, and the one installed does not have it. Most often another package asks "
+            "that transformers imports along the way (PEFT, accelerate), and is newer or older than this transformers."
+        )
+        steps = (
+            "the frames further up, or the first traceback, name the file that imports it: update transformers if that "
+            "package is newer, or install the release of that package that came out with this transformers",
+            "pip install -U transformers peft accelerate, or the versions that the project names; pip check says what "
+            "does not fit",
+        )
+        return Advice("versions", says, steps, place_of(frame))
     if caller == package:
         says = (
             f"{called(package)} does not find {name} in its own {module}: most often files of two versions "
@@ -294,7 +306,8 @@ def _attribute(lacking: re.Match[str], read: RaisedError) -> Advice | None:
         return Advice(
             "versions" if whose else "own-code", says, (*steps, *(pair_steps("", whose) if whose else ())), place
         )
-    if read.last and read.last.package == caller and re.search(rf"\bself\.{re.escape(name)}\b", read.last.source):
+    source = read.last.source if read.last and read.last.package == caller else ""
+    if {*re.findall(rf"([\w.\])]+)\.{re.escape(name)}\b", source)} == {"self"}:
         # the object is the one whose own method reads it
         says = (
             f"{called(caller)}'s own {owner} reads self.{name}, which is not set: most often a fault of this release "
