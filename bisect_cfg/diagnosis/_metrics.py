@@ -233,8 +233,9 @@ def row_of(line: int, values: Mapping[str, object]) -> Row | None:
             continue
         if not (value is None and name in ("kl", "loss")):
             numbers.setdefault(canonical(name), number)
-    if not KNOWN & set(numbers):
-        return None
+    known = [numbers[name] for name in KNOWN & set(numbers)]
+    if not known or (all(map(math.isnan, known)) and not any(_SAYS_NAN.match(str(one)) for one in values.values())):
+        return None  # a row of something else, in which a table leaves these empty
     step = numbers.get("step")
     at = f"step {step:g}: " if step is not None and math.isfinite(step) else ""
     shown = [
@@ -245,6 +246,7 @@ def row_of(line: int, values: Mapping[str, object]) -> Row | None:
     return Row(line, at + ", ".join(shown), numbers)
 
 
+_SAYS_NAN = re.compile(r"\W*nan\b", re.IGNORECASE)
 _STEP = re.compile(r"\W*[Ss]tep (\d+)\b|.*\b(?:Global step|rollout|step) (\d+): \{")
 _OF_STEP = re.compile(r"[^{]*\b(?:rollout|step) (\d+): \{")
 """Before the rows of slime, of which a step has several."""

@@ -126,10 +126,14 @@ def _of_people(lines: Sequence[str], text: str) -> str:
     typed = [int(found[1]) for line in lines if (found := _TYPED.match(line))]
     if len(lines) > FEW and len(typed) == len(lines) and typed == list(range(typed[0], typed[0] + len(typed))):
         return "a history of commands"
+    if _RUNS.search(text) and _READY.search(text) and not _ENDED_BADLY.search(text):
+        return "the state of a pod that runs"
     return "the state of a pod that succeeded" if _SUCCEEDED.search(text) else ""
 
 
 _TYPED = re.compile(r"\s*(\d{1,5})  +[a-z./~]\S*")
+_RUNS, _READY = re.compile(r"^Status:\s+Running\s*$", re.M), re.compile(r"^\s+ContainersReady\s+True\b", re.M)
+_ENDED_BADLY = re.compile(r"Reason:\s+(?!Completed)[A-Z]\w*|Exit Code:\s+[1-9]|Back-?[Oo]ff|Unhealthy|Evicted|Killing")
 _SUCCEEDED = re.compile(r"^(?:Status|status|phase):\s+Succeeded\s*$", re.MULTILINE)
 _EXAMPLE = re.compile(r"^(?P<fence>```|-{4,}$|\.{4,}$).*?^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL)
 

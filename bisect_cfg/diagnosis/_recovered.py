@@ -21,9 +21,10 @@ from dataclasses import dataclass
 _ENDED_WELL = re.compile(
     rb"(?i:\btraining (?:is |has |run )?(?:completed?|finished|done)\b|\bfinished training\b"
     rb"|\b(?:completed|finished) successfully|\bsuccessfully (?P<installed>installed|built)\b"
-    rb"|\bsuccessfully (?:rebased|pulled|pushed|uploaded|saved|written|finished|completed)\b"
+    rb"|\bsuccessfully (?:rebased|pulled|pushed|uploaded|saved|written|finished|completed|exported|converted)\b"
     rb"|\b(?:has been|was|is) successfully (?:saved|completed))"
     rb"|\b(?:run|job|training|pipeline|workflow)[^\n]{0,40}\bstatus[=: ]+\W?(?:[Ss]uccess|SUCCESS|[Ss]ucceeded)"
+    rb"|\b[Jj]ob '[^'\n]{1,80}' succeeded\b"  # Ray's
     rb"|All (?:checks|tests) passed|\bexit(?:ed)?(?: with)? (?:code|status)[:= ]*0\b"
     rb"|(?m:^Already up to date)|\bCOMPLETED +0:0|\bJob completed\b|\bNetwork error resolved\b"
     rb"|(?P<pod>\bSuccessfully assigned\b|\bStarted +pod/|\bStarted container\b|\bReadiness probe succeeded"

@@ -294,8 +294,13 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
         facts["non-finite-loss"] = bad_loss
     was_finite = broken_before = False
     largest_kl = 0.0
-    for row in _rows_with(rows, "kl"):
+    with_kl = _rows_with(rows, "kl")
+    for at, row in enumerate(with_kl):
         value = row.values["kl"]
+        later = [math.isfinite(one.values["kl"]) for one in with_kl[at + 1 :]]
+        if sum(later) >= max(ENOUGH, len(later) / 2):
+            was_finite = True  # now and then a batch has no token for it; the run goes on
+            continue
         # NaN in everything at once, out of a small kl, came from elsewhere and only shows here too.
         alone = math.isfinite(row.values.get("grad_norm", math.nan)) or largest_kl > DRIFTED_KL
         if math.isinf(value) or (math.isnan(value) and was_finite and not broken_before and alone):

@@ -48,7 +48,7 @@ _STEP = re.compile(r"(?:\bstep[ :=]*|\| *)(\d+/\d+)|\bstep[ :=]*(\d+)\b", re.IGN
 _ENDED = re.compile(
     r"CANCELLED AT|DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime|KeyboardInterrupt|^\^C|signal SIGTERM|SignalException"
     r"|got signal: (?:2|15)\b|Received (?:2|15) death signal|[Cc]ontext canceled|DeadlineExceeded"
-    r"|Terminated$|py-spy dump"
+    r"|^(?!.*State:).*Terminated$|py-spy dump"
 )
 _BY_SOMEBODY = re.compile(r"CANCELLED AT (?!.*DUE TO)")
 _WAITS = re.compile(

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from bisect_cfg.diagnosis.explain import explain_text
+from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_paths, explain_text
 from tests.diagnosis.test_claims_audit_a import GRPO, ME, SITE, TRAINER, tb
 
 ROWS = "".join(
@@ -257,3 +260,33 @@ def test_a_loss_of_verl_that_was_finite_before() -> None:
     log = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8\n"
     log += "".join(row.format(at, 0.2) for at in range(20)) + "".join(row.format(at, "nan") for at in range(20, 30))
     assert explain_text(log).matches[0].entry.id != "verl-mini-batch"
+
+
+POD = "Status:           Running\nConditions:\n  ContainersReady             True \n    State:          Running\n      Started:      Mon, 18 May 2026 06:14:51 +0000\n"
+CAME_THROUGH = {
+    "a warning of code of its own": "WARNING:hf-to-gguf:Failed to load model config: The repository contains custom code which must be executed to correctly load the model.\nWriting: 100%|####| 8.05G/8.05G [00:31<00:00]\nINFO:hf-to-gguf:Model successfully exported to m.gguf\n",
+    "a request that waited": "(autoscaler +41s) Warning: The following resource request cannot be scheduled right now: {'GPU': 8.0}.\n2026-05-11 23:11:40,002\tSUCC cli.py:72 -- Job 'raysubmit_8QkqT1' succeeded\n",
+    "a pod that was started again": POD + "    Last State:     Terminated\n      Reason:       Completed\n      Exit Code:    0\n      Finished:     Sun, 17 May 2026 06:10:51 +0000\n",
+    "kl that is NaN now and then": "".join(f"{{'loss': 0.0, 'grad_norm': 0.07, 'reward': {0.5 + at / 99}, 'reward_std': 0.3, 'kl': {'nan' if at % 37 == 1 else 0.01}}}\n" for at in range(90)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log", CAME_THROUGH.values(), ids=CAME_THROUGH.keys())
+def test_what_was_got_over(log: str) -> None:
+    assert explain_text(log).status == NO_FAILURE
+
+
+def test_a_pod_whose_container_was_killed_is_told() -> None:
+    killed = "    Last State:     Terminated\n      Reason:       OOMKilled\n      Exit Code:    137\n"
+    assert explain_text(POD + killed).status != NO_FAILURE
+
+
+def test_a_table_that_leaves_the_rows_of_evaluations_empty(tmp_path: Path) -> None:
+    rows = [
+        dict.fromkeys(("loss", "grad_norm", "reward"), None) | {"eval/loss": 1.0}
+        if at % 20 == 19
+        else {"loss": 0.01, "grad_norm": 0.2, "reward": 0.4 + at / 500}
+        for at in range(100)
+    ]
+    (tmp_path / "history.json").write_text(json.dumps(rows))
+    assert explain_paths([str(tmp_path / "history.json")])[0].status == NO_FAILURE
