@@ -59,7 +59,8 @@ LITERALS = (
     "CRITICAL", "FATAL", "terminate called", "panicked at", "command not found", "rror executing job", "Bus error",
     "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp", "rror response from daemon", "Error in ",
     "Fatal Python", "libc++abi: terminating",
-    "CUresult error", "nvcc fatal", "Out of memory: ", "No space left", ".cc:", "CUDA Error: ", "NCCL WARN Cuda",
+    "CUresult error", "nvcc fatal", '"error"', "Out of memory: ", "No space left", ".cc:", "CUDA Error: ",
+    "NCCL WARN Cuda",
     "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
     "low on resource", "using all available RAM",
     "Got completion", " in file /", "Could not override '", ": Assertion `",
@@ -255,6 +256,8 @@ class Errors:
         who, when, said = split_all(shown)
         indented = bool(when) and said.startswith("  ")  # of a traceback that a logger prints
         said = unframed(said.strip())
+        if logged := _LOGGED_JSON.match(said):
+            said = shown = f"ERROR {logged['said']}" if _OF_LEVEL.search(said) else said
         if said.startswith("--- Logging error") or said.startswith("Exception ignored in"):
             self._ignored[who] = number + IGNORED_LINES
             self._beside[who] = number + 2  # where Python shuts down it prints the exception alone
@@ -296,6 +299,10 @@ class Errors:
         """Those that nothing survived, in the order of the log."""
         return sorted((one for one in (*self._first, *self._last) if not survived(one)), key=lambda one: one.line)
 
+
+_LOGGED_JSON = re.compile(r'\{"(?=.*"(?:event|message|msg)": ?"(?P<said>(?:[^"\\]|\\.)+)")')
+_OF_LEVEL = re.compile(r'"(?:level|levelname|severity)": ?"(?i:error|critical|fatal)"')
+"""A record of a logger that writes JSON, between lines that are none."""
 
 GAVE_UP = re.compile(r"Watchdog caught|taking the entire process down")
 """What torch's watchdog says before it ends its process with SIGABRT."""

@@ -179,8 +179,8 @@ _UNITS = {"bytes": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2
 
 
 def memory_of(message: str) -> str:
-    """How torch's message of a GPU's full memory has it: "in pieces" where what torch holds without using it would have
-    been enough together with what is free, or else "full"; "" for another message."""
+    """How torch's message of a GPU's full memory has it: "in pieces" where torch holds, without using it, several times
+    what was asked for, or else "full"; "" for another message."""
     asked = _ASKED_MEMORY.search(message)
     if asked is None:
         return ""
@@ -192,7 +192,7 @@ def memory_of(message: str) -> str:
         left = float(old["reserved"]) * _UNITS[old["reserved_unit"]] - float(old["allocated"]) * _UNITS[old["unit"]]
     there = float(free["new"] or free["old"]) * _UNITS[free["unit"] or free["old_unit"]] if free else 0.0
     size = float(asked["size"]) * _UNITS[asked["unit"]]
-    return "in pieces" if there < size <= there + left and left > size / 2 else "full"
+    return "in pieces" if there < size <= there + left and left > max(2 * size, _UNITS["GiB"]) else "full"
 
 
 def _stage(text: str) -> str:

@@ -290,3 +290,49 @@ def test_a_table_that_leaves_the_rows_of_evaluations_empty(tmp_path: Path) -> No
     ]
     (tmp_path / "history.json").write_text(json.dumps(rows))
     assert explain_paths([str(tmp_path / "history.json")])[0].status == NO_FAILURE
+
+
+def test_an_error_of_a_logger_in_json_between_other_lines() -> None:
+    logged = '{"timestamp": "2026-04-11T05:20:48Z", "level": "error", "event": "Training error: expected mat1 and mat2 to have the same dtype, but got: BFloat16 != Half"}\n'
+    explanation = explain_text("  0%|          | 0/60 [00:00<?, ?it/s]\n" + logged)
+    assert explanation.error is not None and "same dtype" in explanation.error.text and explanation.stands is None
+
+
+def test_who_asks_through_a_function_that_looks_names_up() -> None:
+    says = "AttributeError: module 'trl.scripts.vllm_serve' has no attribute 'WeightSyncWorkerExtension'"
+    log = tb(
+        f"{SITE}/swift/llm/infer/rollout.py llm_worker",
+        f"{SITE}/vllm/utils.py resolve_obj_by_qualname | return getattr(module, obj_name)",
+        error=says,
+    )
+    advice = explain_text(log).advice
+    assert advice is not None and advice.says.startswith("ms-swift uses")
+
+
+def test_a_request_that_a_server_of_one_s_own_refuses() -> None:
+    says = (
+        "requests.exceptions.HTTPError: 400 Client Error: Bad Request for url: http://7.150.10.22:15000/update_weights"
+    )
+    advice = explain_text(
+        tb("/root/slime/ray/actor_group.py update_weights", f"{SITE}/requests/models.py raise_for_status", error=says)
+    ).advice
+    assert advice is not None and "answered 400" in advice.says and "own output" in advice.steps[0]
+
+
+def test_a_loss_of_a_run_with_rewards_does_not_diverge() -> None:
+    rows = "".join(
+        f"Iteration 1/1, Step {at}/500, GRPO iter 1/1, loss: {0.001 + (at / 250) ** 4:.4f}\nAverage Reward: 1.4\n"
+        for at in range(1, 500, 3)
+    )
+    assert explain_text(rows).status == NO_FAILURE
+
+
+LINES = {
+    "held-out-loss-nan": "***** eval metrics *****\n  epoch                   =     2.9925\n  eval_loss               =        nan\n",
+    "loss-said-to-be-nan": "▶ Training policy...\n  • Loss: nan\n  • Avg Reward: 0.1875\n",
+}
+
+
+@pytest.mark.parametrize("entry", LINES)
+def test_nan_that_a_line_tells(entry: str) -> None:
+    assert explain_text(LINES[entry]).matches[0].entry.id == entry

@@ -25,8 +25,8 @@ def unreachable(read: RaisedError) -> Advice | None:
         message,
     )
     status = re.search(
-        r"(?:[Ss]tatus|[Cc]ode|HTTP|[Ee]rror|[Ff]ailed|response)\W{0,8}\b(401|403|404|408|429|500"
-        r"|502|503|504)\b|^\W{0,2}(401|403|404|408|429|500|502|503|504) ",
+        r"(?:[Ss]tatus|[Cc]ode|HTTP|[Ee]rror|[Ff]ailed|response)\W{0,8}\b(400|401|403|404|408|422|429|500"
+        r"|502|503|504)\b|^\W{0,2}(400|401|403|404|408|422|429|500|502|503|504) ",
         message,
     )
     if not found and not status:
@@ -36,10 +36,12 @@ def unreachable(read: RaisedError) -> Advice | None:
     port = next((one for one in (found["port"], found["urlport"], found["ipport"]) if one), "") if found else ""
     address = f"{host}{':' + port if port else ''}" or "the server"
     meanings = {
+        "400": "it does not accept this request; its answer, or its own log at that moment, says why",
         "401": "it wants a key (token), or does not accept the one it was given",
         "403": "it does not allow this",
         "404": "it has no such address or name (misspelt, another server, or another version of it)",
         "408": "it waited too long",
+        "422": "it does not take the request in this form (versions that differ, most often)",
         "429": "too many requests at once", "500":
             "the server itself failed: its own log says why", "502":
             "what is behind the gateway gave no valid answer", "503":
@@ -55,8 +57,15 @@ def unreachable(read: RaisedError) -> Advice | None:
         else f"A request to {address} failed."
     )
     own = bool(re.match(r"(?:localhost|0\.0\.0\.0|127\.|10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.)", host))
+    own = own or bool(re.fullmatch(r"[\d.]+", host))  # whoever asks a bare number asks a machine of one's own
     place = place_of(read.caller)
-    if own or not host or (host and "." not in host):
+    if own and number in ("400", "422", "500"):
+        steps = (
+            "the server's own output right before that: an exception or a refusal there is the cause, and names what "
+            "it was given",
+            "server and client of versions that are made for each other",
+        )
+    elif own or not host or (host and "." not in host):
         steps = (
             f"is the server at {address} still running, and ready? Its own log says why it is not; "
             f"curl http://{address}/ from this machine"

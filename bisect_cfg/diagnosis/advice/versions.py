@@ -57,6 +57,9 @@ def misfit(read: RaisedError) -> Advice | None:
     module = re.search(r"module '(?P<module>(\w+)[\w.]*)' has no attribute '(?P<name>\w+)'", message)
     if module:
         package = module[2]
+        if frame and frame.function in _LOOKS_UP:  # for somebody else, who gave it the name
+            above = [one for one in read.frames if one.package not in ("", "python", *TOOLS, caller, package)]
+            frame, caller = (above[-1], above[-1].package) if above else (frame, caller)
         steps = pair_steps(caller if caller != package else "", package)
         if not caller:
             steps = (
@@ -83,6 +86,9 @@ def misfit(read: RaisedError) -> Advice | None:
         return _attribute(lacking, read)
     return None
 
+
+_LOOKS_UP = {"resolve_obj_by_qualname", "resolve_obj_by_name", "import_string", "locate", "get_class"}
+"""Functions that look for a name which they were given."""
 
 _PLAIN_TYPES = {
     "list",
