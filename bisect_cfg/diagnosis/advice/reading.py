@@ -521,8 +521,15 @@ def cure_in(message: str) -> str | None:
         and len(sentences[at - 1]) < LONGEST_QUOTE / 2
         else []
     )
-    quoted = " ".join([*first, *found[:2]])
-    return quoted if len(quoted) <= LONGEST_QUOTE else quoted[:LONGEST_QUOTE].rsplit(" ", 1)[0] + " ..."
+    return _both_ends(" ".join([*first, *found[:2]]))
+
+
+def _both_ends(text: str) -> str:
+    """A text as far as it is repeated: what to do stands at the end of a long one as often as at its beginning."""
+    half = LONGEST_QUOTE // 2
+    if len(text) <= LONGEST_QUOTE:
+        return text
+    return f"{text[:half].rsplit(' ', 1)[0]} ... {text[-half:].partition(' ')[2]}"
 
 
 _SUSPECTS = re.compile(
@@ -567,8 +574,12 @@ def told_cure(message: str) -> str:
     names = [name for one in found for name in settings_in(one)]
     if not found or not (names or re.search(r"pip install|[Uu]p(?:grade|date)|`", " ".join(found))):
         return ""
-    said = " ".join(found[:2])
-    return said if len(said) <= LONGEST_QUOTE else said[:LONGEST_QUOTE].rsplit(" ", 1)[0] + " ..."
+    # A variable to set is the most that a message can say.
+    found = [*found[:1], *sorted(found[1:], key=lambda one: _SET.search(one) is None)]
+    return _both_ends(" ".join(found[:2]))
+
+
+_SET = re.compile(r"\b[A-Z][A-Z0-9_]{3,}=\w")
 
 
 NOT_SETTINGS = (".py", ".json", ".txt", ".cc", ".cpp", ".cu", ".h", ".weight", ".bias")
