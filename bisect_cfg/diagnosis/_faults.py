@@ -63,7 +63,7 @@ LITERALS = (
     "NCCL WARN Cuda",
     "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
     "low on resource", "using all available RAM",
-    "Got completion", " in file /", "Could not override '", ": Assertion `",
+    "CUDA out of memory. Tried", "Got completion", " in file /", "Could not override '", ": Assertion `",
 )  # fmt: skip
 WORDS = frozenset(literal.encode() for literal in LITERALS)
 """What a line has that may be an error (tracebacks are found by `_logs`)."""
@@ -71,6 +71,7 @@ WORDS = frozenset(literal.encode() for literal in LITERALS)
 _WORTH = re.compile(
     rb"rror|xception|nterrupt|OutOfRes|xit|OOMK|OUT_OF_MEM|TERM_MEM|atal|ERROR|CRITICAL|FATAL|terminate called"
     rb"|libc\+\+abi|panicked"
+    rb"|out of memory\. Tried"
     rb"|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly"
     rb"|Got completion|: Assertion `|Could not override|No space|Out of memory|low on resource|available RAM"
 )
@@ -101,6 +102,7 @@ _SAID = re.compile(
     r"^(?:[\w./ -]{0,80}: )?(?:line \d+: )?(?:error|ERROR|Error|fatal|FATAL|fatal error)(?:\[\w+\])?: ?\S"
     r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^Could not override '|^make: \*\*\*|^ninja: "
     r"|[Ee]rror response from daemon|^Error in (?:\w+\.)+\w+: \S|^Error in cpuinfo"
+    r"|CUDA out of memory\. Tried to allocate"
     r"|slurmstepd: error|srun: error|fatal error: |The node was low on resource|crashed after using all available RAM"
 )
 _LEVEL = re.compile(
@@ -398,10 +400,13 @@ def classify(shown: str, said: str, raised: str | None = None) -> tuple[int, str
         if inside and not _quoted(said, inside.start()):
             return _weight(said, RAISED), inside["type"]
         return _weight(said, LOGGED), ""
-    if _SAID.search(said) and len(said) < LONGEST_SAYING:
+    if (len(said) < LONGEST_SAYING or _OF_MEMORY in said) and _SAID.search(said):
         return _weight(said, SAID), ""
     return None
 
+
+_OF_MEMORY = "CUDA out of memory. Tried"
+"""Torch's message, which is long, and stands at the end of longer warnings."""
 
 _ALONE = {"KeyboardInterrupt", "AssertionError", "MemoryError", "NotImplementedError", "EOFError", "StopIteration"}
 """Exceptions that are often raised without a message."""

@@ -336,3 +336,15 @@ LINES = {
 @pytest.mark.parametrize("entry", LINES)
 def test_nan_that_a_line_tells(entry: str) -> None:
     assert explain_text(LINES[entry]).matches[0].entry.id == entry
+
+
+def test_a_key_that_a_configuration_lacks() -> None:
+    log = tb("/usr/local/bin/tune <module>", f"{SITE}/torchtune/utils/_checkpointing/_checkpointer.py load_checkpoint | num_heads=self._config['num_attention_heads'],", error="KeyError: 'num_attention_heads'")  # fmt: skip
+    advice = explain_text(log).advice
+    assert advice is not None and "another format" in advice.says
+
+
+def test_memory_that_ran_out_at_the_end_of_a_long_warning() -> None:
+    said = "UserWarning: Failed to clone() tensor with name lm_head.weight. " + 30 * "This may mean much. "
+    log = f"{{'train_runtime': 5423.1, 'train_loss': 0.91, 'epoch': 3.0}}\n{said}Error: CUDA out of memory. Tried to allocate 502.00 MiB (GPU 1; 39.59 GiB total capacity)\n"
+    assert explain_text(log).matches[0].entry.id == "gpu-out-of-memory"

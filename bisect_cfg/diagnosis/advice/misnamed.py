@@ -165,6 +165,10 @@ def unset_variable(read: RaisedError) -> Advice | None:
     return Advice("versions", says, steps, place_of(frame))
 
 
+_OF_A_FILE = re.compile(r"^_?(?:\w*_)?(?:config|cfg|params)$")
+"""Names of what is read from a file, against tables that the package has."""
+
+
 def unknown_name(read: RaisedError) -> Advice | None:
     """A name that a table of the package does not have."""
     source, frame = (read.last.source, read.last) if read.last else ("", None)
@@ -185,6 +189,17 @@ def unknown_name(read: RaisedError) -> Advice | None:
     ):
         return None
     who = called(frame.package)
+    if _OF_A_FILE.search(found[1]):
+        says = (
+            f"{who} reads {name!r} of {found[1]}, which has no such key: most often what it was made from "
+            "(config.json, params.json, a YAML) is of another format or version than this part expects."
+        )
+        steps = (
+            f"print {found[1]} before {place_of(frame)}: which file is it of, and in which format (Hugging Face's, "
+            "Meta's own, a trainer's)? Then the part that reads this format, or the files in the other one",
+            f"a newer {who} ({how_to_install(frame.package)}), if the file is newer than it",
+        )
+        return Advice("setting", says, steps, place_of(frame))
     says = (
         f"{who} looks {name!r} up in its {found[1]} and does not find it: most often this {who} does not know that "
         f"name, or does not take it for this setting."
