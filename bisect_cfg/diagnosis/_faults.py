@@ -255,6 +255,8 @@ class Errors:
             return
         self._known.add(number)
         shown = plain(raw[:LONGEST].decode("utf-8", "replace"))
+        if _OF_A_DAEMON.match(shown):
+            return
         who, when, said = split_all(shown)
         indented = bool(when) and said.startswith("  ")  # of a traceback that a logger prints
         said = unframed(said.strip())
@@ -301,6 +303,12 @@ class Errors:
         """Those that nothing survived, in the order of the log."""
         return sorted((one for one in (*self._first, *self._last) if not survived(one)), key=lambda one: one.line)
 
+
+_OF_A_DAEMON = re.compile(
+    r"[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d [\w.-]+ (?:sshd|CRON|crond?|systemd-\w+|dbus-daemon|postfix\S*|named|ntpd"
+    r"|chronyd|rsyslogd|NetworkManager|smartd|snapd|polkitd|auditd|sudo|su)(?:\[\d+\])?: "
+)
+"""A line of the system's log that a daemon of the machine wrote, which trains nothing."""
 
 _LOGGED_JSON = re.compile(r'\{"(?=.*"(?:event|message|msg)": ?"(?P<said>(?:[^"\\]|\\.)+)")')
 _OF_LEVEL = re.compile(r'"(?:level|levelname|severity)": ?"(?i:error|critical|fatal)"')

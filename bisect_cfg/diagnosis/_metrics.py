@@ -88,6 +88,9 @@ _SMALL_TABLE = re.compile(
     re.MULTILINE,
 )
 """A table whose first column is in small letters; such a name stands in any log, so only its beginning is searched."""
+_BAR, _HEAD_BAR = "│".encode(), "┃".encode()
+_BOXED = re.compile(rb"^\s*(?:%s|%s) +Step\b" % (_BAR, _HEAD_BAR), re.MULTILINE)
+"""The head of a table that rich has drawn."""
 _FRAME = re.compile(
     rb"^ +(?:[A-Za-z_][\w./]* +)+[A-Za-z_][\w./]* *\\?\r?\n(?:0 +\S| +\d+(?: +(?:[-+]?\d[\d.e+-]*|NaN|nan))+ *\r?\n)",
     re.MULTILINE,
@@ -422,6 +425,8 @@ class Rows:
         before, self._passed = self._passed, self._passed + len(block)
         if _EVALUATED in block:
             self._evaluate(block, number)
+        if (_STEP_COLUMN in words and _BOXED.search(block)) or (self._columns and _BAR in block):
+            block = block.replace(_HEAD_BAR, b"|").replace(_BAR, b"|")
         framed = not before and _FRAME.search(block) and frames(block.decode("utf-8", "replace"), number, row_of)
         for row in framed or ():
             self.add(row)

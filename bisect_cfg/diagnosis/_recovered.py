@@ -46,7 +46,8 @@ _CAME_THROUGH = re.compile(rb"['\"]train_runtime['\"]?: |Training completed\. Do
 _COPES = re.compile(
     r"(?i:\bretry(?:ing)?\b(?! (?:limit|budget))|\bre-?tried\b|\b(?:trying|tried) again\b|\btrying to resume\b"
     r"|\bresum(?:e|ing) (?:download|from|normal)"
-    r"|\bfall(?:ing|s|en)? ?back\b|\bfell back\b|\bfallback\b|\boptional\b|\bskip(?:ped|ping)\b(?!=)|\bbacking off\b"
+    r"|\bfall(?:ing|s|en)? ?back\b|\bfell back\b|\bfallback\b|\boptional\b|\bskip(?:ped|ping)\b(?!=)"
+    r"|\bskip (?:line|row|file|sample|record|batch)\b|\bbacking off\b"
     r"|\battempt \d+(?: of |/)\d|\b(?:will be|being|was) restarted\b|\brestarting\b|\bignor(?:ed|ing)\b(?!=)"
     r"|\btrying \S+ instead|\bTrial \d+ failed\b|\bcontinuing\b|\bcarrying on\b|\bproceeding\b|, \w+ disabled$"
     r"|\bUP_FOR_RETRY\b|\btrying batch size"

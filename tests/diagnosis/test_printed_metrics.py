@@ -109,6 +109,8 @@ PRINTED: dict[str, Callable[[Rows], str]] = {
     ),
     "pandas_without_index.txt": lambda made: "In [7]: print(df)\n  step   loss  reward  entropy\n"
     + "".join(f"{row['step']:6}{row['loss']:10.4f}{row['reward']:9.4f}{row['entropy']:9.4f}\n" for row in made),
+    "rich.txt": lambda made: "┏━━━━━━┳━━━━━━┓\n┃ Step ┃ Loss     ┃ Reward  ┃ Entropy  ┃\n┡━━━━━━╇━━━━━━┩\n"
+    + "".join("│ {step:<4} │ {loss:.4f} │ {reward:.4f} │ {entropy:.4f} │\n".format_map(row) for row in made),
     "wrapped.txt": lambda made: "     step   reward \\\n"
     + "".join(f"{at:<4}{row['step']:6}{row['reward']:9.4f}   \n" for at, row in enumerate(made))
     + "\n     reward_std  entropy  \n"

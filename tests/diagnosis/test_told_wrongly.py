@@ -264,6 +264,8 @@ def test_a_loss_of_verl_that_was_finite_before() -> None:
 
 POD = "Status:           Running\nConditions:\n  ContainersReady             True \n    State:          Running\n      Started:      Mon, 18 May 2026 06:14:51 +0000\n"
 CAME_THROUGH = {
+    "a daemon of the machine": "Oct 12 06:31:51 gpu-17 sshd[82013]: error: kex_exchange_identification: Connection closed by remote host\nOct 12 08:00:00 gpu-17 systemd[1]: Started session-411.scope - Session 411 of User trainer.\n",
+    "a line that is skipped": "  skip line 2210: UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe2 in position 71: unexpected end of data\nDropped 3 malformed lines, 112 too long.\nWrote data/train.parquet (602114 rows)\n",
     "a warning of code of its own": "WARNING:hf-to-gguf:Failed to load model config: The repository contains custom code which must be executed to correctly load the model.\nWriting: 100%|####| 8.05G/8.05G [00:31<00:00]\nINFO:hf-to-gguf:Model successfully exported to m.gguf\n",
     "a request that waited": "(autoscaler +41s) Warning: The following resource request cannot be scheduled right now: {'GPU': 8.0}.\n2026-05-11 23:11:40,002\tSUCC cli.py:72 -- Job 'raysubmit_8QkqT1' succeeded\n",
     "a pod that was started again": POD + "    Last State:     Terminated\n      Reason:       Completed\n      Exit Code:    0\n      Finished:     Sun, 17 May 2026 06:10:51 +0000\n",
@@ -348,3 +350,20 @@ def test_memory_that_ran_out_at_the_end_of_a_long_warning() -> None:
     said = "UserWarning: Failed to clone() tensor with name lm_head.weight. " + 30 * "This may mean much. "
     log = f"{{'train_runtime': 5423.1, 'train_loss': 0.91, 'epoch': 3.0}}\n{said}Error: CUDA out of memory. Tried to allocate 502.00 MiB (GPU 1; 39.59 GiB total capacity)\n"
     assert explain_text(log).matches[0].entry.id == "gpu-out-of-memory"
+
+
+RAY_GETS = tb("/opt/conda/lib/python3.10/site-packages/ray/_private/worker.py get_objects | raise value.as_instanceof_cause()", error="ray.exceptions.RayTaskError(RuntimeError): ray::TaskRunner.run() (pid=9012, ip=10.0.0.4)")  # fmt: skip
+
+
+def test_ray_only_hands_on_what_a_worker_raised() -> None:
+    log = (
+        RAY_GETS
+        + "RuntimeError: The size of tensor a (768) must match the size of tensor b (797) at non-singleton dimension 1\n"
+    )
+    assert "Ray's" not in str(explain_text(log)) and "in Ray (" not in str(explain_text(log))
+
+
+def test_a_reward_that_is_called_by_position() -> None:
+    says = "TypeError: format_reward() takes 1 positional argument but 2 were given"
+    log = tb(ME, TRAINER, f"{SITE}/trl/trainer/grpo_trainer.py _calculate_rewards | reward_func(", error=says)
+    assert "by their position" in explain_text(log).matches[0].title

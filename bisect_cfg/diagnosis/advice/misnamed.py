@@ -165,7 +165,7 @@ def unset_variable(read: RaisedError) -> Advice | None:
     return Advice("versions", says, steps, place_of(frame))
 
 
-_OF_A_FILE = re.compile(r"^_?(?:\w*_)?(?:config|cfg|params)$")
+_OF_A_FILE = re.compile(r"^_?(?:model_|hf_|train_)?(?:config|cfg|params)$")
 """Names of what is read from a file, against tables that the package has."""
 
 

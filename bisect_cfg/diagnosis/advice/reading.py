@@ -439,7 +439,8 @@ def frames_before(error: _faults.Error) -> tuple[Frame, ...]:
             generated = file == "<string>" and function != "<module>"  # code that a library has made
             package = "python" if generated else package_of(file)
             found.append(Frame(file, int(groups["line"] or line or 0), function, source, package))
-    return tuple(found)
+    handed_on = bool(found) and found[-1].package == "ray" and found[-1].function == "get_objects"
+    return () if handed_on else tuple(found)  # raised in a worker, of which no frame is there
 
 
 def _source(lines: Sequence[str], at: int) -> tuple[str, int]:
