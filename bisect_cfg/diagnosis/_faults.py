@@ -106,8 +106,8 @@ _SAID = re.compile(
     r"|slurmstepd: error|srun: error|fatal error: |The node was low on resource|crashed after using all available RAM"
 )
 _LEVEL = re.compile(
-    r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)(?! *=)|^\[?[EF]\d{4} \d\d:\d\d"
-    r"|\[E(?:\d{3,4}| +[\w.]+\.(?:cpp|cc|cu|cxx|h|py)\b| \d)"
+    r"(?:^|[\s\[|(>:-])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)\[-]|$)(?! *=(?![=>]))|^\[?[EF]\d{4} \d\d:\d\d"
+    r"|\[E(?:\d{3,4}| +[\w./-]+\.\w+[:\s]\d| \d| +[\w./-]+\.(?:cpp|cc|cu|h|py)\b)"
     r"|,\d{3} [EFC] \d+ \d+\]"
 )
 _STATUS = re.compile(
@@ -305,12 +305,12 @@ class Errors:
 
 
 _OF_A_DAEMON = re.compile(
-    r"[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d [\w.-]+ (?:sshd|CRON|crond?|systemd-\w+|dbus-daemon|postfix\S*|named|ntpd"
-    r"|chronyd|rsyslogd|NetworkManager|smartd|snapd|polkitd|auditd|sudo|su)(?:\[\d+\])?: "
+    r"[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d [\w.-]+ (?:sshd|CRON|crond?|systemd-(?!oomd)\w+|dbus-daemon|named|ntpd"
+    r"|postfix\S*|chronyd|rsyslogd|NetworkManager|smartd|snapd|polkitd|auditd|sudo|su)(?:\[\d+\])?: "
 )
 """A line of the system's log that a daemon of the machine wrote, which trains nothing."""
 
-_LOGGED_JSON = re.compile(r'\{"(?=.*"(?:event|message|msg)": ?"(?P<said>(?:[^"\\]|\\.)+)")')
+_LOGGED_JSON = re.compile(r'\{"(?=.*?"(?:event|message|msg)": ?"(?P<said>(?:[^"\\]|\\.)+)")')
 _OF_LEVEL = re.compile(r'"(?:level|levelname|severity)": ?"(?i:error|critical|fatal)"')
 """A record of a logger that writes JSON, between lines that are none."""
 

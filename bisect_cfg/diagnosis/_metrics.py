@@ -89,7 +89,7 @@ _SMALL_TABLE = re.compile(
 )
 """A table whose first column is in small letters; such a name stands in any log, so only its beginning is searched."""
 _BAR, _HEAD_BAR = "│".encode(), "┃".encode()
-_BOXED = re.compile(rb"^\s*(?:%s|%s) +Step\b" % (_BAR, _HEAD_BAR), re.MULTILINE)
+_BOXED = re.compile(rb"^[ \t]*(?:%s|%s) +Step\b" % (_BAR, _HEAD_BAR), re.MULTILINE)
 """The head of a table that rich has drawn."""
 _FRAME = re.compile(
     rb"^ +(?:[A-Za-z_][\w./]* +)+[A-Za-z_][\w./]* *\\?\r?\n(?:0 +\S| +\d+(?: +(?:[-+]?\d[\d.e+-]*|NaN|nan))+ *\r?\n)",
@@ -99,7 +99,7 @@ _FRAME = re.compile(
 _EVALUATED = b"'eval_loss'"
 _OF_EVALUATION = re.compile(rb"\{'eval_loss': [^\n]{0,2000}")
 MOST_EVALUATIONS = 256
-"""Lines of evaluations that are kept: each took minutes."""
+"""Lines of evaluations that are kept; where there are more, every second one is left out."""
 _STEP_COLUMN = b"Step"
 _FINISHED = b"train_runtime"
 WORDS = (*_ROW_WORDS, _RUN_SUMMARY, _STEP_COLUMN, _FINISHED)
@@ -533,7 +533,7 @@ class Rows:
         ]
         series = [row for row in series if KNOWN & set(row.values) and _FINISHED.decode() not in row.text]
         facts = facts_of(_of_one_rank(series), self._broken, None if self._trained else self._finished)
-        facts |= of_held_out(series, held_out) if not facts.keys() - {"growing-gradient"} else {}
+        facts |= of_held_out(series, held_out) if not facts.keys() - {"growing-gradient", "large-gradient"} else {}
         last = self._last_values
         if not series and last and all(last.values.get(name) == 0 for name in ("reward", "reward_std", "grad_norm")):
             facts = {"nothing-left": [last]}
@@ -556,9 +556,10 @@ class Rows:
     def _evaluate(self, block: bytes, number: int) -> None:
         """Takes the lines of evaluations, which are no rows of the training."""
         for found in _OF_EVALUATION.finditer(block):
-            if len(self._evaluations) < MOST_EVALUATIONS:
-                at = number + block.count(b"\n", 0, found.start())
-                self._evaluations.append(parse(at, found.group().decode("utf-8", "replace")))
+            at = number + block.count(b"\n", 0, found.start())
+            self._evaluations.append(parse(at, found.group().decode("utf-8", "replace")))
+            if len(self._evaluations) > MOST_EVALUATIONS:
+                del self._evaluations[1::2]
 
     def _finish(self, block: bytes, number: int) -> None:
         place = block.index(_FINISHED)

@@ -126,7 +126,7 @@ def _of_people(lines: Sequence[str], text: str) -> str:
     typed = [int(found[1]) for line in lines if (found := _TYPED.match(line))]
     if len(lines) > FEW and len(typed) == len(lines) and typed == list(range(typed[0], typed[0] + len(typed))):
         return "a history of commands"
-    if _RUNS.search(text) and _READY.search(text) and not _ENDED_BADLY.search(text):
+    if _RUNS.search(text) and _READY.search(text) and not _ENDED_BADLY.search(text) and "Traceback (most" not in text:
         return "the state of a pod that runs"
     return "the state of a pod that succeeded" if _SUCCEEDED.search(text) else ""
 

@@ -283,8 +283,9 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
             facts["non-finite-gradient"] = shown
         elif len(broken) > 1 or len(norms_rows) == 1:
             facts["infinite-gradient"] = shown
-    if facts and any(math.isfinite(row.values["grad_norm"]) for row in norms_rows):
-        facts["was-finite"] = norms_rows[:1]
+    well = next((row for row in norms_rows if math.isfinite(row.values["grad_norm"])), None)
+    if facts and well is not None:
+        facts["was-finite"] = [well]
     _logps_nan(facts, rows)
     bad_loss = [row for row in _rows_with(last, "loss") if not math.isfinite(row.values["loss"])]
     ends_bad = bool(bad_loss) and bad_loss[-1] is _rows_with(last, "loss")[-1]
@@ -295,15 +296,16 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
     was_finite = broken_before = False
     largest_kl = 0.0
     with_kl = _rows_with(rows, "kl")
-    for at, row in enumerate(with_kl):
+    finite_later = sum(math.isfinite(row.values["kl"]) for row in with_kl)
+    for at, row in enumerate(with_kl, 1):
         value = row.values["kl"]
-        later = [math.isfinite(one.values["kl"]) for one in with_kl[at + 1 :]]
-        if sum(later) >= max(ENOUGH, len(later) / 2):
-            was_finite = True  # now and then a batch has no token for it; the run goes on
-            continue
+        finite_later -= math.isfinite(value)
+        # Now and then a batch has no token for it, and the run goes on.
+        goes_on = finite_later >= max(ENOUGH, (len(with_kl) - at) / 2)
         # NaN in everything at once, out of a small kl, came from elsewhere and only shows here too.
         alone = math.isfinite(row.values.get("grad_norm", math.nan)) or largest_kl > DRIFTED_KL
-        if math.isinf(value) or (math.isnan(value) and was_finite and not broken_before and alone):
+        overflows = math.isinf(value) or (math.isnan(value) and was_finite and not broken_before and alone)
+        if overflows and not goes_on:
             facts["kl-overflow"] = [row]
             break
         was_finite |= math.isfinite(value)
@@ -706,16 +708,21 @@ def _last_as_it_began(rows: Sequence[Row]) -> Row:
     for name in ("reward_std", "length", "entropy", "reward"):
         told = [row for row in _rows_with(rows, name) if math.isfinite(row.values[name])]
         began, ended = (median(_column(part, name)) for part in (told[:FIRST], told[-FIRST:])) if told else (0.0, 0.0)
-        if ended < began / 2:
+        if 0 < began and ended < began / 2:
             left.append([row for row in told if row.values[name] > (began + ended) / 2][-1])
     return min(left, key=lambda row: row.line, default=rows[0])
 
 
-def _unsolved(rows: Sequence[Row]) -> bool:
-    """Whether a reward is well below the usual 1: that for right answers, where it is logged, or else the whole one."""
+def _unsolved(rows: Sequence[Row], rewards: Sequence[float]) -> bool:
+    """Whether a reward is well below the usual 1: those for right answers, if they are logged, or else the whole one.
+
+    Args:
+        rows: the last ones.
+        rewards: the last ones of the run.
+    """
     right = [name for name in rows[-1].values if _OF_RIGHT_ANSWERS.search(name)]
     of_parts = [values for name in right if (values := _column(rows, name)) and all(map(math.isfinite, values))]
-    return any(max(values) < SOLVED for values in of_parts or [_column(rows, "reward")])
+    return all(max(values) < SOLVED for values in of_parts or [rewards])
 
 
 def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[float]) -> bool:
@@ -726,15 +733,15 @@ def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[fl
         return False
     first, last = rows[:FIRST], rows[-FIRST:]
     lengths = [_column(part, "length") for part in (first, last)]
-    if all(lengths) and median(lengths[1]) < STUMPS * median(lengths[0]) and _unsolved(last):
+    if all(lengths) and median(lengths[1]) < STUMPS * median(lengths[0]) and _unsolved(last, rewards[-FIRST:]):
         return True
     sure = all(row.values.get("entropy", 1.0) < NO_CHOICE for row in last)
     entropies = [_column(part, "entropy") for part in (first, last)]
     level = CERTAIN_SHARE * median(entropies[0]) if entropies[0] else 0.0
-    if len(entropies[1]) == len(last) and max(entropies[1]) < min(level, CERTAIN) and _unsolved(last):
+    if len(entropies[1]) == len(last) and max(entropies[1]) < min(level, CERTAIN) and _unsolved(last, rewards[-FIRST:]):
         return True
     alike = sure and all(row.values.get("frac_reward_zero_std", 0.0) > MOST for row in last)
-    if alike and _unsolved(last):
+    if alike and _unsolved(last, rewards[-FIRST:]):
         return True
     # One of several rewards was given up for the others.
     parts = [name for name in rows[-1].values if name.startswith("rewards/") and not name.endswith("/std")]

@@ -69,6 +69,12 @@ _STARTS = re.compile(
 """Lines of a program that is not there yet: it starts together with others, or tries to reach them."""
 _BAR = re.compile(r"\b0%\|[^|]*\| *(?P<done>0)/[1-9]\d* \[.*|\d+%\|[^|]*\| *(?P<other>\d+)/\d+ \[")
 """A progress bar."""
+_STEPPED = re.compile(
+    r"\bstep[ :=]*\d|\bepoch[ :=]*\d|\bloss\b"
+    r"|^\s*(?:Train\w*:? +|Epoch \d+:? +)?\d+%\|[^|]*\| *[1-9]\d*/\d+ \[",
+    re.IGNORECASE,
+)
+"""A line of a program that is past its start."""
 _SERVES = re.compile(
     r"Application startup complete|Uvicorn running|Starting vLLM API server|Serving Flask|Jupyter Server"
 )
@@ -127,7 +133,8 @@ def silence(tail: bytes, number: int, rows: int) -> Standstill | None:
 
 
 def standing(tail: bytes, number: int) -> tuple[int, str] | None:
-    """The line, and its number, by which a log ends in a start, a retry or before the first step; None if it does not.
+    """The line, and its number, by which a log ends in a start, a retry or before the first step (perhaps with a ^C
+    after it); None if it does not.
 
     That is no failure by itself: it may go on, or its end may be missing.
     """
@@ -139,7 +146,7 @@ def standing(tail: bytes, number: int) -> tuple[int, str] | None:
         return None
     interrupted = len(lines) > 1 and re.fullmatch(r"\^C+\s*", lines[-1][1]) is not None
     at, text = lines[-2] if interrupted else lines[-1]
-    if _STARTS.search(text) or interrupted:
+    if _STARTS.search(text) or (interrupted and not any(_STEPPED.search(line) for _, line in lines)):
         return at, text.strip()
     bars = [(at, bar) for at, text in lines for bar in _BAR.finditer(text)]
     if bars and bars[-1][1]["done"] is not None:

@@ -79,8 +79,10 @@ _LOGS = re.compile(
     r"|\s*\d+%\||(?:\w+\.)*\w+(?:Error|Exception): |srun: |slurmstepd: |wandb: "
 )
 _OF_POSTGRES = re.compile(r"(?:^|[\s\]])(?:LOG|ERROR|STATEMENT|DETAIL|HINT|CONTEXT|WARNING|FATAL):  \S")
-_ENDED_IT = re.compile(r"(?:^|[\s\]])PANIC:  \S|terminating any other active server processes")
-"""PostgreSQL sets two blanks after its levels; FATAL ends a connection, PANIC the server."""
+_ENDED_IT = re.compile(
+    r"(?:^|[\s\]])PANIC:  \S|terminating any other active server processes|database system is shut down"
+)
+"""PostgreSQL sets two blanks after its levels; FATAL ends a connection, or the server where it then says so."""
 _FRONT_MATTER = re.compile(r"---\n(?:[\w-]+:.*\n|  .*\n)*?title:.*\n(?:[\w-]+:.*\n|[ -].*\n)*?---\n")
 """What a page of a site begins with: its title and date."""
 _FENCED = re.compile(r"^ *```.*?^ *```[ ]*$", re.MULTILINE | re.DOTALL)

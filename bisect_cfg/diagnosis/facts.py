@@ -166,21 +166,29 @@ def facts_of(text: str, settings: Iterable[str] = ()) -> Fingerprint:
     return facts
 
 
-_ASKED_MEMORY = re.compile(r"Tried to allocate (?P<size>[\d.]+) (?P<unit>[KMGT]iB)")
+_ASKED_MEMORY = re.compile(r"Tried to allocate (?P<size>\d+(?:\.\d+)?) (?P<unit>[KMGT]iB)")
 _FREE_MEMORY = re.compile(
-    r"(?:of which (?P<new>[\d.]+) (?P<unit>[KMGT]iB|bytes) is|(?P<old>[\d.]+) (?P<old_unit>[KMGT]iB|bytes)) free"
+    r"(?:of which (?P<new>\d+(?:\.\d+)?) (?P<unit>[KMGT]iB|bytes) is"
+    r"|(?P<old>\d+(?:\.\d+)?) (?P<old_unit>[KMGT]iB|bytes)) free"
 )
-_UNUSED_MEMORY = re.compile(r"(?P<size>[\d.]+) (?P<unit>[KMGT]iB|bytes) is reserved by PyTorch but unallocated")
+_UNUSED_MEMORY = re.compile(r"(?P<size>\d+(?:\.\d+)?) (?P<unit>[KMGT]iB|bytes) is reserved by PyTorch but unallocated")
 _RESERVED = re.compile(
-    r"(?P<allocated>[\d.]+) (?P<unit>[KMGT]iB) already allocated"
-    r".*?(?P<reserved>[\d.]+) (?P<reserved_unit>[KMGT]iB) reserved in total"
+    r"(?P<allocated>\d+(?:\.\d+)?) (?P<unit>[KMGT]iB) already allocated"
+    r".*?(?P<reserved>\d+(?:\.\d+)?) (?P<reserved_unit>[KMGT]iB) reserved in total"
 )
 _UNITS = {"bytes": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 
 
+LEAST_IN_PIECES = 2.0**30
+"""Bytes that torch holds without using them, below which that is what any run has."""
+
+
 def memory_of(message: str) -> str:
-    """How torch's message of a GPU's full memory has it: "in pieces" where torch holds, without using it, several times
-    what was asked for, or else "full"; "" for another message."""
+    """How torch's message of a GPU's full memory has it.
+
+    "in pieces" where torch holds, without using it, more than twice what was asked for, which would have been enough
+    with what is free, or else "full"; "" for another message.
+    """
     asked = _ASKED_MEMORY.search(message)
     if asked is None:
         return ""
@@ -192,7 +200,7 @@ def memory_of(message: str) -> str:
         left = float(old["reserved"]) * _UNITS[old["reserved_unit"]] - float(old["allocated"]) * _UNITS[old["unit"]]
     there = float(free["new"] or free["old"]) * _UNITS[free["unit"] or free["old_unit"]] if free else 0.0
     size = float(asked["size"]) * _UNITS[asked["unit"]]
-    return "in pieces" if there < size <= there + left and left > max(2 * size, _UNITS["GiB"]) else "full"
+    return "in pieces" if there < size <= there + left and left > max(2 * size, LEAST_IN_PIECES) else "full"
 
 
 def _stage(text: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bisect_cfg.diagnosis import _faults
 from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_paths, explain_text
 from tests.diagnosis.test_claims_audit_a import GRPO, ME, SITE, TRAINER, tb
 
@@ -367,3 +368,56 @@ def test_a_reward_that_is_called_by_position() -> None:
     says = "TypeError: format_reward() takes 1 positional argument but 2 were given"
     log = tb(ME, TRAINER, f"{SITE}/trl/trainer/grpo_trainer.py _calculate_rewards | reward_func(", error=says)
     assert "by their position" in explain_text(log).matches[0].title
+
+
+FALLEN = [{"loss": 0.0, "grad_norm": 0.2, "reward": -1.0, "reward_std": max(0.001, 0.4 - at / 60), "completion_length": max(2, 300 - 9 * at), "entropy": max(0.001, 0.5 - at / 70)} for at in range(60)]  # fmt: skip
+ODD = {
+    "numbers that somebody left out": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate ... GiB. GPU 0 has a total capacity of ... GiB of which ... MiB is free.\n",
+    "a reward that is the same throughout": "".join(f"{row}\n" for row in FALLEN),
+    "a reward that the last rows leave out": "".join(f"{row if at < 50 else {name: value for name, value in row.items() if name != 'reward'}}\n" for at, row in enumerate(FALLEN)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log", ODD.values(), ids=ODD.keys())
+def test_odd_rows_and_messages_end_nothing(log: str) -> None:
+    assert explain_text(log).status in (0, 1, 3)
+
+
+def test_a_run_that_was_interrupted_after_its_start_does_not_stand() -> None:
+    for begun in (" 49%|####     | 49/100 [05:00<05:10,  6.1s/it]\n", "step 50 saved\n"):
+        assert explain_text(f"loading\n{begun}^C\n").stands is None
+
+
+def test_a_pod_s_description_with_its_log_is_read() -> None:
+    assert explain_text(POD + tb(ME, error="RuntimeError: it failed for a reason")).status != NO_FAILURE
+
+
+def test_a_solved_task_with_a_part_of_a_smaller_best() -> None:
+    rows = "".join(
+        f"{{'loss': 0.0, 'grad_norm': {0.2 if at < 80 else 0.0}, 'rewards/accuracy/mean': {min(1.0, 0.3 + at / 100)}, "
+        f"'rewards/answer_format/mean': 0.5, 'reward': {min(1.5, 0.8 + at / 100)}, 'reward_std': {0.3 if at < 80 else 0.0}, "
+        f"'frac_reward_zero_std': {0.3 if at < 80 else 1.0}, 'entropy': {max(0.004, 0.5 - at / 120)}}}\n"
+        for at in range(120)
+    )
+    assert explain_text(rows).status == NO_FAILURE
+
+
+def test_the_end_of_many_evaluations_counts() -> None:
+    rows = "".join(
+        f"{{'loss': {2.0 - at / 300:.3f}, 'grad_norm': 15.0, 'learning_rate': 1e-05, 'epoch': {at / 100}}}\n"
+        f"{{'eval_loss': {1.0 if at < 300 else 1.0 + (at - 300) / 50:.3f}, 'epoch': {at / 100}}}\n"
+        for at in range(400)
+    )
+    assert explain_text(rows).matches[0].entry.id == "held-out-loss-rose"
+
+
+@pytest.mark.parametrize(
+    "line", ["[E compiler_depend.ts:429] NPU function error", "[E /opt/pytorch/a.cpp:12] no", "ERROR ===> failed"]
+)
+def test_what_is_a_level_too(line: str) -> None:
+    assert _faults.classify(line, line) is not None
+
+
+def test_what_is_killed_by_the_machine_is_no_noise_of_a_daemon() -> None:
+    said = "Oct 12 06:31:51 gpu-17 systemd-oomd[801]: error: Killed /user.slice/train.scope due to memory pressure\n"
+    assert explain_text(said).status != NO_FAILURE

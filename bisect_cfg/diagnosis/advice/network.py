@@ -26,7 +26,8 @@ def unreachable(read: RaisedError) -> Advice | None:
     )
     status = re.search(
         r"(?:[Ss]tatus|[Cc]ode|HTTP|[Ee]rror|[Ff]ailed|response)\W{0,8}\b(400|401|403|404|408|422|429|500"
-        r"|502|503|504)\b|^\W{0,2}(400|401|403|404|408|422|429|500|502|503|504) ",
+        r"|502|503|504)\b|^\W{0,2}(400|401|403|404|408|422|429|500|502|503|504) "
+        r"(?:Client|Server|Bad|Un\w+|Forbidden|Not|Too|Internal|Service|Gateway)\b",
         message,
     )
     if not found and not status:
@@ -59,7 +60,7 @@ def unreachable(read: RaisedError) -> Advice | None:
     own = bool(re.match(r"(?:localhost|0\.0\.0\.0|127\.|10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.)", host))
     own = own or bool(re.fullmatch(r"[\d.]+", host))  # whoever asks a bare number asks a machine of one's own
     place = place_of(read.caller)
-    if own and number in ("400", "422", "500"):
+    if (own or "." not in host) and number in ("400", "422", "500"):
         steps = (
             "the server's own output right before that: an exception or a refusal there is the cause, and names what "
             "it was given",
