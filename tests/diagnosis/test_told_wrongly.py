@@ -421,3 +421,10 @@ def test_what_is_a_level_too(line: str) -> None:
 def test_what_is_killed_by_the_machine_is_no_noise_of_a_daemon() -> None:
     said = "Oct 12 06:31:51 gpu-17 systemd-oomd[801]: error: Killed /user.slice/train.scope due to memory pressure\n"
     assert explain_text(said).status != NO_FAILURE
+
+
+def test_a_worker_that_ends_after_the_training() -> None:
+    died = "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker exit detail: The process receives a SIGTERM.\n"
+    done = "(TaskRunner pid=4) 'Final validation metrics: {'val-core/openai/gsm8k/reward/mean@1': 0.6277}'\n"
+    assert "Ray shut down" in explain_text(done + died).matches[0].title
+    assert "Ray shut down" not in explain_text(died).matches[0].title
