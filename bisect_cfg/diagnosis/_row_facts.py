@@ -42,6 +42,7 @@ FACTS = {
     "at-chance": "the loss stays at ln 2, and held-out pairs are told apart by chance alone",
     "held-out-loss-rose": "the loss on held-out data has doubled since its best, while that of training fell",
     "all-clipped": "every completion was cut off at max_completion_length",
+    "loss-vanished": "the loss fell from one row to the next to exactly 0, and stays there",
     "no-loss": "loss is exactly 0, from the first row to the last",
     "entropy-rose": "entropy rose",
     "entropy-fell": "entropy fell to almost nothing",
@@ -197,6 +198,18 @@ def _column(rows: Sequence[Row], name: str) -> list[float]:
 
 def _rows_with(rows: Sequence[Row], *names: str) -> list[Row]:
     return [row for row in rows if row.values.keys() >= {*names}]
+
+
+def _loss_vanished(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
+    """A loss that is learnt by, and is exactly 0 from one row on; what is learnt by heart gets there by and by."""
+    at = next((at for at in range(len(rows) - 1, -1, -1) if rows[at].values["loss"] != 0), -1)
+    if at >= 0 and len(rows) - at - 1 >= VANISHED_ROWS and rows[at].values["loss"] > VANISHED_FROM:
+        if not health.has_rewards([row.values for row in rows]):
+            facts["loss-vanished"] = [rows[at], rows[at + 1]]
+
+
+VANISHED_ROWS, VANISHED_FROM = 5, 0.1
+"""So many rows of 0 are no chance; a loss that was below that before may have been rounded to it."""
 
 
 def _of_pairs(row: Row) -> bool:
@@ -380,6 +393,7 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
     losses = _column(rows, "loss")
     if len(losses) >= ENOUGH and _always(losses, lambda value: value == 0):
         facts["no-loss"] = _rows_with(rows, "loss")[-LAST_ROWS:]
+    _loss_vanished(facts, _rows_with(rows, "loss"))
     chosen = _column(rows, "logps/chosen")
     if len(chosen) >= TREND_ROWS and all(map(math.isfinite, chosen)):
         first, last = median(chosen[:FIRST]), median(chosen[-FIRST:])

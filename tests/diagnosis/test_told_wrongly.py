@@ -428,3 +428,9 @@ def test_a_worker_that_ends_after_the_training() -> None:
     done = "(TaskRunner pid=4) 'Final validation metrics: {'val-core/openai/gsm8k/reward/mean@1': 0.6277}'\n"
     assert "Ray shut down" in explain_text(done + died).matches[0].title
     assert "Ray shut down" not in explain_text(died).matches[0].title
+
+
+@pytest.mark.parametrize(("losses", "vanished"), [([2.3, 0.0], True), ([2.3, 1.0, 0.3, 0.05, 0.0], False)])
+def test_a_loss_that_is_0_at_once(losses: list[float], vanished: bool) -> None:
+    rows = "".join(f"{{'loss': {loss}, 'learning_rate': 0.0001, 'epoch': 0.1}}\n" for loss in [*losses, *[0.0] * 9])
+    assert bool(explain_text(rows).matches) == vanished
