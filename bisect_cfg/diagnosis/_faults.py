@@ -260,8 +260,8 @@ class Errors:
         who, when, said = split_all(shown)
         indented = bool(when) and said.startswith("  ")  # of a traceback that a logger prints
         said = unframed(said.strip())
-        if logged := _LOGGED_JSON.match(said):
-            said = shown = f"ERROR {logged['said']}" if _OF_LEVEL.search(said) else said
+        if (logged := _LOGGED_JSON.match(said)) and _OF_LEVEL.search(said):
+            said = shown = f"ERROR {logged['said']}"
         if said.startswith("--- Logging error") or said.startswith("Exception ignored in"):
             self._ignored[who] = number + IGNORED_LINES
             self._beside[who] = number + 2  # where Python shuts down it prints the exception alone

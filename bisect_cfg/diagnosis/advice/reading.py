@@ -581,6 +581,7 @@ def told_cure(message: str) -> str:
 
 
 _SET = re.compile(r"\b[A-Z][A-Z0-9_]{3,}=\w")
+"""A variable of the environment and its value."""
 
 
 NOT_SETTINGS = (".py", ".json", ".txt", ".cc", ".cpp", ".cu", ".h", ".weight", ".bias")
