@@ -736,7 +736,7 @@ def _unsolved(rows: Sequence[Row], rewards: Sequence[float]) -> bool:
     """
     right = [name for name in rows[-1].values if _OF_RIGHT_ANSWERS.search(name)]
     of_parts = [values for name in right if (values := _column(rows, name)) and all(map(math.isfinite, values))]
-    return all(max(values) < SOLVED for values in of_parts or [rewards])
+    return all(max(values, default=math.inf) < SOLVED for values in of_parts or [rewards])  # none says nothing
 
 
 def _narrowed(rows: Sequence[Row], rewards: Sequence[float], spread: Sequence[float]) -> bool:
