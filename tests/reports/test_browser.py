@@ -38,6 +38,10 @@ HOSTILE = ("</script><script>alert(1)</script>", f"rewards/{IMAGE}/mean", "'quot
 
 NARROW, WIDE = 400, 1400
 
+FITS = """() => [...document.querySelectorAll("[data-plot]")].every((place) =>
+  Math.abs(place.querySelector("svg.main-svg").getBoundingClientRect().width - place.clientWidth) < 2)"""
+"""Every plot is as wide as its place."""
+
 
 @dataclass
 class Opened:
@@ -90,6 +94,10 @@ def test_all_plots_are_drawn_at_every_width_in_light_and_dark_and_on_paper(opene
             page.emulate_media(color_scheme=scheme)
             grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.wait_for_function(FITS)
+    # As it is between a narrower window and the plots drawn anew, however short that is.
+    page.evaluate("document.querySelectorAll('svg.main-svg').forEach((one) => one.setAttribute('width', 553))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW
     assert len(grounds) == 2
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible() and page.locator("#answer").is_visible()
