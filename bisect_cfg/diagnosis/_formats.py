@@ -24,7 +24,7 @@ from typing import BinaryIO
 from bisect_cfg.diagnosis._data_files import of_columns, of_runs
 from bisect_cfg.diagnosis._metrics import Rows, canonical, row_of
 from bisect_cfg.diagnosis._plain_text import plain
-from bisect_cfg.diagnosis._row_facts import KNOWN, LAST_ROWS, Row
+from bisect_cfg.diagnosis._rows import KNOWN, LAST_ROWS, Row
 from bisect_cfg.diagnosis._types import Json
 
 HALF_ZERO, STRAY_ZEROS = 0.8, 4

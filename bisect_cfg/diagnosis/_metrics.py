@@ -19,7 +19,9 @@ from dataclasses import dataclass
 
 from bisect_cfg.diagnosis import _console
 from bisect_cfg.diagnosis._frames import frames
-from bisect_cfg.diagnosis._row_facts import ENOUGH, FIRST, KNOWN, LAST_ROWS, OF_RL, Row, facts_of, of_held_out
+from bisect_cfg.diagnosis._row_facts import facts_of
+from bisect_cfg.diagnosis._rows import ENOUGH, FIRST, KNOWN, LAST_ROWS, OF_RL, Row
+from bisect_cfg.diagnosis._rows_of_loss import of_held_out
 
 MOST_ROWS = 2048
 """Rows that are kept of a log, besides the last ones. Where there are more, every second one is left out, and from then

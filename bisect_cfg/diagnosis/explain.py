@@ -32,7 +32,8 @@ from bisect_cfg.diagnosis._plain_text import clean
 from bisect_cfg.diagnosis._quoted import is_settings_in_json, quotes
 from bisect_cfg.diagnosis._recovered import Recovery, recovery
 from bisect_cfg.diagnosis._render import NO_FAILURE, UNREADABLE, Explanation, Line, Match
-from bisect_cfg.diagnosis._row_facts import FACTS, Row
+from bisect_cfg.diagnosis._row_facts import FACTS
+from bisect_cfg.diagnosis._rows import Row
 from bisect_cfg.diagnosis._told import expected
 from bisect_cfg.diagnosis._types import Fingerprint
 from bisect_cfg.diagnosis._words import Found, Words, literals, word_of

@@ -24,7 +24,7 @@ from pathlib import Path
 from bisect_cfg.capture.script import by_hand, is_masked
 from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.configuration import Configuration, Outcome
-from bisect_cfg.diagnosis import _metrics, _row_facts, health
+from bisect_cfg.diagnosis import _metrics, _rows, health
 from bisect_cfg.diagnosis import signature as signatures
 from bisect_cfg.diagnosis._plain_text import clean, normalise, plain
 from bisect_cfg.diagnosis.signature import Signature
@@ -109,7 +109,7 @@ def _said_again(values: Mapping[str, float], before: Row) -> bool:
     """Whether two rows without steps are about one: LLaMA-Factory prints a line of its own beside the Trainer's, with
     fewer metrics and fewer digits
     (https://github.com/hiyouga/LLaMA-Factory/blob/main/src/llamafactory/train/callbacks.py)."""
-    told, known = _row_facts.KNOWN & values.keys(), _row_facts.KNOWN & before.keys()
+    told, known = _rows.KNOWN & values.keys(), _rows.KNOWN & before.keys()
     if not (told < known or known < told):
         return False
     return all(

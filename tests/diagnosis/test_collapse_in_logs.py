@@ -18,7 +18,8 @@ import pytest
 from bisect_cfg.diagnosis import _metrics, _row_facts, health
 from bisect_cfg.diagnosis._logs import blocks
 from bisect_cfg.diagnosis._metrics import WORDS, Rows
-from bisect_cfg.diagnosis._row_facts import Row, _collapse
+from bisect_cfg.diagnosis._rows import Row
+from bisect_cfg.diagnosis._rows_of_policy import collapse as _collapse
 from bisect_cfg.diagnosis.explain import FACT_OF, explain, explain_paths, explain_text
 from bisect_cfg.diagnosis.signature import SILENT_KINDS, Signature
 

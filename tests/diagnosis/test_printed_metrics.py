@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bisect_cfg.diagnosis import _console, _frames
 from bisect_cfg.diagnosis._metrics import canonical, row_of
-from bisect_cfg.diagnosis._row_facts import KNOWN
+from bisect_cfg.diagnosis._rows import KNOWN
 from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_paths, explain_text
 
 Rows = list[dict[str, float]]

@@ -1,0 +1,86 @@
+"""Whatever the columns of a run hold, its rows end in facts: none of them in an error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bisect_cfg.diagnosis import _row_facts, _rows_of_loss
+from bisect_cfg.diagnosis._row_facts import FACTS
+from bisect_cfg.diagnosis._rows import LARGEST, Row
+
+NAMES = (
+    "loss", "grad_norm", "reward", "reward_std", "entropy", "kl", "frac_reward_zero_std", "clipped_ratio",
+    "learning_rate", "length", "ratio", "rewards/accuracy/mean", "rewards/format/mean", "rewards/format/std",
+    "logps/chosen", "logits/chosen", "rewards/chosen", "rewards/margins", "accuracy", "min_reward",
+    "engine_difference", "cpu_memory", "eval/accuracy", "env/turns", "eval_loss", "eval_accuracy",
+    "critic/score/max", "critic/score/min",
+)  # fmt: skip
+
+COURSES: dict[str, Callable[[float], float]] = {
+    "nothing": lambda at: 0.0,
+    "one": lambda at: 1.0,
+    "grows": lambda at: 1000 * at**3,
+    "falls": lambda at: max(0.0, 1 - at) / 2,
+    "saws": lambda at: math.sin(97 * at) / 3 + 0.5,
+    "negative": lambda at: -1 - math.sin(31 * at),
+    "drops": lambda at: 0.0 if at > 0.8 else 0.7 + math.sin(53 * at) / 9,
+    "NaN": lambda at: math.nan,
+    "NaN late": lambda at: math.nan if at > 0.7 else 0.4,
+    "NaN first": lambda at: math.nan if at == 0 else 0.4,
+    "infinite": lambda at: math.inf if math.sin(71 * at) > 0.6 else -math.inf if math.sin(71 * at) < -0.6 else 0.2,
+    "immense": lambda at: 1.7e308 * math.sin(41 * at),
+    "tiny": lambda at: 1e-300,
+}
+"""Values of a metric over a run, from 0 to 1."""
+
+COLUMN = st.tuples(st.sampled_from(sorted(COURSES)), st.sampled_from((1, 1, 1, 2, 3)), st.sampled_from((0, 0, 0.5)))
+"""Its course, in which rows it is logged (each, every other ...), and from where on."""
+
+
+def rows_of(columns: dict[str, tuple[str, int, float]], number: int) -> list[Row]:
+    rows = []
+    for at in range(number):
+        share = at / number
+        values = {
+            name: COURSES[course](share)
+            for name, (course, every, begins) in columns.items()
+            if at % every == 0 and share >= begins
+        }
+        if values:
+            rows.append(Row(at + 1, "loss nan", values))
+    return rows
+
+
+@settings(max_examples=400, deadline=None)  # the first that is suspected imports ruptures
+@given(
+    st.dictionaries(st.sampled_from(NAMES), COLUMN, min_size=1, max_size=9),
+    st.sampled_from((1, 2, 3, 5, 9, 12, 20, 41, 90, 450)),
+)
+def test_rows_of_any_columns_end_in_facts(columns: dict[str, tuple[str, int, float]], number: int) -> None:
+    rows = rows_of(columns, number)
+    lines = {row.line for row in rows}
+    broken = [row for row in rows if not math.isfinite(row.values.get("grad_norm", 0.0))][:4]
+    for facts in (_row_facts.facts_of(rows, broken, None), _rows_of_loss.of_held_out(rows, rows)):
+        assert facts.keys() <= FACTS.keys()
+        assert all(shown and {row.line for row in shown} <= lines for shown in facts.values())
+
+
+def test_a_spread_of_rewards_without_a_reward() -> None:
+    columns = {name: ("drops", 1, 0) for name in ("reward_std", "length", "entropy")}
+    rows = rows_of(columns, 90)
+    assert not any("reward" in row.values for row in rows)
+    _row_facts.facts_of(rows, [], None)
+
+
+def test_a_ratio_beside_log_probabilities_of_chosen_answers() -> None:
+    columns = {"logps/chosen": ("falls", 1, 0), "ratio": ("tiny", 1, 0)}
+    assert "biased-ratio" in _row_facts.facts_of(rows_of(columns, 41), [], None)
+
+
+def test_a_number_that_no_float32_holds_is_infinite() -> None:
+    rows = [Row(at, "", {"loss": 1.0, "grad_norm": 2 * LARGEST if at > 30 else 1.0}) for at in range(1, 41)]
+    assert "infinite-gradient" in _row_facts.facts_of(rows, rows[30:34], None)
