@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisect_cfg.diagnosis._bystanders import of_bystander
-from bisect_cfg.diagnosis.explain import Reading, explain_text
+from bisect_cfg.diagnosis._reading import Reading
+from bisect_cfg.diagnosis.explain import explain_text
 from bisect_cfg.diagnosis.knowledge import load
 from tests.diagnosis.collected import FRAMES, ROWS
 from tests.diagnosis.test_consequences import OWN, lead

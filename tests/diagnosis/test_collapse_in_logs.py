@@ -20,7 +20,8 @@ from bisect_cfg.diagnosis._logs import blocks
 from bisect_cfg.diagnosis._metrics import WORDS, Rows
 from bisect_cfg.diagnosis._rows import Row
 from bisect_cfg.diagnosis._rows_of_policy import collapse as _collapse
-from bisect_cfg.diagnosis.explain import FACT_OF, explain, explain_paths, explain_text
+from bisect_cfg.diagnosis._run import FACT_OF
+from bisect_cfg.diagnosis.explain import explain, explain_paths, explain_text
 from bisect_cfg.diagnosis.signature import SILENT_KINDS, Signature
 
 Make = Callable[[float, random.Random], dict[str, Any]]

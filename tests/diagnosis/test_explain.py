@@ -17,8 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bisect_cfg.diagnosis import _logs
-from bisect_cfg.diagnosis import explain as explain_module
+from bisect_cfg.diagnosis import _logs, _reading
 from bisect_cfg.diagnosis._render import as_json
 from bisect_cfg.diagnosis._words import MOST_SCANS, SMALL, USELESS, Words, literals
 from bisect_cfg.diagnosis.explain import explain, explain_command, explain_paths, explain_text
@@ -217,7 +216,7 @@ def test_the_answer_is_the_same_in_whatever_blocks_a_log_is_read(entry: Entry, m
 
 
 def test_what_ends_a_run_is_found_at_the_end_of_a_flood_of_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explain_module, "FLOOD", 500)
+    monkeypatch.setattr(_reading, "FLOOD", 500)
     monkeypatch.setattr(_logs, "blocks", functools.partial(_logs.blocks, size=1 << 15))
     looked_at: list[int] = []
     feed = _logs.Reader.feed
