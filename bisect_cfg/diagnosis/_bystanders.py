@@ -18,6 +18,7 @@ import re
 from bisect_cfg.diagnosis._consequences import follows
 from bisect_cfg.diagnosis._faults import STATUS, Error
 from bisect_cfg.diagnosis._plain_text import clean
+from bisect_cfg.diagnosis.advice.reading import PACKAGES
 
 _REPORTS = r"metrics?|telemetry|monitor(?:ing)?|stats|reporting|upload(?:s|ing)?|export(?:er|ing)?|watcher"
 _GOES_ON = re.compile(
@@ -65,7 +66,8 @@ def of_bystander(error: Error) -> bool:
     if any(map(_THREAD.search, lines[max(begins - NEXT_LINES, 0) : begins + 1])):
         return follows(error.text) or bool(_REPORTER.search(own))
     stem = own.rpartition("/")[2].removesuffix(".py")
-    return "site-packages" not in own and "dist-packages" not in own and bool(_WATCHES.search(stem))
+    of_package = PACKAGES.keys() & {*own.split("/")[:-1]} or "site-packages" in own or "dist-packages" in own
+    return not of_package and bool(_WATCHES.search(stem))
 
 
 def places(errors: list[Error], ended_well: bool) -> set[int]:

@@ -103,7 +103,7 @@ _STATUS = re.compile(
     # docker, Kubernetes, LSF, Slurm, torchrun, make and PyCharm say it in these words; a shell adds 128 to the signal
     r"[Ee]xit(?:ed)?(?: with)?(?: exit)? ?(?:[Cc]ode|[Ss]tatus)[ :=]*(?P<code>-?\d+|0x[0-9A-Fa-f]+)\b"
     r"|exitcode\s*: *(?P<elastic>\d+)\b|Exited \((?P<docker>\d+)\)"
-    r"|(?P<killed>OOMKilled|OUT_OF_MEMORY|TERM_MEMLIMIT|0xC0000005|3221225477)"
+    r"|(?P<killed>OOMKilled|(?<!_)OUT_OF_MEMORY|TERM_MEMLIMIT|0xC0000005|3221225477)"
 )
 WINDOWS = {
     0xC0000005: "SIGSEGV",
@@ -144,8 +144,8 @@ _SHELL = {
     for name, words in SHELL_WORDS.items()
 }
 _HOST_MEMORY = re.compile(
-    r"[Oo]ut of memory: Killed process|oom[-_]kill|OOM Killed|ray\.exceptions\.OutOfMemoryError|OOMKilled|OUT_OF_MEMORY"
-    r"|TERM_MEMLIMIT|Out Of Memory"
+    r"[Oo]ut of memory: Killed process|oom[-_]kill|OOM Killed|ray\.exceptions\.OutOfMemoryError|OOMKilled"
+    r"|(?<!_)OUT_OF_MEMORY|TERM_MEMLIMIT|Out Of Memory"
 )
 
 _ASSERTED = "Assertion `"

@@ -37,6 +37,9 @@ _WHO = re.compile(
     r"|(?:(?!cv2\.error:)[a-z][a-z0-9-]*\d[a-z0-9.-]*|\d+\.\d+\.\d+\.\d+): (?=\S| {2})"  # pdsh, DeepSpeed: node2: ...
     r"|(?=[A-Z0-9-]{5,}: )[A-Z][A-Z-]*\d[A-Z0-9-]*: (?=\S| {2})"  # the same with host names in capitals
     r"|\([a-z]\w+\) (?=[A-Z\[])"  # (raylet), (autoscaler)
+    # stern, kubectl with pod and container: trainer-worker-1 pytorch ...
+    r"|[a-z][a-z0-9-]*-[a-z0-9]{1,10} [a-z][a-z0-9-]{2,24} (?=\[rank\d|Traceback \(most|  \S|[IWEF]\d{4} \d\d:"
+    r"|(?:\w+\.)*[A-Z]\w+(?:Error|Exception)\b)"
     r"|std(?:err|out): ?"
 )
 # When and where the logging call was: Python logging, loguru, Docker and Kubernetes, vLLM and glog (the C++ side

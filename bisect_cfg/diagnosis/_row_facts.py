@@ -26,6 +26,7 @@ from bisect_cfg.diagnosis._rows import (
     Row,
     as_float32,
     column,
+    mean,
     rows_with,
 )
 
@@ -74,6 +75,8 @@ FACTS = {
     "standing": "the log ends while the run starts, retries or has no step yet",
     "large-gradient": "grad_norm is above 10 in most rows",
     "engine-differs": "the engine's log-probabilities are more than 1 away from the trainer's, in all of the last rows",
+    "engine-drifts": "the engine's log-probabilities are more than 0.15 off the trainer's; the reward hardly rose",
+    "ratio-of-sums": "the importance sampling ratio is far from 1, and the log-probability of a token hardly differs",
     "biased-ratio": "the importance sampling ratio is far from 1, from the first row on",
     "no-steps": "the run ended without one training step",
 }
@@ -89,6 +92,13 @@ one mean something."""
 _ENGINE_DIFFERS, LOST_BY_THE_ENGINE = "engine_difference", 3
 """The mean difference of a token's log-probability between engine and trainer: 0.01 or so where both have the same
 weights, and above 1 in so many rows where they have not (slime logs 6 for rubbish)."""
+
+DRIFTED_APART, HARDLY = 0.15, 0.1
+"""The same beside a reward that ends where it began (or above it by chance, or by this share): other kernels and
+roundings give less (slime asks for less than 0.01, an engine in FP8 has some hundredths)."""
+
+ROUNDED_APART = 0.05
+"""... and below this the weights are the same."""
 
 RATIO_FLOOR = 0.8
 """A mean sampling ratio below this throws a fifth of the gradient away; top_k=50 gives 0.17."""
@@ -221,6 +231,15 @@ def _engine(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     differ = rows_with(rows, _ENGINE_DIFFERS)[-LOST_BY_THE_ENGINE:]
     if len(differ) == LOST_BY_THE_ENGINE and min(column(differ, _ENGINE_DIFFERS)) > 1:
         facts["engine-differs"] = differ
+        return
+    apart, rewards = column(rows, _ENGINE_DIFFERS), column(rows, "reward")
+    if min(len(apart), len(rewards)) < TREND_ROWS or not all(map(math.isfinite, (*apart, *rewards))):
+        return
+    size = len(rewards) // QUARTERS
+    began, ended = rewards[:size], rewards[-size:]
+    by_chance = 2 * stdev(began) / math.sqrt(size)
+    if median(apart[-FIRST:]) > DRIFTED_APART and mean(ended) <= mean(began) + max(by_chance, HARDLY * mean(began)):
+        facts["engine-drifts"] = differ
 
 
 def _ratio(facts: dict[str, list[Row]], rows: list[Row]) -> None:
@@ -228,6 +247,9 @@ def _ratio(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     ratios = column(rows, "ratio")
     if len(ratios) >= ENOUGH and median(ratios) < RATIO_FLOOR and median(ratios[:FIRST]) < RATIO_FLOOR:
         facts["biased-ratio"] = rows_with(rows[-LAST_ROWS:], "ratio")
+        apart = column(rows, _ENGINE_DIFFERS)
+        if len(apart) >= ENOUGH and median(apart) < ROUNDED_APART:
+            facts["ratio-of-sums"] = facts["biased-ratio"]
 
 
 def _grown_memory(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:

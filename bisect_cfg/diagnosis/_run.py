@@ -93,7 +93,9 @@ class Run:
     def judge(self, entry: Entry) -> tuple[Match, bool] | None:
         """Whether a known failure's clues are all there, and whether it may lead the answer."""
         found, own = self.found, self._own
-        survived = {clue for clue in entry.any if _all_survived(clue, found.get(clue), self.readings, entry)}
+        survived = {
+            clue for clue in entry.any if _all_survived(clue, found.get(clue), self.readings, entry, self._lines)
+        }
         judged = match(entry, found, survived, self.where, self.configuration, self._near)
         if judged is None:
             return None
@@ -172,6 +174,11 @@ class Run:
             for error in left
             for extra in range(len(error.more) + 1)
         }
+
+    @functools.cached_property
+    def _lines(self) -> set[tuple[str, int]]:
+        """Where the errors' own lines stand."""
+        return {(self.reading_of[id(error)].name, error.line) for error in self.errors}
 
     @functools.cached_property
     def _warned(self) -> set[tuple[str, int]]:
@@ -327,9 +334,13 @@ def of_metrics(entry: Entry, found: Mapping[Clue, list[Line]]) -> bool:
     return any(clue.kind == "metric" and clue in found for clue in entry.any)
 
 
-def _all_survived(clue: Clue, lines: list[Line] | None, readings: Sequence[Reading], entry: Entry) -> bool:
-    """Whether training went on after every line that shows a clue."""
+def _all_survived(
+    clue: Clue, lines: list[Line] | None, readings: Sequence[Reading], entry: Entry, left: set[tuple[str, int]]
+) -> bool:
+    """Whether training went on after every line that shows a clue, of which none is that of an error that is left."""
     if not lines or clue.kind != "line" or entry.lasting:
         return False
     by_name = {reading.name: reading for reading in readings}
-    return all(by_name[line.file].went_well_after(line.number) for line in lines)
+    return all(
+        (line.file, line.number) not in left and by_name[line.file].went_well_after(line.number) for line in lines
+    )

@@ -1,0 +1,115 @@
+# ruff: noqa: E501  (a line of a log is one line)
+"""More logs like some that were told wrongly at first sight: words of what leads, or of its first step."""
+
+from __future__ import annotations
+
+import pytest
+
+from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_text
+from tests.diagnosis.test_claims_audit_a import GRPO, ME, SITE, TRAINER, tb
+
+IN_POD = tb(ME, f"{SITE}/trl/generation/vllm_client.py <module> | from vllm_ascend.distributed import PyHcclCommunicator", error="ModuleNotFoundError: No module named 'vllm_ascend'")  # fmt: skip
+IMPORT_FAILED = tb(ME, f"{SITE}/trl/import_utils.py _get_module | raise RuntimeError(", error="RuntimeError: Failed to import trl.trainer.grpo_trainer because of the following error (look up to see its traceback):\nNo module named 'vllm_ascend'")  # fmt: skip
+RATIOS = "".join(
+    f"{{'loss': 0.01, 'grad_norm': 0.08, 'reward': 0.5, 'reward_std': 0.2, 'sampling/sampling_logp_difference/mean': {apart}, 'sampling/importance_sampling_ratio/mean': 0.5{at % 9}}}\n"
+    for at in range(30)
+    for apart in (0.012,)
+)
+
+TOLD = {
+    "the operations of Apple's Metal": (
+        "Metal (MPS)",
+        'loc("mps_matmul"("(mpsFileLoc): /AppleInternal/Library/mpsgraph/MetalPerformanceShadersGraph/Core/Files/MPSGraphUtilities.mm":43:0)): error: invalid shape\n'
+        "LLVM ERROR: Failed to infer result type(s).\nzsh: abort      python train.py\n",
+    ),
+    "a compiler's error elsewhere": ("compiler of GPU kernels", "LLVM ERROR: Failed to compute parent layout for slice layout.\n"),
+    "memory of the GPU, by CUDA's own name": (
+        "torch_memory_saver",
+        "(SGLangHttpServer pid=25) [torch_memory_saver.cpp] cuMemCreate CUDA_ERROR_OUT_OF_MEMORY (may not be an issue e.g. torch allocator will free cache and retry)\n"
+        "(SGLangHttpServer pid=25) [torch_memory_saver.cpp] cudaError error: 2 (out of memory)  file=csrc/core.cpp func=resume line=172\n",
+    ),
+    "a type that msgpack does not take, while a server goes on": (
+        "cannot hand each other an object of this kind (torch.dtype)",
+        tb(f"{SITE}/vllm/v1/serial_utils.py enc_hook | raise TypeError(", error="TypeError: Object of type <class 'torch.dtype'> is not serializable. Set VLLM_ALLOW_INSECURE_SERIALIZATION=1 to allow fallback to pickle-based serialization.")
+        + 'INFO:     127.0.0.1:51100 - "GET /health/ HTTP/1.1" 200 OK\n' * 3,
+    ),
+    "a setting that is handed to the trainer": (
+        "args=DPOConfig(max_prompt_length=",
+        tb(ME, f"{SITE}/transformers/utils/deprecation.py wrapped_func | return func(*args, **kwargs)", error="TypeError: DPOTrainer.__init__() got an unexpected keyword argument 'max_prompt_length'"),
+    ),
+    "the same, in the configuration": (
+        "another name now or another place",
+        tb(ME, error="TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'max_prompt_length'"),
+    ),
+    "a reward that gets more than it takes": (
+        "does not take the argument answer",
+        tb("/w/train_grpo.py <module> | train_grpo(model=model, reward_funcs=[_verifier_reward])", f"{SITE}/mlx_lm_lora/trainer/grpo_trainer.py calculate_rewards_and_advantages | func_rewards = reward_func(", error="TypeError: _verifier_reward() got an unexpected keyword argument 'answer'"),
+    ),
+    "a ratio of whole answers": ("each token's log-probability hardly differs", RATIOS),
+    "the same without a difference of tokens": (
+        "Mostly a filter of sampling",
+        RATIOS.replace("sampling/sampling_logp_difference/mean", "other"),
+    ),
+    "the command of supervised training": (
+        "swift sft was started with the loss",
+        tb("D:\\envs\\swift\\lib\\site-packages\\swift\\cli\\sft.py <module> | sft_main()", "D:\\envs\\swift\\lib\\site-packages\\swift\\plugin\\loss.py get_loss_func | return LOSS_MAPPING[loss_type]['loss_func']", error="KeyError: 'grpo'"),
+    ),
+    "pods and containers before each line": (
+        "TRL imports vllm_ascend",
+        "".join(f"2026-03-11T16:42:19.49{at % 10}Z qwen35-worker-1 pytorch [rank0]: {line}\n" for at, line in enumerate((IN_POD + "\nThe above exception was the direct cause of the following exception:\n\n" + IMPORT_FAILED).splitlines()))
+        + "2026-03-11T16:42:19.499Z qwen35-worker-1 pytorch E0325 10:15:22.452773 3941 site-packages/torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 1 (pid: 4022) of binary: /opt/conda/bin/python3.10\n",
+    ),
+    "a part of a framework that is named like a monitor": (
+        "broken off, or got no answer in time",
+        "04:55:10   ERROR Background task watcher failed\n"
+        + tb("/app/src/prime_rl/orchestrator/watcher.py apply_policy_update | await self.receiver.receive(step)", f"{SITE}/httpx/_transports/default.py map_httpcore_exceptions | raise mapped_exc(message) from exc", error="httpx.ReadTimeout")
+        + "04:55:11   ERROR Orchestrator exited with code 1; shutting down trainer\n",
+    ),
+    "an engine that slept and kept its memory": (
+        "gave back no memory",
+        "INFO 03-01 10:00:00 [gpu_worker.py:104] Sleep mode freed 0.00 GiB memory, 63.41 GiB memory is still in use.\n"
+        + tb(ME, TRAINER, GRPO, error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.39 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.12 GiB is free."),
+    ),
+    "a wait for GPUs that are not there": (
+        "Ray does not have the GPUs",
+        "".join(f"Not enough GPUs available. Requested 16 GPUs, but only 8 are available in the cluster.\nRetrying placement group creation... {at}/6. Next retry in {2**at} seconds.\n" for at in range(1, 6)),
+    ),
+    "Unsloth's functions": (
+        "Unsloth's own function",
+        tb(ME, TRAINER, error="TypeError: _unsloth_get_batch_samples() takes 3 positional arguments but 4 were given"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "log"), TOLD.values(), ids=TOLD.keys())
+def test_what_leads(words: str, log: str) -> None:
+    told = " ".join(str(explain_text(log)).split())
+    assert words in told[: told.find("Why this") if "Why this" in told else None]
+
+
+def rows_of_slime(rewards: list[float], apart: list[float]) -> str:
+    return "".join(
+        f"(Trainer pid=1) data.py:212 - rollout {at}: {{'rollout/raw_reward': {reward:.3f}, 'rollout/response_lengths': 460.6}}\n"
+        f"(Trainer pid=1) model.py:601 - step {at}: {{'train/loss': 0.003, 'train/train_rollout_logprob_abs_diff': {off:.3f}, 'train/grad_norm': 0.5}}\n"
+        for at, (reward, off) in enumerate(zip(rewards, apart, strict=True))
+    )
+
+
+def test_an_engine_that_computes_otherwise_counts_where_nothing_is_learnt() -> None:
+    level, rising = [0.30 + 0.01 * (at % 3) for at in range(40)], [0.30 + at / 100 for at in range(40)]
+    near, far = [0.02] * 40, [0.18] * 40
+    told = {name: explain_text(rows_of_slime(*rows)) for name, rows in {
+        "far": (level, far), "near": (level, near), "learns": (rising, far),
+    }.items()}  # fmt: skip
+    assert told["far"].matches[0].entry.id == "engine-drifts"
+    assert told["near"].status == told["learns"].status == NO_FAILURE
+
+
+def test_a_silence_after_the_engine_came_up_is_not_the_data_s() -> None:
+    log = (
+        "Generating train split: 100%|##########| 72441/72441 [00:00<00:00, 127019.27 examples/s]\n"
+        "INFO 03-06 20:12:23 [core.py:138] init engine (profile, create kv cache, warmup model) took 57.97 seconds\n"
+        "  0%|          | 0/2588 [00:00<?, ?it/s]\n"
+        "slurmstepd: error: *** JOB 55120 ON node-02 CANCELLED AT 2025-03-07T00:10:02 DUE TO TIME LIMIT ***\n"
+    )
+    assert "data is prepared" not in str(explain_text(log))
