@@ -333,7 +333,8 @@ def _unknown(explanation: Explanation, width: int) -> str:
                 "long does the first step take (generation without vLLM, weights gathered anew for each token)?"
             )
             return wrapped(text, width, "", "") + f"\n\n{said}\n\n" + wrapped(step, width, "", "")
-        read = f"{explanation.lines} lines" if explanation.lines else f"{explanation.rows} rows of metrics"
+        of_rows = explanation.rows > explanation.lines  # a table of a notebook is few lines
+        read = f"{explanation.rows} rows of metrics" if of_rows else f"{explanation.lines} lines"
         text = (
             f"No failure was found in these {read}: no error that ended the run, no traceback, no signal, no metrics "
             "that went wrong. If the run died all the same, the end of its output is missing; add 2>&1 to the command "
