@@ -62,7 +62,7 @@ LITERALS = (
     "CUresult error", "nvcc fatal", '"error"', "Out of memory: ", "No space left", ".cc:", "CUDA Error: ",
     "NCCL WARN Cuda",
     "was sent SIGKILL", "0xC0000005", "3221225477", "NVRM: Xid", "Xid (", "uncorrectable ECC", "terminated abruptly",
-    "low on resource", "using all available RAM",
+    "low on resource", "using all available RAM", "Status message: ", "' failed", "ncclI", "ncclU", "ncclS", "ncclR",
     "CUDA out of memory. Tried", "Got completion", " in file /", "Could not override '", ": Assertion `",
 )  # fmt: skip
 WORDS = frozenset(literal.encode() for literal in LITERALS)
@@ -73,6 +73,7 @@ _WORTH = re.compile(
     rb"|libc\+\+abi|panicked"
     rb"|out of memory\. Tried"
     rb"|\[[EF][ \d]|,\d{3} [EFC] |NCCL WARN Cuda|timed out|not found|SIGKILL|0xC0000|3221225477|X[iI][dD]|ECC|abruptly"
+    rb"|Status message|' failed|nccl[A-Z]\w+: "
     rb"|Got completion|: Assertion `|Could not override|No space|Out of memory|low on resource|available RAM"
 )
 _TYPE = (
@@ -100,6 +101,8 @@ _OF_NATIVE = (
 """One of them is in every match; they are looked for ten times as quickly."""
 _SAID = re.compile(
     r"^(?:[\w./ -]{0,80}: )?(?:line \d+: )?(?:error|ERROR|Error|fatal|FATAL|fatal error)(?:\[\w+\])?: ?\S"
+    r"|^nccl\w+(?:Error|Failure|Usage|Argument): |^Job '\S+' failed$"
+    r"|^Status message: (?:Unexpected error|Job \w+ command failed)"
     r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^Could not override '|^make: \*\*\*|^ninja: "
     r"|[Ee]rror response from daemon|^Error in (?:\w+\.)+\w+: \S|^Error in cpuinfo"
     r"|CUDA out of memory\. Tried to allocate"
@@ -298,6 +301,22 @@ class Errors:
             self._first.append(error)
         else:
             self._last.append(error)
+
+    def cut_off(self, tail: bytes, number: int) -> None:
+        """Takes a traceback for an error that the log ends within.
+
+        Args:
+            tail: the end of the log.
+            number: of its last line.
+        """
+        lines = tail.decode("utf-8", "replace").rstrip().split("\n")
+        number -= tail.count(b"\n", len(tail.rstrip())) - tail.endswith(b"\n")
+        said = [split_all(plain(line))[2] for line in lines]
+        begins = next((at for at in range(len(said) - 1, -1, -1) if said[at][:1].strip()), -1)
+        frames = [at for at in range(begins + 1, len(said)) if said[at].startswith('  File "')]
+        if begins >= 0 and frames and said[begins].startswith("Traceback (most recent call last)"):
+            text = f"{said[frames[-1]].strip()} (the log ends within this traceback)"
+            self._last.append(Error(number - len(said) + 1 + frames[-1], text, "", LOGGED))
 
     def after(self, survived: Callable[[Error], bool]) -> list[Error]:
         """Those that nothing survived, in the order of the log."""

@@ -40,6 +40,7 @@ _WHO = re.compile(
     # stern, kubectl with pod and container: trainer-worker-1 pytorch ...
     r"|[a-z][a-z0-9-]*-[a-z0-9]{1,10} [a-z][a-z0-9-]{2,24} (?=\[rank\d|Traceback \(most|  \S|[IWEF]\d{4} \d\d:"
     r"|(?:\w+\.)*[A-Z]\w+(?:Error|Exception)\b)"
+    r"|\[[a-z][a-z_-]*\d+(?:\|\d+)?\]:(?=\S| )"  # torchx: [trainer0|3]:
     r"|std(?:err|out): ?"
 )
 # When and where the logging call was: Python logging, loguru, Docker and Kubernetes, vLLM and glog (the C++ side

@@ -168,6 +168,7 @@ class Reading:
                 self.errors.line(line, number, tail, end, None, anyway=True)
             start, number = end + 1, number + 1
         self.errors.begin(b"")
+        self.errors.cut_off(tail, self.lines)
 
     def found(self) -> dict[Clue, list[Line]]:
         """Every clue the log has, with the lines that show it."""

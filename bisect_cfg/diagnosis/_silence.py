@@ -64,7 +64,8 @@ _FINISHED = re.compile(
 )
 _STARTS = re.compile(
     r"\b(?:retrying|retry (?:in|after|attempt)|[Ww]aiting for|still waiting|MEMBER: \d+/\d+|[Ii]nitializ\w+ (?:torch )?"
-    r"(?:distributed|process group)|init_process_group|ncclCommInitRank\w* (?!.*COMPLETE)|[Rr]endezvous)",
+    r"(?:distributed|process group)|as PyTorch extensions root\.\.\.|Loading extension module|init_process_group"
+    r"|ncclCommInitRank\w* (?!.*COMPLETE)|[Rr]endezvous)",
 )
 """Lines of a program that is not there yet: it starts together with others, or tries to reach them."""
 _BAR = re.compile(r"\b0%\|[^|]*\| *(?P<done>0)/[1-9]\d* \[.*|\d+%\|[^|]*\| *(?P<other>\d+)/\d+ \[")
