@@ -113,3 +113,47 @@ def test_a_silence_after_the_engine_came_up_is_not_the_data_s() -> None:
         "slurmstepd: error: *** JOB 55120 ON node-02 CANCELLED AT 2025-03-07T00:10:02 DUE TO TIME LIMIT ***\n"
     )
     assert "data is prepared" not in str(explain_text(log))
+
+
+def advice_on(log: str) -> str:
+    advice = explain_text(log).advice
+    return " ".join((advice.says, *advice.steps)) if advice else ""
+
+
+def test_what_a_library_has_generated_is_no_script() -> None:
+    log = tb(f"{SITE}/trl/cli.py main | parser = make_parser()", f"{SITE}/transformers/hf_argparser.py _add_dataclass_arguments | type_hints = get_type_hints(dtype)", "<string> <module>", error="NameError: name 'SomethingConfig' is not defined")  # fmt: skip
+    assert "The script" not in advice_on(log)
+
+
+def test_a_compiled_file_is_a_package_s() -> None:
+    log = tb(ME, "pyarrow/error.pxi pyarrow.lib.check_status", error="pyarrow.lib.ArrowNotImplementedError: Unsupported cast from list to text")  # fmt: skip
+    assert "function pyarrow.lib.check_status" not in advice_on(log)
+
+
+def test_a_kernel_that_does_not_compile_was_checked_by_nobody() -> None:
+    log = tb("/w/LLaMA-Factory/src/llamafactory/train/sft/trainer.py compute_loss", f"{SITE}/triton/compiler/code_generator.py ast_to_ttir | raise CompilationError(fn.src, node, repr(e)) from e", error="triton.compiler.errors.CompilationError: at 4:31:def _forward_kernel(\n    a_ptr, b_ptr,\n):\n    program_id = tl.program_id(0).cast(tl.int64)\n                               ^\nAttributeError(\"'tensor' object has no attribute 'cast'\")")  # fmt: skip
+    told = str(explain_text(log))
+    assert "checked something" not in told and "the message names a_ptr" not in told
+
+
+def test_a_split_is_no_column() -> None:
+    log = tb(ME, f"{SITE}/trl/trainer/sft_trainer.py _prepare_dataset", f"{SITE}/datasets/arrow_dataset.py map", error="ValueError: Column to remove ['train'] not in the dataset. Current columns in the dataset: ['prompt', 'completion']")  # fmt: skip
+    assert "name of a split" in advice_on(log) and "rename_column" not in advice_on(log)
+
+
+def test_a_plugin_that_is_called_as_a_reward_is_no_pair_of_versions() -> None:
+    log = tb(ME, f"{SITE}/transformers/trainer.py train", f"{SITE}/swift/trainers/rlhf_trainer/grpo_trainer.py _score_completions | output_reward_func = reward_func(completions, **reward_inputs)", error="TypeError: CleanORM.__call__() missing 2 required positional arguments: 'clean_response' and 'key_response'")  # fmt: skip
+    assert "called as a reward" in advice_on(log) and "ms-swift and transformers fit" not in advice_on(log)
+
+
+def test_torch_s_must_is_no_advice() -> None:
+    assert "says itself what to change" not in advice_on("RuntimeError: The size of tensor a (768) must match the size of tensor b (797) at non-singleton dimension 1\n")  # fmt: skip
+
+
+def test_a_log_that_ends_within_a_traceback() -> None:
+    cut = "step 3\n" + tb(ME, f"{SITE}/accelerate/launchers.py notebook_launcher | start_processes(", error="").rstrip(
+        "\n"
+    )
+    explanation = explain_text(cut)
+    assert explanation.status == 1 and "ends within this traceback" in str(explanation)
+    assert "ends within" not in str(explain_text(cut + "\nValueError: it is over\n"))

@@ -19,7 +19,7 @@ from bisect_cfg.diagnosis.advice.data import interrupted, missing_column, missin
 from bisect_cfg.diagnosis.advice.misnamed import missing_optional, unknown_name, unknown_setting, unset_variable
 from bisect_cfg.diagnosis.advice.network import unreachable
 from bisect_cfg.diagnosis.advice.numbers import mismatch, refused_by_gpu
-from bisect_cfg.diagnosis.advice.otherwise import failed_assertion, inside_library, said_alone
+from bisect_cfg.diagnosis.advice.otherwise import OF_TORCH, failed_assertion, inside_library, said_alone
 from bisect_cfg.diagnosis.advice.parts import by_part, first_step
 from bisect_cfg.diagnosis.advice.reading import (
     INNER,
@@ -82,7 +82,7 @@ def _split(error: _faults.Error) -> tuple[str, str]:
 
 def _with_the_message(advice: Advice, read: RaisedError) -> Advice:
     """The advice with the message's own words first, where they say what to do."""
-    said = None if advice.kind == "message" or _OF_TORCH.search(read.message) else said_cure(read)
+    said = None if advice.kind == "message" or OF_TORCH.search(read.message) else said_cure(read)
     if said is None or any(said in step for step in advice.steps):
         suspected = suspected_in(read.message)
         if not suspected or any(suspected in step for step in advice.steps):
@@ -106,13 +106,6 @@ def _with_versions(advice: Advice, read: RaisedError, packages: Mapping[str, str
         return advice
     asked = f"the log prints {', '.join(shown)}: is that older or newer than the other side expects?"
     return replace(advice, steps=(*advice.steps, asked))
-
-
-_OF_TORCH = re.compile(
-    r"size of tensor a|Sizes of tensors must|all tensors to be on the same device|expanded size"
-    r"|mat1 and mat2|must have the same dtype|same reduction dim|_AssertionError"
-)
-"""Messages of torch that say "must" without saying what to do."""
 
 
 RULES: tuple[Callable[[RaisedError], Advice | None], ...] = (

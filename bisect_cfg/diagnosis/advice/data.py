@@ -63,6 +63,14 @@ def missing_column(read: RaisedError) -> Advice | None:
     if frame and not of_a_row and (not in_reward or computed):
         return _missing_key(name, asked, read)
     whose = belongs_to(read.caller)
+    if name in _SPLITS:
+        says = f"{name!r} is the name of a split, and no column; {whose} asks for it at {place}."
+        steps = (
+            "print(dataset): a DatasetDict (what load_dataset gives without split=) was handed over where one split is "
+            f'wanted, most often: dataset["{name}"], or load_dataset(..., split="{name}")',
+            "a split that is not there: print(dataset) shows their names; train_test_split makes them",
+        )
+        return Advice("column", says, steps, place)
     says = (
         f"{'A row of the data' if read.asked_a_row else _whole(asked)} has no {name!r}; {whose} asks for it at {place}."
         if frame
@@ -85,6 +93,9 @@ def missing_column(read: RaisedError) -> Advice | None:
         steps.append(f"dataset.rename_column(YOUR_COLUMN, {name!r}), or change the line at {place}")
     return Advice("column", says, tuple(steps), place)
 
+
+_SPLITS = ("train", "test", "validation", "valid", "eval", "dev")
+"""Names of the parts of a data set, which no column has."""
 
 _OF_A_ROW = re.compile(
     r"(?:.*\.)?(?:rows?|examples?|samples?|items?|elem\w*|instances?|records?|entry|ex|x|d|doc|df|ds|dataset|data"

@@ -31,6 +31,12 @@ _CONDITIONS = {
 """What a condition is about, by a word of it."""
 
 
+OF_TORCH = re.compile(
+    r"size of tensor a|Sizes of tensors must|all tensors to be on the same device|expanded size"
+    r"|mat1 and mat2|must have the same dtype|same reduction dim|_AssertionError"
+)
+"""Messages of torch that say "must" without saying what to do."""
+
 _SHELL_TRACE = re.compile(r"\++ \S")
 
 
@@ -76,6 +82,8 @@ def failed_assertion(read: RaisedError) -> Advice | None:
 
 def said_alone(read: RaisedError) -> Advice | None:
     """A message that says itself what to do."""
+    if OF_TORCH.search(read.message):
+        return None  # an operation says "must" of what it was given, and not what to do
     said = said_cure(read)
     raiser = read.raiser
     refused = raiser is not None and raiser.package == "torch" and not raiser.source.startswith(("raise", "assert"))
@@ -107,6 +115,16 @@ def inside_library(read: RaisedError) -> Advice | None:
     )
     by = f" (which {called(above)} calls)" if above and frame.package not in PACKAGES else ""
     who = called(above) if by else called(frame.package)
+    if read.type == "CompilationError":
+        kernel = re.search(r"\bdef (\w+)\(", read.message)
+        named = f" {kernel[1]}" if kernel else ""
+        says = f"{called(frame.package)}{by} could not compile the kernel{named} ({place}): the last line says why."
+        steps = [
+            "that last line: what does not exist there, or has another type or shape? A name that is "
+            f"missing means that the kernel was written for a newer {called(frame.package)}, most often",
+            f"{called(frame.package)} and the package that the kernel is from of versions that are made for each other",
+        ]
+        return Advice("library", says, tuple(steps), place)
     if source.startswith("raise") and read.message:
         says = (
             f"{called(frame.package)}{by} checked something and refuses to go on: "

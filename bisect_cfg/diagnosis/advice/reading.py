@@ -436,7 +436,7 @@ def frames_before(error: _faults.Error) -> tuple[Frame, ...]:
                 match.groupdict() if match else {"file": "the notebook", "line": cell["line"], "function": "<cell>"}
             )
             file, function = groups["file"], groups["function"]
-            generated = file == "<string>" and function != "<module>"  # code that a library has made
+            generated = file == "<string>" and (found or function != "<module>")  # code that a library has made
             package = "python" if generated else package_of(file)
             found.append(Frame(file, int(groups["line"] or line or 0), function, source, package))
     handed_on = bool(found) and found[-1].package == "ray" and found[-1].function == "get_objects"
@@ -473,6 +473,8 @@ def package_of(file: str) -> str:
         return "python"
     if parts[-1].startswith("ipython-input") or file.startswith("<"):
         return ""
+    if parts[-1].endswith((".pyx", ".pxi")) and not file.startswith(("/", "\\")):
+        return parts[0].removesuffix(".pyx")  # compiled, with the name that its file had where it was built
     home = 3 if parts[1:2] in (["home"], ["Users"]) else 1  # a person may be called like a package
     for at in range(home, len(parts) - 1):
         # a checkout: the package's folder with its modules below it, and no script in somebody's folder of that name

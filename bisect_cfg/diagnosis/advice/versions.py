@@ -21,6 +21,9 @@ from bisect_cfg.diagnosis.advice.reading import (
     settings_of,
 )
 
+_CALLS_A_REWARD = re.compile(r"\breward_(?:func|fn|function)\w*(?:\[\w+\])?\(|\bcompute_score\(")
+"""A trainer's line that calls a function of the user's."""
+
 
 def misfit(read: RaisedError) -> Advice | None:
     """One package calls another in a way that the other does not know."""
@@ -210,7 +213,7 @@ def _argument(read: RaisedError) -> Advice | None:
     parts = found["name"].split(".")
     owner = next((one for one in map(owner_of, parts) if one), "")
     place = place_of(frame)
-    function, what = found["name"], found["what"]
+    function, what = found["name"], re.sub("^missing", "lacks", found["what"])
     if re.search(r"(?:Config|Arguments|Args)$", parts[0]) and found["argument"] and "unexpected" in what:
         who = f"{called(owner)}'s {parts[0]}" if owner else parts[0]
         says = (
@@ -222,16 +225,13 @@ def _argument(read: RaisedError) -> Advice | None:
             *pair_steps(caller, owner or ""),
         )
         return Advice("setting", says, steps, place)
-    own = (
-        re.search(r"reward|score|collat|callback|format|accuracy|preprocess|<locals>|formatting", function)
-        and owner == ""
+    as_reward = read.caller is not None and _CALLS_A_REWARD.search(read.caller.source)
+    own = as_reward or re.search(
+        r"reward|score|collat|callback|format|accuracy|preprocess|<locals>|formatting", function
     )
-    if own and caller:
-        says = (
-            f"{called(caller)} calls {function}, which "
-            f"{what.split(' {')[0]}: that function is, by its name, not {called(caller)}'s own, and has "
-            f"another signature."
-        )
+    if own and owner == "" and caller:
+        why = "it is called as a reward" if as_reward else f"by its name, it is not {called(caller)}'s own"
+        says = f"{called(caller)} calls {function}, which {what.split(' {')[0]}: {why}, and has another signature."
         steps = (
             f"give {function} the arguments that {called(caller)} hands over (see the call at "
             f"{place}), and **kwargs for the rest",
