@@ -243,13 +243,16 @@ def _engine(facts: dict[str, list[Row]], rows: list[Row]) -> None:
 
 
 def _ratio(facts: dict[str, list[Row]], rows: list[Row]) -> None:
+    """A sampling ratio that throws much of the gradient away, or multiplies it."""
+    ratios, apart = column(rows, "ratio"), column(rows, _ENGINE_DIFFERS)
     # A sampling filter acts from the first row on; a ratio that falls later is drift.
-    ratios = column(rows, "ratio")
-    if len(ratios) >= ENOUGH and median(ratios) < RATIO_FLOOR and median(ratios[:FIRST]) < RATIO_FLOOR:
+    low = len(ratios) >= ENOUGH and median(ratios) < RATIO_FLOOR and median(ratios[:FIRST]) < RATIO_FLOOR
+    of_sums = len(apart) >= ENOUGH and median(apart) < ROUNDED_APART
+    high = len(ratios) >= ENOUGH and median(ratios) > 1 / RATIO_FLOOR and of_sums
+    if low or high:
         facts["biased-ratio"] = rows_with(rows[-LAST_ROWS:], "ratio")
-        apart = column(rows, _ENGINE_DIFFERS)
-        if len(apart) >= ENOUGH and median(apart) < ROUNDED_APART:
-            facts["ratio-of-sums"] = facts["biased-ratio"]
+    if (low and of_sums) or high:
+        facts["ratio-of-sums"] = facts["biased-ratio"]
 
 
 def _grown_memory(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:

@@ -191,7 +191,7 @@ def one_answer(facts: dict[str, list[Row]], rows: list[Row]) -> None:
 
 def shape(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     """What became of the entropy and the answers of a policy that is lost."""
-    if not facts.keys() & {"collapse", "one-answer"}:
+    if not facts.keys() & {"collapse", "one-answer", "kl-diverged"}:
         return
     for name, fell, rose in (("entropy", "entropy-fell", "entropy-rose"), ("length", "length-fell", "")):
         values = [value for value in column(rows, name) if math.isfinite(value)]

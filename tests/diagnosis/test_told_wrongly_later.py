@@ -157,3 +157,9 @@ def test_a_log_that_ends_within_a_traceback() -> None:
     explanation = explain_text(cut)
     assert explanation.status == 1 and "ends within this traceback" in str(explanation)
     assert "ends within" not in str(explain_text(cut + "\nValueError: it is over\n"))
+
+
+def test_a_ratio_at_its_cap() -> None:
+    rows = RATIOS.replace("ratio/mean': 0.5", "ratio/mean': 2.5")
+    assert explain_text(rows).matches[0].decided
+    assert explain_text(rows.replace("sampling/sampling_logp_difference/mean", "other")).status == NO_FAILURE
