@@ -140,6 +140,7 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
     _rows_of_loss.diverged(facts, rows)
     _rows_of_policy.one_answer(facts, rows)
     _broke_with_it(facts, rows)
+    _rows_of_policy.since(facts, rows)
     _rows_of_loss.jumped(facts, rows)
     _grown_memory(facts, rows)
     _rows_of_reward.jumped(facts, rows)

@@ -189,6 +189,31 @@ def one_answer(facts: dict[str, list[Row]], rows: list[Row]) -> None:
             facts["one-answer"] = [until[-1], rows[-1]]
 
 
+def since(facts: dict[str, list[Row]], rows: list[Row]) -> None:
+    """Where a reward that was lost little by little had begun to fall: what breaks at last is told from there on."""
+    for name in ("collapse", "one-answer"):
+        if name not in facts:
+            continue
+        told = facts[name][0]
+        rewarded = [row for row in rows_with(rows, "reward") if math.isfinite(row.values["reward"])]
+        if len(rewarded) < TREND_ROWS:
+            return
+        half = max(len(rewarded) // SMOOTHED // 2, FIRST // 2)
+        smooth = [
+            median(row.values["reward"] for row in rewarded[max(at - half, 0) : at + half + 1])
+            for at in range(len(rewarded))
+        ]
+        best, ended = max(smooth), smooth[-1]
+        before = [row for row, level in zip(rewarded, smooth, strict=True) if level >= best - FALLEN * (best - ended)]
+        if before[-1].line < told.line:
+            facts[name] = [before[-1], *facts[name][1:]]
+
+
+SMOOTHED, FALLEN = 40, 0.25
+"""The level of a reward is the median of this part of its rows; it has begun to fall when this share of its fall is
+behind it, which is more than levels go up and down by chance."""
+
+
 def shape(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     """What became of the entropy and the answers of a policy that is lost."""
     if not facts.keys() & {"collapse", "one-answer", "kl-diverged"}:

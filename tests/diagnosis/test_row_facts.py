@@ -84,3 +84,19 @@ def test_a_ratio_beside_log_probabilities_of_chosen_answers() -> None:
 def test_a_number_that_no_float32_holds_is_infinite() -> None:
     rows = [Row(at, "", {"loss": 1.0, "grad_norm": 2 * LARGEST if at > 30 else 1.0}) for at in range(1, 41)]
     assert "infinite-gradient" in _row_facts.facts_of(rows, rows[30:34], None)
+
+
+def collapsed(reward: Callable[[int], float]) -> int:
+    """The first row that is told of a run whose choice between answers goes with its reward."""
+    rows = []
+    for at in range(1, 401):
+        level = reward(at)
+        values = {"reward": level + math.sin(7 * at) / 40, "entropy": 0.5 * level + 0.004 + math.sin(5 * at) / 1000}
+        rows.append(Row(at, "", {**values, "reward_std": level, "grad_norm": level / 2, "loss": 0.0}))
+    facts = _row_facts.facts_of(rows, [], None)
+    return next(facts[name] for name in ("collapse", "one-answer") if name in facts)[0].line
+
+
+def test_a_collapse_is_told_from_where_the_reward_began_to_fall() -> None:
+    assert 120 <= collapsed(lambda at: 0.4 if at < 120 else max(0.4 - (at - 120) / 500, 0.01)) <= 180
+    assert 298 <= collapsed(lambda at: 0.4 if at < 300 else 0.01) <= 300
