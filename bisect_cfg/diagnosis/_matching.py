@@ -60,12 +60,12 @@ def match(
     shown = [line for clue in seen for line in found[clue][:EVIDENCE]]
     lines = {replace(line, text=scrub(line.text)) for line in shown}
     decided, still_open = [], []
-    # A word that stood somewhere in the hours before decides nothing.
+    # A word that stood somewhere in the hours before decides nothing; a fact without a line is one of the whole run.
     beside = {
         clue: close
         for case in entry.cases
         for clue in (*case.any, *case.unless)
-        if (close := [line for line in found.get(clue, ()) if near(line)])
+        if (close := [line for line in found.get(clue, ()) if near(line)]) or found.get(clue) == []
     }
     for case in entry.cases:
         holds, reasons, lines_of_case = _decides(case, beside, environment, configuration)

@@ -196,7 +196,10 @@ SHARED = [
         "vllm-slept-while-busy",
     },
     {"device-map-hooks", "vllm-device-mismatch"},  # two devices
-    {"tensor-shapes", "rotary-off-by-one", "swift-loss-tensors", "unsloth-masked-mean"},  # two lengths
+    {  # two lengths
+        *("tensor-shapes", "rotary-off-by-one", "swift-loss-tensors", "unsloth-masked-mean"),
+        *("distillation-vocabularies", "online-dpo-no-prompt-left", "value-model-labels"),
+    },
     {
         "gpu-out-of-memory",
         "swift-zero3-gather-memory",
