@@ -35,7 +35,7 @@ _NAMES = {
     "Axolotl": ("axolotl", ""),
     "Unsloth": ("unsloth", ""),
     "slime": (r"\bslime\b", ""),
-    "DeepSpeed": (r"deepspeed|zero-?[123]\b|zero_stage|zero_config|sigkill_handler", ""),
+    "DeepSpeed": (r"deepspeed|zero-?[123]\b|zero_stage|zero_config|sigkill_handler|dummy(?:optim|scheduler)", ""),
     "FSDP": ("fsdp|fully_?shard|flat_param", ""),
     "Megatron": ("megatron|mcore", ""),
     "LoRA": (r"lora\b|lora_|peft|adapter", ""),

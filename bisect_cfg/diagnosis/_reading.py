@@ -315,10 +315,12 @@ class Reading:
             told.update(texts)
             for text in texts:
                 for pattern in self._possible(set(self._words_of_texts.look(text.encode()).words)):
-                    if all(run in text for run in self._all[pattern]) and re.search(pattern, text):
+                    if all(run in text for run in self._all[pattern]) and (match := re.search(pattern, text)):
                         lines = found.setdefault(Clue("line", pattern), [])
                         if not any(error.line <= line.number <= error.line + len(error.more) for line in lines):
-                            lines.append(Line(error.line, error.text, self.name))
+                            # What names something is kept as it was found: the first line alone may not have the name.
+                            said = match.group() if match.groupdict() else error.text
+                            lines.append(Line(error.line, said, self.name))
 
     def _reopen(self, went_on: bool) -> None:
         """A clue that was seen often enough may be seen again after training went on, and only then it counts."""
