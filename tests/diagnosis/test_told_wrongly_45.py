@@ -154,7 +154,7 @@ OTHERS = {
     "a server that was not started": ("Unsloth", NO_SERVER),
     "a launch without a library": ("process group of its own", tb(ME, f"{SITE}/accelerate/state.py __init__", error=IN_USE)),
     "a device without a backend": ("oneCCL", tb(ME, f"{SITE}/torch/distributed/distributed_c10d.py all_reduce", error=NO_BACKEND)),
-    "another crash": ("CANN", "Fatal Python error: Segmentation fault\nSegmentation fault (core dumped)\n"),
+    "another crash": ("CANN", "torch 2.6.0+cu124, CUDA:0\nFatal Python error: Segmentation fault\nSegmentation fault (core dumped)\n"),
     "a GPU of NVIDIA": ("An AMD GPU number", tb(ME, error="RuntimeError: CUDA error: invalid device ordinal")),
     "CUDA's own library": ("toolkit of torch's version", "/usr/bin/ld: cannot find -lcuda: No such file or directory\nsubprocess.CalledProcessError: Command '['/usr/bin/gcc', 'main.c', '-lcuda']' returned non-zero exit status 1.\n"),
 }  # fmt: skip
