@@ -260,6 +260,7 @@ class Reader:
         self._open: dict[str, _Open] = {}  # by who prints it
         self._data_windows = 0
         self._next_stale = 0  # the line at which one of them may be given up
+        self._headed = ""  # who opened the last one at the end of a message of its own
         self._printed: dict[str, int] = {}  # who -> the line up to which a traceback is only printed
         self._last: dict[str, Traceback] = {}  # who -> the last one that ended, which another may follow from
 
@@ -342,14 +343,17 @@ class Reader:
         if "Traceback (most recent call last)" in said:
             self._open[who] = _Open(number, number, printed=number <= self._printed.pop(who, 0))
             self._next_stale = min(self._next_stale, self._open[who].until())
+            self._headed = who if who and not said.startswith("Traceback") else ""
             return None
         if number >= self._next_stale:
             for stale in [one for one, unfinished in self._open.items() if number >= unfinished.until()]:
                 del self._open[stale]
             self._next_stale = min((unfinished.until() for unfinished in self._open.values()), default=0)
+        frame = _FRAME.match(said) if self._open else None
+        if frame and not who and self._headed in self._open and self._open[self._headed].first == number - 1:
+            self._open[who] = self._open.pop(self._headed)  # of a logger's message only the first line is marked
         if who in self._open:
             frames = self._open[who].frames
-            frame = _FRAME.match(said)
             if frame:
                 frames.append((frame["file"], frame["function"]))
                 self._open[who].last = number

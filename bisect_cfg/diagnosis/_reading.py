@@ -49,6 +49,8 @@ REPEATED = 3
 PARAGRAPHS = 40
 """Errors whose lines are read as one text, to find what is wrapped."""
 
+_RAY_STARTED = "Started a local Ray instance"
+_OF_A_WORKER = re.compile(rb"\(\w[^\n()]{0,80}\bpid=\d+")
 _OF_A_DATA_SET = re.compile(
     rb'"(?:prompt|completion|response|question|answer|messages|instruction|conversations|solution)": ?["\[]'
     rb'(?!.*"(?:level|levelname|severity)":)'
@@ -194,6 +196,8 @@ class Reading:
         if still is not None:
             told = Line(still.told_line, still.told, self.name)
             found[Clue("metric", "stalled")] = [told, Line(still.line, str(still), self.name)] if still.line else [told]
+            if _RAY_STARTED in still.text and not _OF_A_WORKER.search(self.tail.rpartition(_RAY_STARTED.encode())[2]):
+                found[Clue("metric", "ray-silent")] = found[Clue("metric", "stalled")]
         elif not self.errors_left() and (stands := self.stands()) is not None:
             found[Clue("metric", "standing")] = [stands]
         return found

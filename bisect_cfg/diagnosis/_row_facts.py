@@ -73,6 +73,7 @@ FACTS = {
     "growing-gradient": "grad_norm grew a hundredfold",
     "stalled": "the log ends in a long silence, without an error",
     "standing": "the log ends while the run starts, retries or has no step yet",
+    "ray-silent": "nothing came after Ray's start, for a long time",
     "large-gradient": "grad_norm is above 10 in most rows",
     "engine-differs": "the engine's log-probabilities are more than 1 away from the trainer's, in all of the last rows",
     "engine-drifts": "the engine's log-probabilities are more than 0.15 off the trainer's; the reward hardly rose",

@@ -42,7 +42,7 @@ LOST_ROWS = 8
 """Rows without a finite gradient or loss right before an error in the user's own file: it was given the answers of a
 model whose weights were gone."""
 
-_STILL = (Clue("metric", "stalled"), Clue("metric", "standing"))
+_STILL = (Clue("metric", "stalled"), Clue("metric", "standing"), Clue("metric", "ray-silent"))
 _OF_NUMBERS = re.compile(
     r"\b(?:[Nn]a[Nn]s?|[Ii]nf|[Nn]on-?finite|not finite|overflow\w*|loss scale|scaler|multinomial)\b", re.I
 )
@@ -112,7 +112,7 @@ class Run:
         worth = self._worth(lines, entry.early)
         of_cause = self._is_raised and worth == FOR_CAUSE
         of_metrics_alone = of_metrics(entry, found)
-        of_rows = of_metrics_alone and not any(clue.value in ("stalled", "standing") for clue in entry.any)
+        of_rows = of_metrics_alone and not any(clue in _STILL for clue in entry.any)
         if self._is_raised and not worth and warning:
             return matched, False  # a warning somewhere else; the error is another one
         if self._is_raised and not of_cause and entry.general and not entry.early and not of_metrics_alone:
