@@ -116,7 +116,7 @@ TOLD = {
         '  "rl": "dpo",\n' + tb(f"{SITE}/axolotl/prompt_strategies/dpo/chat_template.py transform_fn | chosen_raw = sample[field_chosen]", error="KeyError: 'chosen'"),
     ),
     "an evaluation of other rows": (
-        "The rows of the evaluation have no input_ids_chosen",
+        "The rows of the evaluation data have no input_ids_chosen",
         TRAINED + tb("/w/rm.py <module> | trainer.train()", EVALUATING, '/w/rm.py __call__ | "input_ids": feature["input_ids_chosen"],', error="KeyError: 'input_ids_chosen'"),
     ),
     "rows of another step of open-instruct": (
@@ -136,7 +136,7 @@ def test_what_leads(words: str, log: str) -> None:
 NOT_SAID = {
     "a name that Unsloth has nothing to do with": ("Unsloth", tb(ME, error="NameError: name 'ParallelismConfig' is not defined")),
     "an evaluation that worked before": (
-        "evaluation have no",
+        "evaluation data have no",
         TRAINED + "{'eval_loss': 0.41, 'eval_runtime': 3.1, 'epoch': 0.2}\n" + tb("/w/rm.py <module> | trainer.train()", EVALUATING, '/w/rm.py compute | x = out["labels"]', error="KeyError: 'labels'"),
     ),
     "a check in a training": ("puts shards of weights together", tb("/w/train.py main | assert isinstance(param, DTensor)", error="AssertionError")),
