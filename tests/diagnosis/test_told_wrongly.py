@@ -150,7 +150,7 @@ def test_a_reward_that_is_gone_as_a_whole_is_not_told_as_a_part() -> None:
 
 def test_numbers_that_are_given_in_the_order_of_their_names() -> None:
     says = "AssertionError: data batch size must be divisible by mini_batch_size, got 1032 and 512"
-    advice = explain_text(tb(ME, "/app/skyrl/dispatch.py stage_chunks", error=says)).advice
+    advice = explain_text(tb(ME, "/app/skyrl/dispatch.py stage_chunks", error=says), entries=()).advice
     assert advice is not None and "1032 is not a multiple of 512" in advice.says
 
 
@@ -172,7 +172,7 @@ def test_a_file_that_is_not_in_a_folder() -> None:
     says = "ValueError: No file with name: consolidated.00.pth found in /tmp/Meta-Llama-3-8B-Instruct."
     advice = explain_text(
         tb(f"{SITE}/torchtune/training/checkpointing/_utils.py get_path | raise ValueError(", error=says), entries=()
-    ).advice  # read from the traceback alone: an entry knows it as well
+    ).advice
     assert advice is not None and "has no file consolidated.00.pth" in advice.says
 
 
@@ -182,7 +182,7 @@ def test_an_assertion_of_several_lines_shows_no_bracket() -> None:
         tb(f"{SITE}/deepspeed/runtime/config.py _batch_assertion | assert (", error=says)
         + "11:31:04 WARNING Terminating\n"
     )
-    advice = explain_text(log).advice
+    advice = explain_text(log, entries=()).advice
     assert advice is not None and "“(”" not in advice.says and "Terminating" not in advice.says
 
 
@@ -241,7 +241,7 @@ def test_who_reads_an_attribute_of_another_object() -> None:
     says = "AttributeError: 'HuggingFaceTokenizer' object has no attribute 'unique_identifiers'"
     line = "self.unique_identifiers['tokenizer'] = self.config.tokenizer.unique_identifiers"
     log = tb(ME, f"{SITE}/megatron/core/datasets/megatron_dataset.py __init__ | {line}", error=says)
-    advice = explain_text(log).advice
+    advice = explain_text(log, entries=()).advice
     assert advice is not None and "own HuggingFaceTokenizer" not in advice.says
 
 
