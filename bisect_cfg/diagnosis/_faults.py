@@ -136,7 +136,7 @@ _HARMLESS = re.compile(
     r"Unable to register cu\w+ (?:factory|plugin)|pip's dependency resolver|factory for plugin|TF-TRT Warning"
     r"|destroy_process_group\(\) was not called|Logging error|rror while (?:fetching|trying to fetch) .{0,60}retry"
     r"|not a git repository|Failed to send MESSAGE_TASK_EXIT|\b(?:0|no) uncorrectable ECC"
-    r"|[Ee]rror_?rate|ignore_errors|raise_error|0 errors?\b|no errors?\b|errors?=0|on_error|errors='"
+    r"|[Ee]rror_?rate|ignore_errors|raise_error|0 errors?\b|no errors\b|no error\b(?!$)|errors?=0|on_error|errors='"
 )
 """Printed as an error by runs that go on."""
 

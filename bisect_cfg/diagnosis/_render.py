@@ -146,19 +146,18 @@ class Explanation:
     def steps(self) -> tuple[str, ...]:
         """What to do, first thing first; () where nothing is known and the traceback says nothing.
 
-        What the message itself says comes first where little is known, and last where a report is.
+        What the message itself says comes first where little is known, and last where a cause is known.
         """
         own = (f"do what the message says: “{self.said}”",) if self.said else ()
         of_traceback = self.advice.steps if self.advice else ()
         if not self.matches:
             return of_traceback
-        if self.matches[0].doubt:
+        lead = self.matches[0]
+        if lead.doubt:
             return (*own, *of_traceback)
-        return (
-            (*own, *of_traceback, *self.matches[0].steps)
-            if self.matches[0].entry.general
-            else (*of_traceback, *self.matches[0].steps, *own)
-        )
+        if lead.decided:
+            return (*lead.steps, *of_traceback, *own)  # a cause that the log tells says more than one frame
+        return (*own, *of_traceback, *lead.steps) if lead.entry.general else (*of_traceback, *lead.steps, *own)
 
     @property
     def status(self) -> int:

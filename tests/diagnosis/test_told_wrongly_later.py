@@ -164,3 +164,31 @@ def test_a_ratio_at_its_cap() -> None:
     rows = RATIOS.replace("ratio/mean': 0.5", "ratio/mean': 2.5")
     assert explain_text(rows).matches[0].decided
     assert explain_text(rows.replace("sampling/sampling_logp_difference/mean", "other")).status == NO_FAILURE
+
+
+def test_what_a_case_says_comes_before_a_general_step() -> None:
+    log = "\U0001f9a5 Unsloth - 2x faster free finetuning | Num GPUs used = 2\n" + tb(ME, f"{SITE}/unsloth/models/llama.py _CausalLM_fast_forward", error="RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1!")  # fmt: skip
+    explanation = explain_text(log)
+    assert explanation.matches[0].decided and explanation.advice is not None
+    assert "CUDA_VISIBLE_DEVICES=0" in explanation.steps[0]
+
+
+def test_a_failed_connection_that_says_no_error() -> None:
+    said = (
+        "ERROR: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n"
+    )
+    assert explain_text("INFO starting\n" + said).status != NO_FAILURE
+    assert explain_text("INFO starting\nERROR count: no errors\n").status == NO_FAILURE
+
+
+def test_a_script_that_ray_has_copied_is_not_ray_s() -> None:
+    copied = "/tmp/ray/session_2025-04-01_10-00-00_1_1/runtime_resources/working_dir_files/_ray_pkg_8e1/openrlhf/cli/train_ppo_ray.py"
+    log = tb(
+        f"{copied} <module> | assert args.some_number > 1, 'it must be more'", error="AssertionError: it must be more"
+    )
+    assert "OpenRLHF checks a condition" in advice_on(log)
+
+
+def test_a_column_that_is_to_be_removed() -> None:
+    log = tb(ME, f"{SITE}/datasets/arrow_dataset.py map", error="ValueError: Column to remove ['prompt_id'] not in the dataset. Current columns in the dataset: ['prompt']")  # fmt: skip
+    assert "was to be removed" in advice_on(log) and "rename_column" not in advice_on(log)

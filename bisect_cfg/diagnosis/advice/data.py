@@ -71,6 +71,13 @@ def missing_column(read: RaisedError) -> Advice | None:
             "a split that is not there: print(dataset) shows their names; train_test_split makes them",
         )
         return Advice("column", says, steps, place)
+    if "Column to remove" in message or "remove column" in message:
+        says = f"The data set has no column {name!r}, which was to be removed ({place or 'see the traceback'})."
+        steps = (
+            "remove_columns=dataset.column_names of this very split (each may have others), in place of a fixed list",
+            f"print(dataset.column_names) before that line: another name, or {name!r} was removed before",
+        )
+        return Advice("column", says, steps, place)
     says = (
         f"{'A row of the data' if read.asked_a_row else _whole(asked)} has no {name!r}; {whose} asks for it at {place}."
         if frame

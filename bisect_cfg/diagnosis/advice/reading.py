@@ -459,6 +459,8 @@ def _source(lines: Sequence[str], at: int) -> tuple[str, int]:
 def package_of(file: str) -> str:
     """The import name of the package a file belongs to: "" for somebody's own, "python" for Python's library."""
     parts = re.split(r"[/\\]", file)
+    sent = next((at for at, part in enumerate(parts) if part.startswith("_ray_pkg_")), 0)
+    parts = ["", *parts[sent + 1 :]] if sent else parts  # Ray's copy of the working directory
     for folder in ("site-packages", "dist-packages"):
         if folder in parts:
             after = parts[len(parts) - parts[::-1].index(folder) :]
