@@ -58,6 +58,7 @@ LITERALS = (
     "xited with", "OOMKilled", "OUT_OF_MEMORY", "TERM_MEMLIMIT", " error: ", "fatal: ", "atal error", "ERROR",
     "CRITICAL", "FATAL", "terminate called", "panicked at", "command not found", "rror executing job", "Bus error",
     "Exited (1", "[E socket", "[c10d]", "ProcessGroupNCCL.cpp", "rror response from daemon", "Error in ",
+    "Error while ", "Error during ",
     "Fatal Python", "libc++abi: terminating",
     "CUresult error", "nvcc fatal", '"error"', "Out of memory: ", "No space left", ".cc:", "CUDA Error: ",
     "NCCL WARN Cuda",
@@ -104,7 +105,7 @@ _SAID = re.compile(
     r"|^nccl\w+(?:Error|Failure|Usage|Argument): |^Job '\S+' failed$"
     r"|^Status message: (?:Unexpected error|Job \w+ command failed)"
     r"|: (?:command|file) not found$|nvcc fatal|^Error executing job|^Could not override '|^make: \*\*\*|^ninja: "
-    r"|[Ee]rror response from daemon|^Error in (?:\w+\.)+\w+: \S|^Error in cpuinfo"
+    r"|[Ee]rror response from daemon|^Error (?:in|while|during) [\w. ]{1,40}: \S|^Error in cpuinfo"
     r"|CUDA out of memory\. Tried to allocate"
     r"|slurmstepd: error|srun: error|fatal error: |The node was low on resource|crashed after using all available RAM"
 )

@@ -42,6 +42,9 @@ LOST_ROWS = 8
 """Rows without a finite gradient or loss right before an error in the user's own file: it was given the answers of a
 model whose weights were gone."""
 
+_ENGINE = re.compile(r"EngineCore|VllmWorker|Worker_TP|SGLang|LLMRayActor")
+"""Processes of an inference engine, by the names that they put before their lines."""
+
 _STILL = (Clue("metric", "stalled"), Clue("metric", "standing"), Clue("metric", "ray-silent"))
 _OF_NUMBERS = re.compile(
     r"\b(?:[Nn]a[Nn]s?|[Ii]nf|[Nn]on-?finite|not finite|overflow\w*|loss scale|scaler|multinomial)\b", re.I
@@ -78,7 +81,8 @@ class Run:
         self.cause = _faults.cause(self.errors)
         frames = frames_before(self.cause) if self.cause is not None else ()
         told = _told(readings)
-        if phase := phase_of(frames) or told.get("progress", ""):
+        of_engine = self.cause is not None and _ENGINE.search(self.cause.who)
+        if phase := phase_of(frames) or ("generation" if of_engine else told.get("progress", "")):
             told["phase"] = phase
         if self.cause is not None and (memory := facts.memory_of(self.cause.paragraphs()[0])):
             told["memory"] = memory
@@ -316,7 +320,7 @@ def _only_after(lines: Sequence[Line], own: tuple[str, int, int]) -> bool:
 def _quoted_in_prose(line: Line, entry: Entry) -> bool:
     """Whether what a line says of an error stands in quotation marks, after a blank: a sentence about it; or in a
     comment."""
-    if line.text.startswith(("{", "[")):
+    if line.text.startswith(("{", "[")) or 'HTTP/1.1" ' in line.text:  # a server's own line
         return False
     bare = _IN_QUOTES.sub(" ", line.text)
     return bare != line.text and not any(clue.kind == "line" and re.search(clue.value, bare) for clue in entry.any)

@@ -192,3 +192,50 @@ def test_a_script_that_ray_has_copied_is_not_ray_s() -> None:
 def test_a_column_that_is_to_be_removed() -> None:
     log = tb(ME, f"{SITE}/datasets/arrow_dataset.py map", error="ValueError: Column to remove ['prompt_id'] not in the dataset. Current columns in the dataset: ['prompt']")  # fmt: skip
     assert "was to be removed" in advice_on(log) and "rename_column" not in advice_on(log)
+
+
+LATER = {
+    "an allocator that sleep mode refuses, told as memory": (
+        "sleep mode and expandable segments exclude each other",
+        "AssertionError: Expandable segments are not compatible with memory pool. Please track pytorch#147851\n"
+        + tb(ME, f"{SITE}/unsloth_zoo/vllm_utils.py load_vllm | raise MemoryError(", error="MemoryError: Your GPU ran out of memory"),
+    ),
+    "the memory of a server, by the name of its process": (
+        "in the inference engine",
+        "== server.log ==\nINFO:     127.0.0.1:40112 - \"POST /pause HTTP/1.1\" 200 OK\n"
+        "(EngineCore_DP0 pid=3301) ERROR 08-19 16:01:44 [core.py:1012] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 4 has a total capacity of 79.11 GiB of which 612.00 MiB is free.\n"
+        'INFO:     127.0.0.1:40120 - "POST /update_weights HTTP/1.1" 500 Internal Server Error\n',
+    ),
+    "weights that sleep has thrown away": (
+        "answers rubbish since it woke up",
+        'INFO:     127.0.0.1:41031 - "POST /sleep?level=2 HTTP/1.1" 200 OK\n'
+        'INFO:     127.0.0.1:41040 - "POST /wake_up HTTP/1.1" 200 OK\nrollout 1: "' + 40 * "!" + '"\n',
+    ),
+    "device_map in several processes": (
+        "accelerate refuses to train a model",
+        tb(ME, f"{SITE}/accelerate/accelerator.py prepare_model | raise ValueError(", error="ValueError: You can't train a model that has been loaded with `device_map='auto'` in any distributed mode. Please rerun your script specifying `--num_processes=1` or by launching with `python {{myscript.py}}`."),
+    ),
+    "a weight that is a shard": (
+        "its weight was empty or flat",
+        tb(ME, f"{SITE}/trl/trainer/ppo_trainer.py step | self.batched_forward_pass(self.ref_model, queries)", f"{SITE}/torch/nn/functional.py embedding | return torch.embedding(weight, input)", error="RuntimeError: 'weight' must be 2-D"),
+    ),
+    "a trainer of another age than TRL": (
+        "of different ages",
+        tb(ME, f"{SITE}/trl/trainer/grpo_trainer.py _get_train_sampler", error="AttributeError: 'XGRPOTrainer' object has no attribute 'num_iterations'. Did you mean: 'num_generations'?"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "log"), LATER.values(), ids=LATER.keys())
+def test_what_leads_as_well(words: str, log: str) -> None:
+    test_what_leads(words, log)
+
+
+def test_a_version_that_is_too_old_is_no_lack_of_gpus() -> None:
+    says = "ImportError: FlashAttention2 has been toggled on, but it cannot be used: you need flash_attn package version to be greater or equal than 2.1.0. Detected version 2.0.4. See the page on inference on one GPU#flashattention-2"
+    assert "More GPUs are asked for" not in str(explain_text(tb(ME, f"{SITE}/transformers/modeling_utils.py _check_and_enable_flash_attn_2", error=says)))  # fmt: skip
+
+
+def test_a_job_that_tells_its_error_in_one_line() -> None:
+    explanation = explain_text("Model loaded\nError in Job: A formatting function was provided while it may not be\n")
+    assert explanation.status == 1 and "line 2: Error in Job" in str(explanation)

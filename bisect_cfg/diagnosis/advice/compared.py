@@ -60,7 +60,7 @@ def too_few_gpus(read: RaisedError) -> Advice | None:
     """More GPUs are asked for than the process sees."""
     if not (_GPUS.search(read.message) and _TOO_FEW.search(read.message) and re.search(r"\d", read.message)):
         return None
-    if re.search(r"memory|capability|GiB|MiB|dtype", read.message):
+    if re.search(r"memory|capability|GiB|MiB|dtype|package version|Detected version", read.message):
         return None
     said = " ".join(read.message.split())[:LONGEST_QUOTE]
     says = f"More GPUs are asked for than are in sight, by the message: “{said}”."

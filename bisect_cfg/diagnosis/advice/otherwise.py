@@ -32,7 +32,7 @@ _CONDITIONS = {
 
 
 OF_TORCH = re.compile(
-    r"size of tensor a|Sizes of tensors must|all tensors to be on the same device|expanded size"
+    r"size of tensor a|'weight' must be 2-D|Sizes of tensors must|all tensors to be on the same device|expanded size"
     r"|mat1 and mat2|must have the same dtype|same reduction dim|_AssertionError"
 )
 """Messages of torch that say "must" without saying what to do."""
