@@ -48,9 +48,12 @@ FACTS = {
     "no-gradient": "grad_norm is exactly 0, from the first rows to the last",
     "at-chance": "the loss stays at ln 2, and held-out pairs are told apart by chance alone",
     "held-out-loss-rose": "the loss on held-out data has doubled since its best, while that of training fell",
+    "ends-unseen": "nearly every completion counts as cut off, though their lengths lie far below the longest",
+    "gradient-lost": "grad_norm is exactly 0 from one row on, and was not before; the loss is not",
     "all-clipped": "every completion was cut off at max_completion_length",
     "loss-vanished": "the loss fell from one row to the next to exactly 0, and stays there",
     "no-loss": "loss is exactly 0, from the first row to the last",
+    "no-loss-alone": "loss is exactly 0 in every row, beside no rewards and no gradient",
     "entropy-rose": "entropy rose",
     "entropy-fell": "entropy fell to almost nothing",
     "length-fell": "the answers became a few tokens long",
@@ -148,7 +151,12 @@ def facts_of(rows: list[Row], broken: list[Row], finished: Row | None) -> dict[s
     _rows_of_reward.part_lost(facts, rows)
     _no_rate(facts, rows)
     _rows_of_policy.shape(facts, rows)
-    for asked in (_rows_of_loss.always_zero, _rows_of_loss.vanished, _rows_of_loss.displaced):
+    for asked in (
+        _rows_of_loss.always_zero,
+        _rows_of_loss.vanished,
+        _rows_of_loss.gradient_lost,
+        _rows_of_loss.displaced,
+    ):
         asked(facts, rows)
     for asked in (_large_gradient, _engine, _ratio):
         asked(facts, rows)

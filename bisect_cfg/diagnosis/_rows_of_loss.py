@@ -25,6 +25,9 @@ from bisect_cfg.diagnosis._rows import (
 VANISHED_ROWS, VANISHED_FROM = 5, 0.1
 """So many rows of 0 are no chance; a loss that was below that before may have been rounded to it."""
 
+LOST_ROWS = 8
+"""So many gradients of exactly 0 in a row are no steps that were skipped."""
+
 JUMP_ROWS = 4
 """Rows for which a loss stays up after a jump; one or two are a bad batch."""
 
@@ -65,6 +68,9 @@ def always_zero(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     losses = column(rows, "loss")
     if len(losses) >= ENOUGH and always(losses, lambda value: value == 0):
         facts["no-loss"] = rows_with(rows, "loss")[-LAST_ROWS:]
+        # With rewards a loss of 0 is usual; a gradient beside it says that something is learnt.
+        if not column(rows, "grad_norm") and not health.has_rewards([row.values for row in rows]):
+            facts["no-loss-alone"] = facts["no-loss"]
 
 
 def vanished(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
@@ -74,6 +80,17 @@ def vanished(facts: dict[str, list[Row]], rows: Sequence[Row]) -> None:
     if at >= 0 and len(rows) - at - 1 >= VANISHED_ROWS and rows[at].values["loss"] > VANISHED_FROM:
         if not health.has_rewards([row.values for row in rows]):
             facts["loss-vanished"] = [rows[at], rows[at + 1]]
+
+
+def gradient_lost(facts: dict[str, list[Row]], rows: list[Row]) -> None:
+    """A gradient that is exactly 0 from one row on, beside a loss that is not: the optimizer has nothing any more."""
+    rows = rows_with(rows, "loss", "grad_norm")
+    if health.has_rewards([row.values for row in rows]):
+        return
+    at = next((at for at in range(len(rows) - 1, -1, -1) if rows[at].values["grad_norm"] != 0), -1)
+    lost = rows[at + 1 :]
+    if at >= ENOUGH and len(lost) >= LOST_ROWS and min(row.values["loss"] for row in lost) > VANISHED_FROM:
+        facts["gradient-lost"] = [rows[at], lost[0]]
 
 
 def displaced(facts: dict[str, list[Row]], rows: list[Row]) -> None:

@@ -38,6 +38,10 @@ DIVERGED_KL = 5.0
 NOTHING_LEFT = 8
 """Rows without any signal at the end of a run that had one: it has nothing to learn from any more."""
 
+LONGEST, FAR_BELOW = "completions/max_length", 0.75
+"""The longest completion of a step, and the share of it below which a mean length is not that of answers that were cut
+off at it. (Prompts of several lengths, or several turns, leave a little less than the limit.)"""
+
 ABRUPT = 0.1
 """... which counts where the reward jumped by this share of itself before them, and stayed."""
 
@@ -140,6 +144,11 @@ def _limits(facts: dict[str, list[Row]], rows: list[Row]) -> None:
     clipped = column(rows, "clipped_ratio")
     if len(clipped) >= ENOUGH and always(clipped, lambda value: value >= health.CUT_OFF):
         facts["all-clipped"] = rows_with(rows, "clipped_ratio")[-LAST_ROWS:]
+        # What is cut off at one limit is of one length.
+        both = rows_with(rows, "length", LONGEST)
+        shares = [row.values["length"] / row.values[LONGEST] for row in both if row.values[LONGEST] > 0]
+        if len(shares) >= TREND_ROWS and median(shares) < FAR_BELOW:
+            facts["ends-unseen"] = both[-LAST_ROWS:]
     if len(rewards) > LOST and not any(rewards[-LOST:]) and any(rewards):
         facts["reward-lost"] = rows_with(rows, "reward")[-LOST:]
     if len(rewards) >= TREND_ROWS and all(map(math.isfinite, rewards)):

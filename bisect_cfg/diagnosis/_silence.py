@@ -38,9 +38,9 @@ _NOTE = re.compile(
 )
 _HANGS = re.compile(
     r"\b(?:hangs?|hung|hanging|stuck|frozen|freezes|froze|stalled|never (?:returns|finishes|ends|continues)"
-    r"|no (?:more |further )?"
-    r"(?:output|progress|log)|nothing (?:more|happens|happened|else|for|since|after)|still (?:nothing"
-    r"|waiting|the same|at|running)"
+    r"|no (?:more |further |new )?"
+    r"(?:output|progress|log|lines? (?:for|since))|nothing (?:more|happens|happened|else|for|since|after)"
+    r"|still (?:nothing|waiting|the same|at|running)"
     r"|(?:waited|waiting|sits here|for) (?:\w+ ){0,3}(?:hours?|minutes?|min|h)\b)|卡住|卡在|不动了",
     re.IGNORECASE,
 )

@@ -100,3 +100,24 @@ def collapsed(reward: Callable[[int], float]) -> int:
 def test_a_collapse_is_told_from_where_the_reward_began_to_fall() -> None:
     assert 120 <= collapsed(lambda at: 0.4 if at < 120 else max(0.4 - (at - 120) / 500, 0.01)) <= 180
     assert 298 <= collapsed(lambda at: 0.4 if at < 300 else 0.01) <= 300
+
+
+def test_answers_of_several_lengths_are_not_all_cut_off() -> None:
+    def told(mean: float) -> set[str]:
+        values = {"loss": 0.001, "reward": 0.4, "clipped_ratio": 0.97, "length": mean, "completions/max_length": 1024.0}
+        return {*_row_facts.facts_of([Row(at, "", values) for at in range(1, 41)], [], None)}
+
+    assert {"all-clipped", "ends-unseen"} <= told(410.0)
+    assert "ends-unseen" not in told(1020.0)
+
+
+def test_a_gradient_that_is_lost() -> None:
+    def told(rows: list[tuple[float, float]], **more: float) -> set[str]:
+        made = [Row(at, "", {"loss": loss, "grad_norm": norm, **more}) for at, (loss, norm) in enumerate(rows, 1)]
+        return {*_row_facts.facts_of(made, [], None)}
+
+    before, after = [(0.7, 4.0 + at / 9) for at in range(9)], [(9.0, 0.0)] * 12
+    assert "gradient-lost" in told([*before, (38.0, 4127.0), *after])
+    assert "gradient-lost" not in told([*before, *after], reward=0.5)  # a group without differences
+    assert "gradient-lost" not in told([*before, *[(0.0, 0.0)] * 12])  # learnt by heart
+    assert "gradient-lost" not in told([*before, *after[:5]])
