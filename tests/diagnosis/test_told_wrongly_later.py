@@ -239,3 +239,9 @@ def test_a_version_that_is_too_old_is_no_lack_of_gpus() -> None:
 def test_a_job_that_tells_its_error_in_one_line() -> None:
     explanation = explain_text("Model loaded\nError in Job: A formatting function was provided while it may not be\n")
     assert explanation.status == 1 and "line 2: Error in Job" in str(explanation)
+
+
+def test_a_reporter_whose_network_came_back() -> None:
+    log = "wandb: Network error (ReadTimeout), entering retry loop.\nwandb: Network connection restored.\nwandb: Synced 5 W&B file(s)\n"
+    assert explain_text(log).status == NO_FAILURE
+    assert explain_text(log.splitlines()[0] + "\n").status != NO_FAILURE
