@@ -26,7 +26,8 @@ _ENDED_WELL = re.compile(
     rb"|\b(?:run|job|training|pipeline|workflow)[^\n]{0,40}\bstatus[=: ]+\W?(?:[Ss]uccess|SUCCESS|[Ss]ucceeded)"
     rb"|\b[Jj]ob '[^'\n]{1,80}' succeeded\b"  # Ray's
     rb"|All (?:checks|tests) passed|\bexit(?:ed)?(?: with)? (?:code|status)[:= ]*0\b"
-    rb"|(?m:^Already up to date)|\bCOMPLETED +0:0|\bJob completed\b|\bNetwork (?:error resolved|connection (?:was )?restored)\b"
+    rb"|(?m:^Already up to date)|\bCOMPLETED +0:0|\bJob completed\b"
+    rb"|\bNetwork (?:error resolved|connection (?:was )?restored)\b"
     rb"|(?P<pod>\bSuccessfully assigned\b|\bStarted +pod/|\bStarted container\b|\bReadiness probe succeeded"
     rb"|\b0/\d+ +Completed\b)"
 )
