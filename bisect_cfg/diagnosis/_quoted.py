@@ -38,6 +38,7 @@ MOSTLY = 0.7
 _LOGGED = re.compile(
     r"Traceback|\[?rank ?\d|(?:INFO|ERROR|WARNING|CRITICAL)\b|\{'|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d|\s*\d+%\|"
     r"|(?:\w+\.)*\w+(?:Error|Exception): |srun: |slurmstepd: |wandb: "
+    r"|\d\d:\d\d:\d\d +(?:DEBUG|INFO|SUCCESS|WARNING|ERROR)\b"
 )
 """Beginnings of lines that only a log has."""
 

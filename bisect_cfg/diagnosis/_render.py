@@ -318,7 +318,8 @@ def _unknown(explanation: Explanation, width: int) -> str:
         if not explanation.lines and not explanation.rows:
             return wrapped("There is nothing in it: not one line.", width, "", "")
         if explanation.no_log:
-            text = f"This looks like {explanation.no_log}, not like a log. Give what the run printed, or its folder."
+            text = f"This looks like {explanation.no_log}, not like the log of a run."
+            text += " Give what the run printed, or its folder."
             return wrapped(text, width, "", "")
         if explanation.stands is not None:
             text = (

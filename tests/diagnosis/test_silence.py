@@ -155,7 +155,7 @@ def test_a_text_that_is_no_log_is_told_what_it_is(text: str, kind: str) -> None:
     found = explain_text(text)
     assert found.status == NO_FAILURE
     said = " ".join(str(found).split())
-    assert f"This looks like {kind}, not like a log." in said and "bisect-cfg bisect" not in said
+    assert f"This looks like {kind}, not like the log of a run." in said and "bisect-cfg bisect" not in said
 
 
 @pytest.mark.parametrize(

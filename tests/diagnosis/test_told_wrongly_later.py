@@ -245,3 +245,12 @@ def test_a_reporter_whose_network_came_back() -> None:
     log = "wandb: Network error (ReadTimeout), entering retry loop.\nwandb: Network connection restored.\nwandb: Synced 5 W&B file(s)\n"
     assert explain_text(log).status == NO_FAILURE
     assert explain_text(log.splitlines()[0] + "\n").status != NO_FAILURE
+
+
+def test_logs_of_two_pods_with_the_commands_that_showed_them() -> None:
+    log = (
+        "# kubectl logs reverse-trainer-0\n00:04:11    INFO Starting RL trainer\n00:04:19    INFO Waiting for training batch to arrive\n"
+        "# kubectl logs reverse-orchestrator-0\n00:04:02    INFO Starting orchestrator\n"
+        + "".join(f"00:0{at}:00 WARNING Still waiting for weight checkpoint 1 ({60 * at}s)\n" for at in range(5, 10))
+    )
+    assert not explain_text(log).no_log
