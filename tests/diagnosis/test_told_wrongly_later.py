@@ -223,6 +223,26 @@ LATER = {
         "of different ages",
         tb(ME, f"{SITE}/trl/trainer/grpo_trainer.py _get_train_sampler", error="AttributeError: 'XGRPOTrainer' object has no attribute 'num_iterations'. Did you mean: 'num_generations'?"),
     ),
+    "a GPU by its number on the machine": (
+        "(cuda:6) is not among those that this process sees",
+        tb(ME, f"{SITE}/trl/trainer/grpo_trainer.py __init__", error="ValueError: The requested device for vllm (cuda:6) is not available. You are likely using vLLM without restricting the number of GPUs for training."),
+    ),
+    "an engine that reads its own weights anew": (
+        "could not load its own weights again after sleep",
+        tb(f"{SITE}/vllm/v1/worker/gpu_model_runner.py reload_weights | model_loader.load_weights(self.get_model())", f"{SITE}/vllm/model_executor/models/qwen2.py load_weights | param = params_dict[name]", error="KeyError: 'layers.0.mlp.gate_up_proj.weight'"),
+    ),
+    "a file that Unsloth wrote, in a notebook": (
+        "A file that Unsloth wrote imports BaseTrainer",
+        "File ~/work/unsloth_compiled_cache/UnslothAlignPropTrainer.py:5\n----> 5 from trl.trainer.alignprop_trainer import (Accelerator, BaseTrainer)\n\nImportError: cannot import name 'BaseTrainer' from 'trl.trainer.alignprop_trainer'\n",
+    ),
+    "probabilities of another model": (
+        "disagree about every token",
+        RATIOS.replace("difference/mean': 0.012", "difference/mean': 11.7").replace("ratio/mean': 0.5", "ratio/mean': 0.0001"),
+    ),
+    "a server that refused the weights": (
+        "answered an update of its weights with an error (HTTP 500)",
+        'INFO:     127.0.0.1:40120 - "POST /update_weights HTTP/1.1" 500 Internal Server Error\n',
+    ),
 }  # fmt: skip
 
 
@@ -254,3 +274,13 @@ def test_logs_of_two_pods_with_the_commands_that_showed_them() -> None:
         + "".join(f"00:0{at}:00 WARNING Still waiting for weight checkpoint 1 ({60 * at}s)\n" for at in range(5, 10))
     )
     assert not explain_text(log).no_log
+
+
+def test_a_worker_s_name_is_no_sharded_tensor() -> None:
+    log = tb("/opt/nemo-rl/nemo_rl/models/policy/lm_policy.py save_checkpoint | raise ValueError(", error="ValueError: safetensors is only supported with DTensorPolicyWorkerV2 (_v2=true).")  # fmt: skip
+    assert "sharded tensor" not in str(explain_text(log))
+
+
+def test_an_attribute_of_a_framework_s_own_class_is_not_transformers() -> None:
+    log = tb("/root/swift/llm/argument/base_args/model_args.py _init_rope_scaling | if self.model_info.rope_scaling:", error="AttributeError: 'ModelInfo' object has no attribute 'rope_scaling'")  # fmt: skip
+    assert 'pip install "transformers<5"' not in str(explain_text(log))

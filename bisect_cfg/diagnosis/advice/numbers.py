@@ -38,7 +38,7 @@ _DEVICES = re.compile(
 )
 
 
-_SHARDED = re.compile(r"mixed torch\.Tensor and DTensor|DTensor")
+_SHARDED = re.compile(r"\bDTensors?\b")
 
 
 def mismatch(read: RaisedError) -> Advice | None:

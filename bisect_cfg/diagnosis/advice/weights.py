@@ -50,12 +50,12 @@ def unfit_weights(read: RaisedError) -> Advice | None:
             ),
             "",
         )
-        who = called(trainer) if trainer else "the trainer"
+        who = called(trainer)
         says = (
             f"{who} hands {called(engine)} a weight called {named or 'otherwise'}, which the "
             f"model inside {called(engine)} does not have: the two sides name the weights "
             f"differently."
-            if handed
+            if handed and trainer
             else f"{called(engine)} is given a weight called {named or 'otherwise'}, for which its model has no place: "
             f"the checkpoint (or trainer) and {called(engine)} name the weights differently."
         )
