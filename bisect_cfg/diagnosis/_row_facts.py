@@ -44,7 +44,7 @@ FACTS = {
     "missing-reward": "reward is None or NaN",
     "undefined-spread": "reward_std is NaN",
     "dead-reward": "all rewards of a group are equal, from the first rows to the last",
-    "no-reward": "the reward is exactly 0 in every row",
+    "no-reward": "the reward is exactly 0 in nearly every row",
     "no-gradient": "grad_norm is exactly 0, from the first rows to the last",
     "at-chance": "the loss stays at ln 2, and held-out pairs are told apart by chance alone",
     "held-out-loss-rose": "the loss on held-out data has doubled since its best, while that of training fell",

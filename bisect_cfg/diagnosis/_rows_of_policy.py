@@ -105,7 +105,7 @@ def _dead(facts: dict[str, list[Row]], rows: list[Row]) -> None:
             or ranges[-LAST_ROWS:]
             or rows_with(rows, "reward")[-LAST_ROWS:]
         )
-        if len(rewards) >= ENOUGH and not any(rewards):
+        if len(rewards) >= ENOUGH and always(rewards, lambda value: value == 0):
             facts["no-reward"] = rows_with(rows, "reward")[-LAST_ROWS:]
 
 
