@@ -43,7 +43,7 @@ _NAMES = {
     "images": (r"image|pixel|video|vision|[-_]vl\b|\bvlm\b|vl\w{0,12}config|llava|internvl", ""),
     "Weights & Biases": ("wandb|weights & biases", ""),
     "Kubernetes": (r"kubectl|kubernetes|\bpods?\b", ""),
-    RL: (r"num_generations|completion|rollout|grpo|\bppo|rloo|\bpolicy\b|reward|\bgenerations\b", ""),
+    RL: (r"num_generations|completion(?!_only)|rollout|grpo|\bppo|rloo|\bpolicy\b|reward|\bgenerations\b", ""),
     TRAINING: (
         "per_device_(?:train|eval)|gradient_(?:accumulation|checkpointing)|"
         r"\btrain|backward|optimi[sz]er|\bloss\b|grad_norm|checkpoint-\d",

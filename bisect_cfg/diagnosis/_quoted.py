@@ -44,7 +44,10 @@ _LOGGED = re.compile(
 
 _COMMIT = re.compile(r"commit [0-9a-f]{7,40}\b|[0-9a-f]{7,10} (?:\(|\w)")
 _DIFF = re.compile(r"diff --git |--- (?:a/|\S+\s+\d{4}-)|Index: \S+$|@@ -\d+,\d+ \+\d+")
-_FOUND = re.compile(r"(?:\./)?[\w./-]+\.(?:py|md|rst|txt|ya?ml|toml|sh|js|ts|go|rs|ipynb)[:-]\d+[:-]")
+_FOUND = re.compile(
+    r"(?!.*:\d+: \w*Warning: )"  # Python's own warnings look like that
+    r"(?:\./)?[\w./-]+\.(?:py|md|rst|txt|ya?ml|toml|sh|js|ts|go|rs|ipynb)[:-]\d+[:-]"
+)
 _LISTED = re.compile(r"\s*(?:[-+•]|\*{1,2}|\d+[.)]|#\d+:?|[A-Z]{2,8}-\d+:?) +\S")
 _HEADING = re.compile(r"#{1,4} \w|={1,4} \w(?!.*=$)|```|[=~-]{4,}$")
 _TITLE = re.compile(r"#{1,4} \w|= \w(?!.*=$)")

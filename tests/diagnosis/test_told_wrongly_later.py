@@ -284,3 +284,9 @@ def test_a_worker_s_name_is_no_sharded_tensor() -> None:
 def test_an_attribute_of_a_framework_s_own_class_is_not_transformers() -> None:
     log = tb("/root/swift/llm/argument/base_args/model_args.py _init_rope_scaling | if self.model_info.rope_scaling:", error="AttributeError: 'ModelInfo' object has no attribute 'rope_scaling'")  # fmt: skip
     assert 'pip install "transformers<5"' not in str(explain_text(log))
+
+
+def test_warnings_of_python_are_no_findings_of_a_search() -> None:
+    log = "".join(f"/opt/env/lib/python3.11/site-packages/trl/trainer/utils.py:{at}: UserWarning: Could not find response key in row {at}\n" for at in range(60))  # fmt: skip
+    assert not explain_text(log).no_log
+    assert explain_text(log.replace("UserWarning: Could", "could")).no_log
