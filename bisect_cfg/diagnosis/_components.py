@@ -38,7 +38,7 @@ _NAMES = {
     "DeepSpeed": (r"deepspeed|zero-?[123]\b|zero_stage|zero_config|sigkill_handler|dummy(?:optim|scheduler)", ""),
     "FSDP": ("fsdp|fully_?shard|flat_param", ""),
     "Megatron": ("megatron|mcore", ""),
-    "LoRA": (r"lora\b|lora_|peft|adapter", ""),
+    "LoRA": (r"lora\b|lora_|peft|adapter|trainable params: [\d,]+ (?:\|\||\(0?\.)", ""),
     "Ray": (r"\bray\b|raylet", r"\(\w+ pid=\d+"),
     "images": (r"image|pixel|video|vision|[-_]vl\b|\bvlm\b|vl\w{0,12}config|llava|internvl", ""),
     "Weights & Biases": ("wandb|weights & biases", ""),

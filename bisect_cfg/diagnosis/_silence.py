@@ -35,6 +35,7 @@ _GLOG = re.compile(r"\b[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)")
 _CLOCK = re.compile(r"(?<![\d:.<])()()([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?(?![\d:<]|, +[\d?.]+(?:s/it|it/s))")
 _NOTE = re.compile(
     r"\s*(?:#|//|<-|\^\^|\.\.\.|>>>|\((?!\w+ pid=)|\[?(?:note|NOTE|me|user)\b|-- )|.*(?:卡住|卡在|不动了)"
+    r"|.*\bno (?:new|more|further) (?:output|log|lines?) (?:for|since) \d+ ?(?:h|min)"
 )
 _HANGS = re.compile(
     r"\b(?:hangs?|hung|hanging|stuck|frozen|freezes|froze|stalled|never (?:returns|finishes|ends|continues)"

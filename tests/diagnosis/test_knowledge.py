@@ -270,3 +270,20 @@ ROWS = (
 def test_no_clue_is_looked_for_in_every_row_of_a_run(entry: Entry) -> None:
     lines = [clue.value for clue in entry.clues if clue.kind == "line" and not re.search(clue.value, ROWS)]
     assert not [value for value in lines if all(run in ROWS for run in literals(value))]
+
+
+def test_no_field_is_written_twice() -> None:
+    """YAML takes the last of two, without a word."""
+    import yaml
+
+    files = [*sorted(knowledge.FOLDER.glob("*.yaml")), knowledge._version_pairs.TABLE]
+    for file in files:
+        nodes = [yaml.compose(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))]
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, yaml.MappingNode):
+                names = [key.value for key, _ in node.value]
+                assert len(names) == len({*names}), (file.name, node.start_mark.line + 1, names)
+                nodes += [value for _, value in node.value]
+            elif isinstance(node, yaml.SequenceNode):
+                nodes += node.value
