@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from bisect_cfg.diagnosis.explain import explain_text
+from tests.diagnosis.leading import headline, led
 from tests.diagnosis.test_claims_audit_a import ME, SITE, TRAINER, tb
 
 KL = f"{SITE}/trl/trainer/ppo_trainer.py:1200: UserWarning: KL divergence is starting to become negative: -3.10 - this might be a precursor for failed training.\n  warnings.warn(\n"
@@ -118,11 +118,6 @@ OTHER = {
 }  # fmt: skip
 
 
-def led(log: str) -> str:
-    told = " ".join(str(explain_text(log)).split())
-    return told[: told.find("Why this") if "Why this" in told else None]
-
-
 @pytest.mark.parametrize(("words", "log"), TOLD.values(), ids=TOLD.keys())
 def test_what_leads(words: str, log: str) -> None:
     assert words in led(log)
@@ -130,4 +125,4 @@ def test_what_leads(words: str, log: str) -> None:
 
 @pytest.mark.parametrize(("words", "log"), OTHER.values(), ids=OTHER.keys())
 def test_what_does_not_lead(words: str, log: str) -> None:
-    assert words not in led(log).partition("What to do, in this order")[0].partition("It may also be")[0]
+    assert words not in headline(log)

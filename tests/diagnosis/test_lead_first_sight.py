@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from bisect_cfg.diagnosis.explain import NO_FAILURE, explain_text
+from tests.diagnosis.leading import led
 from tests.diagnosis.test_claims_audit_a import GRPO, ME, SITE, TRAINER, tb
 
 IN_POD = tb(ME, f"{SITE}/trl/generation/vllm_client.py <module> | from vllm_ascend.distributed import PyHcclCommunicator", error="ModuleNotFoundError: No module named 'vllm_ascend'")  # fmt: skip
@@ -83,8 +84,7 @@ TOLD = {
 
 @pytest.mark.parametrize(("words", "log"), TOLD.values(), ids=TOLD.keys())
 def test_what_leads(words: str, log: str) -> None:
-    told = " ".join(str(explain_text(log)).split())
-    assert words in told[: told.find("Why this") if "Why this" in told else None]
+    assert words in led(log)
 
 
 def rows_of_slime(rewards: list[float], apart: list[float]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from bisect_cfg.diagnosis.explain import explain_text
+from tests.diagnosis.leading import led
 from tests.diagnosis.test_claims_audit_a import ME, SITE, TRAINER, tb
 
 RAY_STARTED = "2025-05-02 08:14:11,301\tINFO worker.py:1832 -- Started a local Ray instance. View the dashboard at 127.0.0.1:8265\n"
@@ -158,11 +159,6 @@ OTHERS = {
     "a GPU of NVIDIA": ("An AMD GPU number", tb(ME, error="RuntimeError: CUDA error: invalid device ordinal")),
     "CUDA's own library": ("toolkit of torch's version", "/usr/bin/ld: cannot find -lcuda: No such file or directory\nsubprocess.CalledProcessError: Command '['/usr/bin/gcc', 'main.c', '-lcuda']' returned non-zero exit status 1.\n"),
 }  # fmt: skip
-
-
-def led(log: str) -> str:
-    told = " ".join(str(explain_text(log)).split())
-    return told[: told.find("Why this") if "Why this" in told else None]
 
 
 @pytest.mark.parametrize(("words", "log"), TOLD.values(), ids=TOLD.keys())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from bisect_cfg.diagnosis.explain import explain_text
+from tests.diagnosis.leading import headline, led
 from tests.diagnosis.test_claims_audit_a import GRPO, ME, REWARDS, SITE, TRAINER, tb
 
 SWIFT = "/w/ms-swift/swift/trainers/rlhf_trainer/grpo_trainer.py _score_completions | rewards = reward_func(completions, **reward_kwargs)"
@@ -159,11 +159,6 @@ OTHER = {
 }  # fmt: skip
 
 
-def led(log: str) -> str:
-    told = " ".join(str(explain_text(log)).split())
-    return told[: told.find("Why this") if "Why this" in told else None]
-
-
 @pytest.mark.parametrize(("words", "log"), TOLD.values(), ids=TOLD.keys())
 def test_what_leads(words: str, log: str) -> None:
     assert words in led(log)
@@ -171,4 +166,4 @@ def test_what_leads(words: str, log: str) -> None:
 
 @pytest.mark.parametrize(("words", "log"), OTHER.values(), ids=OTHER.keys())
 def test_what_does_not_lead(words: str, log: str) -> None:
-    assert words not in led(log).partition("What to do, in this order")[0].partition("It may also be")[0]
+    assert words not in headline(log)

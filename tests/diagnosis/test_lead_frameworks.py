@@ -62,7 +62,7 @@ TOLD = {
         + "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2025-12-20T09:00:01 DUE TO TIME LIMIT ***\n",
     ),
     "log-probabilities of pairs that are NaN": (
-        "max_prompt_length has to be well below max_length",
+        "max_prompt_length well below max_length",
         "".join(f"{{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-07, 'rewards/chosen': nan, 'rewards/rejected': nan, 'rewards/accuracies': 0.0, 'rewards/margins': nan, 'logps/rejected': nan, 'logps/chosen': nan, 'epoch': 0.0{at}}}\n" for at in range(1, 9)),
     ),
     "a mark that is not found": (
