@@ -680,8 +680,8 @@ def pair_steps(caller: str, callee: str) -> tuple[str, ...]:
             f"pip check names neighbours of {called(caller)} that are of another version than it asks for",
         )
     return (
-        f"make {called(caller)} and {called(callee)} fit: update {called(caller)} "
-        f"({how_to_install(caller)}), or install the {called(callee)} that "
+        f"make {called(caller)} and {called(callee)} fit: the versions that the project or recipe names for both; where "
+        f"it names none, update {called(caller)} ({how_to_install(caller)}), or install the {called(callee)} that "
         f"this {called(caller)} was made for{declared_range(caller, callee)}",
         f"pip show {pip_name(caller)} {pip_name(callee)} says what this environment has; pip "
         f"check names what does not fit",
