@@ -239,6 +239,22 @@ LATER = {
         "disagree about every token",
         RATIOS.replace("difference/mean': 0.012", "difference/mean': 11.7").replace("ratio/mean': 0.5", "ratio/mean': 0.0001"),
     ),
+    "a checkpoint of a smaller model": (
+        "a model of another width",
+        tb(ME, error="RuntimeError: Error(s) in loading state_dict for FullyShardedDataParallel:\n\tsize mismatch for model.embed_tokens.weight: copying a param with shape torch.Size([151936, 896]) from checkpoint, the shape in current model is torch.Size([152064, 3584]).\n\tsize mismatch for model.layers.0.self_attn.k_proj.weight: copying a param with shape torch.Size([128, 896]) from checkpoint, the shape in current model is torch.Size([512, 3584])."),
+    ),
+    "a vocabulary that is padded": (
+        "The vocabulary differs",
+        tb(ME, error="RuntimeError: Error(s) in loading state_dict for Qwen2ForCausalLM:\n\tsize mismatch for model.embed_tokens.weight: copying a param with shape torch.Size([151936, 896]) from checkpoint, the shape in current model is torch.Size([152064, 896])."),
+    ),
+    "shared memory of a container": (
+        "no room in shared memory",
+        tb(ME, "/usr/lib/python3.10/multiprocessing/heap.py __init__ | os.ftruncate(self.fd, size)", error="OSError: [Errno 28] No space left on device"),
+    ),
+    "an attention layer of another transformers": (
+        "called without position_embeddings",
+        tb(ME, f"{SITE}/peft/peft_model.py forward", f"{SITE}/transformers/models/llama/modeling_llama.py forward", error="TypeError: LlamaAttention.forward() missing 1 required positional argument: 'position_embeddings'"),
+    ),
     "a server that refused the weights": (
         "answered an update of its weights with an error (HTTP 500)",
         'INFO:     127.0.0.1:40120 - "POST /update_weights HTTP/1.1" 500 Internal Server Error\n',

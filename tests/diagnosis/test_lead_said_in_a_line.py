@@ -81,7 +81,7 @@ TOLD = {
     "other modules under ZeRO-3": ("set_z3_leaf_modules", SHARDED + APART),
     "other collectives without ZeRO-3": ("they did not do the same", APART),
     "an embedding that was enlarged": ("though the embedding was enlarged", "INFO - Resized token embeddings from 128256 to 129282.\n" + LOOKUP),
-    "pairs that are NaN from the start": ("1. max_prompt_length well below max_length", NAN_PAIRS),
+    "pairs that are NaN from the start": ("1. from the very first row on: max_prompt_length well below max_length", NAN_PAIRS),
     "pairs that went NaN": ("enable_cudnn_sdp(False)", PAIRS + NAN_PAIRS),
     "a mark that begins with the pad token": ("begins with the pad token", UNMARKED * 3 + ZEROS),
     "pairs that are far apart": ("merge it into the base first", SURE),

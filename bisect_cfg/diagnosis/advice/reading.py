@@ -680,7 +680,7 @@ def pair_steps(caller: str, callee: str) -> tuple[str, ...]:
             f"pip check names neighbours of {called(caller)} that are of another version than it asks for",
         )
     return (
-        f"make {called(caller)} and {called(callee)} fit: the versions that the project or recipe names for both; where "
+        f"make {called(caller)} and {called(callee)} fit: the versions that the project or recipe names for both; if "
         f"it names none, update {called(caller)} ({how_to_install(caller)}), or install the {called(callee)} that "
         f"this {called(caller)} was made for{declared_range(caller, callee)}",
         f"pip show {pip_name(caller)} {pip_name(callee)} says what this environment has; pip "
