@@ -54,7 +54,9 @@ def sqlite_storage(path: Path) -> optuna.storages.RDBStorage:
     try:
         # A path is no address: ? and # mean something there.
         address = sqlalchemy.URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
-        return optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": {"timeout": BUSY_SECONDS}})
+        made = optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": {"timeout": BUSY_SECONDS}})
+        _with_indexes(made.engine)
+        return made
     finally:
         sqlalchemy.event.remove(sqlalchemy.pool.Pool, "connect", connected)
 
@@ -82,10 +84,33 @@ def open_storage(address: str) -> optuna.storages.BaseStorage:
         with warnings.catch_warnings():  # of arguments in the address that its driver leaves alone, twice
             warnings.simplefilter("ignore", sqlalchemy.exc.SAWarning)
             if engine:
-                return optuna.storages.RDBStorage(address, engine_kwargs=engine)
+                made = optuna.storages.RDBStorage(address, engine_kwargs=engine)
+                _with_indexes(made.engine)
+                return made
             return optuna.storages.get_storage(address)
 
     return patiently(opened)
+
+
+_INDEXES = {
+    ("studies", "study_name"): "CREATE UNIQUE INDEX IF NOT EXISTS ix_studies_study_name ON studies (study_name)",
+    ("trials", "study_id"): "CREATE INDEX IF NOT EXISTS ix_trials_study_id ON trials (study_id)",
+}
+"""Optuna's (5.0), by SQLAlchemy's names for them."""
+
+
+def _with_indexes(engine: sqlalchemy.engine.Engine) -> None:
+    """Makes the indexes that a process which was killed between a table and its index has left out.
+
+    Who finds the table makes no index any more, and without the one that keeps names unique each later process would
+    make a study of its own by the same name.
+    """
+    there = sqlalchemy.inspect(engine)
+    for (table, column), statement in _INDEXES.items():
+        if not any(index["column_names"] == [column] for index in there.get_indexes(table)):
+            # Two studies of one name are there already: nothing here can tell which one counts.
+            with contextlib.suppress(sqlalchemy.exc.IntegrityError), engine.begin() as connection:
+                connection.execute(sqlalchemy.text(statement))
 
 
 def patiently(make: Callable[[], Made]) -> Made:

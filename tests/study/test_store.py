@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
+import sqlite3
 from pathlib import Path
 
 import optuna
@@ -16,6 +18,7 @@ from bisect_cfg.configuration import difference
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.search import Ask
+from bisect_cfg.study import storage as storages
 from bisect_cfg.study import store as stores
 from bisect_cfg.study.encoding import SUBSET
 from bisect_cfg.study.interface import TrialResult
@@ -32,6 +35,28 @@ def storage(request, tmp_path):
 
 def opened(storage) -> Store:
     return Store(difference(GOOD, BAD), storage, "s")
+
+
+def test_a_process_that_was_killed_before_it_made_an_index_leaves_one_study(tmp_path: Path) -> None:
+    """SIGKILL between Optuna's table and the index that keeps names unique: who finds the table makes none any more."""
+    address = f"sqlite:///{tmp_path}/s.db"
+    optuna.storages.RDBStorage(address)
+    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as database:
+        database.execute("DROP INDEX ix_studies_study_name")
+        database.execute("DROP INDEX ix_trials_study_id")
+    for _ in range(2):
+        opened(address)
+    assert len(optuna.get_all_study_names(address)) == 1
+    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as database:
+        names = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    assert {"ix_studies_study_name", "ix_trials_study_id"} <= names
+
+
+def test_the_indexes_are_those_that_optuna_makes(tmp_path: Path) -> None:
+    optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/s.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as database:
+        made = {sql for (sql,) in database.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND sql > ''")}
+    assert made == {statement.replace(" IF NOT EXISTS", "") for statement in storages._INDEXES.values()}
 
 
 def test_values_between_the_levels_are_parameters_and_others_are_not() -> None:
