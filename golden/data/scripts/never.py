@@ -1,0 +1,1 @@
+raise SystemExit("nothing here builds a training config")

@@ -1,0 +1,141 @@
+"""What is captured of scripts: factors with their good, bad and reset values, and what is pinned for which reason.
+
+Each command is started once, cold and as a process of its own, and ended after one optimizer step; what its probe told
+is compared with the good side, as `bisect` does before any trial. The commands are the studies', and those of
+`data/scripts/cases.yaml`. Two run at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from types import SimpleNamespace
+
+import yaml
+
+from bisect_cfg.api import _found as found_target
+from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.names import parse_pins, read_good
+from bisect_cfg.capture.script import find_script
+from bisect_cfg.capture.target import CommandTarget
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import strict
+from bisect_cfg.phases.context import Context
+from bisect_cfg.phases.factors import find_factors
+from bisect_cfg.phases.options import Options
+from bisect_cfg.reports.listener import Listener
+from bisect_cfg.trials.forking import Starts
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.process import Reaper
+from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, ScriptRunner
+from bisect_cfg.trials.start_points import COLD
+
+REPO = Path(__file__).parent.parent.parent
+SCRIPTS = REPO / "golden" / "data" / "scripts"
+GIVEN = ("good", "bad", "pins", "only", "excluded")
+AT_ONCE = 2
+
+
+def answers() -> Iterator[tuple[str, object]]:
+    """What is captured of each command."""
+    cases = [*_studies(), *yaml.safe_load((SCRIPTS / "cases.yaml").read_text(encoding="utf-8"))]
+    with tempfile.TemporaryDirectory(prefix="golden-") as made, _pool() as pool:
+        yield from zip((case["id"] for case in cases), pool.map(answer, cases, [made] * len(cases)), strict=True)
+
+
+def _pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(AT_ONCE, get_context("spawn"))
+
+
+def _studies() -> Iterator[dict]:
+    for path in sorted((REPO / "studies").glob("*/expected.json")):
+        expected, folder = json.loads(path.read_text(encoding="utf-8")), path.parent
+        if (folder / "train.py").exists():
+            words = [word.format(folder=folder) for word in expected.get("command", [str(folder)])]
+            good = [expected["good"].format(folder=folder)] if "good" in expected else []
+            yield {"id": f"studies/{folder.name}", "command": shlex.join(words), "good": good}
+
+
+def answer(case: dict, made: str) -> object:
+    """What is captured of one command, with names in place of this machine's folders; files are made in `made`."""
+    with tempfile.TemporaryDirectory(dir=made) as own:
+        folder = Path(own).resolve()
+        scripts = folder / "scripts"
+        shutil.copytree(SCRIPTS, scripts)
+        places = {"scripts": scripts, "repo": REPO}
+        words = [word.replace("{scripts}", str(scripts)).replace("{repo}", str(REPO)) for word in
+                 shlex.split(case["command"])]  # fmt: skip
+        given = {name: tuple(text.format(**places) for text in case.get(name, ())) for name in GIVEN}
+        before = os.getcwd(), dict(os.environ)
+        os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        os.chdir(scripts)
+        try:
+            shown = captured(words, Options(preset=case.get("preset"), **given), folder / "study", made)
+        except InputError as error:
+            shown = {"refused": error.message, "advice": error.advice}
+        finally:
+            os.chdir(before[0])
+            os.environ.clear()
+            os.environ.update(before[1])
+        text = json.dumps(strict(shown))
+        for path, name in ((folder, "<folder>"), (REPO, "<repo>"), (Path(sys.prefix), "<python>")):
+            text = text.replace(str(path), name)
+        return json.loads(text)
+
+
+def captured(words: list[str], options: Options, study: Path, made: str) -> dict[str, object]:
+    """The factors of a command, and what is pinned.
+
+    Raises:
+        InputError: as the user would be told.
+    """
+    target = found_target(words[0], words[1:], None, options)
+    if isinstance(target, CommandTarget):
+        sides = target.sides
+        factors = [{"name": one.name, "good": one.good, "bad": one.bad} for one in sides.factors]
+        return {"factors": factors, "pinned": dict(sides.not_varied), "fixed": dict(sides.fixed)}
+    (study / "trials").mkdir(parents=True)
+    os.environ.update(target.variables)
+    target = target.written_in(study)
+    runner = ScriptRunner(target, study)
+    try:
+        pins = parse_pins(options.pins)
+        overrides = {name if "." in name else f"args.{name}": value for name, value in pins.items()}
+        once = Plan(0, {}, 1, COLD, REPRODUCTION_PATIENCE, until_it_dies=True, overrides=overrides)
+        run = runner.train(once)
+        if read_capture(run.traces.events.rows) is None:
+            return {"never configured": str(run.seen.failure)}
+        if target.launch is None:  # a launcher's has its variables
+            runner.starts.resolve = _library(made).resolve
+        context = Context(target, options, Listener(), study, {}, runner)
+        no_other_starts = SimpleNamespace(allowed=tuple)
+        good = read_good(options.good, target.good_file)
+        settings = find_factors(context, no_other_starts, run, good, pins)
+    finally:
+        runner.close()
+    names = ("name", "full", "kind", "good", "bad", "reset")
+    factors = [{name: getattr(factor, name) for name in names} for factor in settings.factors]
+    same, pinned = sorted(settings.same), dict(settings.pinned)
+    return {"factors": factors, "pinned": pinned, "same": same, "pins": settings.pins, "notes": context.notes}
+
+
+@cache
+def _library(made: str) -> Starts:
+    """The process that says what configurations resolve to; one for all commands, as it runs none of their code."""
+    folder = Path(tempfile.mkdtemp(dir=made))
+    script = find_script(str(SCRIPTS / "model_config.py"))
+    starts = Starts(script, folder, Reaper(), threading.Event())
+    with contextlib.chdir(made):
+        starts.prepare()
+    return starts
