@@ -47,10 +47,7 @@ command that it is about."""
 
 
 LATE = {"late_collapse", "late_collapse, from a checkpoint", "late_overflow"}
-"""The step at which they fail differs from run to run."""
-
-MEASURED = {"collapse", "lr_temperature"}
-"""What is recommended is a value between thresholds that runs have shown: the name is kept."""
+"""The step at which they fail is another one on another processor."""
 
 
 def answers() -> Iterator[tuple[str, object]]:
@@ -72,7 +69,9 @@ def run(name: str, folder: Path) -> tuple[int, dict | None]:
     environment = {**os.environ, "PATH": f"{tools}:/usr/bin:/bin"}
     if "{made}" in arguments:
         subprocess.run([sys.executable, here / "make.py", made], check=True, capture_output=True)
-        environment |= {"UV_FIND_LINKS": str(made / "wheels"), "PATH": f"{made / 'bin'}:{environment['PATH']}"}
+        environment["PATH"] = f"{made / 'bin'}:{environment['PATH']}"
+        if (made / "wheels").is_dir():
+            environment["UV_FIND_LINKS"] = str(made / "wheels")
     places = {"here": here, "made": made, "home": Path.home()}
     words: list[str] = []
     for word in arguments.split():
@@ -108,7 +107,11 @@ def _old_environment(here: Path, python: Path) -> None:
 
 
 def kept(name: str, result: dict) -> dict[str, object]:
-    """Of a result what does not differ between two runs."""
+    """Of a result what does not differ between two runs.
+
+    That has what is recommended, but not with --no-recommend: which of several corrections is named then depends on the
+    trials that there were.
+    """
     failure, found = result.get("failure") or {}, result.get("recommendation") or {}
     changes = {setting: change["to"] for setting, change in found.get("changes", {}).items()}
     told = ["kind", "signal", "exception", "quantity", *(() if name in LATE else ("step", "message"))]
@@ -119,8 +122,11 @@ def kept(name: str, result: dict) -> dict[str, object]:
         "companions": sorted(sorted(cause["companions"]) for cause in result["causes"]),
         "inseparable": sorted(sorted(cause["inseparable"]) for cause in result["causes"]),
         "failure": {key: plain(failure[key]) for key in told if failure.get(key) not in (None, "")},
-        "changes": sorted(changes) if name in MEASURED else changes,
-        "verified": found.get("verified"),
+        **(
+            {}
+            if "--no-recommend" in {**USUAL, **SLOW}[name]
+            else {"changes": changes, "verified": found.get("verified")}
+        ),
         "known_issue": (result.get("known_issue") or {}).get("id"),
         "origin": (result.get("origin") or {}).get("kind"),
         "rows": (result.get("rows") or {}).get("guilty"),

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[2]))
 
-from studies import SLOW, answer  # noqa: E402
+from golden.parts.studies import SLOW, answer  # noqa: E402
 
 RECORDED = Path(__file__).parents[1] / "answers" / "studies_slow.jsonl"
 
