@@ -52,6 +52,7 @@ def test_the_first_cause_is_proven_and_costs_less(seed: int, jobs: int) -> None:
     assert len(records) <= len(solve(oracle, jobs=jobs)[1])
 
 
+@pytest.mark.training
 def test_a_companion_is_in_no_cause_and_is_needed() -> None:
     seen = 0
     for seed in range(60):

@@ -96,9 +96,12 @@ def test_first_stops_at_a_proven_cause() -> None:
     assert len(records) < len(solve(oracle)[1])
 
 
+LARGER = ((19, 2, 15.0), (64, 2, 19.0))
+
+
 @pytest.mark.parametrize(
     ("size", "causes", "limit"),
-    [(19, 1, 9.0), (19, 2, 15.0), slow(19, 3, 20.0), pytest.param(64, 2, 19.0, marks=pytest.mark.training)],
+    [(19, 1, 9.0), slow(19, 3, 20.0), *(pytest.param(*one, marks=pytest.mark.training) for one in LARGER)],
 )
 def test_trials_stay_few(size: int, causes: int, limit: float) -> None:
     rng = random.Random(3)
