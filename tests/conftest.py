@@ -42,22 +42,22 @@ TRAINING_FIXTURES = frozenset({"library", "warm", "real_tool", "bisected", "benc
 
 
 LONGEST = (
-    "studies", "origin", "identity", "no_perturbation", "launches", "ranks", "two_ranks", "explore", "resume",
-    "random_failures", "search", "bisection_process", "patience", "cli",
+    "origin", "explore", "studies", "identity", "launches", "resume", "hostile", "cli", "every_setting", "search",
+    "random_failures", "patience",
 )  # fmt: skip
-"""Files that are begun first (`test_*.py`, a minute and more of work each): a worker takes a file at a time, and a long
-one that is begun last would decide the end."""
+"""Files that are begun first (`test_*.py`, half a minute of work and more, or of waiting): a worker takes a file at a
+time, and a long one that is begun last would decide the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="also the tests that take minutes (marked slow)")
+    parser.addoption("--slow", action="store_true", help="also the tests that are marked slow")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not config.getoption("--slow"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes; run with --slow"))
+            item.add_marker(pytest.mark.skip(reason="slow; run with --slow"))
         if TRAINING_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("training")
     order = {name: place for place, name in enumerate(LONGEST)}

@@ -214,3 +214,17 @@ def test_the_numbers_of_the_comparison_are_those_of_its_study():
             name, *cells = [cell.strip(" *") for cell in row.strip("|").split("|")]
             numbers = {number for cell in cells for number in re.findall(r"(?<![\d.])\d+\.\d(?!\d| %)", cell)}
             assert numbers and numbers <= known[names.get(name, name)], row
+
+
+SLOW = re.compile(r"mark\.slow|\bslow\(|map\(slow")
+
+
+def test_each_slow_test_is_run_after_a_change_of_some_room():
+    """By the table in CONTRIBUTING, which has every room and no place that is not there."""
+    rows = re.findall(r"^\| `?([^`|]+?)`? \| `(tests/[^`|]+)` \|$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M)
+    rooms = {path.parent.name for path in (ROOT / "bisect_cfg").glob("*/__init__.py")}
+    assert {room for room, _ in rows} - {"a file beside them"} == rooms
+    places = {ROOT / place for _, paths in rows for place in paths.split()}
+    assert all(place.exists() for place in places)
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if SLOW.search(path.read_text("utf-8"))]
+    assert [path for path in files if not places & {path, *path.parents}] == []

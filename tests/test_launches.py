@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools import slow
 
 STUDIES = Path(__file__).parent.parent / "studies"
 
@@ -16,7 +17,7 @@ PATIENCE = 600
 """Seconds, on a machine that is busy; on an idle one it takes half a minute."""
 
 
-@pytest.mark.parametrize("name", ["launcher", "fsdp_ref_model"])
+@pytest.mark.parametrize("name", ["launcher", slow("fsdp_ref_model")])
 def test_the_study(real_tool, name):
     expected = json.loads((STUDIES / name / "expected.json").read_text())
     real_tool.environment["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"

@@ -36,6 +36,7 @@ def test_a_row_is_measured_printed_and_put_in_place_of_the_older_one(tmp_path) -
     assert json.loads((tmp_path / "table.json").read_text())[0]["trials"] == row["trials"]
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_the_public_class_and_the_search_alone_run_the_same_trials(study) -> None:
     import oracles
@@ -109,6 +110,7 @@ def test_a_missing_tool_is_left_out_with_a_line(study, capsys) -> None:
     assert "nothing_of_that_name is left out" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_two_checkouts_meet_the_same_luck(study) -> None:
     from compare import ratio

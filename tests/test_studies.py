@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tools import ForkedTool, undocumented
+from tools import ForkedTool, slow, undocumented
 
 from bisect_cfg.diagnosis.signature import Signature
 
@@ -32,6 +32,8 @@ ELSEWHERE = {
 """Studies that need a launcher, environments, options of their own or no script, and where they are tested."""
 
 NAMES = sorted({path.parent.name for path in STUDIES.glob("*/expected.json")} - set(ELSEWHERE))
+FIRST = "trl_2906"
+"""The one that is bisected before anything lands; the others are slow."""
 
 # Long enough for a machine that is busy with other things; a study takes half a minute on an idle one.
 PATIENCE = 600
@@ -51,7 +53,7 @@ def bisected(tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=[one if one == FIRST else slow(one) for one in NAMES])
 def finished(request, bisected):
     """A finished bisection of one study."""
     return bisected(request.param)
@@ -101,6 +103,7 @@ def test_the_instruments_name_the_place(finished):
     assert f"Where  step {place['step']}, {place['operation']}, {place['module']}" in done.stdout
 
 
+@pytest.mark.slow
 def test_one_remedy_has_one_name(bisected):
     """The weights are saved in float32, so the default dtype is float32."""
     _, folder, _ = bisected("fp16_adam")
@@ -132,6 +135,7 @@ def test_reruns_of_one_failure_share_its_signature_and_no_other_does(finished):
     assert not any(one.same(other) for one in seen["fail"] for other in seen["unresolved"])
 
 
+@pytest.mark.slow
 def test_failures_of_different_studies_are_told_apart(bisected):
     shown = {}
     for name in NAMES:
@@ -188,6 +192,7 @@ def all_remedies(folder: Path) -> dict:
     return read(folder)
 
 
+@pytest.mark.slow
 def test_a_cause_of_two_numbers_has_a_verified_way_out_on_either_side(bisected):
     _, folder, _ = bisected("lr_temperature")
     result = all_remedies(folder)
@@ -203,6 +208,7 @@ def test_a_cause_of_two_numbers_has_a_verified_way_out_on_either_side(bisected):
         assert way["ranges"][name]["settled"]
 
 
+@pytest.mark.slow
 def test_fp16_adam_has_three_kinds_of_ways_out(bisected):
     _, folder, _ = bisected("fp16_adam")
     recommended = all_remedies(folder)["recommendation"]
@@ -212,6 +218,7 @@ def test_fp16_adam_has_three_kinds_of_ways_out(bisected):
     assert [way["gives_up"] for way in ways] == sorted(way["gives_up"] for way in ways)
 
 
+@pytest.mark.slow
 def test_what_is_merely_alive_is_not_recommended(bisected):
     _, folder, _ = bisected("unclipped_reward")
     recommended = read(folder)["recommendation"]
@@ -220,6 +227,7 @@ def test_what_is_merely_alive_is_not_recommended(bisected):
     assert ways["max_grad_norm"]["status"] == "rejected" and "grad_norm is inf" in ways["max_grad_norm"]["rejected"]
 
 
+@pytest.mark.slow
 def test_the_recommended_learning_rate_trains_on(bisected):
     _, folder, _ = bisected("collapse")
     result = read(folder)
@@ -255,6 +263,7 @@ def test_the_output_names_the_cause(finished):
     assert "\x1b" not in done.stdout  # plain where there is no terminal
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_where_the_librarys_default_is_itself_at_fault(tmp_path):
     """Without the good side that the study gives: TRL's own default, bf16, fails too, and is found all the same."""

@@ -18,7 +18,7 @@ from tools import Tool
 
 STUDY = Path(__file__).parent.parent / "studies" / "two_ranks"
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.slow]
 
 TIMES = {"time": 0, "step_time": 0}
 """Of a row of metrics, what is each process's own."""
@@ -115,7 +115,6 @@ def finished_runs(study: Path) -> int:
     return len(list(study.glob("trials/*/ending.json")))
 
 
-@pytest.mark.slow
 def test_killed_ten_times(real_tool):
     """Processes that meet over gloo, killed with their tool throughout a bisection, after other numbers of runs."""
     real_tool.environment["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"

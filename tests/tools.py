@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
+import pytest
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -28,6 +29,11 @@ MARK = "BISECT_CFG_TEST"
 
 PATIENCE = 240.0
 """Seconds until a command counts as stuck; on an idle machine the longest takes ten."""
+
+
+def slow(*values: object):
+    """One of the parameters of a test that is run with `--slow` alone: another way through what the others show."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import toys
+from tools import slow
 
 from bisect_cfg.reports.safe_config import safe_yaml
 
@@ -127,6 +128,9 @@ STYLES = {
     """,
 }
 
+AT_FIRST = {"main", "a stage of SFT before", "TrlParser"}
+"""Shown before anything lands; the other styles are slow."""
+
 FLAGS = [text for name, value in EVERYTHING.items() for text in (f"--{name}", str(value))]
 
 
@@ -134,7 +138,7 @@ def yaml_of(values) -> str:
     return "".join(f"{name}: {json.dumps(value)}\n" for name, value in values.items())
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", [one if one in AT_FIRST else slow(one) for one in STYLES])
 def test_same_factors(warm, tmp_path, style):
     path = toys.write(tmp_path, STYLES[style])
     argv = []
@@ -216,7 +220,7 @@ KWARGS = {
 }
 
 
-@pytest.mark.parametrize("style", ["python", "yaml", "json on the command line"])
+@pytest.mark.parametrize("style", [slow("python"), "yaml", slow("json on the command line")])
 def test_settings_that_hold_a_dictionary(warm, tmp_path, style):
     path = toys.write(tmp_path, KWARGS["python" if style == "python" else "TrlParser"])
     argv = []
@@ -243,7 +247,7 @@ def test_settings_that_hold_a_dictionary(warm, tmp_path, style):
 # ------------------------------------------------------------------------------------------------ model and adapter
 
 
-LOADS = ["dtype=torch.float16", 'dtype="float16"', "torch_dtype=torch.float16", 'torch_dtype="float16"']
+LOADS = ["dtype=torch.float16", slow('dtype="float16"'), slow("torch_dtype=torch.float16"), 'torch_dtype="float16"']
 
 
 @pytest.mark.parametrize("spelled", LOADS)

@@ -6,13 +6,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from tools import slow
 from toys import script
 
 OBJECT = "accelerator_config"
 
 
 @pytest.mark.parametrize(
-    "given", ["dict(split_batches=True)", "'{\"split_batches\": true}'", "AcceleratorConfig(split_batches=True)"]
+    "given",
+    [slow("dict(split_batches=True)"), slow("'{\"split_batches\": true}'"), "AcceleratorConfig(split_batches=True)"],
 )
 def test_an_object_valued_setting_is_part_of_the_cause(tool, given):
     script(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import toys
 import yaml
+from tools import slow
 
 from bisect_cfg.capture.captured import fields_of, read_capture
 from bisect_cfg.capture.settings import Settings, build_settings
@@ -314,7 +315,7 @@ SAME = {"bf16", "dataloader_pin_memory"}
 """What comes to the same as the default here: bf16=None is bf16 unless fp16 is set, use_cpu switches pinning off."""
 
 
-@pytest.mark.parametrize("cls", ["GRPOConfig", "SFTConfig", "DPOConfig"])
+@pytest.mark.parametrize("cls", ["GRPOConfig", slow("SFTConfig"), slow("DPOConfig")])
 def test_every_field_of_a_training_config(warm, tmp_path, cls):
     names, known = fields(cls), fields("GRPOConfig")
     if cls != "GRPOConfig":  # what it has in common with GRPOConfig, it inherits from the same class
@@ -369,7 +370,9 @@ def test_every_field_of_a_training_config(warm, tmp_path, cls):
                 }
 
 
-@pytest.mark.parametrize("cls, kind, namespace", [("ModelConfig", "modelcfg", "model"), ("LoraConfig", "peft", "peft")])
+@pytest.mark.parametrize(
+    "cls, kind, namespace", [("ModelConfig", "modelcfg", "model"), slow("LoraConfig", "peft", "peft")]
+)
 def test_every_field_of_the_model_and_of_lora(warm, tmp_path, cls, kind, namespace):
     names = fields(cls)
     users = [case(cls, arguments_for(name, default), name) for name, default in names.items()]
@@ -440,8 +443,11 @@ WAYS = {
 }
 """What a script does, and the factors that come of it: name -> (good, bad)."""
 
+AT_FIRST = {"a dictionary", "an object in a dictionary", "a method of the library"}
+"""Shown before anything lands; the other ways are slow."""
 
-@pytest.mark.parametrize("way", WAYS)
+
+@pytest.mark.parametrize("way", [way if way in AT_FIRST else slow(way) for way in WAYS])
 def test_however_it_is_passed(warm, tmp_path, way):
     text, wanted = WAYS[way]
     told = (

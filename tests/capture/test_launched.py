@@ -151,6 +151,7 @@ def test_a_value_comes_back_from_its_variable(value: object) -> None:
         assert again == value and type(again) is type(value)
 
 
+@pytest.mark.training
 @given(st.dictionaries(st.sampled_from(sorted(name for name in TYPES if name.count(".") == 2)), VALUES, min_size=1))
 def test_key_by_key_and_back_is_what_the_launcher_gave(values: dict[str, object]) -> None:
     """Each setting at its plain level, one after the other, and then at the user's again."""
@@ -196,6 +197,7 @@ CONTENT = st.dictionaries(
 )
 
 
+@pytest.mark.training
 @given(CONTENT, st.data())
 def test_a_file_varied_key_by_key_and_back_is_the_same(content: dict[str, object], data: st.DataObject) -> None:
     own = dict(leaves(content))

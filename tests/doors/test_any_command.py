@@ -324,6 +324,7 @@ def test_what_trainers_print(tmp_path, line, values):
 # ----------------------------------------------------------------------------------------------- killed, and again
 
 
+@pytest.mark.slow
 def test_a_killed_study_goes_on(tool):
     (tool.folder / "t.py").write_text(
         "import sys, time, pathlib\ntime.sleep(0.1)\nsys.exit('error: both') if sys.argv[3:5] == ['2', '2'] else None\n"

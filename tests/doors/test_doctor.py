@@ -289,6 +289,7 @@ def test_gpus_that_do_not_compute_what_they_should(fresh_tool):
 # ------------------------------------------------------------------------------------------------ real libraries
 
 
+@pytest.mark.slow
 def test_real_processes_meet_and_stop(real_tool):
     toys.write(
         real_tool.folder,

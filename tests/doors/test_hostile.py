@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from tools import ForkedTool, Said, Tool
+from tools import ForkedTool, Said, Tool, slow
 
 SCRIPT = """
     import os, signal, sys
@@ -177,7 +177,7 @@ def test_control_characters_of_a_run_never_reach_the_terminal(tool):
 
 
 @pytest.mark.parametrize("variables", [
-    {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}, slow({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
 ])  # fmt: skip
 def test_any_locale(fresh_tool, variables):
     write(fresh_tool.folder / "größe 训练", SCRIPT.replace("bf16=True", "bf16=True, lr_scheduler_type='größe'"))
@@ -216,7 +216,7 @@ def test_output_that_nobody_reads(tool, command, statuses):
     tool.assert_nothing_left()
 
 
-@pytest.mark.parametrize("kilobytes", [0, 4, 100, 200])
+@pytest.mark.parametrize("kilobytes", [0, 4, slow(100), 200])
 def test_disk_that_is_full(tool, kilobytes):
     write(tool.folder)
     limit = (kilobytes * 1024, resource.RLIM_INFINITY)
@@ -234,7 +234,7 @@ def test_disk_that_is_full(tool, kilobytes):
     tool.assert_nothing_left()
 
 
-@pytest.mark.parametrize("descriptors", [12, 16, 20, 24, 28])
+@pytest.mark.parametrize("descriptors", [12, slow(16), 20, slow(24), 28])
 def test_few_descriptors_are_no_interruption(tool, descriptors):
     write(tool.folder)
     said = tool(

@@ -67,6 +67,7 @@ def test_a_notebook_is_bisected(tool: ForkedTool) -> None:
     tool.assert_nothing_left()
 
 
+@pytest.mark.slow
 def test_a_killed_study_of_a_notebook_goes_on(tool: ForkedTool) -> None:
     path = toys.notebook(tool.folder, IMPORTS, CONFIG, DIES, TRAIN)
     process = tool.start("bisect", "train.ipynb", "--study", "study", "--no-recommend")

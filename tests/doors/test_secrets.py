@@ -13,6 +13,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tools import slow
 
 from bisect_cfg.probe import values
 from bisect_cfg.probe.secrets import HIDDEN, hides, is_secret_name, mask, mask_arguments, scrub
@@ -117,7 +118,7 @@ PRINTS = """
 """
 
 
-@pytest.mark.parametrize("start", ["config", "cold"])
+@pytest.mark.parametrize("start", ["config", slow("cold")])
 def test_what_a_script_prints_is_kept_without_secrets(tool, start):
     write_script(tool, PRINTS)
     key = "0f" * 20
@@ -134,7 +135,7 @@ def test_what_a_script_prints_is_kept_without_secrets(tool, start):
     assert str(tool.folder) in log
 
 
-@pytest.mark.parametrize("start", ["config", "cold"])
+@pytest.mark.parametrize("start", ["config", slow("cold")])
 def test_events_are_written_without_secrets(tool, start):
     """Already as the probe writes them: what a run has told so far is read while it goes on."""
     write_script(

@@ -189,6 +189,7 @@ def study(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.training
 def test_a_command_is_asked_in_its_study(study, tmp_path) -> None:
     before = len(study.trials)
     assert study.ask({"check", "output"}).outcome is Outcome.FAIL

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
+from tools import slow
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.study.interface import TrialResult
@@ -153,7 +154,7 @@ def test_arguments_are_checked_before_anything_runs(changes, error, words) -> No
 
 @pytest.mark.training
 @pytest.mark.parametrize("isolation", ["process", "none"])
-@pytest.mark.parametrize("answer", [0, 1, "pass", 0.5])
+@pytest.mark.parametrize("answer", [0, slow(1), slow("pass"), slow(0.5)])
 def test_an_answer_that_says_nothing_is_a_mistake_in_the_function(tmp_path, isolation, answer) -> None:
     url = f"sqlite:///{tmp_path}/study.db"
     parts = {"isolation": isolation, "storage": url, "identity": {}}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tools import slow
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.configuration import Purpose
@@ -30,6 +31,7 @@ def one(trial, **options) -> TrialResult:
     return FunctionRunner(trial, **options).run(TrialRequest(0, {"a": 1}, frozenset(), Purpose.SEARCH, ""))
 
 
+@pytest.mark.training
 def test_how_a_child_can_end() -> None:
     def raises(c: dict) -> bool:
         raise ValueError(f"bad tensor at 0x7f3a in /home/me/x/train.py, step {c['a']}")
@@ -50,6 +52,7 @@ def test_how_a_child_can_end() -> None:
     assert (rich.signature, rich.seconds, rich.step, rich.attributes["k"]) == ("s", 2.0, 7, [1])
 
 
+@pytest.mark.training
 def test_a_grandchild_dies_with_the_trial(tmp_path: Path) -> None:
     note = tmp_path / "pid"
 
@@ -108,6 +111,7 @@ def test_a_daemon_of_the_trial_ends_with_it(tmp_path: Path, ending: str) -> None
     assert gone(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.training
 @pytest.mark.skipif(sys.platform != "linux", reason="child subreapers are Linux's")
 def test_a_daemon_of_the_trial_ends_with_a_killed_tool(tmp_path: Path) -> None:
     tool = os.fork()
@@ -192,6 +196,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
 
+@pytest.mark.slow
 @pytest.mark.training
 @pytest.mark.parametrize("jobs", ["1", "3"])
 def test_killed_at_random_moments_it_goes_on_where_it_was(tmp_path: Path, jobs: str) -> None:
@@ -216,6 +221,7 @@ def test_killed_at_random_moments_it_goes_on_where_it_was(tmp_path: Path, jobs: 
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_two_tools_share_one_study(tmp_path: Path) -> None:
     command = [*script(tmp_path), "1"]
@@ -226,6 +232,7 @@ def test_two_tools_share_one_study(tmp_path: Path) -> None:
     assert len((tmp_path / "log").read_text().split()) <= trials + 4  # what was dropped once the answer stood
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [*script(tmp_path), "2"]
@@ -243,7 +250,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("nth", [70, 80, 85])
+@pytest.mark.parametrize("nth", [slow(70), 80, slow(85)])
 def test_ctrl_c_while_the_database_is_read(tmp_path: Path, nth: int) -> None:
     """The cursor is closed first: else the tool waits for a lock of its own, for as long as the database lets it."""
     command = [*script(tmp_path), "1"]

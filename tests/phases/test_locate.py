@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tools import slow
 from toys import script
 
 SIGFPE = """
@@ -88,7 +89,7 @@ def test_a_hang_is_not_waited_for_again(tool):
     assert not (tool.folder / "s/trials/where").exists()
 
 
-@pytest.mark.parametrize("start", ["imports", "cold"])
+@pytest.mark.parametrize("start", [slow("imports"), "cold"])
 def test_every_start(tool, start):
     script(tool.folder, RAISES)
     assert tool("bisect", "train.py", "--study", "s", "--confirm", "1", "--start", start).status == 0

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import toys
+from tools import slow
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
@@ -70,9 +71,10 @@ TWO = ("--only", "temperature", "--only", "weight_decay")
 
 
 @pytest.mark.training
-def test_a_late_failure_is_isolated_from_shortly_before_it(real_tool):
-    """From a checkpoint of our own, which the first run has saved before the step that a log tells of; and from one of
-    the user's, as which that one serves here."""
+@pytest.mark.parametrize("theirs", [False, slow(True)])
+def test_a_late_failure_is_isolated_from_shortly_before_it(real_tool, theirs):
+    """From a checkpoint of our own, which the first run has saved before the step that a log tells of; and then from
+    one of the user's, as which that one serves here."""
     path = toys.write(real_tool.folder, SCRIPT)
     (real_tool.folder / "failed.log").write_text(" 22%|##  | 90/400 [00:10<00:20, 30.00it/s]\nRuntimeError: planted\n")
     options = ("--no-where", "--no-recommend", "--prove", "from-checkpoint", *TWO, path.name)
@@ -88,6 +90,9 @@ def test_a_late_failure_is_isolated_from_shortly_before_it(real_tool):
     assert "of step 91 it does not fail (2 runs): the training before contributes to it" in told
     checkpoint = Path(result["origin"]["checkpoint"])
     assert checkpoint.is_dir()  # `recommend` is still to come
+    real_tool.assert_nothing_left()
+    if not theirs:
+        return
 
     said = real_tool("bisect", "--study", "theirs", "--from-checkpoint", checkpoint, *options, seconds=600)
     assert said.status == 0, said.all

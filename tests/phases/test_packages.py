@@ -63,6 +63,7 @@ def environments(tool) -> set[Path]:
     return {path for path in (tool.folder / "studies" / "environments").iterdir() if path.is_dir()}
 
 
+@pytest.mark.slow
 def test_eight_that_differ_one_guilty_two_that_need_each_other(made):
     result = bisected(made, "--good-packages", "good.txt")
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "packages.p5"]]
@@ -108,6 +109,7 @@ def test_versions_that_cannot_be_had_or_do_not_fit_are_said(made):
     assert_clear(said, "missing.txt cannot be read")
 
 
+@pytest.mark.slow
 def test_a_known_cure_that_is_a_version_is_tried(tool):
     """An H20 with an old cuBLAS, both of them made up: the entry about them is the real one."""
     wheels = tool.folder / "wheels"
@@ -168,6 +170,7 @@ if p5.version == "2.0" and "--fast" in sys.argv: sys.exit("error: fast is broken
 """
 
 
+@pytest.mark.slow
 def test_packages_of_any_command(made):
     """A program that trains nothing; named with its interpreter, and through a shell."""
     (made.folder / "prog.py").write_text(PROGRAM)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import toys
 import yaml
-from tools import recorded
+from tools import recorded, slow
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.diagnosis.signature import Signature
@@ -108,7 +108,9 @@ def test_a_learning_rate_that_trains(tool):
     tool.assert_nothing_left()
 
 
-@pytest.mark.parametrize("warmup, how", [(30, "through the warmup of 30 steps"), (400, "without the warmup of 400")])
+@pytest.mark.parametrize(
+    "warmup, how", [(30, "through the warmup of 30 steps"), slow(400, "without the warmup of 400")]
+)
 def test_what_only_survives_under_a_warmup_is_not_recommended(tool, warmup, how):
     script(tool.folder, threshold="0.9 * 3e-2")
     said = tool("bisect", "train.py", "--study", "s", "--no-where", "--good", f"warmup_steps={warmup}")
@@ -264,8 +266,8 @@ def test_recommend_needs_a_study(tool):
     assert said.status == 2 and "holds no study" in said.err and "Traceback" not in said.all
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("jobs", [1, slow(3)])
+@pytest.mark.parametrize("how", [signal.SIGKILL, slow(signal.SIGINT)])
 def test_stopped_anywhere_it_goes_on_and_runs_nothing_twice(tool, how, jobs):
     script(tool.folder, pause="time.sleep(0.01)")
     study = tool.folder / "s"

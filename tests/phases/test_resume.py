@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tools import recorded
+from tools import recorded, slow
 from toys import script
 
 KILLS = 10
@@ -108,6 +108,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 def test_ctrl_c_that_meets_a_weakref_callback_is_not_lost(number):
     done = subprocess.run([sys.executable, "-c", SWALLOWS, number], capture_output=True, text=True, timeout=25)
@@ -134,12 +135,13 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.training
 def test_ctrl_c_waits_for_the_database():
     done = subprocess.run([sys.executable, "-c", IN_THE_DATABASE], capture_output=True, text=True, timeout=25)
     assert (done.stdout, done.stderr) == ("7\nand then interrupted\n", "")
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize("jobs", [1, slow(3)])
 def test_ctrl_c(tool, jobs):
     script(tool.folder, SLOW_ENOUGH_TO_BE_KILLED)
     study = tool.folder / "s"
@@ -160,7 +162,7 @@ def test_ctrl_c(tool, jobs):
     assert causes(study) == ("isolated", True, [["beta", "bf16"]])
 
 
-@pytest.mark.parametrize("moment", ["first run", "hang"])
+@pytest.mark.parametrize("moment", ["first run", slow("hang")])
 def test_ctrl_c_in_the_first_run(tool, moment):
     text = SLOW_ENOUGH_TO_BE_KILLED.replace("0.02", "1000" if moment == "hang" else "0.5")
     script(tool.folder, text)
@@ -177,6 +179,7 @@ def test_ctrl_c_in_the_first_run(tool, moment):
     assert finished_folders(tool.folder / "s") == {}
 
 
+@pytest.mark.slow
 def test_ended_by_others(tool):
     script(tool.folder, SLOW_ENOUGH_TO_BE_KILLED)
     process = tool.start("bisect", "train.py", "--study", "s")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import toys
+from tools import slow
 
 from bisect_cfg.configuration import Factor, Outcome
 from bisect_cfg.parameters import every
@@ -146,7 +147,7 @@ NEEDS = """
 """
 
 
-@pytest.mark.parametrize("says", ["the data has no length", "max_grad_norm must be below 1 for this data"])
+@pytest.mark.parametrize("says", ["the data has no length", slow("max_grad_norm must be below 1 for this data")])
 def test_what_the_script_cannot_do_without_stays(tool, says):
     toys.write(tool.folder, NEEDS.format(needed="args.max_grad_norm < 1", says=says))
     said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import toys
+from tools import slow
 
 from bisect_cfg.probe.protocol import Intake, Origin, PlannedSteps, Resumed, StepRows
 
@@ -54,9 +55,9 @@ def got(run) -> dict[int, list[int]]:
     "settings",
     [
         {},
-        {"rows": 3, "max_steps": 8},
-        {"num_generations": 2, "gradient_accumulation_steps": 3},
-        {"num_iterations": 2},
+        slow({"rows": 3, "max_steps": 8}),
+        slow({"num_generations": 2, "gradient_accumulation_steps": 3}),
+        slow({"num_iterations": 2}),
         {"steps_per_generation": 4, "gradient_accumulation_steps": 2},
         {"dataloader_num_workers": 1},
     ],
@@ -88,10 +89,10 @@ def test_rows_are_exchanged(warm, script):
     ("step", "settings"),
     [
         (6, {}),
-        (7, {"rows": 3, "max_steps": 12}),
-        (6, {"num_iterations": 2}),
+        slow(7, {"rows": 3, "max_steps": 12}),
+        slow(6, {"num_iterations": 2}),
         (4, {"gradient_accumulation_steps": 2, "warmup_steps": 20}),
-        (5, {"beta": 0.0, "lr_scheduler_type": "cosine"}),
+        slow(5, {"beta": 0.0, "lr_scheduler_type": "cosine"}),
     ],
 )
 def test_without_a_checkpoint_only_the_data_and_the_schedule_are_further(warm, script, step, settings):

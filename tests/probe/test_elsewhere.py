@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 import toys
+from tools import slow
 
 from bisect_cfg.probe.protocol import Skipped
 
@@ -127,7 +128,7 @@ IN_ANOTHER_PROCESS = """
 """
 
 
-@pytest.mark.parametrize("start", ["config", "cold"])
+@pytest.mark.parametrize("start", ["config", slow("cold")])
 def test_processes_of_a_training_share_what_it_saved(fresh_tool, library, tmp_path_factory, start):
     own = tmp_path_factory.mktemp("library")
     toys.write_library(own)

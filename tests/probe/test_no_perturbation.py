@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import toys
+from tools import slow
 
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
@@ -54,6 +55,7 @@ def rows(text: str) -> list[str]:
     return re.findall(r"ROW \d.*$", text, re.MULTILINE)  # a progress bar may stand before it
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -88,7 +90,7 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()  # the plain command alone writes there
 
 
-@pytest.mark.parametrize("argument", ["plain", "compile", "module"])
+@pytest.mark.parametrize("argument", ["plain", slow("compile"), slow("module")])
 def test_counting_heartbeats_changes_no_number(warm, tmp_path, argument):
     path = toys.write(tmp_path, SCRIPT)
     steps = STEPS if argument == "plain" else 2  # compiling takes long enough

@@ -13,6 +13,7 @@ import pytest
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
+from tools import slow
 
 from bisect_cfg.probe import origin
 from bisect_cfg.probe.protocol import (
@@ -111,19 +112,19 @@ class Checkpoint:
     ("saved", "settings"),
     [
         (4, {"max_steps": 8}),
-        (11, {"rows": 4, "max_steps": 15}),
-        (8, {"rows": 4, "max_steps": 12}),
-        (4, {"num_iterations": 2, "max_steps": 8}),
-        (4, {"num_iterations": 2, "rows": 3, "max_steps": 14}),
+        slow(11, {"rows": 4, "max_steps": 15}),
+        slow(8, {"rows": 4, "max_steps": 12}),
+        slow(4, {"num_iterations": 2, "max_steps": 8}),
+        slow(4, {"num_iterations": 2, "rows": 3, "max_steps": 14}),
         (14, {"num_iterations": 2, "rows": 3, "max_steps": 18}),
-        (4, {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "max_steps": 8}),
-        (4, {"beta": 0.1, "max_steps": 8}),
+        slow(4, {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "max_steps": 8}),
+        slow(4, {"beta": 0.1, "max_steps": 8}),
         (4, {"lr_scheduler_type": "cosine", "warmup_steps": 6, "max_steps": 10}),
-        (4, {"lr_scheduler_type": "cosine_with_restarts", "max_steps": 10}),
-        (4, {"adapter": True, "max_steps": 8}),
+        slow(4, {"lr_scheduler_type": "cosine_with_restarts", "max_steps": 10}),
+        slow(4, {"adapter": True, "max_steps": 8}),
         (4, {"adapter": True, "beta": 0.1, "max_steps": 8}),
-        (4, {"adapter": "existing", "max_steps": 8}),
-        (4, {"adapter": "existing", "beta": 0.1, "max_steps": 8}),
+        slow(4, {"adapter": "existing", "max_steps": 8}),
+        slow(4, {"adapter": "existing", "beta": 0.1, "max_steps": 8}),
     ],
 )
 def test_with_nothing_changed_the_rows_are_those_of_the_whole_run(warm, script, saved_model, saved, settings):
@@ -137,10 +138,10 @@ def test_with_nothing_changed_the_rows_are_those_of_the_whole_run(warm, script, 
     ("name", "value", "of_group"),
     [
         ("learning_rate", 3e-3, "initial_lr"),
-        ("weight_decay", 0.3, "weight_decay"),
-        ("adam_beta1", 0.7, ("betas", 0)),
+        slow("weight_decay", 0.3, "weight_decay"),
+        slow("adam_beta1", 0.7, ("betas", 0)),
         ("adam_beta2", 0.95, ("betas", 1)),
-        ("adam_epsilon", 1e-4, "eps"),
+        slow("adam_epsilon", 1e-4, "eps"),
     ],
 )
 def test_a_setting_of_the_optimizer_is_in_force(warm, script, name, value, of_group):
@@ -160,8 +161,8 @@ def test_a_setting_of_the_optimizer_is_in_force(warm, script, name, value, of_gr
     "changes",
     [
         {"lr_scheduler_type": "cosine"},
-        {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 6},
-        {"max_steps": 16},
+        slow({"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 6}),
+        slow({"max_steps": 16}),
         {"warmup_steps": 7, "learning_rate": 1e-3},
     ],
 )
@@ -177,11 +178,11 @@ def test_a_schedule_is_where_it_would_be(warm, script, changes):
     ("changes", "step"),
     [
         ({"gradient_accumulation_steps": 2}, 3),
-        ({"gradient_accumulation_steps": 4}, 1),
-        ({"num_generations": 2}, 3),
+        slow({"gradient_accumulation_steps": 4}, 1),
+        slow({"num_generations": 2}, 3),
         ({"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}, 1),
-        ({"num_iterations": 2}, 12),
-        ({"num_iterations": 3}, 18),
+        slow({"num_iterations": 2}, 12),
+        slow({"num_iterations": 3}, 18),
         ({"steps_per_generation": 3, "gradient_accumulation_steps": 1}, 6),
     ],
 )
@@ -287,10 +288,10 @@ def test_however_late_it_is_each_kept_one_is_at_most_twice_as_far_back_as_the_on
 @pytest.mark.parametrize(
     "settings",
     [
-        {"rows": 64},
+        slow({"rows": 64}),
         {"rows": 40, "num_iterations": 2, "gradient_accumulation_steps": 2},
-        {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 3, "ref_model_mixup_alpha": 0.5},
-        {"adapter": True},
+        slow({"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 3, "ref_model_mixup_alpha": 0.5}),
+        slow({"adapter": True}),
     ],
 )
 def test_rows_are_the_same_with_and_without_and_from_there(warm, script, saved_model, settings):

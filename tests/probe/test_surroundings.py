@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools import slow
 from toys import script
 
 LOOK = """
@@ -40,7 +41,7 @@ LOOK = """
 
 
 @pytest.mark.parametrize(
-    ("start", "own_site"), [("config", True), ("imports", True), ("cold", True), ("config", False)]
+    ("start", "own_site"), [("config", True), slow("imports", True), slow("cold", True), slow("config", False)]
 )
 def test_same_as_plain_python(fresh_tool, library, tmp_path, start, own_site):
     home = tmp_path / "home"
@@ -117,7 +118,7 @@ TWO_STAGES = """
 """
 
 
-@pytest.mark.parametrize("start", ["config", "cold"])
+@pytest.mark.parametrize("start", ["config", slow("cold")])
 def test_a_stage_before_writes_nowhere_and_is_no_factor(fresh_tool, start):
     script(fresh_tool.folder, TWO_STAGES)
     said = fresh_tool("bisect", "train.py", "--study", "s", "--start", start)
@@ -144,7 +145,7 @@ GRPOTrainer(args, step).train()
 """
 
 
-@pytest.mark.parametrize("start", ["config", "imports", "cold"])
+@pytest.mark.parametrize("start", ["config", slow("imports"), slow("cold")])
 def test_libraries_see_what_the_script_sets_before_it_imports_them(fresh_tool, library, start):
     (fresh_tool.folder / "train.py").write_text(PREPARES)
     vendored = fresh_tool.folder / "vendored/torch"

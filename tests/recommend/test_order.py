@@ -80,7 +80,7 @@ def test_without_a_budget_one_remedy_is_verified_and_the_rest_is_known():
     assert [remedy.tried for remedy in remedies] == [True, False, False, False]
 
 
-@pytest.mark.parametrize("good_up_to", [1e-6, 1e-4, 1e-2])
+@pytest.mark.parametrize("good_up_to", [1e-6, 1e-4, pytest.param(1e-2, marks=pytest.mark.training)])
 def test_what_is_left_is_foreseen_as_long_as_verifications_are_healthy(good_up_to):
     class Foreseen(World):
         def train(self, attempt: Attempt) -> None:

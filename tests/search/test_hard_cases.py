@@ -8,6 +8,7 @@ import optuna
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tools import slow
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.study.interface import TrialResult
@@ -51,6 +52,7 @@ def test_the_first_cause_is_proven_and_costs_less(seed: int, jobs: int) -> None:
     assert len(records) <= len(solve(oracle, jobs=jobs)[1])
 
 
+@pytest.mark.training
 def test_a_companion_is_in_no_cause_and_is_needed() -> None:
     seen = 0
     for seed in range(60):
@@ -77,7 +79,7 @@ def test_a_rule_is_learned_from_runs() -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(4), *map(slow, range(4, 24))])
 def test_a_cause_that_fails_otherwise_without_some_company(seed: int) -> None:
     """A policy that gives NaN with two more settings, and without them collapses: no rule of two settings says that."""
     rng = random.Random(seed)
@@ -90,6 +92,7 @@ def test_a_cause_that_fails_otherwise_without_some_company(seed: int) -> None:
     assert len(records) <= 80  # one at a time would take 17 to find the settings, and 20 to prove them
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_learned_rules_cost_no_more_than_asking_one_at_a_time() -> None:
     # Six or eight factors with up to four rules, some of which only runs reveal, is where halving gains least.
@@ -103,7 +106,7 @@ def test_learned_rules_cost_no_more_than_asking_one_at_a_time() -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("size", [201, 250])
+@pytest.mark.parametrize("size", [201, slow(250)])
 def test_more_than_two_hundred_factors(size: int) -> None:
     for count in (1, 2):
         oracle = Oracle(size, (sum(1 << i for i in random.Random(size + count).sample(range(size), count)),))
@@ -152,7 +155,7 @@ def test_workers_on_one_storage_ask_different_questions() -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("rate", [0.9, 0.7, 0.5])
+@pytest.mark.parametrize("rate", [slow(0.9), 0.7, slow(0.5)])
 def test_more_confidence_is_no_less_right_and_costs_more(rate: float) -> None:
     right, trials = [], []
     for confidence in (0.8, 0.99):

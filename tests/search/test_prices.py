@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools import slow
 
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search import Problem, Record
@@ -58,7 +59,7 @@ def test_what_is_known_beforehand_holds_until_times_say_otherwise() -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("known", [slow(False), True])
 def test_the_times_save_time_and_change_no_answer(known: bool) -> None:
     total = {True: 0.0, False: 0.0}
     for seed in range(12):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tools import slow
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.search import Ask, Problem, Record, next_question
@@ -24,8 +25,9 @@ def answer(oracle: Oracle, confirm: int | None) -> tuple[bool, bool, int]:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("rate", [0.9, 0.7, 0.5])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    ("rate", "count"), [(0.7, 2), slow(0.7, 1), slow(0.9, 1), slow(0.9, 2), slow(0.5, 1), slow(0.5, 2)]
+)
 def test_at_the_default_an_answer_called_complete_is_right_whatever_the_failure_rate(rate: float, count: int) -> None:
     # At most one in twenty is permitted; measured on 100 each it is none or one (tests/search/measure.py).
     answers = [answer(flaky_of(seed, SIZE, count, rate), None) for seed in range(20)]
@@ -34,7 +36,7 @@ def test_at_the_default_an_answer_called_complete_is_right_whatever_the_failure_
 
 
 @pytest.mark.training
-@pytest.mark.parametrize(("count", "more"), [(1, 3), (2, 6)])
+@pytest.mark.parametrize(("count", "more"), [slow(1, 3), (2, 6)])
 def test_a_failure_that_always_shows_pays_a_few_trials_for_that(count: int, more: int) -> None:
     # Three more, and one for each further pass: two without one parameter and two corrections, where there are two.
     extra = []

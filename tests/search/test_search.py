@@ -8,6 +8,7 @@ import random
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tools import slow
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.search import Ask, Problem, Record, look, next_question
@@ -29,6 +30,7 @@ class Remembered:
         return self.known[key]
 
 
+@pytest.mark.training
 def test_all_monotone_oracles_over_four_factors() -> None:
     masks = range(1, 16)
     families: set[tuple[int, ...]] = set()
@@ -43,6 +45,7 @@ def test_all_monotone_oracles_over_four_factors() -> None:
         assert conclusion.complete and complaint(oracle, conclusion) is None, (oracle, conclusion)
 
 
+@pytest.mark.slow
 @pytest.mark.training
 def test_twenty_thousand_oracles_with_rules() -> None:
     rng = random.Random(1)
@@ -59,6 +62,7 @@ def test_twenty_thousand_oracles_with_rules() -> None:
     assert incomplete < 200
 
 
+@pytest.mark.training
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(5, 10))
 def test_larger_oracles_with_rules(seed: int, size: int) -> None:
@@ -67,6 +71,7 @@ def test_larger_oracles_with_rules(seed: int, size: int) -> None:
     assert complaint(oracle, conclusion) is None, (oracle, conclusion)
 
 
+@pytest.mark.training
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from((2, 4, 8)))
 def test_parallel_runs_change_nothing_in_the_answer(seed: int, jobs: int) -> None:
@@ -91,9 +96,12 @@ def test_first_stops_at_a_proven_cause() -> None:
     assert len(records) < len(solve(oracle)[1])
 
 
+LARGER = ((19, 2, 15.0), (64, 2, 19.0))
+
+
 @pytest.mark.parametrize(
     ("size", "causes", "limit"),
-    [(19, 1, 9.0), (19, 2, 15.0), pytest.param(19, 3, 20.0, marks=pytest.mark.training), (64, 2, 19.0)],
+    [(19, 1, 9.0), slow(19, 3, 20.0), *(pytest.param(*one, marks=pytest.mark.training) for one in LARGER)],
 )
 def test_trials_stay_few(size: int, causes: int, limit: float) -> None:
     rng = random.Random(3)
@@ -107,7 +115,7 @@ def test_trials_stay_few(size: int, causes: int, limit: float) -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("rate", [0.9, 0.7, 0.5])
+@pytest.mark.parametrize("rate", [slow(0.9), 0.7, slow(0.5)])
 def test_random_failures_are_isolated_within_the_confidence(rate: float) -> None:
     rng = random.Random(4)
     right = 0
@@ -166,6 +174,7 @@ def one_minimal(oracle: Oracle, mask: int) -> bool:
     return oracle.fails(mask) and not any(oracle.fails(other) for other in smaller)
 
 
+@pytest.mark.training
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_without_monotony_the_answer_still_fails_and_is_one_minimal(seed: int) -> None:
@@ -202,6 +211,7 @@ def test_settings_that_can_only_change_together_are_named_together(together: int
     assert len(corrections) == len(set(corrections)) and all(mask & wanted for mask in corrections)
 
 
+@pytest.mark.training
 def test_what_is_left_lies_within_the_range_that_is_told():
     """Of one or two settings that fail every time nearly always; the range narrows as the search goes on."""
     within: list[bool] = []

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tools import assert_clear, recorded
+from tools import assert_clear, recorded, slow
 from toys import FAILS, script
 
 # --------------------------------------------------------------------------------------------- two studies, one storage
@@ -186,17 +186,17 @@ def changed_at(tool, moment: Callable[[Path], bool], name: str):
     ("moment", "name", "said"),
     [
         (first_run, "train.py", "train.py"),
-        (first_run, "helper.py", "helper.py"),
+        slow(first_run, "helper.py", "helper.py"),
         (baselines, "recipe.yaml", "recipe.yaml"),
-        (search, "train.py", "train.py"),
-        (search, "helper.py", "helper.py"),
+        slow(search, "train.py", "train.py"),
+        slow(search, "helper.py", "helper.py"),
         (search, "late.py", "late.py"),
-        (search, "package/deep.py", "deep.py"),
-        (search, "elsewhere/beyond/far.py", "far.py"),
-        (baselines, "late.py", "late.py"),
-        (search, "settings.json", "settings.json"),
+        slow(search, "package/deep.py", "deep.py"),
+        slow(search, "elsewhere/beyond/far.py", "far.py"),
+        slow(baselines, "late.py", "late.py"),
+        slow(search, "settings.json", "settings.json"),
         (search, "version", "trl (9.1 -> 9.2)"),
-        (safe_values, "recipe.yaml", "recipe.yaml"),
+        slow(safe_values, "recipe.yaml", "recipe.yaml"),
     ],
 )
 def test_what_changes_while_the_tool_runs(reading, moment, name, said):
@@ -249,6 +249,7 @@ def test_no_change(reading):
     assert reading(*COMMAND).status == 0
 
 
+@pytest.mark.slow
 def test_killed_in_its_first_run_it_goes_on(reading):
     """The run had written to a file of its command line by then."""
     process = reading.start(*COMMAND)
@@ -351,7 +352,7 @@ def test_pipes_and_links_in_a_study_folder(tool):
     assert tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where").status == 0
 
 
-@pytest.mark.parametrize("name", ["a?b#c", "{x} 100%20 ~", "a:b@c"])
+@pytest.mark.parametrize("name", ["a?b#c", slow("{x} 100%20 ~"), slow("a:b@c")])
 def test_the_database_lies_in_the_study_folder(tool, name):
     script(tool.folder)
     said = tool("bisect", "train.py", "--study", name, "--no-recommend", "--no-where")
@@ -401,7 +402,7 @@ def test_recommend_refuses_another_interpreter(tool):
     assert (tool.folder / "ran").exists()
 
 
-@pytest.mark.parametrize("how", ["copied", "written by others"])
+@pytest.mark.parametrize("how", ["copied", slow("written by others")])
 def test_recommend_refuses_what_was_not_made_here(tool, how):
     study, name = isolated(tool), "s"
     if how == "copied":

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tools import slow
 
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
@@ -110,10 +111,10 @@ SCRIPT = """
 
 # A limit (docs/how-it-works.md): the shell may be gone, with its own exit status, before the tool has seen the signal.
 SHELL = pytest.param("shell", marks=pytest.mark.xfail(reason="the shell can end first", strict=False))
-REPLACED = ("execv", "execve")
+REPLACED = ("execv", slow("execve"))
 CHILDREN = (
-    "call", "own environment", "posix_spawn", "other session", "PYTHONPATH", "system", SHELL, "twice removed", "spawn",
-    "pickled", "pool", "fork", "forked with its config", "os.fork",
+    "call", slow("own environment"), slow("posix_spawn"), slow("other session"), slow("PYTHONPATH"), "system", SHELL,
+    slow("twice removed"), "spawn", slow("pickled"), slow("pool"), "fork", slow("forked with its config"), "os.fork",
 )  # fmt: skip
 
 
@@ -158,7 +159,7 @@ def test_training_in_another_process(folder, way):
         assert not (folder / "after.txt").exists()
 
 
-@pytest.mark.parametrize("way", ["call", "spawn", "fork", "os.fork", "execv"])
+@pytest.mark.parametrize("way", ["call", slow("spawn"), slow("fork"), "os.fork", slow("execv")])
 def test_its_modules_are_heard_whenever_they_are_imported(folder, way):
     before, after = "def train(args=None):\n    import early\n", "    import late\n    args = args or"
     text = (folder / "train.py").read_text().replace("def train(args=None):\n", before)
@@ -173,7 +174,7 @@ def test_its_modules_are_heard_whenever_they_are_imported(folder, way):
     assert {str(folder / "early.py"), str(folder / "late.py")} <= set(state["modules"])
 
 
-@pytest.mark.parametrize("way", ["call", SHELL, "spawn", "pool", "os.fork", "execv"])
+@pytest.mark.parametrize("way", ["call", SHELL, slow("spawn"), slow("pool"), "os.fork", slow("execv")])
 def test_how_such_a_training_ends(folder, way):
     run = train(folder, way, "killed", **{"args.learning_rate": 4e-4})
     assert run.seen.died.name == "SIGKILL", (run.seen, (run.folder / "log.txt").read_text())
@@ -183,7 +184,7 @@ def test_how_such_a_training_ends(folder, way):
     assert "must be positive" in run.seen.invalid and not run.seen.trained
 
 
-@pytest.mark.parametrize("start", ["config", "cold"])
+@pytest.mark.parametrize("start", ["config", slow("cold")])
 def test_the_answer_is_right(tool, start):
     (tool.folder / "train.py").write_text(textwrap.dedent(SCRIPT))
     (tool.folder / "out").mkdir()
@@ -199,7 +200,7 @@ def test_the_answer_is_right(tool, start):
     tool.assert_nothing_left()
 
 
-@pytest.mark.parametrize("way", ["call", "system", "spawn", "os.fork"])
+@pytest.mark.parametrize("way", ["call", slow("system"), slow("spawn"), "os.fork"])
 def test_repeated_by_hand(folder, way):
     run = train(folder, way, "fails")
     done = subprocess.run(["sh", run.folder / "command.sh"], capture_output=True, text=True)

@@ -45,6 +45,7 @@ def test_a_wheel_that_was_made_again_is_another_one(tmp_path):
     assert says(second.python, "import one; print(one.version)") == "made again"
 
 
+@pytest.mark.slow
 def test_several_that_want_the_same_one_build_it_once(tmp_path):
     lines, caches = [wheel(tmp_path, "one", "1.0")], [Environments(tmp_path / "cache", sys.executable) for _ in "1234"]
     threads = [threading.Thread(target=cache.of, args=(lines,)) for cache in caches]
@@ -55,6 +56,7 @@ def test_several_that_want_the_same_one_build_it_once(tmp_path):
     assert sum(len(cache.built) for cache in caches) == 1
 
 
+@pytest.mark.slow
 def test_what_one_has_compiled_another_need_not(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     environments = Environments(tmp_path / "cache", sys.executable)
@@ -93,6 +95,7 @@ def test_without_uv_it_says_how_to_get_it(tmp_path, monkeypatch):
     assert "pip install uv" in error.value.advice
 
 
+@pytest.mark.slow
 def test_without_a_network_what_uv_has_is_used(tmp_path):
     asked: list = []
 
@@ -122,6 +125,7 @@ def test_a_full_disk_is_said(tmp_path):
     assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()], "half of one would keep it full"
 
 
+@pytest.mark.slow
 def test_pruning_removes_what_one_that_was_killed_has_left(tmp_path):
     cache = tmp_path / "cache"
     (cache / "ab" / "bin").mkdir(parents=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tools import slow
 from toys import script
 
 ACCELERATE = """\
@@ -86,7 +87,7 @@ FAILS_WITH_OFFLOAD = """
 """
 
 
-@pytest.mark.parametrize("start", ["imports", "cold"])
+@pytest.mark.parametrize("start", ["imports", slow("cold")])
 def test_a_deepspeed_file_that_accelerates_file_names(tool, start):
     zero = tool.folder / "zero.json"
     zero.write_text(json.dumps(ZERO, indent=2) + "\n")
@@ -263,7 +264,7 @@ raise SystemExit(max(abs(one.wait()) for one in ranks))
 """
 
 
-@pytest.mark.parametrize("start", ["imports", "cold"])
+@pytest.mark.parametrize("start", ["imports", slow("cold")])
 def test_plain_python_where_several_devices_are_visible(tool, start):
     """The launcher is a module of that name beside the script, as `python -m` finds it."""
     module = tool.folder / "accelerate" / "commands" / "launch.py"

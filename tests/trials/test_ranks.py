@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tools import assert_clear
+from tools import assert_clear, slow
 
 from bisect_cfg.capture.launched import given_to_each
 from bisect_cfg.probe import world
@@ -150,8 +150,8 @@ def rows(path: Path) -> list[dict]:
     [
         ("exception", "exception", "rank 1: ValueError: planted"),
         ("signal", "signal", "rank 1: SIGFPE"),
-        ("killed", "signal", "rank 1: SIGKILL"),
-        ("exit", "exit", "rank 1: "),
+        slow("killed", "signal", "rank 1: SIGKILL"),
+        slow("exit", "exit", "rank 1: "),
     ],
 )
 def test_the_failure_is_that_of_the_process_that_failed_first(tool, name, kind, says):
@@ -160,7 +160,9 @@ def test_the_failure_is_that_of_the_process_that_failed_first(tool, name, kind, 
     assert says in result["failure"]["message"]
 
 
-@pytest.mark.parametrize(("way", "options", "status"), [("fork", ("--jobs", 2), 0), ("spawn", ("--max-trials", 3), 3)])
+@pytest.mark.parametrize(
+    ("way", "options", "status"), [("fork", ("--jobs", 2), 0), slow("spawn", ("--max-trials", 3), 3)]
+)
 def test_a_script_that_starts_its_processes_itself(tool, way, options, status):
     """As accelerate's `notebook_launcher` and `torch.multiprocessing` do: they are numbered once they run.
 
@@ -246,6 +248,7 @@ def test_all_processes_are_watched_each_at_a_port_of_its_own(tool):
     assert len(set(ports)) == len(ports) >= 4
 
 
+@pytest.mark.slow
 def test_a_tool_that_is_killed_leaves_nothing_and_goes_on(tool):
     """Killed while two processes train, cold and forked."""
     (tool.folder / "train.py").write_text(SCRIPT + FAILURES["signal"] + "\nGRPOTrainer(args, step).train()\n")
@@ -265,7 +268,7 @@ def test_a_tool_that_is_killed_leaves_nothing_and_goes_on(tool):
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16", "launch.num_processes"]]
 
 
-@pytest.mark.parametrize("start", ["imports", "cold"])
+@pytest.mark.parametrize("start", ["imports", slow("cold")])
 def test_what_the_launcher_sets_is_a_factor(tool, start):
     failing = """
         asked = os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
@@ -316,6 +319,7 @@ def test_repeated_by_hand(tool):
     tool.assert_nothing_left()
 
 
+@pytest.mark.slow
 def test_how_many_processes_is_no_setting_where_it_is_left_as_it_is(tool):
     result = bisected(tool, FAILURES["signal"], "--good", "launch.num_processes=2", "--start", "cold", "--first")
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "bf16"]]

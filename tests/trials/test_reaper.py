@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tools import assert_clear
+from tools import assert_clear, slow
 from toys import script
 
 from bisect_cfg.errors import InputError
@@ -195,7 +195,7 @@ UNWATCHED = """
 """
 
 
-@pytest.mark.parametrize("way", ["env -i", "isolated", "without site", "replaced", "daemon"])
+@pytest.mark.parametrize("way", ["env -i", slow("isolated"), slow("without site"), slow("replaced"), "daemon"])
 def test_training_that_nothing_watches_is_ended_and_said(fresh_tool, torch_library, library, way):
     (fresh_tool.folder / "train.py").write_text("import os, sys\n" + textwrap.dedent(UNWATCHED))
     (fresh_tool.folder / "out").mkdir()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tools import slow
 
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
@@ -220,12 +221,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[B
     assert left == set()
 
 
-@pytest.fixture(params=["config", "cold"])
+@pytest.fixture(params=["config", slow("cold")])
 def start(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-SIGNALS = ["SIGFPE", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGKILL", "SIGTERM", "SIGTRAP", "SIGXCPU"]
+SIGNALS = ["SIGFPE", "SIGKILL", *map(slow, ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGTERM", "SIGTRAP", "SIGXCPU"))]
 
 
 @pytest.mark.parametrize("name", SIGNALS)
