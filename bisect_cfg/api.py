@@ -19,8 +19,8 @@ from bisect_cfg.capture.programs import runs_code
 from bisect_cfg.capture.script import Script, find_script, interpreter
 from bisect_cfg.capture.target import CommandTarget, find_target, is_any_command
 from bisect_cfg.checks import PATHS, check_choices, checked, encoded, from_python
+from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.configuration import Status, Value
-from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.command_pipeline import bisect_command

@@ -17,11 +17,11 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import FORMATS, CommandTarget
 from bisect_cfg.capture.template import presets, styles
 from bisect_cfg.configuration import Value
-from bisect_cfg.diagnosis.reached import steps_reached
 from bisect_cfg.errors import InputError, flag_of
 from bisect_cfg.phases.options import Options
 from bisect_cfg.probe.values import encode
 from bisect_cfg.trials.checkpoints import read_checkpoint
+from bisect_cfg.trials.reached import steps_reached
 from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
 from bisect_cfg.trials.verdict import widened
 

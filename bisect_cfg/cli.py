@@ -601,20 +601,20 @@ def report(study: Path, form: str, look: bool) -> int:
         ("bisect-cfg explain logs/", "a run's folder: all its ranks"),
         ("dmesg | bisect-cfg explain -", "what comes through a pipe"),
     ),
-    params=[AS_JSON],
+    params=[_option("--all everything", "Print all evidence, causes and sources.", is_flag=True), AS_JSON],
     epilog="Exit status: 0 a known failure; 1 a failure that is not known; 3 no failure found; 2 nothing that can be "
     "read.",
 )
 @click.argument("logs", nargs=-1, required=True, metavar="FILE|FOLDER|- ...", shell_complete=_files)
-def explain(logs: tuple[str, ...], as_json: bool) -> int:
+def explain(logs: tuple[str, ...], everything: bool, as_json: bool) -> int:
     """Say what is known about the failure in a log, with sources and cures. Needs no GPU, no script, no torch.
 
-    It also reads trainer_state.json, JSON lines, CSV, notebooks and TensorBoard event files, compressed or
-    not; several files of one run (.out and .err, one per rank); or the folder of a run.
+    It also reads trainer_state.json, JSON lines, CSV and notebooks, compressed (gz, xz, bz2) or in UTF-16;
+    several files of one run (.out and .err, one per rank); or the folder of a run.
     """
-    from bisect_cfg.diagnosis.explain import explain_command
+    from bisect_cfg.explain import explain_command
 
-    return explain_command(*logs, as_json=as_json)
+    return explain_command(*logs, json=as_json, everything=everything)
 
 
 @cli.command(
@@ -652,7 +652,7 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
     The script is run as it is, up to its trainer. On each GPU a few small matrix products and copies are
     run, to see whether the results are right.
     """
-    from bisect_cfg.doctor import examine
+    from bisect_cfg.doctor.command import examine
 
     diagnosis = examine(words, python=python, recorded=recorded)
     if as_json:

@@ -17,9 +17,6 @@ PROJECT = ROOT / "pyproject.toml"
 GOES_BY = {"ipython": "IPython", "pyyaml": "yaml"}
 """Distributions that are imported under another name."""
 
-OPTIONAL = {"tensorboard", "zstandard", "compression"}
-"""Imported where it is installed, otherwise the user is told (`compression` is Python's own from 3.14 on)."""
-
 OURS = {"bisect_cfg", "_bisect_cfg_probe", "protocol"}
 """`probe/native.py` runs as a script of its own, with `protocol.py` beside it."""
 
@@ -36,14 +33,14 @@ def imported() -> dict[str, str]:
                 names = [node.module or ""]
             for name in names:
                 found.setdefault(name.partition(".")[0], str(path.relative_to(ROOT)))
-    return {name: path for name, path in found.items() if name not in sys.stdlib_module_names | OURS | OPTIONAL}
+    return {name: path for name, path in found.items() if name not in sys.stdlib_module_names | OURS}
 
 
 FLOORS = (
-    {"configuration", "errors", "jsonfile", "cells", "crash", "interrupts", "probe", "parameters"},
+    {"configuration", "errors", "jsonfile", "cells", "crash", "interrupts", "probe", "parameters", "common"},
     {"search"},
     {"study"},
-    {"capture", "diagnosis"},
+    {"capture", "explain"},
     {"trials"},
     {"recommend", "doctor"},
     {"reports"},

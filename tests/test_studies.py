@@ -13,7 +13,7 @@ import pytest
 import yaml
 from tools import ForkedTool, slow, undocumented
 
-from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.common.failures.signature import Signature
 
 STUDIES = Path(__file__).parent.parent / "studies"
 ELSEWHERE = {

@@ -140,12 +140,12 @@ def import_what_commands_import() -> None:
     for name in (
         "alembic.command", "alembic.script", "libcst.metadata", "optuna", "optuna.storages._rdb.storage", "rich.live",
         "sqlalchemy.dialects.sqlite", "zoneinfo",
-        *(f"bisect_cfg.{room}" for room in ("api", "cli", "phases.pipeline", "diagnosis.explain", "recommend.edits")),
+        *(f"bisect_cfg.{room}" for room in ("api", "cli", "phases.pipeline", "explain", "recommend.edits")),
         *(f"bisect_cfg.{room}" for room in ("reports.answer", "reports.page", "reports.terminal")),
         *(f"bisect_cfg.{room}" for room in ("search", "study.store")),
     ):  # fmt: skip
         importlib.import_module(name)
-    sys.modules["bisect_cfg.diagnosis.knowledge"].load()
+    sys.modules["bisect_cfg.explain.knowledge"].load()
     page = sys.modules["bisect_cfg.reports.page"]
     page._template(), page._plotly()  # what every page has, compressed
 

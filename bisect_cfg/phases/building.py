@@ -9,8 +9,8 @@ from pathlib import Path
 from bisect_cfg.capture.distributions import EDITABLE, PACKAGE, Installed, Mixtures, installed_by
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import Sides
-from bisect_cfg.diagnosis.knowledge import Entry
 from bisect_cfg.errors import InputError
+from bisect_cfg.explain.knowledge import Entry
 from bisect_cfg.phases.context import Context
 from bisect_cfg.recommend.alternatives import Alternative
 from bisect_cfg.reports.text import duration

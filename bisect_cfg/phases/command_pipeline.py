@@ -15,8 +15,8 @@ from pathlib import Path
 from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget, find_target
+from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status
-from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputError
 from bisect_cfg.phases.building import both_environments, not_rebuilt
 from bisect_cfg.phases.context import Context

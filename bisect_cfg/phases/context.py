@@ -10,9 +10,8 @@ from pathlib import Path
 from bisect_cfg.capture.distributions import Installed, installed_by
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
+from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.diagnosis._types import Fingerprint
-from bisect_cfg.diagnosis.reached import steps_reached
 from bisect_cfg.phases.limits import Limits, Spent
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.asked import Wanted
@@ -20,6 +19,7 @@ from bisect_cfg.reports.listener import Listener
 from bisect_cfg.study.basis import Basis
 from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.reached import steps_reached
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, load_run
 from bisect_cfg.trials.verdict import judge

@@ -11,9 +11,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from bisect_cfg.capture.names import convert
 from bisect_cfg.capture.settings import Settings
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Purpose, Status
 from bisect_cfg.crash import refused_by_machine
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, digest
 from bisect_cfg.parameters.odds import odds_of

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status, configuration_of
-from bisect_cfg.diagnosis.dataset_rows import FoundRows, RowsOfStep, name_of, row_of
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context
 from bisect_cfg.probe.protocol import StepRows
@@ -18,6 +17,7 @@ from bisect_cfg.reports.text import count
 from bisect_cfg.study.causes import Report
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.study.storage import sqlite_storage
+from bisect_cfg.trials.dataset_rows import FoundRows, RowsOfStep, name_of, row_of
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.ranks import ranks_of
 from bisect_cfg.trials.runner import ScriptRunner

@@ -6,9 +6,9 @@ import io
 from collections.abc import Sequence
 
 from bisect_cfg.capture.settings import Settings
+from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.configuration import Configuration
-from bisect_cfg.diagnosis._render import Match
-from bisect_cfg.diagnosis._types import Fingerprint
+from bisect_cfg.explain.match import Match
 from bisect_cfg.study.causes import Cause
 from bisect_cfg.trials.files import unprinted
 from bisect_cfg.trials.runs import Run
@@ -28,7 +28,7 @@ def known_failure(
         causes: that were proven.
         environment: its fingerprint.
     """
-    from bisect_cfg.diagnosis.explain import explain  # it reads all that is known
+    from bisect_cfg.explain import explain  # it reads all that is known
 
     if run.seen.failure is None:
         return None
@@ -46,6 +46,6 @@ def known_failure(
         accused = match.entry.conditions.get("parameters")
         if guilty and accused and guilty.isdisjoint(accused):
             continue  # the trials say otherwise
-        if not match.unchecked and not match.entry.general and not match.doubt:
+        if not match.unchecked and not match.entry.general:
             return match
     return None

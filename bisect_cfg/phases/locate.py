@@ -10,11 +10,8 @@ import json
 import shutil
 from pathlib import Path
 
+from bisect_cfg.common.failures.signature import Signature, is_sampling_error
 from bisect_cfg.configuration import configuration_of
-from bisect_cfg.diagnosis.signature import Signature, is_sampling_error
-from bisect_cfg.diagnosis.stacks import fatal_signal
-from bisect_cfg.diagnosis.where import RERUN, SENT_FROM_OUTSIDE, Place, Where
-from bisect_cfg.diagnosis.where import locate as place_in
 from bisect_cfg.errors import InputError, InputsChanged
 from bisect_cfg.phases.context import Context
 from bisect_cfg.probe.protocol import (
@@ -31,6 +28,9 @@ from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.stacks import fatal_signal
+from bisect_cfg.trials.where import RERUN, SENT_FROM_OUTSIDE, Place, Where
+from bisect_cfg.trials.where import locate as place_in
 
 FOLDER = "where"
 """The run's folder among the trials; it is no trial, and nothing rests on it."""

@@ -23,9 +23,8 @@ from bisect_cfg.capture.names import parse_pins, read_good
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.capture.template import own_flags, text_of
+from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.configuration import Outcome, Status, Value
-from bisect_cfg.diagnosis import _packages
-from bisect_cfg.diagnosis.fingerprint import fingerprint
 from bisect_cfg.errors import InputsChanged, NeverConfigured
 from bisect_cfg.phases.building import not_rebuilt
 from bisect_cfg.phases.command_pipeline import as_command, command_answer
@@ -47,6 +46,7 @@ from bisect_cfg.phases.origin import (
 from bisect_cfg.phases.prove import always_showed, prove
 from bisect_cfg.phases.reproduce import reproduce
 from bisect_cfg.phases.start import Baselines, with_defaults_of_the_moved, without_risky_defaults
+from bisect_cfg.probe import packages
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
@@ -54,7 +54,7 @@ from bisect_cfg.study.folder import open_study
 from bisect_cfg.trials.inputs import Inputs, written_by_runs
 from bisect_cfg.trials.runner import ScriptRunner
 
-LIBRARIES = tuple(name for name in _packages.NAMES if name != "optuna")
+LIBRARIES = tuple(name for name in packages.NAMES if name != "optuna")
 """Another version of one of these, or one more or less, and the trials of before say nothing any more."""
 
 

@@ -12,7 +12,6 @@ from bisect_cfg.capture.command import OURS, started_by
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.cells import code_cells, with_cells
 from bisect_cfg.configuration import Configuration, Outcome, Purpose
-from bisect_cfg.diagnosis.reached import told_in
 from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.origin import LEAD, began_with_data, begin_as_it_did, check_loaded, own_checkpoints
@@ -21,6 +20,7 @@ from bisect_cfg.reports.text import count
 from bisect_cfg.trials.files import tail_of_log, unprinted
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.reached import told_in
 from bisect_cfg.trials.runner import (
     REPRODUCTION_PATIENCE,
     REPRODUCTION_SECONDS,

@@ -2,12 +2,12 @@
 
 A high learning rate collapses the policy without one NaN; a gradient norm of infinity that clipping absorbs leaves the
 weights where they were, and the run "passes". So a run counts as healthy only if it shows no symptom of
-`bisect_cfg.diagnosis.health`, all its metrics are finite throughout, and entropy, spread of rewards, gradient norm and
+`common.failures.health`, all its metrics are finite throughout, and entropy, spread of rewards, gradient norm and
 the share of groups without a signal have not drifted farther from where they began than the bounds below allow,
 measured against the drift of the good run. Drift, not level: batch size, loss type and reward scale move the level of
 a gradient norm by orders of magnitude and harm nothing.
 
-Pure functions of the rows that the probe writes (see `diagnosis.health` for what a row holds).
+Pure functions of the rows that the probe writes (see `common.failures.health` for what a row holds).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from bisect_cfg.common.failures import health
+from bisect_cfg.common.failures.health import Row
 from bisect_cfg.configuration import Value
-from bisect_cfg.diagnosis import health
-from bisect_cfg.diagnosis.health import Row
 
 START_STEPS = 3
 """A run's own beginning is its first steps: the first is taken before any update, three even out a single batch."""
@@ -72,7 +72,7 @@ class Deviation:
     """Why a run is not healthy.
 
     Attributes:
-        metric: which one; the kind of symptom for those of `diagnosis.health`.
+        metric: which one; the kind of symptom for those of `common.failures.health`.
         text: one line for people.
         step: the step at which it was certain, None if only the end of the run shows it.
     """

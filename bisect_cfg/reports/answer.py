@@ -15,11 +15,10 @@ from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.cells import corrected
+from bisect_cfg.common.failures.health import RULES, Symptom
+from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.configuration import Outcome, Purpose, Status
-from bisect_cfg.diagnosis._render import Match
-from bisect_cfg.diagnosis._types import Fingerprint
-from bisect_cfg.diagnosis.health import Symptom
-from bisect_cfg.diagnosis.placement import findings
+from bisect_cfg.explain.match import Match
 from bisect_cfg.jsonfile import JsonObject, strict, write_json, write_text
 from bisect_cfg.probe.protocol import Origin, Placed, Raised, to_json
 from bisect_cfg.probe.secrets import scrub
@@ -37,7 +36,8 @@ from bisect_cfg.reports.safe_config import own_config, safe_yaml
 from bisect_cfg.reports.said import Line
 from bisect_cfg.study.causes import Cause, Report, TrialRow, wilson
 from bisect_cfg.trials.environments import Environments, size_of
-from bisect_cfg.trials.ranks import DIFFERS, ranks_of
+from bisect_cfg.trials.placement import findings
+from bisect_cfg.trials.ranks import ranks_of
 from bisect_cfg.trials.runs import Run, purpose_again
 
 SCHEMA = 1
@@ -50,8 +50,7 @@ EXIT_STATUS = {Status.ISOLATED: 0, Status.NO_FAILURE: 1, Status.BASELINE_FAILS: 
 
 ODDITIES = {
     "non-finite": "{} was NaN or infinite",
-    "slow": "steps became much slower",
-    DIFFERS: "{} differed between the processes",
+    **{rule.kind: rule.words for rule in RULES if not rule.failure},
 }
 """What was odd, by the kind of a remark, about the metric of that name."""
 
@@ -327,17 +326,15 @@ def row_before(number: int, run: Run, purpose: Purpose) -> TrialRow:
 
 
 def known_issue(match: Match | None) -> JsonObject | None:
-    """What the field knows about this failure: trigger against root cause; of several causes that which the log decides
-    for."""
+    """What is known about this failure; of several causes that for which the log speaks."""
     if match is None:
         return None
     entry = match.entry
     return {
         "id": entry.id,
         "title": match.title,
-        "trigger": match.filled(entry.trigger),
-        "root_cause": match.filled(entry.root_cause),
-        "cures": list(match.steps),
+        "why": match.why,
+        "cures": list(match.cures),
         "sources": list(entry.sources),
         "environment": any(name in entry.conditions for name in OF_THE_ENVIRONMENT),
     }

@@ -6,10 +6,10 @@ import shutil
 
 import click
 
-from bisect_cfg.diagnosis._plain_text import WIDEST, wrapped
-from bisect_cfg.diagnosis.findings import Finding
-from bisect_cfg.diagnosis.fingerprint import describe
-from bisect_cfg.doctor import Diagnosis
+from bisect_cfg.common.fingerprint import describe
+from bisect_cfg.common.text import WIDEST, wrapped
+from bisect_cfg.doctor.command import Diagnosis
+from bisect_cfg.doctor.findings import Finding
 from bisect_cfg.reports.text import count, shown_safely
 
 COLOURS = {"problem": "red", "warning": "yellow", "note": "cyan"}

@@ -11,8 +11,8 @@ from typing import Self, TextIO
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import Sides
+from bisect_cfg.common.failures.health import Row
 from bisect_cfg.configuration import UNSET, Outcome, Purpose, Value
-from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, strict
 from bisect_cfg.probe.secrets import mask, scrub

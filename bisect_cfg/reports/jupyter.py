@@ -22,7 +22,7 @@ from rich.text import Text
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import Sides
-from bisect_cfg.diagnosis.health import Row
+from bisect_cfg.common.failures.health import Row
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.recommend.attempts import Attempt

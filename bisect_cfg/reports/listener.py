@@ -8,8 +8,8 @@ from typing import Self
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import Sides
+from bisect_cfg.common.failures.health import Row
 from bisect_cfg.configuration import Outcome, Purpose
-from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import Sides
+from bisect_cfg.common.failures.health import Row
 from bisect_cfg.configuration import Outcome, Purpose
-from bisect_cfg.diagnosis.health import Row
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import Origin, Resumed
 from bisect_cfg.recommend.attempts import Attempt

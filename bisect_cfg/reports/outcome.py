@@ -10,17 +10,17 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.configuration import Status, Value
-from bisect_cfg.diagnosis._render import Match
-from bisect_cfg.diagnosis.dataset_rows import FoundRows
-from bisect_cfg.diagnosis.where import Place
 from bisect_cfg.errors import InputsChanged
+from bisect_cfg.explain.match import Match
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.study.causes import Report
+from bisect_cfg.trials.dataset_rows import FoundRows
 from bisect_cfg.trials.environments import Environments
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.start_points import COLD
+from bisect_cfg.trials.where import Place
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from rich.text import Text
 from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import Sides
+from bisect_cfg.common.failures.health import SILENT_KINDS
 from bisect_cfg.configuration import Value, equal
-from bisect_cfg.diagnosis.signature import SILENT_KINDS
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import Health

@@ -60,7 +60,7 @@ def print_answer(console: Console, answer: Answer, result: JsonObject, noted: bo
     issue = result.get("known_issue")
     if issue and answer.status == Status.ISOLATED:
         console.print(Hanging(Text.assemble(("Known issue  ", "bold"), " ".join(issue["title"].split()))))
-        root = " ".join((issue["root_cause"] or issue["cures"][0]).split())
+        root = " ".join((issue["why"] or issue["cures"][0]).split())
         source = issue["sources"][0]
         source = "Measured by this project, with tiny models on a CPU." if source == "measured" else source
         console.print(Hanging(Text(f"{root[:1].upper()}{root[1:]}"), INDENT))

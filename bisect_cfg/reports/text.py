@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bisect_cfg.cells import SUFFIX
+from bisect_cfg.common.failures.health import RULES
 from bisect_cfg.configuration import Value
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import scrub
@@ -46,10 +47,8 @@ SIGNALS = {
 """What the signals mean, in the words a shell would use."""
 
 VERBS = {
-    "collapse": "collapses the policy",
-    "diverged": "diverges",
+    **{rule.kind: rule.words for rule in RULES if rule.failure},
     "hang": "hangs",
-    "non-finite": "shows a number that is not finite",
     "out-of-memory": "runs out of memory",
     "unwatched": "is stopped",
 }
@@ -156,7 +155,7 @@ def failure(seen: Observation, step: int | None = None) -> str:
         then = f", then dies with {seen.after.rstrip('.')}" if seen.after and not other else ""
         return f"gets {said}{at}{then}"
     if kind in ("no-gradient", "dead-reward"):
-        return f"learns nothing: {said}"
+        return f"{VERBS[kind]}: {said}"
     if kind in VERBS:
         return f"{VERBS[kind]}{at}: {said}{place}" + (f"; {seen.after}" if seen.after else "")
     if kind in ("no-steps", "no-training"):

@@ -23,11 +23,12 @@ from pathlib import Path
 
 from bisect_cfg.capture.script import by_hand, is_masked
 from bisect_cfg.capture.target import CommandTarget, Sides
+from bisect_cfg.common.failures import health
+from bisect_cfg.common.failures import signature as signatures
+from bisect_cfg.common.failures.metric_rows import KNOWN, rows_in
+from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.common.text import clean, normalise, plain
 from bisect_cfg.configuration import Configuration, Outcome
-from bisect_cfg.diagnosis import _metrics, _rows, health
-from bisect_cfg.diagnosis import signature as signatures
-from bisect_cfg.diagnosis._plain_text import clean, normalise, plain
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.jsonfile import make_folder, private, write_json, write_text
 from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, read_event
 from bisect_cfg.probe.secrets import know_command, scrub
@@ -93,7 +94,7 @@ class LogRows(Tail[Row]):
             return False
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         self._position += end
-        for row in _metrics.rows_in(data[:end]):
+        for row in rows_in(data[:end]):
             last = self.rows[-1]["step"] if self.rows else 0
             said = row.values.get("step")
             if said is None and self.rows and _said_again(row.values, self.rows[-1]):
@@ -109,7 +110,7 @@ def _said_again(values: Mapping[str, float], before: Row) -> bool:
     """Whether two rows without steps are about one: LLaMA-Factory prints a line of its own beside the Trainer's, with
     fewer metrics and fewer digits
     (https://github.com/hiyouga/LLaMA-Factory/blob/main/src/llamafactory/train/callbacks.py)."""
-    told, known = _rows.KNOWN & values.keys(), _rows.KNOWN & before.keys()
+    told, known = KNOWN & values.keys(), KNOWN & before.keys()
     if not (told < known or known < told):
         return False
     return all(

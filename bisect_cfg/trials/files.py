@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from bisect_cfg.cells import place_of
-from bisect_cfg.diagnosis._plain_text import plain
-from bisect_cfg.diagnosis.health import Row, Symptom, Watch
-from bisect_cfg.diagnosis.stacks import stack_frames
+from bisect_cfg.common.failures.health import Row, Symptom, Watch
+from bisect_cfg.common.text import plain
 from bisect_cfg.jsonfile import private
 from bisect_cfg.probe.protocol import (
     EVENTS_FILE,
@@ -31,6 +30,7 @@ from bisect_cfg.probe.protocol import (
     read_event,
 )
 from bisect_cfg.probe.secrets import holds_known, scrub, scrub_texts
+from bisect_cfg.trials.stacks import stack_frames
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)

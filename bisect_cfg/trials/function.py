@@ -34,8 +34,8 @@ import types
 from collections.abc import Callable
 from dataclasses import replace
 
+from bisect_cfg.common.failures.signature import from_exception
 from bisect_cfg.configuration import Configuration, Outcome, Value
-from bisect_cfg.diagnosis.signature import from_exception
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.study.causes import RETURNED_FALSE

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from bisect_cfg.capture.programs import said_by
 from bisect_cfg.capture.script import Script, interpreter
-from bisect_cfg.diagnosis.fingerprint import PATIENCE, packages_of
+from bisect_cfg.common.fingerprint import PATIENCE, packages_of
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.probe.protocol import InputPlaces, Opened
 from bisect_cfg.study.basis import Basis, changed_versions, files_of, hash_of, save_basis

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bisect_cfg.capture.launched import given_to_each, shares_out
-from bisect_cfg.diagnosis.health import Symptom
-from bisect_cfg.diagnosis.stacks import fatal_signal, stack_frames
+from bisect_cfg.common.failures.health import Symptom
 from bisect_cfg.jsonfile import private
 from bisect_cfg.probe.protocol import (
     EVENTS_FILE,
@@ -34,6 +33,7 @@ from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.probe.world import FOLDER, LAUNCHED
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.reaper import alive
+from bisect_cfg.trials.stacks import fatal_signal, stack_frames
 
 WORD_SECONDS = 1.0
 """How long after a process has gone who waited for it is waited for to say how: torchrun looks every 0.1 s, a Python

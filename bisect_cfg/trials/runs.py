@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome, Purpose, Value
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.probe.protocol import TrainEnd

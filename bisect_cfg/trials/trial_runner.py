@@ -16,9 +16,9 @@ from pathlib import Path
 from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import Sides
+from bisect_cfg.common.failures.health import Row, Symptom
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Configuration, Outcome, equal
-from bisect_cfg.diagnosis.health import Row, Symptom
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.jsonfile import make_folder, write_text
 from bisect_cfg.probe.protocol import Encoded
 from bisect_cfg.study.interface import TrialRequest, TrialResult

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bisect_cfg.common.failures import health
+from bisect_cfg.common.failures import signature as signatures
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.diagnosis import health
-from bisect_cfg.diagnosis import signature as signatures
-from bisect_cfg.diagnosis.signature import SILENT_KINDS, Signature
 from bisect_cfg.probe.protocol import (
     ConfigInvalid,
     NonFiniteParameters,
@@ -116,7 +116,7 @@ class Observation:
     @property
     def silent_kinds(self) -> frozenset[str]:
         """Kinds of its silent symptoms."""
-        return frozenset(symptom.kind for symptom in self.symptoms if symptom.kind in SILENT_KINDS)
+        return frozenset(symptom.kind for symptom in self.symptoms if symptom.kind in health.SILENT_KINDS)
 
     @property
     def pace(self) -> float | None:

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bisect_cfg.diagnosis import health
-from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.common.failures import health
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.trials.verdict import Observation, judge, same_as
 from golden.tables import drawn
 
@@ -50,8 +50,6 @@ def answer(rows: Sequence[health.Row], earlier: Sequence[health.Row]) -> dict[st
         "failure": str(run.failure) if run.failure else None,
         "outcomes": {name: outcome.value for name, (outcome, _) in outcomes.items()},
         "outcome where the good run shows the same": usual[0].value,
-        "diverged at the end": health.diverged_at_end(rows),
-        "lost at the end": bool(health.lost_at_end(rows, len(rows) * 2 // 3)),
     }
 
 

@@ -96,10 +96,11 @@ def chunks() -> dict[str, bytes]:
 
 def child(path: str) -> None:
     """Explain one log; prints seconds, seconds of the yardstick, memory in MB."""
-    from bisect_cfg.diagnosis.explain import explain_paths
+    from bisect_cfg.explain import explain_readings
+    from bisect_cfg.explain.reader import read
 
     started = time.process_time()
-    found, _ = explain_paths([path])
+    found = explain_readings(read([path])[0])
     seconds = time.process_time() - started
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     assert "zero3-empty-weight" in [match.entry.id for match in found.matches], found.matches

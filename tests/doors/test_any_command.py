@@ -16,7 +16,7 @@ import pytest
 from tools import ForkedTool, assert_clear, undocumented
 
 import bisect_cfg
-from bisect_cfg.diagnosis import health
+from bisect_cfg.common.failures import health
 from bisect_cfg.trials.command_runner import LogRows, observe_command
 from bisect_cfg.trials.process import Ending
 

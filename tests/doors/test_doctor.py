@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import toys
 
-REPORTS = sorted((Path(__file__).parents[1] / "diagnosis" / "reports").glob("*.json"))
+REPORTS = sorted((Path(__file__).parents[1] / "doctor" / "reports").glob("*.json"))
 
 TRAIN = """
     import sys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.parameters import table
 from bisect_cfg.parameters.odds import names_it, odds_of, risk_of
 

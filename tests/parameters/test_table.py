@@ -20,7 +20,7 @@ from trl import DPOConfig, GRPOConfig, ModelConfig, SFTConfig
 from bisect_cfg import parameters
 from bisect_cfg.capture.names import check_name, parse_pins
 from bisect_cfg.capture.settings import build_settings
-from bisect_cfg.diagnosis.findings import check
+from bisect_cfg.doctor.findings import check
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import address, canonical, every, parameter, spelled, successors, table
 from bisect_cfg.parameters.odds import risk_of

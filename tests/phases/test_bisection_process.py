@@ -18,8 +18,8 @@ import pytest
 from tools import slow
 
 from bisect_cfg import Bisection, Outcome
+from bisect_cfg.common.failures.signature import from_log
 from bisect_cfg.configuration import Purpose
-from bisect_cfg.diagnosis.signature import from_log
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.function import FunctionRunner, result_of_exception
 

@@ -16,8 +16,8 @@ import toys
 import yaml
 from tools import recorded, slow
 
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.phases import recommend
 from bisect_cfg.phases.options import Options
 from bisect_cfg.recommend.attempts import Aim, Attempt

@@ -14,7 +14,7 @@ from bisect_cfg.probe import heartbeat, objects, serve
 
 PACKAGE = Path(bisect_cfg.__file__).parent
 
-ELSEWHERE = [*(PACKAGE / "probe").rglob("*.py"), PACKAGE / "diagnosis/_packages.py", PACKAGE / "diagnosis/_machine.py"]
+ELSEWHERE = [*(PACKAGE / "probe").rglob("*.py")]
 """What runs in other people's interpreters."""
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import Health, IsolatedScript, Wishes
 from bisect_cfg.recommend.isolated_command import IsolatedCommand

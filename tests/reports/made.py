@@ -9,8 +9,8 @@ from typing import Any
 from bisect_cfg.capture.captured import Built, Capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Setting, Settings
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome, Purpose
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Event, TrainBegin
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, TrialRow

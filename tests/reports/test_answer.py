@@ -9,9 +9,9 @@ import math
 import pytest
 from tools import undocumented
 
-from bisect_cfg.diagnosis.explain import explain_text
-from bisect_cfg.diagnosis.health import Symptom
-from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.common.failures.health import Symptom
+from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.explain import explain_text
 from bisect_cfg.probe.protocol import Origin, Raised
 from bisect_cfg.reports import page
 from bisect_cfg.reports.answer import as_result, commands, failure_of, known_issue, warnings_of, write_answer
@@ -131,6 +131,6 @@ def test_commands_repeat_the_runs_that_prove_it(tmp_path, monkeypatch):
 def test_of_several_causes_that_which_the_log_decides_for_is_told():
     line = "TypeError: SFTConfig.__init__() got an unexpected keyword argument 'max_seq_length'\n"
     issue = known_issue(explain_text(line).matches[0])
-    assert issue["title"].startswith("The setting max_seq_length is not taken here")
+    assert issue["title"].startswith("The setting max_seq_length has another name")
     assert "max_length" in issue["cures"][0] and not any("pip install -U" in cure for cure in issue["cures"])
     assert known_issue(None) is None

@@ -6,8 +6,8 @@ import math
 
 import click
 
-from bisect_cfg.diagnosis.findings import Finding
-from bisect_cfg.doctor import Diagnosis
+from bisect_cfg.doctor.command import Diagnosis
+from bisect_cfg.doctor.findings import Finding
 from bisect_cfg.reports.examination import render
 
 HERE = {"python": "3.11.7", "packages": {"torch": "2.4.0"}, "gpus": []}

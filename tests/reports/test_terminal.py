@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from bisect_cfg.capture.settings import Setting
-from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.probe.protocol import Origin, Placed, PlacedModel, TrainBegin, Weights
 from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.terminal import print_answer

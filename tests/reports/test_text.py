@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from bisect_cfg.diagnosis.health import Symptom
-from bisect_cfg.diagnosis.signature import Signature
+from bisect_cfg.common.failures.health import Symptom
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports import text
 from bisect_cfg.trials.verdict import Observation

@@ -14,8 +14,8 @@ import pytest
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import build_settings
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome, Purpose
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials import server as server_module
 from bisect_cfg.trials.forking import FirstRun

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.diagnosis.signature import Signature
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.trials.files import Tail, Traces, tail_of_log, unprinted
 from bisect_cfg.trials.process import Ending

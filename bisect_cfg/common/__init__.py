@@ -1,0 +1,1 @@
+"""What every room stands on: plain types, text, and what failures look like. Nothing here imports torch."""

@@ -1,0 +1,188 @@
+"""A log of any size, read in bounded memory: the lines that may say something of a failure.
+
+A log of some megabytes is kept whole. Of a longer one are kept its beginning, its end, and what stands around every
+line in between that has a word of trouble (an error, a warning, a signal, a traceback): a run of a hundred thousand
+healthy steps says nothing about why it died. Words are looked for with `bytes.find`, at the speed of memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
+
+from bisect_cfg.common.text import plain, split_all
+
+BLOCK = 1 << 20
+"""Bytes read at a time."""
+
+HEAD, TAIL = 1 << 19, 1 << 20
+"""Bytes of the beginning and of the end that are kept whole."""
+
+MIDDLE = 1 << 20
+"""Bytes around words of trouble that are kept of what is between: as many of the first as of the last ones. A log that
+prints errors without end says nothing new by more of them."""
+
+BEFORE, AFTER = 1 << 13, 1 << 11
+"""Bytes kept before a word of trouble (a traceback printed by several ranks) and after it (its message)."""
+
+HITS = 100
+"""Places of one word that are looked at in a block, from its beginning and from its end."""
+
+LONGEST_LINE = 1 << 16
+"""Bytes from which on a line is cut in two: binary data and whole prompts on one line."""
+
+SHOWN, SHOWN_END = 2000, 500
+"""Characters of a line's beginning and end that patterns are matched against. No message is longer, and the time that a
+regular expression takes stays bounded."""
+
+_TROUBLE = (
+    b"rror", b"xception", b"Traceback (", b"atal", b"ailed", b"Killed", b"killed", b"SIG", b"exit", b"ore dumped",
+    b"imed out", b"imeout", b"bort", b"Warning", b"warning", b"WARN", b"annot", b"nvalid", b"Assert", b"denied",
+    b"refused", b"not found", b"NCCL", b"OOM", b"out of memory", b"KeyboardInterrupt", b"Xid", b"CANCELLED",
+)  # fmt: skip
+"""One of them is in nearly every line that tells of a failure."""
+
+
+class LogLine(NamedTuple):
+    """One line of a log.
+
+    Attributes:
+        number: counted from 1.
+        text: what it says, without who printed it and when; leading blanks are kept.
+        who: the rank or worker that printed it, "" if it does not say.
+        when: the time, "" if it does not say.
+        shown: the line as a terminal shows it.
+    """
+
+    number: int
+    text: str
+    who: str
+    when: str
+    shown: str
+
+
+class Excerpt(NamedTuple):
+    """What is kept of a log.
+
+    Attributes:
+        lines: ascending by number, with gaps where nothing was kept.
+        count: how many lines the log has.
+        whole: whether every line was kept.
+    """
+
+    lines: list[LogLine]
+    count: int
+    whole: bool
+
+
+def read_excerpt(stream: BinaryIO, each_block: Callable[[bytes, int], object] | None = None) -> Excerpt:
+    """Reads a log to its end.
+
+    Args:
+        stream: opened in binary mode.
+        each_block: called with every block of whole lines and the number of its first line.
+    """
+    kept: list[tuple[int, bytes]] = []  # number of the first line, whole lines
+    ring: deque[tuple[int, bytes]] = deque()  # the last blocks
+    middle: deque[tuple[int, bytes]] = deque()  # the last spans of what is between
+    number, head, first_spans, last_spans, ring_size = 1, 0, 0, 0, 0
+    whole = True
+    for block in blocks(stream):
+        if each_block is not None:
+            each_block(block, number)
+        if head < HEAD:
+            kept.append((number, block))
+            head += len(block)
+        else:
+            ring.append((number, block))
+            ring_size += len(block)
+        number += block.count(b"\n")
+        while ring and ring_size - len(ring[0][1]) >= TAIL:
+            first, passed = ring.popleft()
+            ring_size -= len(passed)
+            whole = False
+            for span in _around_trouble(passed, first):
+                if first_spans < MIDDLE // 2:
+                    kept.append(span)
+                    first_spans += len(span[1])
+                    continue
+                middle.append(span)
+                last_spans += len(span[1])
+                while last_spans > MIDDLE // 2:
+                    last_spans -= len(middle.popleft()[1])
+    last = (ring or kept or [(1, b"")])[-1][1]
+    count = number - 1 + (bool(last) and not last.endswith(b"\n"))
+    lines = [line for first, text in (*kept, *middle, *ring) for line in _lines(text, first)]
+    return Excerpt(lines, count, whole)
+
+
+def blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """The stream in blocks that end at a line's end, whatever the length of its lines; a line without an end is cut."""
+    rest = b""
+    while block := stream.read(BLOCK):
+        cut = block.rfind(b"\n") + 1
+        if cut:
+            yield rest + block[:cut]
+            rest = block[cut:]
+        elif len(rest) < LONGEST_LINE:
+            rest += block
+        else:
+            # The rest of an endless line is passed over, but for its end.
+            rest = rest[:LONGEST_LINE] + block[-LONGEST_LINE:]
+    if rest:
+        yield rest
+
+
+def _around_trouble(block: bytes, number: int) -> list[tuple[int, bytes]]:
+    """The spans of a block around its words of trouble, each with the number of its first line."""
+    places: set[int] = set()
+    for word in _TROUBLE:
+        places.update(_first_places(block, word))
+        end = len(block)
+        for _ in range(HITS):
+            end = block.rfind(word, 0, end)
+            if end < 0 or end in places:
+                break
+            places.add(end)
+    spans: list[list[int]] = []
+    for place in sorted(places):
+        start = block.rfind(b"\n", 0, max(0, place - BEFORE)) + 1
+        end = block.find(b"\n", min(place + AFTER, len(block))) + 1 or len(block)
+        if spans and start <= spans[-1][1]:
+            spans[-1][1] = max(end, spans[-1][1])
+        else:
+            spans.append([start, end])
+    counted, found = 0, []
+    for start, end in spans:
+        number += block.count(b"\n", counted, start)
+        counted = start
+        found.append((number, block[start:end]))
+    return found
+
+
+def _first_places(block: bytes, word: bytes) -> Iterator[int]:
+    place = block.find(word)
+    for _ in range(HITS):
+        if place < 0:
+            return
+        yield place
+        place = block.find(word, place + 1)
+
+
+def _lines(text: bytes, number: int) -> Iterator[LogLine]:
+    for raw in text.decode("utf-8", "replace").removesuffix("\n").split("\n"):
+        yield log_line(raw, number)
+        number += 1
+
+
+def log_line(raw: str, number: int) -> LogLine:
+    """A line with what stands before its text taken off."""
+    if len(raw) > SHOWN + SHOWN_END:
+        # A progress bar rewrites its line: what the last carriage return left is what a terminal shows.
+        raw = raw[raw.rfind("\r", 0, len(raw) - 1) + 1 :] or raw
+        raw = f"{raw[:SHOWN]} ... {raw[-SHOWN_END:]}" if len(raw) > SHOWN + SHOWN_END else raw
+    shown = plain(raw)
+    padded = shown.lstrip() if shown[:1] in " \t" and shown.lstrip()[:1] in "[(" else shown
+    who, when, text = split_all(padded)
+    return LogLine(number, text if who or when else shown, who, when, shown)

@@ -1,0 +1,109 @@
+"""Python's tracebacks in a log in which several processes print at once.
+
+The one parser of tracebacks: signatures compare failures by what it finds, `explain` reads causes from it. It follows
+every rank on its own. A device-side assertion, a message in a box and a line of another rank may stand within one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from bisect_cfg.common.failures.excerpt import LogLine
+
+LONGEST, LONGEST_PAUSE = 4000, 100
+"""Lines until an unfinished traceback is given up, and lines after its last frame: thirty ranks print three lines a
+frame at once. A model may print the beginning of one as its answer."""
+
+EXCEPTION = re.compile(
+    r"(?!(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL):)"  # logging lines of the same rank in between
+    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z_]\w*|(?:[a-z_]\w*\.)+(?:error|gaierror|herror|timeout)(?=:))"  # cv2.error
+    r"(?::(?: (?P<message>.*))?)?$"
+)
+"""The line that ends a traceback."""
+
+_BEGIN = "Traceback (most recent call last)"
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_NOT_RAISED = ("--- Logging error", "Exception ignored in")
+_BOX = re.compile(r"^[│┃║|] ?|\s*[│┃║|]$")
+
+
+@dataclass
+class Traceback:
+    """One printed traceback.
+
+    Attributes:
+        frames: (file, line, function), outermost first.
+        type_name: of the exception; "" if the log ends before it.
+        message: its first line.
+        first, last: numbers of its first and last line.
+        who: the rank or worker that printed it.
+        raised: False where Python only reports it: a logger that could not write, an object's end.
+        chained: whether another exception was raised while this one was handled.
+    """
+
+    frames: list[tuple[str, int, str]] = field(default_factory=list)
+    type_name: str = ""
+    message: str = ""
+    first: int = 0
+    last: int = 0
+    who: str = ""
+    raised: bool = True
+    chained: bool = False
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """(file, function) of the frames."""
+        return [(file, function) for file, _, function in self.frames]
+
+
+def tracebacks(lines: Iterable[LogLine]) -> list[Traceback]:
+    """The tracebacks of a log in the order of their last lines; last one without a type where the log ends within."""
+    return list(_follow(lines))
+
+
+def _follow(lines: Iterable[LogLine]) -> Iterator[Traceback]:
+    unfinished: dict[str, Traceback] = {}
+    finished: dict[str, Traceback] = {}  # by who: the last one, which another may follow from
+    reported: dict[str, int] = {}  # by who: the line up to which a traceback is only reported
+    for line in lines:
+        text = line.text.removeprefix("^C")  # the terminal's echo of Ctrl-C
+        if text[:1] in "│┃║|":
+            text = _BOX.sub("", text)
+        if _BEGIN in text:
+            begun = Traceback(first=line.number, last=line.number, who=line.who)
+            begun.raised = line.number > reported.pop(line.who, 0)
+            unfinished[line.who] = begun
+            continue
+        if text.startswith(_CHAINED):
+            if line.who in finished:
+                finished[line.who].chained = True
+            continue
+        if text.startswith(_NOT_RAISED):
+            reported[line.who] = line.number + 2
+            continue
+        if not unfinished:
+            continue
+        who = line.who
+        if who not in unfinished and not who:
+            # Of a logger's message only the first line says who prints it.
+            who = next((one for one, open_ in unfinished.items() if open_.last == line.number - 1), who)
+        current = unfinished.get(who)
+        if current is None:
+            continue
+        frame = _FRAME.match(text)
+        if frame:
+            current.frames.append((frame["file"], int(frame["line"]), frame["function"] or ""))
+            current.last = line.number
+            continue
+        if line.number > current.last + LONGEST_PAUSE or line.number > current.first + LONGEST:
+            del unfinished[who]
+            continue
+        found = EXCEPTION.match(text.rstrip()) if current.frames and text[:1].strip() else None
+        if found:
+            current.type_name, current.message, current.last = found["type"], found["message"] or "", line.number
+            finished[who] = unfinished.pop(who)
+            yield current
+    yield from (one for one in unfinished.values() if one.frames)

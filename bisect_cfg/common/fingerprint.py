@@ -1,0 +1,114 @@
+"""The environment a trial runs in, as one small dictionary.
+
+The same settings crash on one machine and train on the next: the H20 floating point exception needs a GPU,
+a CUDA tag and a cuBLAS version together. So every verdict carries this fingerprint, and the conditions of the
+known issues are checked against it. It is read from package metadata, `nvidia-smi` and the kernel; torch is
+never imported, because that takes seconds and would initialise what the trials want untouched. Only
+`loaded_cublas` imports it, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from bisect_cfg.common.types import Fingerprint, Gpu, Json
+from bisect_cfg.probe import machine, packages
+
+PATIENCE = 20.0
+"""Seconds for another interpreter to say what it has installed."""
+
+IMPORT_PATIENCE = 180.0
+"""Seconds for torch to be imported; from a cold network disk that takes minutes."""
+
+
+def fingerprint(python: str | None = None) -> Fingerprint:
+    """What a training process started here would find.
+
+    Args:
+        python: The interpreter that trains; this one if None.
+
+    Returns:
+        `python`, `executable`, `packages` (name -> version), `cuda` (torch's CUDA tag, None for a CPU build),
+        `cublas` (`package`, `version`, `shadowed_by`), `driver`, `gpus` (each `name`, `memory_mb`,
+        `compute_capability`), `variables`, `platform`, `cpus`, `memory_mb`; and `error` where the interpreter
+        could not be asked.
+    """
+    result = packages.installed() if python is None else _ask(python)
+    return result | machine.machine()
+
+
+def packages_of(python: str) -> dict[str, str]:
+    """Name -> version of the packages that matter to a training, as an interpreter finds them now."""
+    found = packages.installed() if python == sys.executable else _ask(python)
+    return found["packages"]
+
+
+def loaded_cublas(python: str | None = None) -> dict[str, str | None] | None:
+    """The cuBLAS that torch really loads (`path`, `version`), asked of a process that imports torch.
+
+    Args:
+        python: The interpreter that trains; this one if None.
+
+    Returns:
+        None if torch loads none, is not there, or does not come up.
+    """
+    try:
+        return _run(python or sys.executable, Path(machine.__file__), IMPORT_PATIENCE)
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def with_loaded_cublas(environment: Fingerprint, loaded: Mapping[str, str | None] | None) -> Fingerprint:
+    """The fingerprint with `loaded_from` and `loaded_version` in its `cublas`.
+
+    The wheel's own version, which has a fourth number, is kept as the loaded one where the library lies inside it.
+    """
+    result, cublas = dict(environment), dict(environment.get("cublas") or {})
+    if loaded:
+        cublas["loaded_from"] = loaded["path"]
+        own = "/nvidia/" in loaded["path"] and str(cublas.get("version") or "").startswith(loaded["version"] or "-")
+        cublas["loaded_version"] = cublas["version"] if own else loaded["version"]
+        result["cublas"] = cublas
+    return result
+
+
+def describe(environment: Fingerprint) -> str:
+    """The fingerprint in one line for people: what a bug report would be asked for first."""
+    parts = [f"Python {environment.get('python', '?')}"]
+    packages = environment.get("packages") or {}
+    named = ("torch", "trl", "transformers", "accelerate", "vllm", "deepspeed", "openrlhf")
+    parts += [f"{name} {packages[name]}" for name in named if name in packages]
+    if environment.get("cuda"):
+        parts.append(f"CUDA {environment['cuda']}")
+    cublas = environment.get("cublas") or {}
+    version = cublas.get("loaded_version") or cublas.get("version")
+    if version:
+        parts.append(f"cuBLAS {version}")
+    if environment.get("driver"):
+        parts.append(f"driver {environment['driver']}")
+    gpus = [_gpu(gpu) for gpu in environment.get("gpus") or []]
+    parts += [f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)] or ["no GPU"]
+    return ", ".join(parts)
+
+
+def _gpu(gpu: Gpu) -> str:
+    memory = gpu.get("memory_mb")
+    return f"{gpu['name']} ({memory / 1024:.0f} GiB)" if memory else str(gpu["name"])
+
+
+def _ask(python: str) -> Fingerprint:
+    try:
+        return _run(python, Path(packages.__file__), PATIENCE)
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        return {"executable": python, "packages": {}, "error": f"{python} could not be asked: {error}"}
+
+
+def _run(python: str, path: Path, patience: float) -> Json:
+    """What a file of ours prints in another interpreter; its source is handed over, nothing is put on its path."""
+    source = path.read_text(encoding="utf-8")
+    answer = subprocess.run([python, "-c", source], capture_output=True, text=True, timeout=patience, check=True)
+    return json.loads(answer.stdout.splitlines()[-1])

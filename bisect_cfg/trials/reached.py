@@ -1,0 +1,75 @@
+"""How far a training came, as its log says: the last optimizer step that is told of."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from bisect_cfg.common.failures.excerpt import blocks
+from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.errors import InputError
+from bisect_cfg.explain.metric_facts import Rows
+from bisect_cfg.explain.reader import Unreadable, open_sources
+from bisect_cfg.trials.stacks import SIGNALS
+
+_BAR = re.compile(rb"(\d+)/(\d+) \[\d+:\d\d")
+"""tqdm's line: steps done, of all, and the time since. `Trainer` counts optimizer steps in it."""
+
+_OTHER_BAR = re.compile(rb"(?:Map|Generating|Loading|Fetching|Filter|Tokeniz|Saving|Download)[^\r\n]{0,80}$")
+"""What stands before the numbers in a line that counts something else."""
+
+
+def steps_reached(path: Path) -> int:
+    """The last optimizer step that a log or a file of metrics tells of.
+
+    Args:
+        path: what `explain` reads: a log, `trainer_state.json`, JSON lines, CSV, W&B's output, or a folder of them.
+
+    Raises:
+        InputError: it cannot be read, or tells of none.
+    """
+    try:
+        opened, _ = open_sources([str(path)])
+    except Unreadable as error:
+        raise InputError(f"--log {path}: {error}.", "Give the log of the run that failed, or its metrics.") from None
+    last = 0
+    for source in opened:
+        rows = Rows()
+        for number, values in enumerate(source.rows, 1):
+            rows.add(values, number, "")
+        furthest = [0, 0]  # of the bar that is the training's: steps done, of all
+        for block in blocks(source.stream) if source.stream is not None else ():
+            rows.feed(block, 1)
+            for bar in _BAR.finditer(block):
+                line = max(block.rfind(end, 0, bar.start()) for end in (b"\n", b"\r")) + 1
+                if not _OTHER_BAR.search(block[line : bar.start()]):
+                    furthest = max(furthest, [int(bar[2]), int(bar[1])])
+        steps = (row.values.get("step", 0.0) for row in rows.rows)
+        last = max([last, furthest[1], *(int(step) for step in steps if math.isfinite(step))])
+    if not last:
+        raise InputError(f"--log {path} tells of no training step.", "Say how many with --steps N instead.")
+    return last
+
+
+def told_in(path: Path, failure: Signature, message: str) -> bool:
+    """Whether a log tells of such a failure: it has the name of the exception, the signal's or what shells call it; of
+    weights that are not finite, "nan".
+
+    Args:
+        path: as for `steps_reached`.
+        failure: that ended a run.
+        message: of that run.
+    """
+    names = [failure.name, message.partition(":")[0].strip()]
+    names += ["nan"] if failure.kind == "non-finite" else []
+    names += [name for name, number in SIGNALS.items() if number.name == failure.name]
+    wanted = [name.encode().lower() for name in names if name]
+    opened, _ = open_sources([str(path)])
+    return any(
+        name in block.lower()
+        for source in opened
+        if source.stream is not None
+        for block in blocks(source.stream)
+        for name in wanted
+    )

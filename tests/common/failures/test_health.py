@@ -1,0 +1,248 @@
+"""What metrics say about a run that does not die: pure functions over rows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bisect_cfg.common.failures import health
+
+NAN, INF = math.nan, math.inf
+
+
+def rows(count=20, **columns):
+    """Healthy rows; a column is a value, or a list (its last value goes on)."""
+    base = {
+        "loss": 0.01,
+        "grad_norm": 1.0,
+        "reward": 0.3,
+        "reward_std": 0.2,
+        "frac_reward_zero_std": 0.0,
+        "entropy": 2.0,
+    }
+    base.update(columns)
+    result = []
+    for i in range(count):
+        row = {"step": i + 1}
+        for name, value in base.items():
+            row[name] = value[min(i, len(value) - 1)] if isinstance(value, list) else value
+        result.append({name: value for name, value in row.items() if value != "absent"})
+    return result
+
+
+def kinds(found, ended=True):
+    return [(s.kind, s.name) if s.name else s.kind for s in health.symptoms(found, ended)]
+
+
+def test_healthy():
+    assert kinds(rows()) == []
+    assert kinds([]) == []
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"loss": 0.0},  # one iteration, beta 0: the loss is zero by construction
+        {"grad_norm": 1e6},  # logged before clipping
+        {"learning_rate": [0.0, 1e-6]},  # warmup
+        {"reward": [0.3, "absent", 0.3]},  # completions used again
+        {"entropy": [2.0 - 0.05 * i for i in range(20)]},  # half the entropy in twenty steps: learning
+        {"frac_reward_zero_std": [1.0, 1.0, 0.0, 1.0, 0.0]},  # a sparse reward
+        {"grad_norm": [0.0, 0.0, 1.0]},
+        {"entropy": None, "kl": None},
+    ],
+)
+def test_what_is_no_symptom(columns):
+    assert kinds(rows(**columns)) == []
+
+
+FAILING = [
+    rows(30, entropy=[2.0] * 12 + [0.01], reward=[0.3] * 12 + [0.0], frac_reward_zero_std=[0.0] * 12 + [1.0]),
+    rows(30, grad_norm=[1.0] * 9 + [NAN]),
+    rows(40, reward="absent", reward_std="absent", frac_reward_zero_std="absent", loss=[1.0] * 20 + [5.0]),
+    rows(30, reward_std=0.0, frac_reward_zero_std=1.0),
+    rows(12, kl=[0.1] * 9 + [INF]),
+]
+
+
+@pytest.mark.parametrize("failing", FAILING)
+@pytest.mark.parametrize("before", [0, 7])
+def test_a_watch_says_at_each_row_what_all_rows_say(failing, before):
+    earlier = tuple({**row, "step": row["step"] - before} for row in failing[:before])
+    later = [{**row, "step": row["step"] - before} for row in failing[before:]]
+    watch = health.Watch()
+    for ended in (False, True):
+        told = [watch.symptoms(later[:end], ended, earlier) for end in range(len(later) + 1)]
+        assert told == [health.symptoms(later[:end], ended, earlier) for end in range(len(later) + 1)]
+        assert told[-1] or not ended
+
+
+def test_a_watch_looks_at_each_row_once(monkeypatch):
+    taken, take = [], health._Past.take
+    monkeypatch.setattr(health._Past, "take", lambda past, row: (taken.append(row["step"]), take(past, row)))
+    watch, found = health.Watch(), rows(50)
+    for end in range(51):
+        watch.symptoms(found[:end], False)
+    assert taken == [*range(1, 51)]
+    assert watch.symptoms(FAILING[0], False) == health.symptoms(FAILING[0], False)  # of another training
+
+
+def test_grad_scaler_finding_its_scale():
+    assert kinds(rows(grad_norm=[INF] * 5 + [1.0])) == []
+    assert kinds(rows(grad_norm=[NAN] * 7 + [1.0])) == []
+
+
+def test_grad_norm_infinite_for_good():
+    assert kinds(rows(grad_norm=INF)) == [("non-finite", "grad_norm")]
+    assert kinds(rows(grad_norm=INF), ended=False) == [("non-finite", "grad_norm")]
+    assert health.symptoms(rows(grad_norm=INF), ended=False)[0].step == health.NON_FINITE_STREAK
+
+
+def test_nan_at_the_end():
+    late = rows(10, loss=[0.1] * 7 + [NAN])
+    assert kinds(late) == [("non-finite", "loss")]
+    assert kinds(late, ended=False) == []  # it may come back
+    assert kinds(rows(10, loss=[0.1] * 8 + [NAN])) == []  # two in a row, weights finite
+
+
+def test_short_run_that_is_nan_throughout():
+    assert ("non-finite", "loss") in kinds(rows(2, loss=NAN))
+
+
+def test_one_nan_is_a_remark():
+    found = rows(10, kl=[0.1, 0.1, INF, 0.1])
+    assert kinds(found) == []
+    (remark,) = health.remarks(found)
+    assert remark == health.Symptom("non-finite", "kl", 3, "kl is inf at 1 of 10 steps (first at step 3)")
+    assert health.remarks(rows()) == []
+
+
+def test_collapse():
+    found = rows(entropy=[5.5, 5.4, 3.0, 0.3, 0.01], frac_reward_zero_std=[0.0, 0.1, 0.5, 1.0])
+    assert kinds(found) == ["collapse"]
+    assert health.symptoms(found, True)[0].step == 4 + health.COLLAPSE_STREAK
+
+
+def test_low_entropy_with_a_signal_is_no_collapse():
+    assert kinds(rows(entropy=[5.5, 5.4, 0.01], frac_reward_zero_std=0.2)) == []
+
+
+def test_one_degenerate_batch_is_no_collapse():
+    assert kinds(rows(entropy=[5.5, 0.01, 5.0, 0.01, 0.01, 5.0], frac_reward_zero_std=[0, 1, 0, 1, 1, 0])) == []
+
+
+def test_collapse_that_recovers_later_is_still_named():
+    found = rows(entropy=[5.5, 0.01, 0.01, 0.01, 5.0], frac_reward_zero_std=[0.0, 1.0, 1.0, 1.0, 0.0])
+    assert kinds(found) == ["collapse"]
+
+
+SUPERVISED = {name: "absent" for name in ("reward", "reward_std", "frac_reward_zero_std", "kl")}
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"entropy": [2.0, 1.5, 0.05, 0.01], "loss": [2.0, 1.5, 0.05, 0.01]}, []),  # it learns by heart
+        ({"loss": [1.5, 1.2, 1.4, 2.0, 7.0, 7.2, 3.0, 7.1, 7.0, 6.9, 7.1, 7.0, 7.0]}, ["diverged"]),
+        ({"loss": [1.5, 1.2, 1.4, 7.0, 7.0, 7.0, 1.5, 1.4, 1.4, 1.3]}, []),  # a few bad batches
+        ({"loss": [0.69, 0.69, 0.68, 0.9, 1.4, 1.5, 1.6, 1.5]}, []),
+        ({"loss": [11.0, 9.0, 6.0] + [2.5] * 12 + [7.4] * 20}, ["diverged"]),  # pretraining, and still below its start
+        ({"loss": [11.0, 9.0, 6.0] + [2.5] * 12 + [7.4] * 12 + [2.5] * 9}, []),  # a long spike
+        ({"loss": [2.0, 1.0, 0.3] + [0.02] * 12 + [1.2] * 20}, []),  # other data
+        ({"loss": [2.0, 1.9, NAN]}, [("non-finite", "loss")]),
+        ({"grad_norm": 0.0}, ["no-gradient"]),
+    ],
+)
+def test_runs_without_rewards_are_judged_by_their_loss(columns, expected):
+    count = max((len(values) for values in columns.values() if isinstance(values, list)), default=0)
+    assert kinds(rows(max(count, 20), **SUPERVISED, **columns)) == expected
+
+
+def test_the_loss_of_a_run_with_rewards_says_nothing():
+    assert kinds(rows(loss=[0.01, 0.01, 0.01, 1.0])) == []
+
+
+def test_old_trl_without_entropy():
+    old = {"entropy": "absent", "frac_reward_zero_std": "absent"}
+    assert kinds(rows(**old)) == []
+    dead = rows(reward_std=[0.3, 0.2, 0.0], grad_norm=[1.0, 1.0, 0.0], **old)
+    assert kinds(dead) == ["collapse"]
+    assert kinds(rows(reward_std=[0.3] * 3 + [0.0] * 5 + [0.2], grad_norm=[1.0] * 3 + [0.0] * 5 + [1.0], **old)) == []
+
+
+def test_old_trl_whose_kl_term_still_pulls():
+    """Seen with learning_rate=0.5 in TRL 0.14: beta=0.04 leaves some gradient in a policy that has collapsed."""
+    gradients = [0.973, 4.36, 0.729, 0.000448, 3.76e-05, 1.05e-05, 2.52e-06, 7.87e-07, 5.89e-07, 1.84e-07]
+    seen = {"reward": [0.75, 0.406, 0.188, 0.125], "reward_std": [0.102, 0.12, 0.072, 0.0], "grad_norm": gradients}
+    old = {"entropy": "absent", "frac_reward_zero_std": "absent"}
+    assert kinds(rows(10, **old, **seen)) == ["collapse"]
+    learnt = {**seen, "reward": [0.1, 0.4, 0.8, 1.0]}
+    assert kinds(rows(10, **old, **learnt)) == [], "nothing left to learn"
+    pulled = {**seen, "grad_norm": [0.973, 4.36, 0.729, 0.1]}
+    assert kinds(rows(10, **old, **pulled)) == [], "the KL term may yet lead it back"
+
+
+def test_old_trl_dead_from_the_start():
+    found = rows(entropy="absent", frac_reward_zero_std="absent", reward_std=0.0, grad_norm=0.0)
+    assert "dead-reward" in kinds(found) and "collapse" not in kinds(found)
+
+
+def test_dead_reward():
+    found = rows(frac_reward_zero_std=1.0, reward_std=0.0, grad_norm=0.0)
+    assert kinds(found) == ["dead-reward"]
+    assert health.symptoms(found, True)[0].step == health.DEAD_STEPS
+    assert kinds(rows(health.DEAD_STEPS - 1, frac_reward_zero_std=1.0, grad_norm=0.0)) == []
+
+
+def test_no_gradient():
+    assert kinds(rows(grad_norm=0.0)) == ["no-gradient"]
+
+
+def test_dead_reward_with_nan_gradient_is_non_finite_first():
+    assert kinds(rows(frac_reward_zero_std=1.0, grad_norm=NAN))[0] == ("non-finite", "grad_norm")
+
+
+def test_text_and_booleans_are_no_numbers():
+    assert kinds(rows(loss="0.1", reward=True, kl=None)) == []
+
+
+def test_a_collapsed_policy_that_stumbles_on():
+    # Seen with learning_rate=0.08 on a 2-layer Qwen2: the entropy stays above 10 %, and all but one step is dead.
+    dead = {"frac_reward_zero_std": [0.0] * 3 + [1.0] * 3 + [0.75] + [1.0], "grad_norm": [1.0] * 3 + [0.0]}
+    (found,) = health.symptoms(rows(entropy=[2.5] * 3 + [0.6], **dead), ended=False)
+    assert found.kind == "collapse" and found.step == 11 and "7 of 8 steps" in found.text
+    # A sparse reward leaves as many dead groups, and the entropy where it was.
+    assert "collapse" not in kinds(rows(entropy=[2.5] * 3 + [2.2], **dead))
+
+
+def test_no_entropy_left_and_a_lower_reward():
+    assert kinds(rows(entropy=[2.5] * 3 + [0.01], reward=[0.5] * 3 + [0.4]), ended=False) == ["collapse"]
+    assert kinds(rows(entropy=[2.5] * 3 + [0.01], reward=[0.5] * 3 + [0.9])) == []
+
+
+def test_a_step_that_gets_slower_is_a_remark():
+    def run(*durations: float) -> list[dict]:
+        found, time = [], 9.0
+        for step, seconds in enumerate(durations, 1):
+            time += seconds
+            found.append({"step": step, "time": time, "loss": 0.1, "grad_norm": 1.0})
+        return found
+
+    assert health.remarks(run(60.0, 0.5, 0.5, 0.6, 0.5)) == []  # the first step is slow in any run
+    assert health.remarks(run(1.0, 0.01, 0.01, 0.3, 0.01)) == []  # too short to speak of
+    (remark,) = health.remarks(run(1.0, 0.5, 0.5, 0.5, 0.5, 15.0, 0.5))
+    assert remark.text == "step 6 took 15.0 s, 30 times as long as usual (0.5 s)"
+    (remark,) = health.remarks(run(1.0, 0.5, 0.5, 0.5, 10.0, 12.0, 11.0))
+    assert remark.text == "3 of 7 steps are slow: step 6 took 12.0 s, 24 times as long as usual (0.5 s)"
+    assert health.symptoms(run(1.0, 0.5, 0.5, 0.5, 0.5, 15.0), ended=True) == []
+    assert health.remarks([{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.0}]) == []  # rows of an older study
+
+
+def test_the_table_says_each_kind_once() -> None:
+    assert [rule.kind for rule in health.RULES] == [
+        "non-finite", "collapse", "diverged", "no-gradient", "dead-reward", "slow", "ranks-differ",
+    ]  # fmt: skip
+    assert health.SILENT_KINDS == ("collapse", "diverged", "no-gradient", "dead-reward")
+    shown = {symptom.kind for failing in FAILING for symptom in health.symptoms(failing, ended=True)}
+    assert shown | {"no-gradient"} == {rule.kind for rule in health.RULES if rule.failure}
