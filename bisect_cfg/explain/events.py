@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from bisect_cfg.common.failures.excerpt import LogLine
 from bisect_cfg.common.failures.signals import SENT_BY_OTHERS, reported_signal
 from bisect_cfg.common.failures.signature import ASSERTION, HOST_MEMORY, PROGRESS, WRAPPERS
-from bisect_cfg.common.failures.tracebacks import Traceback, tracebacks
+from bisect_cfg.common.failures.tracebacks import REPORTED, Traceback, tracebacks
 
 RAISED, NATIVE, SAID, LOGGED, AFTERWARDS, STATUS = range(6)
 """Weights, the heaviest first: an exception; a crash of native code; a program's own words; a logger's line at level
@@ -200,6 +200,8 @@ def find_events(lines: Sequence[LogLine], file: str = "") -> list[Event]:
     printed = tracebacks(lines)
     ends = {one.last: one for one in printed if one.type_name}
     inside = {number for one in printed if not one.raised for number in range(one.first, one.last + 1)}
+    # Where Python shuts down, it reports an exception without a traceback.
+    inside |= {line.number + 1 for line in lines if line.text.startswith(REPORTED)} - ends.keys()
     inside |= {number for one in ends.values() for number in range(one.first, one.last) if number in position}
     found = []
     for at, line in enumerate(lines):

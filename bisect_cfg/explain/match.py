@@ -334,8 +334,10 @@ def _harmless(lines: Sequence[Line], run: Run, lasting: bool) -> bool:
     def got_over(line: Line) -> bool:
         reading = readings[line.file]
         warns = _ONLY_WARNS.search(line.text[:200])
-        if reading.rows.count and line.number < reading.rows.rows[-1].number:
-            return bool(warns) or not lasting
+        rows = reading.rows.rows
+        if rows and line.number < rows[-1].number:
+            # What lasts is got over only if it was said before the training began.
+            return not lasting or (bool(warns) and line.number < rows[0].number)
         return bool(warns) and worked_after(reading.lines, line.number)
 
     return all(map(got_over, lines))

@@ -65,6 +65,7 @@ def test_what_training_goes_on_after_was_survived(before: int, after: int) -> No
         TRACEBACK + "ConnectionError: hub\nfalling back to the local cache\nmodel loaded\nstep 1 done\nstep 2 done\n",
         TRACEBACK + "ValueError: plot\n" + ROW * 3 + "{'train_runtime': 12.3, 'train_loss': 0.1}\n",
         "--- Logging error ---\n" + TRACEBACK + "BlockingIOError: could not write\n" + "step 3 done\n",
+        "Exception ignored in: <function Loader.__del__ at 0x7f>\nAssertionError: can only test a child process\n",
         "Exception ignored in: <function Pool.__del__ at 0x7f>\n" + TRACEBACK + "OSError: handle is closed\n",
     ],
 )

@@ -31,7 +31,7 @@ def test_healthy_texts_that_are_no_logs() -> None:
     assert {name: kind for name, kind in kinds.items() if kind} == {
         "faq": "a page of text", "shell": "a script", "ci": "a file of settings", "grep": "the findings of a search",
         "helptext": "the help of a command", "pytest": "a passed test run", "prose": "a page of text",
-        "help": "the help of a command", "poem-of-errors": "a page of text", "a-data-set-row": "a data set",
+        "help": "the help of a command", "a-data-set-row": "a data set",
     }  # fmt: skip
 
 

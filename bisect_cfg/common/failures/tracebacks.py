@@ -23,10 +23,12 @@ EXCEPTION = re.compile(
 )
 """The line that ends a traceback."""
 
+REPORTED = ("--- Logging error", "Exception ignored in")
+"""What stands before an exception that Python only reports: a logger could not write, an object ended."""
+
 _BEGIN = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-_NOT_RAISED = ("--- Logging error", "Exception ignored in")
 _BOX = re.compile(r"^[│┃║|] ?|\s*[│┃║|]$")
 
 
@@ -81,7 +83,7 @@ def _follow(lines: Iterable[LogLine]) -> Iterator[Traceback]:
             if line.who in finished:
                 finished[line.who].chained = True
             continue
-        if text.startswith(_NOT_RAISED):
+        if text.startswith(REPORTED):
             reported[line.who] = line.number + 2
             continue
         if not unfinished:
