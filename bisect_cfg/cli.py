@@ -652,7 +652,7 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
     The script is run as it is, up to its trainer. On each GPU a few small matrix products and copies are
     run, to see whether the results are right.
     """
-    from bisect_cfg.doctor.command import examine
+    from bisect_cfg.doctor.examine import examine
 
     diagnosis = examine(words, python=python, recorded=recorded)
     if as_json:

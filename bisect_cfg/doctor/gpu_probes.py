@@ -3,15 +3,12 @@
 Runs in the interpreter that trains (its source is handed over, see `gpu`), so it uses the standard library and
 torch, and the syntax stays at Python 3.9. torch is imported once; every computation is a forked child, which is
 sound because the parent never touches CUDA. A child that dies of a signal is a result like any other.
-
-The three products of the H20 are those of the reports: the integer division by zero in cuBLASLt depends on shape
-and data type, so only these say something.
 """
 
 import json
+import multiprocessing
 import os
 import signal
-import sys
 import time
 
 PATIENCE = 60.0
@@ -24,27 +21,26 @@ TOLERANCE = 0.05
 """Error of a half-precision product of 512 terms, relative to its largest element. Rounding the factors makes 0.004 in
 bfloat16 and 0.0007 in float16 (measured on a CPU, 20 seeds)."""
 
+H20_PRODUCTS = (("bfloat16", 2, 1024, 18432), ("bfloat16", 8, 1024, 4096), ("float16", 64, 14688, 1536))
+"""Those of the reports: the integer division by zero in cuBLASLt depends on shape and data type, so only these say
+something."""
+
 
 def probes(torch):
-    """The computations by name; which of them apply here."""
+    """The computations that apply here, by name; each answers with what is wrong, or None."""
     count = torch.cuda.device_count()
-    capabilities = [torch.cuda.get_device_capability(index)[0] for index in range(count)]
-    halves = (["bfloat16"] if min(capabilities) >= 8 else []) + ["float16"]
-    wanted = []
-    for dtype in halves:
-        wanted.append(("product " + dtype, lambda dtype=dtype: product(torch, dtype)))
-    for name, dtype, shape in (
-        ("H20 product bfloat16 (2,1024)x(1024,18432)", "bfloat16", (2, 1024, 18432)),
-        ("H20 product bfloat16 (8,1024)x(1024,4096)", "bfloat16", (8, 1024, 4096)),
-        ("H20 product float16 (64,14688)x(14688,1536)", "float16", (64, 14688, 1536)),
-    ):
+    oldest = min(torch.cuda.get_device_capability(index)[0] for index in range(count))
+    halves = ["bfloat16", "float16"] if oldest >= 8 else ["float16"]
+    wanted = {"product " + dtype: lambda dtype=dtype: product(torch, dtype) for dtype in halves}
+    for dtype, rows, inner, columns in H20_PRODUCTS:
         if dtype in halves:
-            wanted.append((name, lambda dtype=dtype, shape=shape: linear(torch, dtype, *shape)))
+            name = f"H20 product {dtype} ({rows},{inner})x({inner},{columns})"
+            wanted[name] = lambda asked=(dtype, rows, inner, columns): linear(torch, *asked)
     pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
     if len(pairs) > MOST_PAIRS:
         pairs = [(a, (a + 1) % count) for a in range(count)][:MOST_PAIRS]
     for a, b in pairs:
-        wanted.append((f"copy cuda:{a} to cuda:{b}", lambda a=a, b=b: copy(torch, a, b)))
+        wanted[f"copy cuda:{a} to cuda:{b}"] = lambda a=a, b=b: copy(torch, a, b)
     return wanted
 
 
@@ -54,9 +50,8 @@ def product(torch, dtype):
     kind = getattr(torch, dtype)
     found = (left.cuda().to(kind) @ right.cuda().to(kind)).float().cpu()
     error = float((found - left @ right).abs().max() / (left @ right).abs().max())
-    if not error < TOLERANCE:  # NaN as well
-        return f"the result is wrong: relative error {error:.3g}"
-    return None
+    # NaN is larger than nothing, and wrong as well.
+    return None if error < TOLERANCE else f"the result is wrong: relative error {error:.3g}"
 
 
 def linear(torch, dtype, rows, inner, columns):
@@ -75,70 +70,42 @@ def copy(torch, source, target):
 
 
 def in_a_child(compute):
-    """Runs it; what went wrong, or None: `signal`, `error` and `seconds` of the result."""
-    started = time.time()
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.close(reading)
+    """What it answers in a forked child: `answer`, or `signal` or `error` if it came to none; and `seconds`."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+
+    def answer():
         try:
-            said = compute()
+            sender.send({"answer": compute()})
         except Exception as error:
-            said = type(error).__name__ + ": " + str(error).strip().split("\n")[0]
-        os.write(writing, (said or "").encode()[:4000])
-        os._exit(0)
-    os.close(writing)
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            break
-        if time.time() - started > PATIENCE:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            os.close(reading)
-            return {"error": f"no answer within {PATIENCE:.0f} s", "seconds": round(time.time() - started, 2)}
-        time.sleep(0.02)
-    with os.fdopen(reading) as answer:
-        said = answer.read()
-    result = {"seconds": round(time.time() - started, 2)}
-    if os.WIFSIGNALED(status):
-        result["signal"] = signal.Signals(os.WTERMSIG(status)).name
-    elif said:
-        result["error"] = said
-    return result
+            sender.send({"error": (type(error).__name__ + ": " + str(error).strip().split("\n")[0])[:4000]})
+
+    started = time.time()
+    child = multiprocessing.get_context("fork").Process(target=answer)
+    child.start()
+    sender.close()
+    child.join(PATIENCE)
+    if child.exitcode is None:
+        child.kill()
+        result = {"error": f"no answer within {PATIENCE:.0f} s"}
+    elif child.exitcode < 0:
+        result = {"signal": signal.Signals(-child.exitcode).name}
+    else:
+        result = receiver.recv()
+    return {"seconds": round(time.time() - started, 2), **result}
 
 
 def main():
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # counting the cards must not start CUDA in this process
     import torch
 
-    def listed():
-        return [name for name, _ in probes(torch)] if torch.cuda.is_available() else []
-
     # Capabilities are asked for in a child: that starts CUDA, and then no fork of this process is sound.
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            os.write(writing, json.dumps(listed()).encode())
-        except Exception as error:
-            os.write(writing, json.dumps({"error": str(error).strip().split("\n")[0]}).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        names = answer.read()
-    os.waitpid(pid, 0)
-    names = json.loads(names) if names else {"error": "CUDA does not start"}
-    if isinstance(names, dict):
-        print(json.dumps({"probe": "start CUDA", "error": names["error"]}))
-        return
-    for name in names:
-
-        def compute(name=name):
-            return dict(probes(torch))[name]()
-
-        print(json.dumps({"probe": name, **in_a_child(compute)}))
-        sys.stdout.flush()
+    listed = in_a_child(lambda: list(probes(torch)) if torch.cuda.is_available() else [])
+    if "answer" not in listed:
+        print(json.dumps({"probe": "start CUDA", **listed}))
+    for name in listed.get("answer", []):
+        result = in_a_child(lambda name=name: probes(torch)[name]())
+        wrong = result.pop("answer", None)
+        print(json.dumps({"probe": name, **result, **({"error": wrong} if wrong else {})}), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,23 +7,18 @@ after the start.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.doctor.findings import Finding
 
-LIBRARIES = (
-    "torch",
-    "trl",
-    "transformers",
-    "accelerate",
-    "deepspeed",
-    "vllm",
-    "peft",
-    "triton",
-    "flash-attn",
-)
-"""Packages whose versions must agree; another numpy or datasets is only a warning."""
+MUST_AGREE = (
+    ("Python", "CUDA", "cuBLAS", "GPUs")
+    + ("torch", "trl", "transformers", "accelerate", "deepspeed", "vllm", "peft", "triton", "flash-attn")
+)  # fmt: skip
+"""What takes part in the training itself; another driver, numpy or variable is only a warning."""
 
 MAY_DIFFER = ("CUDA_VISIBLE_DEVICES",)
 """Variables that tell the ranks apart."""
@@ -32,30 +27,18 @@ _SOURCE = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 
 
 def compare(environments: Sequence[Fingerprint]) -> list[Finding]:
-    """What differs between ranks.
-
-    Args:
-        environments: Fingerprints, each with `rank` (a number or a name) and `host`.
-    """
+    """What differs between ranks, by their fingerprints, each with `rank` (a number or a name) and `host`."""
     found = []
-    for what, values in _facts(environments):
-        groups: dict[str, list[Fingerprint]] = {}
-        for environment, value in zip(environments, values, strict=True):
-            groups.setdefault(value, []).append(environment)
-        if len(groups) < 2:
-            continue
-        hard = what in ("Python", "CUDA", "cuBLAS", "GPUs") or what in LIBRARIES
-        sides = "; ".join(f"{value} on {where(group)}" for value, group in groups.items())
-        found.append(
-            Finding(
-                "problem" if hard else "warning",
-                f"Not all processes have the same {what}",
-                sides,
-                f"the same {what} everywhere, then start again",
-                _SOURCE,
-                "ranks-differ",
-            )
-        )
+    for tables, absent in zip(zip(*map(_facts, environments), strict=True), ("none", "absent", "unset"), strict=True):
+        for what in dict.fromkeys(name for table in tables for name in table if name not in MAY_DIFFER):
+            sides: dict[str, list[Fingerprint]] = {}
+            for environment, table in zip(environments, tables, strict=True):
+                sides.setdefault(table.get(what, absent), []).append(environment)
+            if len(sides) > 1:
+                level, title = "problem" if what in MUST_AGREE else "warning", f"Not all processes have the same {what}"
+                why = "; ".join(f"{value} on {where(group)}" for value, group in sides.items())
+                cure = f"the same {what} everywhere, then start again"
+                found.append(Finding(level, title, why, cure, _SOURCE, "ranks-differ"))
     return found
 
 
@@ -65,16 +48,9 @@ def missing(world_size: int, environments: Sequence[Fingerprint]) -> list[Findin
     absent = [rank for rank in range(world_size) if rank not in came]
     if not absent or not came:
         return []
-    return [
-        Finding(
-            "problem",
-            "Not every process came up",
-            f"rank {_ranges(absent)} of {world_size} never came to its configuration",
-            "look at the log of those processes; on several machines, run this on each of them",
-            _SOURCE,
-            "ranks-missing",
-        )
-    ]
+    why = f"rank {_ranges(absent)} of {world_size} never came to its configuration"
+    cure = "look at the log of those processes; on several machines, run this on each of them"
+    return [Finding("problem", "Not every process came up", why, cure, _SOURCE, "ranks-missing")]
 
 
 def where(environments: Sequence[Fingerprint]) -> str:
@@ -91,39 +67,21 @@ def where(environments: Sequence[Fingerprint]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """``0-3, 6``."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+    """``0-3, 6``: runs of numbers, which all lie as far from their place in the order."""
+    runs = itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
+    ends = [[number for _, number in run] for _, run in runs]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ends)
 
 
-def _facts(environments: Sequence[Fingerprint]) -> list[tuple[str, list[str]]]:
-    def packages(environment: Fingerprint) -> Mapping[str, str]:
-        return environment.get("packages") or {}
-
-    def cublas(environment: Fingerprint) -> str:
-        known = environment.get("cublas") or {}
-        return str(known.get("loaded_version") or known.get("version") or "none")
-
-    def gpus(environment: Fingerprint) -> str:
-        names = [gpu["name"] for gpu in environment.get("gpus") or []]
-        return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"
-
-    facts = [
-        ("Python", [str(one.get("python", "unknown")) for one in environments]),
-        ("CUDA", [str(one.get("cuda") or "none") for one in environments]),
-        ("cuBLAS", [cublas(one) for one in environments]),
-        ("driver", [str(one.get("driver") or "none") for one in environments]),
-        ("GPUs", [gpus(one) for one in environments]),
-    ]
-    names = dict.fromkeys(name for one in environments for name in packages(one))
-    facts += [(name, [packages(one).get(name, "absent") for one in environments]) for name in names]
-    variables = dict.fromkeys(name for one in environments for name in one.get("variables") or {})
-    for name in variables:
-        if name not in MAY_DIFFER:
-            facts.append((name, [(one.get("variables") or {}).get(name, "unset") for one in environments]))
-    return facts
+def _facts(environment: Fingerprint) -> tuple[Mapping[str, str], ...]:
+    """What may differ: of the machine, packages, variables."""
+    cublas = environment.get("cublas") or {}
+    gpus = Counter(gpu["name"] for gpu in environment.get("gpus") or [])
+    versions = {
+        "Python": environment.get("python") or "unknown",
+        "CUDA": environment.get("cuda") or "none",
+        "cuBLAS": cublas.get("loaded_version") or cublas.get("version") or "none",
+        "driver": environment.get("driver") or "none",
+        "GPUs": ", ".join(f"{number} x {name}" for name, number in gpus.items()) or "none",
+    }
+    return versions, environment.get("packages") or {}, environment.get("variables") or {}

@@ -115,8 +115,8 @@ def said_cure(message: str) -> str:
 
 def package_of(file: str) -> str:
     """The package that a file belongs to: its name, "python" for the standard library, "" for the user's own."""
-    if _STANDARD.search(file):
-        return "python"
+    if _STANDARD.search(file) or file.endswith((".pxi", ".pyx")):
+        return "python"  # a library's compiled code names its sources without a folder
     found = _PACKAGE.search(file)
     return (found["name"] or found["source"]) if found else ""
 

@@ -8,7 +8,7 @@ import click
 
 from bisect_cfg.common.fingerprint import describe
 from bisect_cfg.common.text import WIDEST, wrapped
-from bisect_cfg.doctor.command import Diagnosis
+from bisect_cfg.doctor.examine import Diagnosis
 from bisect_cfg.doctor.findings import Finding
 from bisect_cfg.reports.text import count, shown_safely
 

@@ -6,7 +6,7 @@ import math
 
 import click
 
-from bisect_cfg.doctor.command import Diagnosis
+from bisect_cfg.doctor.examine import Diagnosis
 from bisect_cfg.doctor.findings import Finding
 from bisect_cfg.reports.examination import render
 

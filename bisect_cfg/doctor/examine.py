@@ -1,0 +1,332 @@
+"""What `bisect-cfg doctor` does, in three questions, each asked only where it can be.
+
+What the environment is: of this machine, of the interpreter that trains, of every process that a launcher starts, or as
+recorded on another machine. What the script sets: it is run up to its trainer, never into training; the other side of
+that is `bisect_cfg.probe.dry_run`. Whether the GPUs compute what they should.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.names import outdated_in
+from bisect_cfg.capture.script import find_script
+from bisect_cfg.cells import SUFFIX
+from bisect_cfg.common.failures.signals import signal_name
+from bisect_cfg.common.fingerprint import fingerprint, loaded_cublas, with_loaded_cublas
+from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.doctor import gpu, mismatches
+from bisect_cfg.doctor.findings import Finding, check, worst_first
+from bisect_cfg.errors import InputError
+from bisect_cfg.explain import explain_text
+from bisect_cfg.jsonfile import JsonObject, strict, write_json
+from bisect_cfg.parameters.comparing import plain
+from bisect_cfg.probe import machine, packages, protocol
+from bisect_cfg.probe.protocol import Arrived, ConfigInvalid, Raised, Stopped
+from bisect_cfg.probe.secrets import mask_arguments
+from bisect_cfg.trials.files import Traces, tail_of_log
+from bisect_cfg.trials.process import LAST_SECONDS, POLL_SECONDS, LaunchedChild, Reaper, kill_group, launch
+from bisect_cfg.trials.server import probe_environment
+from bisect_cfg.trials.training import check_watched
+
+SCHEMA = 1
+"""Version of what --json prints."""
+
+FIELDS = {
+    "python": str, "cuda": str, "driver": str, "launcher": str, "host": str, "local_ranks": int, "world_size": int,
+    "packages": dict, "cublas": dict, "variables": dict, "gpus": list,
+}  # fmt: skip
+"""What a recorded environment may hold. The tables are of texts, and each GPU has a name."""
+
+RECORDED = "--fingerprint takes what doctor --json printed."
+
+START_SECONDS = 1800.0
+"""How long a script may load data and a model before it comes to its trainer; as for a first trial."""
+
+MEETING_SECONDS = 180.0
+"""How long the other processes of a launched run may come after the first. They start together and import the same;
+what separates them is a cold disk."""
+
+SEVERAL_MACHINES = ("srun", "mpirun", "mpiexec", "deepspeed", "pdsh", "ray")
+"""Launchers that may reach other machines from one command: those must see the folder that all write into, which then
+lies in the working folder."""
+
+LOG_LINES = 8
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found."""
+
+    findings: tuple[Finding, ...]  # the worst first
+    environment: Fingerprint  # that was judged; that of rank 0 of a launched run
+    configuration: JsonObject | None = None  # dotted name -> resolved value, None if none was asked for or found
+    target: str = ""  # what was run, as the user would type it; "" for the environment alone
+    environments: tuple[Fingerprint, ...] = ()  # one a process or a file, where there are several
+    probes: tuple[JsonObject, ...] | None = None  # results of the GPU probes; None where they were skipped
+    skipped: str = ""  # why they were
+    log: tuple[str, ...] = ()  # the last lines of a command that never came to its training
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is nothing but notes."""
+        return all(finding.level == "note" for finding in self.findings)
+
+    def to_json(self) -> JsonObject:
+        """What --json prints; `--fingerprint` reads it again."""
+        shown = {name: value for name, value in asdict(self).items() if name not in ("skipped", "log")}
+        return strict({"schema": SCHEMA, "clean": self.clean, **shown})
+
+
+def examine(words: Sequence[str] = (), *, python: str | None = None, recorded: Sequence[str] = ()) -> Diagnosis:
+    """Examine an environment, and the configuration of a target if there is one.
+
+    Args:
+        words: a script and its arguments, or a launcher's whole command; empty for the environment alone.
+        python: the interpreter that trains; None for this one.
+        recorded: files with the environments of other machines, judged in place of this one.
+
+    Raises:
+        InputError: about the target or a file.
+    """
+    files = [read_recorded(path) for path in recorded]
+    inspection = _inspected(words, python) if words else None
+    ranks = inspection.ranks if inspection else ()
+    environments = [environment for environment, _ in files] or [rank.environment for rank in ranks] or [_here(python)]
+    settings = [rank.settings for rank in ranks] + [configuration for _, configuration in files]
+    configuration = next((one for one in settings if one is not None), None)
+    if inspection and not files:
+        hosts, started = Counter(one.get("host") for one in environments), {"launcher": inspection.launcher}
+        environments = [one | started | {"local_ranks": hosts[one.get("host")]} for one in environments]
+    found = mismatches.compare(environments) if len(environments) > 1 else []
+    if inspection:
+        found += _of_the_run(inspection)
+    judged = [finding for environment in environments for finding in check(environment, configuration)]
+    found += {(finding.id, finding.title, finding.why): finding for finding in judged}.values()  # each is told once
+    probes, skipped = (None, "the environment is another machine's") if files else _probes(python, environments[0])
+    found += gpu.findings(probes or ())
+    return Diagnosis(
+        tuple(worst_first(found)),
+        environments[0],
+        configuration,
+        " ".join(mask_arguments(words)),
+        tuple(environments) if len(environments) > 1 else (),
+        probes,
+        skipped,
+        inspection.log if inspection and not inspection.arrived else (),
+    )
+
+
+def read_recorded(path: str) -> tuple[Fingerprint, JsonObject | None]:
+    """An environment, and a configuration if there is one, from a file: what --json printed, a study's result.json, or
+    a bare fingerprint."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        raise InputError(f"{path} cannot be read: {why}.", RECORDED) from None
+    environment = content.get("environment", content) if isinstance(content, dict) else None
+    if not isinstance(environment, dict) or not {"packages", "gpus", "cublas", "python"} & set(environment):
+        raise InputError(f"{path} holds no environment.", RECORDED)
+    for name, kind in FIELDS.items():
+        value = environment.get(name)
+        whole = value is None or isinstance(value, kind)
+        if whole and kind is dict:
+            whole = all(isinstance(text, (str, type(None))) for text in (value or {}).values())
+        elif whole and kind is list:
+            whole = all(isinstance(gpu, dict) and isinstance(gpu.get("name"), str) for gpu in value or [])
+        if not whole:
+            raise InputError(f"{path}: {name} is not as doctor --json writes it.", RECORDED)
+    environment |= {"rank": environment.get("rank", Path(path).stem), "host": environment.get("host", path)}
+    configuration = content.get("configuration") if "environment" in content else None
+    return environment, configuration if isinstance(configuration, dict) else None
+
+
+def _here(python: str | None) -> Fingerprint:
+    environment = fingerprint(None if python == sys.executable else python)
+    if "error" in environment:
+        raise InputError(f"{environment['error']}.", "--python takes the path of the interpreter that trains.")
+    # Importing torch takes seconds; without a GPU nobody will call what it loads.
+    asked = environment.get("cuda") and environment.get("gpus")
+    return with_loaded_cublas(environment, loaded_cublas(python) if asked else None)
+
+
+def _probes(python: str | None, environment: Fingerprint) -> tuple[tuple[JsonObject, ...] | None, str]:
+    if not environment.get("gpus"):
+        return None, "there is no GPU here"
+    if not environment.get("cuda"):
+        return None, "this torch is built for CPUs"
+    return tuple(gpu.probe(python or environment.get("executable"))), ""
+
+
+# --------------------------------------------------------------------------------------------------------- the target
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What one process told."""
+
+    environment: Fingerprint  # with `rank`, `local_rank`, `world_size` and `host`
+    settings: JsonObject | None  # dotted name -> value, resolved where the library could; None if it came to none
+    failure: tuple[str, str, str] | None  # what came before its training: a title, the words of the error, an id
+    stopped: bool  # whether it came to where it was to be ended
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a command showed: its processes by rank, its last lines, and how it ended (None: it had to be ended)."""
+
+    launcher: str  # what starts its processes; "python" where it is the script itself
+    ranks: tuple[Rank, ...]
+    log: tuple[str, ...]
+    exit_code: int | None
+
+    @property
+    def arrived(self) -> bool:
+        """Whether every process that told of itself came to its training."""
+        return bool(self.ranks) and all(rank.stopped for rank in self.ranks)
+
+
+def _inspected(words: Sequence[str], python: str | None) -> Inspection:
+    """What running the target up to its training shows."""
+    first, script = words[0], None
+    if first.endswith((".py", SUFFIX)) or Path(first).is_dir():
+        script = find_script(first, words[1:], python=python)
+    elif shutil.which(first) is None:
+        raise InputError(
+            f"{first} is neither a script nor a command.",
+            "Name a .py file, or a whole command after --: bisect-cfg doctor -- accelerate launch train.py",
+        )
+    launcher = "python" if script or Path(first).name.startswith("python") else Path(first).name
+    if not script and launcher == "python" and any("torch.distributed" in word for word in words):
+        launcher = "torchrun"
+    base = os.getcwd() if launcher in SEVERAL_MACHINES and os.access(".", os.W_OK) else None
+    with (
+        tempfile.TemporaryDirectory(prefix=".bisect-cfg-doctor-", dir=base, ignore_cleanup_errors=True) as name,
+        contextlib.closing(Reaper()) as reaper,
+    ):
+        folder = Path(name)
+        command = script.written_in(folder).command if script else [str(shutil.which(first)), *words[1:]]
+        path, collectors = folder / protocol.ORDERS_FILE, [packages.__file__, machine.__file__]
+        environment, restore = probe_environment(os.environ, path)
+        write_json(path, protocol.to_json(protocol.Inspect(restore, name, collectors, launcher != "python")))
+        try:
+            process = launch(command, environment, folder, "log.txt", reaper)
+        except OSError as error:
+            raise InputError(f"{command[0]} cannot be started: {error.strerror}.") from None
+        try:
+            code = _wait(process, folder)
+        finally:
+            kill_group(process.pid)
+            process.wait()
+        check_watched(_traces(folder))
+        ranks = [rank for path in folder.glob("rank-*") if (rank := _rank(_traces(path)))]
+        log = tail_of_log(folder / "log.txt", LOG_LINES)
+    if not ranks and code == 0:
+        raise InputError(
+            "The command ended without ever building a training config (GRPOConfig or another TrainingArguments).",
+            f"It must do so when started as: {' '.join(mask_arguments(command))}",
+        )
+    ranks.sort(key=lambda rank: rank.environment["rank"])
+    return Inspection(launcher, tuple(ranks), tuple(log), code)
+
+
+def _wait(process: LaunchedChild, folder: Path) -> int | None:
+    """Until it ends, or until waiting longer is of no use; its exit code, None if it had to be ended."""
+    started = time.monotonic()
+    first = died = None
+    while (code := process.poll()) is None:
+        now, ranks = time.monotonic(), [_traces(path) for path in folder.glob("rank-*")]
+        first = first or (now if ranks else None)
+        several = any(arrived.world_size > 1 for rank in ranks if (arrived := rank.event(Arrived)))
+        died = died or (now if not several and any(rank.died for rank in ranks) else None)
+        stays = died and now - died > LAST_SECONDS  # other threads of it, or its exit handlers
+        if stays or now - started > START_SECONDS or (several and now - first > MEETING_SECONDS):
+            return None
+        time.sleep(POLL_SECONDS)
+    return code
+
+
+def _traces(folder: Path) -> Traces:
+    traces = Traces.of(folder)
+    traces.read()
+    return traces
+
+
+def _rank(traces: Traces) -> Rank | None:
+    arrived, stopped = traces.event(Arrived), traces.event(Stopped)
+    if arrived is None:
+        return None
+    found = dict(arrived.environment)
+    environment = with_loaded_cublas(found, found.pop("loaded_cublas"))
+    environment |= {name: getattr(arrived, name) for name in ("rank", "local_rank", "world_size", "host")}
+    failure = None
+    if stopped is None and (invalid := traces.event(ConfigInvalid)):
+        failure = ("The library refuses this configuration", invalid.message, "refused")
+    elif stopped is None and (raised := traces.event(Raised)):
+        failure = ("The script dies before it trains", f"{raised.type}: {raised.message}", "script-dies")
+    return Rank(environment, _settings(traces, stopped, arrived.world_size), failure, stopped is not None)
+
+
+def _settings(traces: Traces, stopped: Stopped | None, processes: int) -> JsonObject | None:
+    rows = traces.events.rows
+    if stopped is not None and stopped.args is not None:  # of several trainings' the one that the trainer got
+        rows = [row for row in rows if getattr(row, "kind", "") != "args" or row.index == stopped.args]
+    capture = read_capture(rows)
+    if capture is None:
+        return None
+    args = {**capture.args.raw, **capture.args.resolved}
+    settings = {f"args.{name}": value for name, value in args.items()}
+    for kind, namespace in protocol.NAMESPACE.items():
+        if kind in capture.others:
+            settings |= {f"{namespace}.{name}": value for name, value in capture.others[kind].raw.items()}
+    loading = args.get("model_init_kwargs")
+    dtype = loading.get("dtype", loading.get("torch_dtype")) if isinstance(loading, dict) else None
+    dtype = (stopped and stopped.trained_dtype) or plain(dtype)
+    if dtype:
+        settings["model.dtype"] = dtype
+    if processes > 1:
+        settings["launch.num_processes"] = processes
+    return settings
+
+
+# ------------------------------------------------------------------------------------------------ findings of the run
+
+
+def _of_the_run(inspection: Inspection) -> list[Finding]:
+    """What running up to the training showed: who never came, what the library refused, what it died of."""
+    environments = [rank.environment for rank in inspection.ranks]
+    found = mismatches.missing(environments[0]["world_size"], environments) if environments else []
+    found += [_failed(*failure) for failure in dict.fromkeys(rank.failure for rank in inspection.ranks if rank.failure)]
+    if not found and not inspection.arrived:
+        status = inspection.exit_code
+        ended = "It had to be ended" if status is None else f"It ended with status {status}"
+        if status and (name := signal_name(-status)):  # `subprocess` gives the negative of a signal's number
+            ended = f"It was ended by {name}"
+        found.append(_failed("The command never comes to its training", ended, "script-dies", inspection.log))
+    return found
+
+
+def _failed(title: str, error: str, name: str, log: Sequence[str] = ()) -> Finding:
+    """A finding from an error's words, with what the field knows about them."""
+    explanation = explain_text("\n".join([*log, error]))
+    if log and explanation.signature is not None:
+        error = f"{error}: {explanation.signature}"
+    cure, source = "run it by hand; python -X faulthandler shows where a signal comes from", "measured"
+    if lead := explanation.lead:
+        cure, source = lead.cures[0], lead.entry.sources[0]
+        title = f"{title}: {lead.title[0].lower()}{lead.title[1:]}"
+    elif log:
+        cure = "see its last lines below"
+    return Finding("problem", title, " ".join(error.split())[:400], outdated_in(error) or cure, source, name)
