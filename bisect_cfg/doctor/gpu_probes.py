@@ -89,6 +89,8 @@ def in_a_child(compute):
         result = {"error": f"no answer within {PATIENCE:.0f} s"}
     elif child.exitcode < 0:
         result = {"signal": signal.Signals(-child.exitcode).name}
+    elif child.exitcode > 0:
+        result = {"error": f"ended with status {child.exitcode}"}
     else:
         result = receiver.recv()
     return {"seconds": round(time.time() - started, 2), **result}

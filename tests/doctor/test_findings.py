@@ -21,6 +21,7 @@ SOUND = {
 A100 = {"name": "NVIDIA A100-SXM4-80GB", "compute_capability": "8.0"}
 H20 = {"name": "NVIDIA H20", "compute_capability": "9.0"}
 T4 = {"name": "Tesla T4", "compute_capability": "7.5"}
+SHADOWED = {"package": "nvidia-cublas-cu12", "version": "12.4.5.8", "shadowed_by": "/usr/lib/b"}
 
 
 def test_this_environment_with_sound_settings_is_clean() -> None:
@@ -74,6 +75,10 @@ def test_cured_environments_are_clean(environment: dict[str, Any]) -> None:
         ({"args.temperature": 0.9}, {"packages": {"trl": "0.15.2"}}, "warning", "out of the loss"),
         ({}, {"python": "3.9.18", "packages": {"torch": "2.5.1", "trl": "0.16.0"}}, "note", "too old"),
         ({"args.max_prompt_length": 256}, {"packages": {"trl": "1.16.0"}}, "problem", "max_prompt_length"),
+        ({"args.learning_rate": 1e-4, "peft.r": 16}, {}, "warning", "learning rate"),
+        ({}, {"gpus": [A100, A100], "local_ranks": 8}, "problem", "More processes than GPUs"),
+        ({}, {"cublas": {**SHADOWED, "loaded_from": "/usr/lib/b"}}, "warning", "cuBLAS is loaded"),
+        ({}, {"cublas": SHADOWED}, "warning", "cuBLAS would be loaded"),
         (
             {"model.dtype": "float16", "args.adam_epsilon": 1e-8, "args.optim": "adamw_torch"},
             {},
@@ -85,6 +90,7 @@ def test_cured_environments_are_clean(environment: dict[str, Any]) -> None:
 def test_rules(change: dict[str, Any], environment: dict[str, Any], level: str, said: str) -> None:
     (finding,) = check(environment, {**SOUND, **change})
     assert finding.level == level and said in finding.title and finding.cure and finding.source
+    assert "{" not in finding.why + finding.cure
 
 
 def test_what_was_mended_since_is_not_held_against_newer_versions() -> None:
