@@ -16,6 +16,7 @@ import lzma
 import re
 import stat
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,7 +198,7 @@ class _UntilCut(io.RawIOBase):
     def readinto(self, buffer: bytearray | memoryview) -> int:
         try:
             data = self._stream.read(len(buffer))
-        except (EOFError, OSError, lzma.LZMAError):
+        except (EOFError, OSError, lzma.LZMAError, zlib.error):
             data = b""
         buffer[: len(data)] = data
         return len(data)

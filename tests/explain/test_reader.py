@@ -97,6 +97,7 @@ def test_a_compressed_log_that_was_cut_off_ends_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
+        ("b.gz", gzip.compress(b"x" * 99)[:12] + bytes(range(200, 250))),
         ("a.png", b"\x89PNG\r\n\x1a\n" + bytes(99)),
         ("a.bin", bytes(range(256)) * 9),
         ("a.gz", b"\x1f\x8b\x08" + bytes(9)),

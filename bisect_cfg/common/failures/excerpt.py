@@ -26,6 +26,9 @@ prints errors without end says nothing new by more of them."""
 BEFORE, AFTER = 1 << 13, 1 << 11
 """Bytes kept before a word of trouble (a traceback printed by several ranks) and after it (its message)."""
 
+BLANK = 2
+"""Blank lines in a row that are kept; more of them say nothing."""
+
 HITS = 100
 """Places of one word that are looked at in a block, from its beginning and from its end."""
 
@@ -171,8 +174,11 @@ def _first_places(block: bytes, word: bytes) -> Iterator[int]:
 
 
 def _lines(text: bytes, number: int) -> Iterator[LogLine]:
+    blank = 0
     for raw in text.decode("utf-8", "replace").removesuffix("\n").split("\n"):
-        yield log_line(raw, number)
+        blank = 0 if raw else blank + 1
+        if blank <= BLANK:
+            yield log_line(raw, number)
         number += 1
 
 
