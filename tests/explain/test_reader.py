@@ -132,11 +132,12 @@ def test_a_long_log_is_read_in_little_memory_and_counted() -> None:
     assert len(found.lines) < 40_000 and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KB
 
 
+@pytest.mark.parametrize("how", ["--all", "--json"])
 @pytest.mark.parametrize("name", ["evil\x1b[31m\u202e.log", "two\nlines.log"])
-def test_only_printable_text_comes_out(name: str, tmp_path: Path) -> None:
+def test_only_printable_text_comes_out(name: str, how: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    path.write_text(f"\x1b]0;owned\x07{ERROR}\u202eKeyError: '\x1b[2J\x9b31m'\n")
-    command = [sys.executable, "-m", "bisect_cfg", "explain", str(path), "--all"]
+    path.write_text(f"\x1b]0;owned\x07{ERROR}\u202e\ufffe\ue000KeyError: '\x1b[2J\x9b31m'\n")
+    command = [sys.executable, "-m", "bisect_cfg", "explain", str(path), how]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONUTF8": "1"})
     said = done.stdout + done.stderr
     assert done.returncode in (KNOWN, NO_FAILURE, UNREADABLE, 1) and all(
