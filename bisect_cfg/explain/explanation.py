@@ -6,7 +6,7 @@ import io
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from bisect_cfg.common.failures import signature as signatures
@@ -154,7 +154,8 @@ def _signature(readings: Sequence[Reading], failed: bool) -> Signature | None:
     if not failed:
         return None
     found = (signatures.from_lines(one.lines) for one in readings if not one.not_a_log)
-    return next((one for one in found if one is not None), None)
+    shown = next((one for one in found if one is not None), None)
+    return shown and replace(shown, message=scrub(shown.message))
 
 
 def _scrubbed(advice: Advice | None) -> Advice | None:
@@ -170,5 +171,7 @@ def _next_command(readings: Sequence[Reading], own: str) -> str:
                 arguments = shlex.join(mask_arguments(shlex.split(typed["arguments"])))
             except ValueError:
                 arguments = ""
-            return f"bisect-cfg bisect {typed['script']}" + (f" -- {arguments}" if arguments else "")
-    return f"bisect-cfg bisect {own or 'train.py'}"
+            # A secret that masking by words has missed would be pasted on: then no argument is repeated.
+            safe = scrub(typed["arguments"]) == typed["arguments"]
+            return scrub(f"bisect-cfg bisect {typed['script']}" + (f" -- {arguments}" if arguments and safe else ""))
+    return scrub(f"bisect-cfg bisect {own or 'train.py'}")

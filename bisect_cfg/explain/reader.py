@@ -312,12 +312,21 @@ def _open_json(stream: io.BufferedReader) -> Source:
 def _outputs(cells: Iterable[Json]) -> Iterator[str]:
     """What the cells of a notebook printed."""
     for cell in cells:
-        for output in (cell.get("outputs") or []) if isinstance(cell, dict) else []:
+        outputs = cell.get("outputs") if isinstance(cell, dict) else None
+        for output in outputs if isinstance(outputs, list) else ():
+            if not isinstance(output, dict):
+                continue
+            data = output.get("data")
             if output.get("output_type") == "error":
-                yield from map(plain, "\n".join(output.get("traceback") or []).split("\n"))
+                yield from map(plain, _joined(output.get("traceback"), "\n").split("\n"))
                 yield f"{output.get('ename')}: {output.get('evalue')}"
             else:
-                yield "".join(output.get("text") or (output.get("data") or {}).get("text/plain") or [])
+                yield _joined(output.get("text") or (data.get("text/plain") if isinstance(data, dict) else ""))
+
+
+def _joined(text: Json, between: str = "") -> str:
+    """What a notebook has as one text or as a list of lines."""
+    return text if isinstance(text, str) else between.join(map(str, text)) if isinstance(text, list) else ""
 
 
 def _open_csv(stream: io.BufferedReader) -> Source:

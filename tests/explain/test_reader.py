@@ -19,6 +19,7 @@ import pytest
 from bisect_cfg.common.failures.excerpt import read_excerpt
 from bisect_cfg.explain import KNOWN, NO_FAILURE, UNREADABLE, Explanation, explain_readings
 from bisect_cfg.explain.reader import Unreadable, open_sources, read
+from bisect_cfg.explain.text import as_json, render
 
 ERROR = (
     "Traceback (most recent call last):\n"
@@ -74,6 +75,41 @@ def test_metrics_in_every_format(name: str, content: str, tmp_path: Path) -> Non
     path.write_text(content)
     found = explained(path)
     assert found.rows == 9 and found.lead is not None and found.lead.entry.id == "non-finite-gradient"
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        "7",
+        "[null]",
+        '[{"text": [null]}]',
+        '[{"text": 1}]',
+        '[{"output_type": "error", "traceback": 7}]',
+        '[{"data": "x"}]',
+    ],
+)
+def test_a_notebook_of_wrong_types_is_read(outputs: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.ipynb"
+    path.write_text(f'{{"cells": [{{"outputs": {outputs}}}]}}')
+    assert explained(path).status in (1, NO_FAILURE)
+
+
+def test_an_integer_beyond_every_float_is_infinite(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps([{"loss": 10**309, "grad_norm": -(10**400)}] * 9))
+    assert explained(path).rows == 9
+
+
+def test_no_secret_is_repeated_anywhere(tmp_path: Path) -> None:
+    token, password = "hf_Ab3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zBcD", "Sup3rS3cretPw"
+    path = tmp_path / "train.log"
+    typed = f"$ python train.py --token {token} --x password: {password}\n"
+    path.write_text(
+        f'{typed}Traceback (most recent call last):\n  File "train.py", line 2, in f\nRuntimeError: {token} x\n'
+    )
+    found = explained(path)
+    said = as_json(found) + render(found, everything=True)
+    assert token not in said and password not in said and "bisect-cfg bisect train.py" in said
 
 
 def test_a_folder_of_64_ranks_is_one_run(tmp_path: Path) -> None:

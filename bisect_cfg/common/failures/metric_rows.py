@@ -94,7 +94,8 @@ def _values(pairs: Mapping[str, float | None]) -> dict[str, float]:
         if value is None and name in ("reward", "reward_std"):
             value = math.nan
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            values.setdefault(name, math.copysign(math.inf, value) if abs(value) > LARGEST else float(value))
+            beyond = abs(value) > LARGEST  # JSON's integers have any number of digits
+            values.setdefault(name, (math.inf if value > 0 else -math.inf) if beyond else float(value))
     return values
 
 
