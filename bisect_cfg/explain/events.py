@@ -16,8 +16,11 @@ A dying job prints far more than its cause. Three rules find it:
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from operator import attrgetter
 
 from bisect_cfg.common.failures.excerpt import LogLine
 from bisect_cfg.common.failures.signals import SENT_BY_OTHERS, reported_signal
@@ -204,16 +207,17 @@ def find_events(lines: Sequence[LogLine], file: str = "") -> list[Event]:
     inside |= {line.number + 1 for line in lines if line.text.startswith(REPORTED)} - ends.keys()
     inside |= {number for one in ends.values() for number in range(one.first, one.last) if number in position}
     found = []
-    for at, line in enumerate(lines):
+    for line in lines:
         ended = ends.get(line.number)
         if (ended is None and line.number in inside) or (ended is not None and not ended.raised):
             continue
         event = _event(line, ended)
         if event is not None:
-            found.append(_with_message(event, lines, at))
+            found.append(event)
     found += [_cut_off(one, lines[-1]) for one in printed if not one.type_name and _ends_within(one, lines)]
     if len(found) > MOST:
         found = [*found[: MOST // 2], *found[-MOST // 2 :]]
+    found = [one if one.message else _with_message(one, lines, position[one.line]) for one in found]
     found = [replace(one, file=file, follows=follows(one.text)) for one in sorted(found, key=lambda one: one.line)]
     return _with_survival(found, lines, position)
 
@@ -356,11 +360,10 @@ def _cut_off(one: Traceback, last: LogLine) -> Event:
 
 def _with_survival(events: list[Event], lines: Sequence[LogLine], position: dict[int, int]) -> list[Event]:
     """The events, each with whether the run went on after it."""
-    rows: dict[str, int] = {}
+    last_row = 0
     for line in lines:
         if _ROW.search(line.text) and (PROGRESS.search(line.text) or "step:" in line.text or "loss" in line.text):
-            rows[line.who] = line.number
-    last_row = max(rows.values(), default=0)
+            last_row = line.number
     last_traceback = max((one.line for one in events if one.frames and one.line > last_row), default=0)
     ended = max((line.number for line in lines if _ENDED_WELL.search(line.text)), default=0)
     ended = ended if ended > last_traceback else 0
@@ -382,9 +385,7 @@ def _coped_with(event: Event, lines: Sequence[LogLine], position: dict[int, int]
 def worked_after(lines: Sequence[LogLine], number: int) -> bool:
     """Whether lines of work follow on a line, before a traceback or before the program gives up."""
     work = 0
-    for line in lines:
-        if line.number <= number:
-            continue
+    for line in islice(lines, bisect_right(lines, number, key=attrgetter("number")), None):
         if "Traceback (most recent call last)" in line.text or _GAVE_UP.search(line.text):
             return False
         work += bool(_WORKS.search(line.text)) and not line.text.startswith("wandb: ")

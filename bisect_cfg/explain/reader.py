@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import contextlib
 import csv
 import gzip
 import io
@@ -43,13 +44,16 @@ STRANGE, UNDECODABLE = 0.1, 0.2
 """Shares of control bytes, and of characters that are not UTF-8 beside one of them, beyond which a file is binary: a
 log may hold a page of stray ones."""
 
+PART = 1 << 13
+"""Bytes or characters that are unpacked or decoded at a time."""
+
 HALF_ZERO = 0.8
 """ASCII in UTF-16 has a zero in every second byte: in this share of them at least."""
 
 _LOGS = (".log", ".out", ".err", ".txt", ".stdout", ".stderr")
 _METRICS = ("trainer_state.json", "trainer_log.jsonl", "log_history.json", "metrics.jsonl", "logging.jsonl")
 _NO_LOGS = re.compile(r"requirements|merges\.txt|vocab|license|readme|tokens|constraints", re.IGNORECASE)
-_PASSED_OVER = {".git", "__pycache__", "site-packages", ".venv", "wandb-metadata"}
+_PASSED_OVER = {".git", "__pycache__", "site-packages", ".venv"}
 _MESSAGES = ("message", "msg", "log", "textPayload", "line")
 """What collectors of logs call the printed line in their records."""
 
@@ -108,10 +112,7 @@ def read(paths: Iterable[str]) -> tuple[list[Reading], list[str]]:
 
 def read_source(source: Source) -> Reading:
     """Reads one file to its end."""
-    rows = Rows()
-    for number, values in enumerate(source.rows, 1):
-        text = ", ".join(f"{name}={value}" for name, value in values.items() if isinstance(value, (int, float)))
-        rows.add(values, number, text)
+    rows = rows_of(source)
     if source.stream is None:
         return Reading(source.name, [], 0, rows, [], "", "")
     excerpt = read_excerpt(source.stream, rows.feed)
@@ -120,6 +121,15 @@ def read_source(source: Source) -> Reading:
     no_log = kind_of(ends, excerpt.whole and len(text) <= 2 * LOOKED_AT)
     events = [] if no_log else find_events(excerpt.lines, source.name)
     return Reading(source.name, excerpt.lines, excerpt.count, rows, events, no_log, ends)
+
+
+def rows_of(source: Source) -> Rows:
+    """The rows that a file of metrics holds; those of a log are added as it is read."""
+    rows = Rows()
+    for number, values in enumerate(source.rows, 1):
+        text = ", ".join(f"{name}={value}" for name, value in values.items() if isinstance(value, (int, float)))
+        rows.add(values, number, text)
+    return rows
 
 
 def open_sources(paths: Iterable[str]) -> tuple[list[Source], list[str]]:
@@ -179,36 +189,41 @@ def open_source(path: str) -> Source:
     head = stream.peek(8)[:8]
     for magic, opener in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open)):
         if head.startswith(magic):
-            unpacked = io.BufferedReader(_UntilCut(opener(stream)))
+            unpacked = io.BufferedReader(_Parts(_until_cut(opener(stream))))
             if not unpacked.peek(1):
                 raise Unreadable("it is compressed, and nothing can be unpacked from it")
             return _open_text(re.sub(r"\.(?:gz|xz|bz2)$", "", name), unpacked)
     return _open_text(name, stream)
 
 
-class _UntilCut(io.RawIOBase):
-    """A compressed stream that ends where it was cut off: the log of a run that was killed while it wrote."""
+class _Parts(io.RawIOBase):
+    """A stream that is made part by part."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts, self._rest = parts, b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        try:
-            data = self._stream.read(len(buffer))
-        except (EOFError, OSError, lzma.LZMAError, zlib.error):
-            data = b""
-        buffer[: len(data)] = data
-        return len(data)
+        self._rest = self._rest or next(self._parts, b"")
+        taken, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+        buffer[: len(taken)] = taken
+        return len(taken)
+
+
+def _until_cut(stream: BinaryIO) -> Iterator[bytes]:
+    """What can be unpacked: a log is cut off if its run was killed while it wrote."""
+    with contextlib.suppress(EOFError, OSError, lzma.LZMAError, zlib.error):
+        while data := stream.read(PART):
+            yield data
 
 
 def _open_text(name: str, stream: io.BufferedReader) -> Source:
     head = stream.peek(PEEK)[:PEEK]
     if encoding := _utf16(head):
         text = codecs.getreader(encoding)(stream, errors="replace")
-        stream = io.BufferedReader(_AsUtf8(text))
+        stream = io.BufferedReader(_Parts(_as_utf8(text)))
         head = stream.peek(PEEK)[:PEEK]
     strange = sum(head.count(byte) for byte in (*range(7), *range(14, 27), *range(28, 32), 127))
     undecodable = head.decode("utf-8", "replace").count("\ufffd")
@@ -224,48 +239,22 @@ def _open_text(name: str, stream: io.BufferedReader) -> Source:
         return _open_csv(stream)
     first = _record(head.lstrip().split(b"\n", 1)[0])
     if first is not None and (key := next((one for one in _MESSAGES if isinstance(first.get(one), str)), "")):
-        return Source("", io.BufferedReader(_Messages(stream, key)))
+        return Source("", io.BufferedReader(_Parts(_messages(stream, key))))
     return Source("", stream)
 
 
-class _AsUtf8(io.RawIOBase):
-    """A decoded stream, as UTF-8."""
-
-    def __init__(self, text: codecs.StreamReader) -> None:
-        self._text, self._rest = text, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:
-        self._rest = self._rest or self._text.read(len(buffer)).encode("utf-8", "replace")
-        taken, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
-        buffer[: len(taken)] = taken
-        return len(taken)
+def _as_utf8(text: codecs.StreamReader) -> Iterator[bytes]:
+    while part := text.read(PART):
+        yield part.encode("utf-8", "replace")
 
 
-class _Messages(io.RawIOBase):
+def _messages(stream: BinaryIO, key: str) -> Iterator[bytes]:
     """What was printed, out of a collector's records with a line each; a line that is none stays as it is."""
-
-    def __init__(self, stream: BinaryIO, key: str) -> None:
-        self._stream, self._key, self._rest = stream, key, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:
-        if not self._rest:
-            line = self._stream.readline(LARGEST_JSON)
-            record = _record(line)
-            said = record.get(self._key) if record is not None else None
-            trace = record.get("exc_info") or record.get("traceback") if record is not None else None
-            parts = [one.rstrip("\n") for one in (said, trace) if isinstance(one, str)]
-            self._rest = (
-                ("\n".join(parts) + "\n").encode("utf-8", "replace") if parts and "loss" not in record else line
-            )
-        taken, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
-        buffer[: len(taken)] = taken
-        return len(taken)
+    while line := stream.readline(LARGEST_JSON):
+        record = _record(line) or {}
+        parts = [record.get(key), record.get("exc_info") or record.get("traceback")]
+        texts = [one.rstrip("\n") for one in parts if isinstance(one, str)]
+        yield ("\n".join(texts) + "\n").encode("utf-8", "replace") if texts and "loss" not in record else line
 
 
 def _record(line: bytes) -> dict[str, Json] | None:

@@ -18,8 +18,8 @@ SHORT = 15
 LONGEST_EVIDENCE = 240
 """Characters of a log line that are shown."""
 
-STEPS, WHY_LINES = 3, 3
-"""Cures, and lines of the reason, on the screen."""
+STEPS = 3
+"""Cures on the screen."""
 
 LABEL = 8
 """Columns of the labels."""
@@ -71,9 +71,7 @@ def as_json(explanation: Explanation, problems: Sequence[str] = ()) -> str:
         "signature": explanation.signature.to_json() if explanation.signature else None,
         "advice": explanation.advice and asdict(explanation.advice),
         "steps": list(explanation.steps),
-        "matches": [
-            _match(match) for match in ([explanation.lead] if explanation.lead else []) + [*explanation.others]
-        ],
+        "matches": [_match(match) for match in explanation.matches],
         "mentioned": [_match(match) for match in explanation.mentioned],
         "environment": dict(explanation.environment),
         "not_a_log": explanation.not_a_log,

@@ -9,8 +9,7 @@ from pathlib import Path
 from bisect_cfg.common.failures.excerpt import blocks
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.errors import InputError
-from bisect_cfg.explain.metric_facts import Rows
-from bisect_cfg.explain.reader import Unreadable, open_sources
+from bisect_cfg.explain.reader import Unreadable, open_sources, rows_of
 from bisect_cfg.trials.stacks import SIGNALS
 
 _BAR = re.compile(rb"(\d+)/(\d+) \[\d+:\d\d")
@@ -35,9 +34,7 @@ def steps_reached(path: Path) -> int:
         raise InputError(f"--log {path}: {error}.", "Give the log of the run that failed, or its metrics.") from None
     last = 0
     for source in opened:
-        rows = Rows()
-        for number, values in enumerate(source.rows, 1):
-            rows.add(values, number, "")
+        rows = rows_of(source)
         furthest = [0, 0]  # of the bar that is the training's: steps done, of all
         for block in blocks(source.stream) if source.stream is not None else ():
             rows.feed(block, 1)
