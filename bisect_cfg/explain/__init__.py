@@ -30,6 +30,7 @@ from bisect_cfg.explain.explanation import (
 )
 from bisect_cfg.explain.reader import Unreadable, read
 from bisect_cfg.explain.text import as_json, render
+from bisect_cfg.probe.secrets import scrub
 
 __all__ = [
     "KNOWN", "NO_FAILURE", "UNKNOWN", "UNREADABLE", "Explanation", "explain", "explain_command", "explain_readings",
@@ -46,13 +47,13 @@ def explain_command(*paths: str, json: bool = False, everything: bool = False) -
     try:
         readings, problems = read(paths)
     except (OSError, Unreadable) as error:
-        said = f"{paths[0]}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
+        said = scrub(f"{paths[0]}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error))
         said = f"bisect-cfg explain: {said}. Give a log, a folder of a run, or - for standard input."
         print(_printable(said), file=sys.stderr)
         return UNREADABLE
     explanation = explain_readings(readings)
     for problem in problems:
-        print(_printable(f"bisect-cfg explain: not read: {problem}."), file=sys.stderr)
+        print(_printable(scrub(f"bisect-cfg explain: not read: {problem}.")), file=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a log may hold what this terminal cannot show
     if json:

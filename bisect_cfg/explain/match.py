@@ -221,7 +221,7 @@ def _texts(reading: Reading) -> tuple[list[str], list[int]]:
     lines = [line for line in reading.lines if not _HEALTHY_ROW.match(line.text)]
     texts, numbers = [line.text for line in lines], [line.number for line in lines]
     for event in reading.events[:EVENTS]:
-        parts = event.message.split("\n")
+        parts = scrub(event.message).split("\n")  # a secret is told by what stands before it, which joining changes
         if len(parts) > 1:
             for joined in (" ".join(part.strip() for part in parts), "".join(part.strip() for part in parts)):
                 texts.append(joined)
@@ -400,10 +400,10 @@ def _named(entry: Entry, case: Case | None, found: Mapping[Clue, Sequence[Line]]
     clues = (*entry.any, *(clue for group in entry.all for clue in group), *(case.any if case else ()))
     for clue in clues:
         for line in found.get(clue, ()) if clue.kind == "line" and "(?P<" in clue.value else ():
-            caught = re.search(clue.value, line.text)
+            caught = re.search(clue.value, scrub(line.text))
             for name, value in (caught.groupdict() if caught else {}).items():
                 if value:
-                    named.setdefault(name, scrub(value))
+                    named.setdefault(name, value)
     return named
 
 

@@ -14,7 +14,9 @@ import gzip
 import io
 import json
 import lzma
+import os
 import re
+import shlex
 import stat
 import sys
 import zlib
@@ -30,6 +32,7 @@ from bisect_cfg.common.types import Json
 from bisect_cfg.explain.events import Event, find_events
 from bisect_cfg.explain.metric_facts import Rows
 from bisect_cfg.explain.not_a_log import kind_of
+from bisect_cfg.probe.secrets import scrub
 
 LARGEST_JSON = 1 << 26
 """Bytes of a JSON file that is read whole; a trainer's state of a hundred thousand rows has 40 MB."""
@@ -62,6 +65,12 @@ _KINDS = {
     b"\x80": "a pickle", b"%PDF": "a PDF document", b"PK\x03\x04": "a zip archive",
     b"\x28\xb5\x2f\xfd": "compressed by zstd",
 }  # fmt: skip
+
+
+_PACKED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open))
+_SPECIAL = (
+    (stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISDIR, "a folder"),
+)  # fmt: skip
 
 
 class Unreadable(Exception):
@@ -141,23 +150,23 @@ def open_sources(paths: Iterable[str]) -> tuple[list[Source], list[str]]:
     opened: list[Source] = []
     problems: list[str] = []
     paths = list(paths)
-    several = len(paths) > 1 or (paths[0] != "-" and Path(paths[0]).is_dir())
+    several = len(paths) > 1 or (paths[0] != "-" and os.path.isdir(paths[0]))
     for given in paths:
-        folder = given != "-" and Path(given).is_dir()
+        folder = given != "-" and os.path.isdir(given)
         members = _members(Path(given)) if folder else [given]
         if not members:
-            problems.append(f"{given}: there is no log in this folder, and no file of metrics")
+            problems.append(f"{given}: there is no log in this folder that can be read, and no file of metrics")
         for member in map(str, members):
             try:
                 source = open_source(member)
             except Unreadable as error:
-                problems.append(f"{member}: {error}")
+                problems.append(f"{shlex.quote(member)}: {error}")
                 continue
             except (OSError, EOFError, ValueError) as error:
-                problems.append(f"{member}: {getattr(error, 'strerror', None) or error}")
+                problems.append(f"{shlex.quote(member)}: {getattr(error, 'strerror', None) or error}")
                 continue
             name = str(Path(member).relative_to(given)) if folder else Path(member).name
-            source.name = name if several else ""
+            source.name = scrub(name) if several else ""
             opened.append(source)
     if not opened:
         raise Unreadable("; ".join(problems))
@@ -175,25 +184,28 @@ def open_source(path: str) -> Source:
     if path == "-":
         if sys.stdin is None:
             raise OSError(0, "standard input is closed")
-        return _open_text("", io.BufferedReader(sys.stdin.buffer))  # type: ignore[arg-type]
-    mode = Path(path).stat().st_mode
-    if not stat.S_ISREG(mode):
-        what = (
-            "a pipe" if stat.S_ISFIFO(mode) else "a device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "no file"
-        )
-        raise Unreadable(f"it is {what}; to read from one: cat {path} | bisect-cfg explain -")
+        return _open_packed("", io.BufferedReader(sys.stdin.buffer))  # type: ignore[arg-type]
+    status = os.stat(path)  # not by Path, to which an empty name is the folder one is in
+    if not stat.S_ISREG(status.st_mode):
+        what = next((kind for holds, kind in _SPECIAL if holds(status.st_mode)), "no file")
+        raise Unreadable(f"it is {what}; to read from one: cat {shlex.quote(path)} | bisect-cfg explain -")
     name = Path(path).name
     if name.endswith(".wandb") or "tfevents" in name:
         raise Unreadable("a binary file of a tracker; give the run's output.log, or its history as JSON or CSV")
-    stream = Path(path).open("rb")  # closed with the process, which reads it to its end
-    head = stream.peek(8)[:8]
-    for magic, opener in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open)):
-        if head.startswith(magic):
-            unpacked = io.BufferedReader(_Parts(_until_cut(opener(stream))))
-            if not unpacked.peek(1):
-                raise Unreadable("it is compressed, and nothing can be unpacked from it")
-            return _open_text(re.sub(r"\.(?:gz|xz|bz2)$", "", name), unpacked)
-    return _open_text(name, stream)
+    if not status.st_size:
+        return Source("", io.BytesIO())  # the kernel's own files have no size either, and some are never read to an end
+    return _open_packed(name, Path(path).open("rb"))  # closed with the process, which reads it to its end
+
+
+def _open_packed(name: str, stream: io.BufferedReader) -> Source:
+    """Opens a stream that may be compressed, whatever its name says."""
+    opener = next((opener for magic, opener in _PACKED if stream.peek(8).startswith(magic)), None)
+    if opener is None:
+        return _open_text(name, stream)
+    unpacked = io.BufferedReader(_Parts(_until_cut(opener(stream))))
+    if not unpacked.peek(1):
+        raise Unreadable("it is compressed, and nothing can be unpacked from it")
+    return _open_text(re.sub(r"\.(?:gz|xz|bz2)$", "", name), unpacked)
 
 
 class _Parts(io.RawIOBase):
@@ -345,10 +357,7 @@ def _members(folder: Path) -> list[Path]:
     """The files of a run's folder that say how it went: its logs, and one file of metrics."""
     logs: list[Path] = []
     metrics: list[Path] = []
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if len(parts) > DEPTH or _PASSED_OVER & {*parts} or not path.is_file() or not path.stat().st_size:
-            continue
+    for path in _files(folder):
         name = re.sub(r"\.(?:gz|xz|bz2)$", "", path.name)
         if name in _METRICS:
             metrics.append(path)
@@ -357,3 +366,14 @@ def _members(folder: Path) -> list[Path]:
     newest = sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True)[:MOST_FILES]
     # Every checkpoint has a state, and the last one has all rows.
     return sorted(metrics, key=lambda path: (path.stat().st_mtime, path.stat().st_size))[-1:] + newest
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The regular files of a folder that hold something, `DEPTH` deep, in the order of their names."""
+    for root, folders, names in os.walk(folder):
+        deep = len(Path(root).relative_to(folder).parts) >= DEPTH - 1
+        folders[:] = [] if deep else sorted({*folders} - _PASSED_OVER)
+        for path in (Path(root, name) for name in sorted(names)):
+            with contextlib.suppress(OSError):  # gone meanwhile, or a link to nothing
+                if stat.S_ISREG((status := path.stat()).st_mode) and status.st_size:
+                    yield path

@@ -81,9 +81,7 @@ def as_json(explanation: Explanation, problems: Sequence[str] = ()) -> str:
         "unreadable": list(problems),
         "command": explanation.command,
     }
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    # What is not printable (marks of direction, private characters) stands in strings alone, and is escaped there.
-    return "".join(one if one == "\n" or one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    return json.dumps(content, indent=1)  # ASCII: whatever the terminal's encoding, it is JSON, and printable
 
 
 def _match(match: Match) -> dict[str, Json]:
