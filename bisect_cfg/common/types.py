@@ -40,11 +40,10 @@ class Fingerprint(TypedDict, total=False):
     cpus: int | None
     memory_mb: int | None
     launcher: str | None
-    cuda_available: bool  # these are read from logs alone (`facts`)
+    host: str
+    local_ranks: int
+    world_size: int
+    cuda_available: bool  # this and what follows is read from logs alone (`conditions.facts_of`)
     device: str
     task: str
-    phase: str
-    progress: str
-    collectives: str
-    answers: str
     settings: dict[str, bool | int | float | str]

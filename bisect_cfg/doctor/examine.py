@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
+
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import outdated_in
 from bisect_cfg.capture.script import find_script
@@ -42,12 +44,6 @@ from bisect_cfg.trials.training import check_watched
 
 SCHEMA = 1
 """Version of what --json prints."""
-
-FIELDS = {
-    "python": str, "cuda": str, "driver": str, "launcher": str, "host": str, "local_ranks": int, "world_size": int,
-    "packages": dict, "cublas": dict, "variables": dict, "gpus": list,
-}  # fmt: skip
-"""What a recorded environment may hold. The tables are of texts, and each GPU has a name."""
 
 RECORDED = "--fingerprint takes what doctor --json printed."
 
@@ -139,15 +135,10 @@ def read_recorded(path: str) -> tuple[Fingerprint, JsonObject | None]:
     environment = content.get("environment", content) if isinstance(content, dict) else None
     if not isinstance(environment, dict) or not {"packages", "gpus", "cublas", "python"} & set(environment):
         raise InputError(f"{path} holds no environment.", RECORDED)
-    for name, kind in FIELDS.items():
-        value = environment.get(name)
-        whole = value is None or isinstance(value, kind)
-        if whole and kind is dict:
-            whole = all(isinstance(text, (str, type(None))) for text in (value or {}).values())
-        elif whole and kind is list:
-            whole = all(isinstance(gpu, dict) and isinstance(gpu.get("name"), str) for gpu in value or [])
-        if not whole:
-            raise InputError(f"{path}: {name} is not as doctor --json writes it.", RECORDED)
+    try:
+        msgspec.convert(environment, Fingerprint)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: the environment is not as doctor --json writes it: {error}.", RECORDED) from None
     environment |= {"rank": environment.get("rank", Path(path).stem), "host": environment.get("host", path)}
     configuration = content.get("configuration") if "environment" in content else None
     return environment, configuration if isinstance(configuration, dict) else None

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
+import msgspec
 
 from bisect_cfg.common.conditions import Conditions, evaluate, with_bare_names
 from bisect_cfg.common.types import Fingerprint
@@ -106,7 +106,7 @@ def _rules() -> Iterator[Rule]:
 
 @functools.cache
 def _table() -> tuple[Rule, ...]:
-    rows = yaml.safe_load((Path(__file__).parent / "rules.yaml").read_text(encoding="utf-8"))
+    rows = msgspec.yaml.decode((Path(__file__).parent / "rules.yaml").read_bytes())
     return tuple(Rule(row.pop("conditions"), Finding(**row)) for row in rows)
 
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from bisect_cfg.explain.events import RAISED, STATUS, Event
 
 LONGEST = 160
@@ -29,8 +31,7 @@ class Advice:
     steps: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A pattern of a message, and what it means.
 
     In `says` and `steps`, `{name}` is a named group of the pattern; `{who}` is the package (or "your code") of the
@@ -38,29 +39,17 @@ class Rule:
     """
 
     kind: str
-    pattern: re.Pattern[str]
+    pattern: re.Pattern
     says: str
     steps: tuple[str, ...]
     types: tuple[str, ...] = ()
 
 
 @functools.cache
-def rules() -> tuple[Rule, ...]:
+def rules() -> list[Rule]:
     """The rules of `advice.yaml`."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    rows = yaml.load((Path(__file__).parent / "advice.yaml").read_text(encoding="utf-8"), Loader=loader)
-    return tuple(
-        Rule(
-            row["kind"],
-            re.compile(row["pattern"], re.DOTALL),
-            row["says"],
-            tuple(row["steps"]),
-            tuple(row.get("types", ())),
-        )
-        for row in rows
-    )
+    data = (Path(__file__).parent / "advice.yaml").read_bytes()
+    return msgspec.yaml.decode(data, type=list[Rule], dec_hook=lambda _, pattern: re.compile(pattern, re.DOTALL))
 
 
 _CURE = re.compile(

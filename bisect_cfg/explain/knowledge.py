@@ -1,8 +1,8 @@
 """Known failures, as data: one entry for each, in `entries/*.yaml`.
 
 An entry says how a failure looks in a log, why it happens, what cures it and where that is known from. Adding one needs
-no code: write it into the file it fits, with a log of it in `tests/corpus`, and the tests check that the log leads to
-it. The fields:
+no code: write it into the file it fits, with a log of it in `tests/corpus`, and the tests check that it is as described
+here, and that the log leads to it. The fields:
 
     id, title       a short name that stays, and one line for people
     any             clues of which one must be in the log
@@ -31,22 +31,18 @@ passed over without running it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.util
-import os
-import pickle
 import re
 import signal
-import sys
-import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from re import _constants as opcodes  # no public way to see a pattern's structure
 from re import _parser as parser
+from typing import Annotated, TypeVar
 
-from bisect_cfg.common import conditions
+import msgspec
+
 from bisect_cfg.common.conditions import Conditions
 from bisect_cfg.common.types import Json
 from bisect_cfg.explain import hang, metric_facts
@@ -57,16 +53,9 @@ FACTS = {**metric_facts.FACTS, **hang.FACTS}
 SHORTEST = 4
 """Characters that a pattern's plain words must have; shorter ones are in every line."""
 
-_CONDITIONS = {name: typing.get_origin(kind) or kind for name, kind in typing.get_type_hints(Conditions).items()}
-_CLUES = ("any", "unless", "only_if")
-_FLAGS = ("general", "lasting", "doctor")
-_LISTS = (*_CLUES, "all", "cures", "bisect", "sources", "cases")
-_CHECKED_BY = (conditions, hang, metric_facts)
-"""What says which conditions and facts there are, beside this module."""
-
 
 class KnowledgeError(ValueError):
-    """An entry that does not follow the schema; says which, where and what to write instead."""
+    """An entry that does not follow the schema; says which file, where and what is expected."""
 
 
 @dataclass(frozen=True)
@@ -84,37 +73,47 @@ class Clue:
     words: tuple[str, ...] = field(default=(), compare=False)
 
 
-@dataclass(frozen=True)
-class Case:
+class Clues(tuple[Clue, ...]):
+    """Clues of which one is enough; in a file also one clue alone."""
+
+
+class Sources(tuple[str, ...]):
+    """Addresses."""
+
+
+Item = TypeVar("Item")
+Some = Annotated[tuple[Item, ...], msgspec.Meta(min_length=1)]
+
+
+class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One of the causes that an error may have, and what decides for it."""
 
     title: str
-    cures: tuple[str, ...]
-    any: tuple[Clue, ...] = ()
-    unless: tuple[Clue, ...] = ()
-    conditions: Conditions = field(default_factory=dict, hash=False)
+    cures: Some[str]
+    any: Clues = Clues()
+    unless: Clues = Clues()
+    conditions: Conditions = {}
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One known failure."""
 
-    id: str
+    id: Annotated[str, msgspec.Meta(pattern="^[a-z0-9-]+$")]
     title: str
-    any: tuple[Clue, ...]
+    any: Clues
     why: str
-    cures: tuple[str, ...]
-    sources: tuple[str, ...]
-    all: tuple[tuple[Clue, ...], ...] = ()
-    unless: tuple[Clue, ...] = ()
-    only_if: tuple[Clue, ...] = ()
+    cures: Some[str]
+    sources: Sources
+    all: tuple[Clues, ...] = ()
+    unless: Clues = Clues()
+    only_if: Clues = Clues()
     general: bool = False
     lasting: bool = False
     doctor: bool = False
-    conditions: Conditions = field(default_factory=dict, hash=False)
+    conditions: Conditions = {}
     cases: tuple[Case, ...] = ()
-    cured_by: Mapping[str, str] = field(default_factory=dict, hash=False)
+    cured_by: Mapping[str, str] = {}
     bisect: tuple[str, ...] = ()
 
     @property
@@ -130,144 +129,47 @@ class Entry:
 
 
 @functools.cache
-def load(folder: Path = FOLDER) -> tuple[Entry, ...]:
-    """All entries of a folder's YAML files, checked.
+def load() -> tuple[Entry, ...]:
+    """All entries of this package; reading them takes a seventh of a second."""
+    return read(FOLDER)
 
-    Those that come with this package are kept beside its compiled files until they or the code that checks them change:
-    checking them takes half of the time in which `explain` starts. Whoever can write there can change the compiled
-    files too, so a pickle opens no further door.
+
+def read(folder: Path) -> tuple[Entry, ...]:
+    """The entries of a folder's YAML files.
 
     Raises:
-        KnowledgeError: A file or an entry is not as described above.
+        KnowledgeError: one is not as described above.
     """
-    if folder != FOLDER:
-        return _read(folder)
-    made_of = sorted(folder.glob("*.yaml"))
-    made_of += [Path(module.__file__ or "") for module in (sys.modules[__name__], *_CHECKED_BY)]
-    kept = Path(importlib.util.cache_from_source(str(folder / "entries.py"))).with_suffix(".pickle")
-    stamp = [(str(path), (status := path.stat()).st_mtime_ns, status.st_size) for path in made_of]
-    with contextlib.suppress(Exception):  # not there, of another release, cut off
-        known, entries = pickle.loads(kept.read_bytes())
-        if known == stamp:
-            return entries
-    entries = _read(folder)
-    if not sys.dont_write_bytecode:
-        with contextlib.suppress(OSError):  # nobody may write there
-            kept.parent.mkdir(exist_ok=True)
-            written = kept.with_suffix(f".{os.getpid()}")
-            written.write_bytes(pickle.dumps((stamp, entries)))
-            written.replace(kept)
-    return entries
-
-
-def _read(folder: Path) -> tuple[Entry, ...]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where libyaml is there
     entries: dict[str, Entry] = {}
-    tables: list[tuple[str, Json]] = []
     for path in sorted(folder.glob("*.yaml")):
         try:
-            tables.append((path.name, yaml.load(path.read_text(encoding="utf-8"), Loader=loader)))
-        except yaml.YAMLError as error:
-            raise KnowledgeError(f"{path.name}: not YAML: {error}") from error
-    for name, table in tables:
-        if not isinstance(table, list):
-            raise KnowledgeError(f"{name}: a list of entries is expected, each begins with '- id: ...'")
-        for index, data in enumerate(table):
-            entry = check(data, f"{name}, entry {index + 1}")
+            found = msgspec.yaml.decode(path.read_bytes(), type=list[Entry], dec_hook=_made)
+        except msgspec.DecodeError as error:
+            raise KnowledgeError(f"{path.name}: {error}") from error
+        for entry in found:
             if entry.id in entries:
-                raise KnowledgeError(f"{name}: the id {entry.id!r} is used twice; choose another")
+                raise KnowledgeError(f"{path.name}: the id {entry.id!r} is used twice; choose another")
             entries[entry.id] = entry
     return tuple(entries.values())
 
 
-def check(data: Json, place: str) -> Entry:
-    """An entry from what the YAML file says, or a `KnowledgeError` that names the place."""
-    if not isinstance(data, dict):
-        raise KnowledgeError(f"{place}: a mapping is expected, not {type(data).__name__}")
-    place = f"{place} ({data.get('id', 'without id')})"
-    known = [one.name for one in fields(Entry)]
-    if unknown := [name for name in data if name not in known]:
-        raise KnowledgeError(f"{place}: unknown field {unknown[0]!r}; known: {', '.join(known)}")
-    for name in ("id", "title", "any", "why", "cures", "sources"):
-        if not data.get(name):
-            raise KnowledgeError(f"{place}: {name!r} is missing or empty")
-    for name in _LISTS:
-        if not isinstance(data.get(name, []), list):
-            raise KnowledgeError(f"{place}: {name!r} must be a list")
-    if not re.fullmatch(r"[a-z0-9-]+", str(data["id"])):
-        raise KnowledgeError(f"{place}: an id has lower case letters, digits and hyphens only")
-    values: dict[str, object] = {name: _text(data[name], place) for name in ("id", "title", "why")}
-    values |= {name: tuple(_text(one, place) for one in data.get(name, [])) for name in ("cures", "bisect")}
-    values |= {name: _clues(data.get(name, []), f"{place}, {name}") for name in _CLUES}
-    groups = (group if isinstance(group, list) else [group] for group in data.get("all", []))
-    values["all"] = tuple(_clues(group, f"{place}, all") for group in groups)
-    try:
-        values["sources"] = tuple(map(address, data["sources"]))
-    except ValueError as error:
-        raise KnowledgeError(f"{place}: {error}") from error
-    values |= {name: bool(data.get(name, False)) for name in _FLAGS}
-    values["conditions"] = _conditions(data.get("conditions", {}), place)
-    values["cured_by"] = _versions(data.get("cured_by", {}), place)
-    values["cases"] = tuple(_case(one, f"{place}, cases") for one in data.get("cases", []))
-    return Entry(**values)
+def _made(kind: type, data: Json) -> object:
+    """What msgspec does not know: clues of their patterns, addresses of their short forms, values of any type."""
+    if kind is Sources:
+        return Sources(map(address, data))
+    return Clues(map(_clue, data if isinstance(data, list) else [data])) if kind is Clues else data
 
 
-def _text(value: Json, place: str) -> str:
-    if not isinstance(value, str):
-        raise KnowledgeError(f"{place}: YAML does not read {value!r} as text; quote it")
-    return value.strip()
-
-
-def _versions(data: Json, place: str) -> dict[str, str]:
-    from packaging.version import InvalidVersion, Version
-
-    if not isinstance(data, dict):
-        raise KnowledgeError(f"{place}: 'cured_by' must be a mapping of packages to versions")
-    for name, version in data.items():
-        try:
-            Version(version)
-        except (InvalidVersion, TypeError) as error:
-            raise KnowledgeError(f"{place}: {name}: {version!r} is no version; quote it") from error
-    return dict(data)
-
-
-def _case(data: Json, place: str) -> Case:
-    known = [one.name for one in fields(Case)]
-    if not isinstance(data, dict) or not data.keys() <= set(known):
-        raise KnowledgeError(f"{place}: a case has {', '.join(known)}")
-    if not isinstance(data.get("title"), str) or not data.get("cures"):
-        raise KnowledgeError(f"{place}: a case needs a title and cures")
-    if not data.get("any") and not data.get("conditions"):
-        raise KnowledgeError(f"{place}: nothing decides for {data['title']!r}; give it clues or conditions")
-    return Case(
-        data["title"].strip(),
-        tuple(_text(cure, place) for cure in data["cures"]),
-        _clues(data.get("any", []), place),
-        _clues(data.get("unless", []), place),
-        _conditions(data.get("conditions", {}), place),
-        _text(data.get("why", ""), place),
-    )
-
-
-def _clues(data: Iterable[Json], place: str) -> tuple[Clue, ...]:
-    return tuple(_clue(one, place) for one in data)
-
-
-def _clue(data: Json, place: str) -> Clue:
+def _clue(data: Json) -> Clue:
     if isinstance(data, str):
-        try:
-            return Clue("line", data, plain_words(data))
-        except (re.error, ValueError) as error:
-            raise KnowledgeError(f"{place}: {error}") from error
+        return Clue("line", data, plain_words(data))
     if isinstance(data, dict) and len(data) == 1:
         ((kind, value),) = data.items()
         if (kind == "metric" and value in FACTS) or (kind == "signal" and value in signal.Signals.__members__):
             return Clue(kind, value)
-    raise KnowledgeError(
-        f"{place}: {data!r} is no clue; write a quoted regular expression, {{signal: SIGFPE}} or "
-        f"{{metric: NAME}} with one of {', '.join(FACTS)}"
+    raise ValueError(
+        f"{data!r} is no clue; write a quoted regular expression, {{signal: SIGFPE}} or {{metric: NAME}} with one of "
+        f"{', '.join(FACTS)}"
     )
 
 
@@ -275,9 +177,12 @@ def plain_words(pattern: str) -> tuple[str, ...]:
     """The runs of plain characters that every match of a pattern contains, the longest first.
 
     Raises:
-        ValueError: There is none of `SHORTEST` characters.
+        ValueError: it is no regular expression, or there is no run of `SHORTEST` characters.
     """
-    parsed = parser.parse(pattern)
+    try:
+        parsed = parser.parse(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r}: {error}") from error
     if parsed.state.flags & re.IGNORECASE:
         raise ValueError(f"{pattern!r}: (?i) hides what to look for; write the spellings as separate clues")
     words = sorted((run for run in _runs(parsed) if len(run) >= SHORTEST), key=len, reverse=True)
@@ -299,23 +204,3 @@ def _runs(parsed: Iterable) -> list[str]:
         elif code is opcodes.MAX_REPEAT and value[0] > 0:
             runs += _runs(value[2])
     return [*runs, current]
-
-
-def _conditions(data: Json, place: str) -> Conditions:
-    if not isinstance(data, dict):
-        raise KnowledgeError(f"{place}: 'conditions' must be a mapping")
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    for name, value in data.items():
-        if name not in _CONDITIONS or not isinstance(value, _CONDITIONS[name]):
-            expected = ", ".join(f"{key} ({kind.__name__})" for key, kind in _CONDITIONS.items())
-            raise KnowledgeError(f"{place}: condition {name!r} is unknown or of the wrong type; known: {expected}")
-    specifiers = [*data.get("packages", {}).values(), *(data[name] for name in ("cuda", "cublas") if name in data)]
-    for specifier in specifiers:
-        try:
-            SpecifierSet(str(specifier))
-        except InvalidSpecifier as error:
-            raise KnowledgeError(f"{place}: {specifier!r} is no version specifier; write '<0.18.0'") from error
-    for name in ("gpu", "device", "task"):
-        re.compile(data.get(name, ""))
-    return data

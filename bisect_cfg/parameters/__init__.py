@@ -44,6 +44,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+import msgspec
+
 from bisect_cfg.configuration import Configuration, Value
 
 FILE = Path(__file__).parent / "table.yaml"
@@ -113,9 +115,7 @@ def table() -> Table:
     Raises:
         ValueError: a row has a field that there is not, or a name that another row has.
     """
-    import yaml
-
-    data = yaml.load(FILE.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    data = msgspec.yaml.decode(FILE.read_bytes())
     known = {one.name for one in fields(Parameter)}
     exact: dict[str, Row] = {}
     patterns: list[tuple[str, Row]] = []

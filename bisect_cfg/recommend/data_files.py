@@ -11,6 +11,8 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+import msgspec
+
 from bisect_cfg.configuration import Value
 from bisect_cfg.jsonfile import JsonObject
 
@@ -29,11 +31,9 @@ def read(path: Path) -> list[JsonObject]:
     Raises:
         DataError: it is not so.
     """
-    import yaml
-
     try:
-        table = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
+        table = msgspec.yaml.decode(path.read_bytes())
+    except msgspec.DecodeError as error:
         raise DataError(f"{path.name}: not YAML: {error}") from error
     if not isinstance(table, list) or not all(isinstance(entry, dict) for entry in table):
         raise DataError(f"{path.name}: a list of mappings is expected, each begins with '- '")
