@@ -108,6 +108,8 @@ def split_all(line: str) -> tuple[str, str, str]:
 def plain(line: str) -> str:
     """The line as a terminal would show it: no escape codes, only what the last carriage return left; without the
     number that `cat -n` puts before it."""
+    if line.startswith(("^C[", "^CTraceback")):  # the terminal's echo of Ctrl-C
+        line = line[2:]
     if "\t" in line[:8]:
         line = _NUMBERED.sub("", line)
     if "\x1b" in line:

@@ -130,7 +130,7 @@ _HARMLESS = re.compile(
     r"Unable to register cu\w+ (?:factory|plugin)|pip's dependency resolver|factory for plugin|TF-TRT Warning"
     r"|destroy_process_group\(\) was not called|Logging error|not a git repository|Failed to send MESSAGE_TASK_EXIT"
     r"|\b(?:0|no) uncorrectable ECC|[Ee]rror_?rate|ignore_errors|raise_error|\b0 errors?\b|no errors?\b(?!$)|errors?=0"
-    r"|on_error|errors='"
+    r"|on_error|errors='|INTENDED_SYSTEM_EXIT"
 )
 """Printed as an error by runs that go on."""
 

@@ -175,7 +175,8 @@ def examine(
             found.setdefault(Clue("metric", name), []).extend(Line(row.number, row.text, reading.name) for row in rows)
     if any(not event.survived for event in events):
         found.pop(Clue("metric", "no-steps"), None)  # it did not end well
-    if cause is None or cause.follows or hang.only_ended(cause.text):
+    # An exception that ended the run says more than that nothing moved before it, unless somebody sent it.
+    if cause is None or hang.only_ended(cause.text) or (cause.follows and not cause.frames):
         found |= _standstill(logs)
     if failure is not None:
         seen = Clue("signal", failure.name) if failure.kind == "signal" else None

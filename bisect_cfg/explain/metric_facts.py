@@ -33,6 +33,7 @@ GROWTH, LARGE = 100.0, 10.0
 DIVERGED_KL, DRIFTED_KL = 5.0, 1.0
 """Healthy runs have a KL below about 1: beyond, a NaN may be the KL's own overflow; beyond 5, a policy is far off."""
 
+NOISE = health.NOISE_SHARE  # of the entropy it began with is that of noise
 LEFT = 0.1  # of the length of a lost policy's answers this share is next to nothing
 
 JUMP_ROWS, VANISHED_ROWS, LOST_ROWS, LEARNING = 4, 5, 8, 0.1
@@ -249,6 +250,13 @@ def _all_clipped(run: _Run) -> Shown:
     return run.always("clipped_ratio", lambda share: share >= health.CUT_OFF)
 
 
+def _entropy_rose(run: _Run) -> Shown:
+    """Of a lost policy that writes noise."""
+    values = list(filter(math.isfinite, run.column("entropy")))
+    lost = len(values) > FIRST and _collapse(run)
+    return run.of("entropy")[-1:] if lost and median(values[-FIRST:]) > NOISE * median(values[:FIRST]) else ()
+
+
 def _length_fell(run: _Run) -> Shown:
     """Of a lost policy, from the median of the first rows to that of the last."""
     values = list(filter(math.isfinite, run.column("length")))
@@ -275,6 +283,16 @@ def _dead_reward(run: _Run) -> Shown:
     constant = len({*rewards}) == 1 and not run.column("reward_std") and run.always("grad_norm")
     equal = run.always("reward_std") or run.always("frac_reward_zero_std", lambda share: share >= 1)
     return equal or (run.of("reward") if constant else ())
+
+
+def _cut_off_in_vain(run: _Run) -> Shown:
+    """... and all groups have equal rewards, or the last quarter's are no higher by a tenth of the largest."""
+    rewards = run.column("reward")
+    unrisen = bool(_dead_reward(run))
+    if len(rewards) >= TREND_ROWS and _finite(rewards):
+        quarters = _quarters(rewards)
+        unrisen |= quarters[-1] - quarters[0] <= max(map(abs, rewards)) / 10
+    return _all_clipped(run) if unrisen else ()
 
 
 def _reward_jumped(run: _Run) -> Shown:
@@ -410,8 +428,10 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[_Run], Shown]], ...] = (
     ("part-lost", "the reward for right answers is gone, while the total did not fall", _part_lost),
     ("collapse", "the policy collapsed, and did not come back", _collapse),
     ("kl-diverged", "kl to the reference has exploded, and half of the reward is gone", _kl_diverged),
+    ("entropy-rose", "the entropy of a lost policy is that of noise", _entropy_rose),
     ("length-fell", "the answers became a few tokens long", _length_fell),
     ("all-clipped", "every completion was cut off at max_completion_length", _all_clipped),
+    ("cut-off-in-vain", "every completion was cut off, and the reward did not rise", _cut_off_in_vain),
     ("ends-unseen", "nearly every completion counts as cut off, though most are far below the longest", _ends_unseen),
     ("loss-diverged", "the loss rose far above the level it had held, and stayed there to the end", _loss_diverged),
     ("loss-jumped", "the loss jumped from one row to the next, far above what it was", _loss_jumped),

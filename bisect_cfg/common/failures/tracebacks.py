@@ -71,7 +71,7 @@ def _follow(lines: Iterable[LogLine]) -> Iterator[Traceback]:
     finished: dict[str, Traceback] = {}  # by who: the last one, which another may follow from
     reported: dict[str, int] = {}  # by who: the line up to which a traceback is only reported
     for line in lines:
-        text = line.text.removeprefix("^C")  # the terminal's echo of Ctrl-C
+        text = line.text
         if text[:1] in "│┃║|":
             text = _BOX.sub("", text)
         if _BEGIN in text:
