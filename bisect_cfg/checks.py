@@ -16,14 +16,15 @@ from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import FORMATS, CommandTarget
 from bisect_cfg.capture.template import presets, styles
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError, flag_of
 from bisect_cfg.phases.options import Options
 from bisect_cfg.probe.values import encode
+from bisect_cfg.runner.verdict import Failure
 from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.reached import steps_reached
 from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
-from bisect_cfg.trials.verdict import widened
 
 NUMBERS: Mapping[str, tuple[float, float, bool]] = {
     "trial_timeout": (0.1, MORE_THAN_ANYONE_WAITS, False),
@@ -209,7 +210,7 @@ def _number(name: str, value: Value, least: float, most: float, above: bool) -> 
 
 def _check_failure(text: str) -> None:
     try:
-        widened(text)
+        Failure(Signature("exit"), asked=text).includes(Signature("exit"))
     except ValueError as error:
         raise InputError(f"{error}.", "It takes any, signal, non-finite or a regular expression.") from None
 

@@ -18,12 +18,12 @@ from tools import ForkedTool, Tool
 from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.probe.protocol import Serve, TrialOrders
+from bisect_cfg.runner.observe import observe
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Patience, Reaper, follow
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.server import TrialServer, probe_environment
 from bisect_cfg.trials.training import Training
-from bisect_cfg.trials.verdict import observe
 
 # A shell without job control starts background commands with SIGINT ignored, and so would be all that we start:
 # the tests of Ctrl-C would wait for nothing.

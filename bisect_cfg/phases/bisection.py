@@ -198,7 +198,7 @@ class Bisection:
         if identity is None and not runs:
             identity = identity_of(trial)
         self._store = Store(self.factors, storage, study_name, identity, loss)
-        self._trials = SearchTrials(self._store, problem, _verdict(is_failure))
+        self._trials = SearchTrials(self._store, problem, getattr(runner, "classify", None) or _verdict(is_failure))
         self._store.study.sampler = BisectionSampler(self._trials)
         self._on_event = on_event
         self._view: NotebookView | None = None

@@ -95,7 +95,7 @@ def not_rebuilt(run: Run, tries: int, settings: Settings | Sides) -> str:
         tries: how many were made.
         settings: what varies, and is pinned.
     """
-    ending = "passes" if run.seen.failure is None else f"ends with {run.seen.failure}"
+    ending = "passes" if run.shown.signature is None else f"ends with {run.shown.signature}"
     often = "" if tries == 1 else f" in {tries} of {tries} runs"
     if inside(PACKAGE, settings.overrides(settings.bad)):
         return f"With the packages that --pin names your configuration {ending}{often}, so there is nothing to isolate."

@@ -28,6 +28,7 @@ from bisect_cfg.phases.reproduce import LINES_SHOWN, study_failure
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED
 from bisect_cfg.study.basis import add_written, changed_files, save_basis
 from bisect_cfg.study.folder import open_study
 from bisect_cfg.trials.command_runner import CommandRunner, load_command_run
@@ -36,7 +37,6 @@ from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import REPRODUCTION_STEPS
 from bisect_cfg.trials.runs import FIRST, Run
 from bisect_cfg.trials.trial_runner import horizon_for
-from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED
 
 REBUILT = "bad-rebuilt"
 REBUILT_TRIES = 3
@@ -136,15 +136,15 @@ def _answered(context: Context, seen: bool = False) -> Answer:
 
 def _compared(context: Context, answer: Answer) -> Answer:
     """From there on: the failing command against the good one."""
-    if answer.bad_run.seen.failure is None:
+    if answer.bad_run.shown.signature is None:
         return replace(answer, status=Status.NO_FAILURE)
     again = _rebuilt(context)
     if again and context.outcome_of(again[-1]) is not Outcome.FAIL:
         return replace(answer, again=tuple(again))
     answer = replace(answer, good_run=_good(context))
-    if context.outcome_of(answer.good_run) is not Outcome.PASS:
+    if context.outcome_of_good(answer.good_run) is not Outcome.PASS:
         return replace(answer, status=Status.BASELINE_FAILS)
-    context.runner.learn(usual=frozenset(symptom.kind for symptom in answer.good_run.seen.symptoms))
+    context.runner.learn(standard=context.runner.known.standard.with_usual(answer.good_run.shown))
     if context.wanted is not None:
         return replace(answer, asked=ask(context, answer.bad_run, again, answer.good_run))
     bisection, answer = isolate(context, answer, again)
@@ -160,7 +160,7 @@ def _reproduced(context: Context, seen: bool) -> Run:
             *(("reproduce", "running your command as it is, to see it fail") if new else _resumed(context))
         )
     run = _run(context, FIRST, runner.settings.bad, options.steps or REPRODUCTION_STEPS, until_it_dies=True)
-    failure = run.seen.failure
+    failure = run.shown.signature
     context.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
     if new:  # a file that the command names and writes is no input
         add_written(context.basis, changed_files(context.script, context.basis))
@@ -168,7 +168,7 @@ def _reproduced(context: Context, seen: bool) -> Run:
     if failure is not None:
         study_failure(context, run)
         # One that printed no metrics before it failed may print some where it does not.
-        runner.learn(horizon=options.steps or horizon_for(run.seen.step or 1))
+        runner.learn(horizon=options.steps or horizon_for(run.shown.step or 1))
     return run
 
 
@@ -201,7 +201,7 @@ def _good(context: Context) -> Run:
     """See it pass with the good side."""
     context.listener.phase("good baseline", "making sure that the good configuration works")
     run = _run(context, GOOD, context.runner.settings.good, context.runner.horizon)
-    context.listener.run_finished(Purpose.GOOD_BASELINE, run, context.outcome_of(run))
+    context.listener.run_finished(Purpose.GOOD_BASELINE, run, context.outcome_of_good(run))
     return run
 
 

@@ -16,13 +16,13 @@ from bisect_cfg.phases.limits import Limits, Spent
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.runner.verdict import Verdict
 from bisect_cfg.study.basis import Basis
 from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.reached import steps_reached
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, load_run
-from bisect_cfg.trials.verdict import judge
 
 
 @dataclass
@@ -105,6 +105,14 @@ class Context:
         """
         return load_run(self.folder, plan.name) or self.train(plan)
 
+    def verdict_of(self, run: Run) -> Verdict:
+        """What a run means for the failure under study."""
+        return run.judged(self.runner.known.standard)
+
     def outcome_of(self, run: Run) -> Outcome:
-        """What a run before the search or after it says; silent symptoms of the good side are the script's own."""
-        return judge(run.seen, self.runner.known.is_failure, frozenset(run.seen.silent_kinds))[0]
+        """Its outcome."""
+        return self.verdict_of(run).outcome
+
+    def outcome_of_good(self, run: Run) -> Outcome:
+        """The same of a run of the good configuration, whose symptoms are the script's own."""
+        return run.judged(self.runner.known.standard.with_usual(run.shown)).outcome

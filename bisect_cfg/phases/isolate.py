@@ -95,7 +95,7 @@ def ask(context: Context, bad_run: Run, again: Sequence[Run], good_run: Run) -> 
 
 
 def _bisection(context: Context, bad_run: Run) -> Bisection:
-    options, settings, failure = context.options, context.runner.settings, bad_run.seen.failure
+    options, settings, failure = context.options, context.runner.settings, bad_run.shown.signature
     odds = odds_of(list(settings.bad), options.prior, failure.kind, _said_of(bad_run))
     try:
         storage, name, identity = _study_in_storage(context, failure)
@@ -114,7 +114,6 @@ def _bisection(context: Context, bad_run: Run) -> Bisection:
             confirm=options.confirm,
             loss={name: weight(name, options.keep) for name in settings.bad},
             work=settings.work_of_each(),
-            is_failure=lambda result: True,  # the runner has compared signatures already
             on_event=context.listener.event,
             limits=context.limits,
         )

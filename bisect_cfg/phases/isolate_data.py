@@ -34,7 +34,7 @@ def rows_of(run: Run, step: int | None = None) -> RowsOfStep | None:
         run: that failed.
         step: of the training; None: the one at which it failed.
     """
-    step = (run.seen.step or 0) + run.seen.before if step is None else step
+    step = (run.shown.step or 0) + run.seen.before if step is None else step
     traces = [run.traces, *(rank.traces for rank in ranks_of(run.traces))]
     told = [event for one in traces for event in one.all(StepRows)]
     lengths: dict[int, int | None] = {}
@@ -52,7 +52,7 @@ class _Rows:
 
     def __init__(self, runner: ScriptRunner, configuration: Configuration) -> None:
         self._runner, self._configuration = runner, configuration
-        self.interrupt, self.go_on = runner.interrupt, runner.go_on
+        self.interrupt, self.go_on, self.classify = runner.interrupt, runner.go_on, runner.classify
 
     def run(self, request: TrialRequest) -> TrialResult:
         """Train with the rows that a configuration names: row -> row in its place."""
@@ -128,7 +128,6 @@ def _searched(
         identity={"settings": None if named is None else list(named)},
         prior=of.odds(),
         confidence=context.options.confidence,
-        is_failure=lambda result: True,  # the runner has compared signatures already
         limits=context.limits,
     )
     bisection.add({name_of(row): row for row in of.rows}, rows.judged(run), Purpose.BAD_BASELINE)

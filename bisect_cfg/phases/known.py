@@ -30,7 +30,7 @@ def known_failure(
     """
     from bisect_cfg.explain import explain  # it reads all that is known
 
-    if run.seen.failure is None:
+    if run.shown.signature is None:
         return None
     configuration: Configuration = {}
     if settings is not None:
@@ -40,7 +40,7 @@ def known_failure(
     own = (run.folder / "log.txt").read_bytes().decode(errors="replace")
     text = "\n".join([printed + own, *unprinted(run.failing[1], own)])
     log = io.BytesIO(text.encode("utf-8", "replace"))
-    found = explain(log, environment=environment, configuration=configuration, failure=run.seen.failure).matches
+    found = explain(log, environment=environment, configuration=configuration, failure=run.shown.signature).matches
     guilty = {name for cause in causes for name in cause.parameters}
     for match in found:
         accused = match.entry.conditions.get("parameters")

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from bisect_cfg.common.failures.signature import Signature, is_sampling_error
-from bisect_cfg.configuration import configuration_of
+from bisect_cfg.configuration import Outcome, configuration_of
 from bisect_cfg.errors import InputError, InputsChanged
 from bisect_cfg.phases.context import Context
 from bisect_cfg.probe.protocol import (
@@ -57,7 +57,7 @@ def locate(context: Context, report: Report, bad_run: Run) -> Place | None:
     Returns:
         None if that is not asked for, there is nothing to run, or nothing came out.
     """
-    failure = bad_run.seen.failure
+    failure = bad_run.shown.signature
     if not context.options.where or failure is None or not report.causes:
         return None
     context.listener.phase("where", "looking for the place where it fails, with the instruments on")
@@ -91,7 +91,7 @@ def _run(runner: ScriptRunner, report: Report, bad_run: Run, kind: str) -> Run:
         until_it_dies=not silent,
         instruments=InstrumentOrders(
             kind,
-            from_step=1 if silent or late else max(1, min(steps, default=bad_run.seen.step) - STEPS_AHEAD),
+            from_step=1 if silent or late else max(1, min(steps, default=bad_run.shown.step) - STEPS_AHEAD),
             gdb=shutil.which("gdb"),
         ),
         environment={"CUDA_LAUNCH_BLOCKING": "1"},
@@ -101,8 +101,7 @@ def _run(runner: ScriptRunner, report: Report, bad_run: Run, kind: str) -> Run:
 
 def _same(run: Run, failure: Signature, runner: ScriptRunner) -> bool:
     """Whether the instrumented run failed as the failure under study does."""
-    shown = run.seen.failure
-    if shown is not None and runner.known.is_failure is not None and runner.known.is_failure(shown):
+    if run.judged(runner.known.standard).outcome is Outcome.FAIL:
         return True
     if failure.kind == "signal":
         died_of = fatal_signal(_text(run.failing[0] / STACKS_FILE))
@@ -114,7 +113,7 @@ def _same(run: Run, failure: Signature, runner: ScriptRunner) -> bool:
 
 
 def _otherwise(run: Run) -> str:
-    shown = run.seen.failure
+    shown = run.shown.signature
     ended = "passes" if shown is None else f"ends with {shown}"
     return f"With the instruments on, the run {ended}, so it cannot show where the failure happens."
 

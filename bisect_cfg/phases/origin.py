@@ -31,6 +31,7 @@ from bisect_cfg.probe.protocol import (
     Resumed,
 )
 from bisect_cfg.reports.text import count
+from bisect_cfg.runner.verdict import Observation, Verdict
 from bisect_cfg.search.search import trials_left
 from bisect_cfg.study.basis import save_basis
 from bisect_cfg.trials.checkpoints import has_adapter_alone, in_words, read_checkpoint, saved_in_parts
@@ -38,7 +39,6 @@ from bisect_cfg.trials.clean import size_of
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.trial_runner import horizon_for
-from bisect_cfg.trials.verdict import Observation
 
 CLAIMS = 3
 """Runs from step 0 that prove a cause of two settings afterwards: it fails, and passes without either. They are as long
@@ -143,7 +143,7 @@ def begin_as_it_did(context: Context, run: Run) -> None:
     """
     resumed = run.traces.event(Resumed)
     if resumed is not None:
-        until = run.seen.step_of_training if run.seen.failure is not None else None
+        until = run.shown.step_of_training if run.shown.signature is not None else None
         context.runner.begin_at(Origin(resumed.checkpoint, resumed.step, resumed.intake, until))
 
 
@@ -169,7 +169,7 @@ def check_loaded(run: Run, checkpoint: Path | None) -> None:
             f"The {what} in {checkpoint} cannot be loaded into what your command trains: {in_words(refused)}",
             "Give a checkpoint that this very command has saved, before anything went wrong.",
         )
-    ended = run.seen.failure is None or run.seen.failure.kind == "no-steps"
+    ended = run.shown.signature is None or run.shown.signature.kind == "no-steps"
     if checkpoint is not None and ended and run.seen.trained and not run.seen.steps:
         raise InputError(
             f"From {checkpoint} your command trains no step: its training is over by then.",
@@ -236,7 +236,7 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         context.note(
             f"What was shown from {what} of step {one['step']} is not so from step 0: searched for from earlier."
         )
-    step, tried = bad_run.seen.step_of_training, 0
+    step, tried = bad_run.shown.step_of_training, 0
     for origin in _origins_by_data(costs, bad_run, base):
         if is_given_up(context, origin):
             continue
@@ -246,7 +246,7 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         if baselines.fails_once():
             bad_runs, good_run = baselines.find(bad_run)
             # What the good configuration shows there as well is owed to no setting.
-            if good_run is not None and context.outcome_of(good_run) in (Outcome.PASS, Outcome.FAIL):
+            if good_run is not None and context.outcome_of_good(good_run) in (Outcome.PASS, Outcome.FAIL):
                 _say_what_does_it(context, origin, bad_run, bad_runs, good_run)
                 return bad_runs, good_run
             break
@@ -260,7 +260,7 @@ def find_origin(context: Context, baselines: Baselines, bad_run: Run) -> tuple[l
         began = 0 if origin is None else origin.step
         _begin_at(context, baselines, origin, base, bad_run)
         bad_runs, good_run = baselines.find(bad_run)
-        if good_run is not None and context.outcome_of(good_run) is Outcome.PASS:
+        if good_run is not None and context.outcome_of_good(good_run) is Outcome.PASS:
             break
         reached = "does not fail again" if good_run is None else "fails with the good configuration, too"
     if origin is not base:
@@ -312,15 +312,15 @@ def _begin_at(
     context: Context, baselines: Baselines, origin: Origin | None, base: Origin | None, bad_run: Run, doing: str = ""
 ) -> None:
     """Have the runs begin there, and say what for, where it is not where the first run began."""
-    context.runner.begin_at(origin, context.options.steps or _steps_from(origin, bad_run.seen))
+    context.runner.begin_at(origin, context.options.steps or _steps_from(origin, bad_run.shown))
     baselines.begin_at(None if origin is base else origin)
     if origin is not base:
         context.listener.phase("origin", doing or f"seeing whether it fails from step {origin.step} on")
 
 
-def _steps_from(origin: Origin | None, seen: Observation) -> int:
+def _steps_from(origin: Origin | None, shown: Verdict) -> int:
     """The steps of a trial that begins there; None: where the first run began."""
-    steps = seen.step if origin is None else max(seen.step_of_training - origin.step, 1)
+    steps = shown.step if origin is None else max(shown.step_of_training - origin.step, 1)
     further = NEAR if origin is not None and origin.checkpoint is not None else 0
     return max(horizon_for(steps), steps + further)
 
@@ -344,12 +344,13 @@ def _origins_by_data(costs: Costs | None, bad_run: Run, base: Origin | None) -> 
     if costs is None or seen.died is None or intake is None or (base is None and seen.before):
         return
     between = intake.batches // math.gcd(intake.batches, intake.accumulated)  # steps that share completions
-    step = (seen.step_of_training - LEAD) // between * between
-    steps = _steps_from(Origin(None, step), seen)
-    worth_it = costs.spared(_steps_from(base, seen), steps) > DRAWS * costs.of(steps)
+    failing = bad_run.shown.step_of_training
+    step = (failing - LEAD) // between * between
+    steps = _steps_from(Origin(None, step), bad_run.shown)
+    worth_it = costs.spared(_steps_from(base, bad_run.shown), steps) > DRAWS * costs.of(steps)
     if worth_it and step > (0 if base is None else base.step):
         for draw in range(DRAWS):
-            yield Origin(None, step, intake, seen.step_of_training, draw)
+            yield Origin(None, step, intake, failing, draw)
 
 
 def _nearest_first(
@@ -359,7 +360,7 @@ def _nearest_first(
 
     Where one lies far before the failure, the failing run is made once from there, and saves checkpoints nearer to it.
     """
-    failing = bad_run.seen.step_of_training
+    failing = bad_run.shown.step_of_training
     for origin in _origins(context, costs, bad_run, base):
         far = origin is not None and failing - origin.step > FAR
         orders = own_checkpoints(context, failing) if far else None
@@ -380,8 +381,8 @@ def _saved(run: Run) -> list[CheckpointSaved]:
 
 def _origins(context: Context, costs: Costs | None, bad_run: Run, base: Origin | None) -> Iterator[Origin | None]:
     """At which of the first run's checkpoints trials could begin, latest first; the last is where that run began."""
-    failing = bad_run.seen.step_of_training
-    if costs is not None and _is_worth_it(costs, bad_run.seen, base, failing - NEAR):
+    failing = bad_run.shown.step_of_training
+    if costs is not None and _is_worth_it(costs, bad_run.shown, base, failing - NEAR):
         none = bad_run.traces.event(NoCheckpoints)
         if none is not None:
             begin = "at step 0" if base is None else _named(base)
@@ -391,7 +392,7 @@ def _origins(context: Context, costs: Costs | None, bad_run: Run, base: Origin |
         usable = [
             one
             for one in _saved(bad_run)
-            if one.step + NEAR <= failing and _is_worth_it(costs, bad_run.seen, base, one.step, one.seconds)
+            if one.step + NEAR <= failing and _is_worth_it(costs, bad_run.shown, base, one.step, one.seconds)
         ]
         wanted = 0  # steps before the failure
         for one in sorted(usable, key=lambda one: -one.step)[: 4 * TRIES]:
@@ -401,17 +402,17 @@ def _origins(context: Context, costs: Costs | None, bad_run: Run, base: Origin |
     yield base
 
 
-def _is_worth_it(costs: Costs, seen: Observation, base: Origin | None, step: int, saving: float = 0.0) -> bool:
+def _is_worth_it(costs: Costs, shown: Verdict, base: Origin | None, step: int, saving: float = 0.0) -> bool:
     """Whether a bisection from the checkpoint of a step takes less time, also if it fails there once for nothing.
 
     To load one is taken to last as long as to save it. One that lies far before the failure is where a nearer one is
     made, and trials then begin there.
     """
-    failing = seen.step_of_training
+    failing = shown.step_of_training
     far = failing - step > FAR
-    steps = _steps_from(Origin("", failing - NEAR if far else step), seen)
+    steps = _steps_from(Origin("", failing - NEAR if far else step), shown)
     looking = costs.of(steps, saving) + (costs.of(failing - step, saving) if far else 0.0)
-    return step > seen.before and costs.spared(_steps_from(base, seen), steps, saving) > looking
+    return step > shown.seen.before and costs.spared(_steps_from(base, shown), steps, saving) > looking
 
 
 def _say_what_does_it(
@@ -419,7 +420,7 @@ def _say_what_does_it(
 ) -> None:
     """Without the training before, it is the data of the failing step, or something else that comes with that step (the
     schedule, a callback): one run with other rows in their place tells."""
-    step = bad_run.seen.step_of_training
+    step = bad_run.shown.step_of_training
     failed = next((run for run in bad_runs if context.outcome_of(run) is Outcome.FAIL), None)
     of = None if failed is None else rows_of(failed)
     others = [] if of is None else of.others()
@@ -429,7 +430,7 @@ def _say_what_does_it(
         name = f"{EXCHANGED}-{origin.step}"
         run = context.made(Plan(name, runner.settings.bad, runner.horizon, exchanged=exchanged))
         outcome = context.outcome_of(run)
-        if run.seen.step_of_training != failed.seen.step_of_training:  # there are more rows of that kind
+        if run.shown.step_of_training != failed.shown.step_of_training:  # there are more rows of that kind
             outcome = Outcome.PASS
     if outcome is Outcome.PASS:
         row = "" if context.options.isolate_data else " (--isolate-data finds the row)"
@@ -438,7 +439,7 @@ def _say_what_does_it(
         what = "with other rows, too, so it is no row: look at what else comes with that step, a schedule, a callback."
     else:
         what = "so it is the data of that step, or what else comes with it, not the training before."
-    both = good_run is not None and context.outcome_of(good_run) is Outcome.FAIL
+    both = good_run is not None and context.outcome_of_good(good_run) is Outcome.FAIL
     who, so = ("It fails", f" Trials begin at the data of step {origin.step}.")
     if both:
         who, so = "Your configuration and the good one both fail", " No setting that differs between them does it."
@@ -446,7 +447,7 @@ def _say_what_does_it(
 
 
 def _say_from_where(context: Context, origin: Origin, base: Origin | None, bad_run: Run, bad_runs: list[Run]) -> None:
-    failing = bad_run.seen.step_of_training
+    failing = bad_run.shown.step_of_training
     theirs = {row["step"] + bad_run.seen.before: row for row in bad_run.traces.metrics.rows}
     again = bad_runs[-1] if bad_runs else None
     pairs = [

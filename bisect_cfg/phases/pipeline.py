@@ -137,7 +137,7 @@ def _answered(context: Context) -> Answer:
     answer = Answer(Status.INCONCLUSIVE, context.folder, context.script)
     try:
         answer = replace(answer, bad_run=reproduce(context, pins))
-        if answer.bad_run.seen.failure is None:
+        if answer.bad_run.shown.signature is None:
             say_what_is_not_in_force(context, answer.bad_run)
             answer = replace(answer, status=Status.NO_FAILURE)
         else:
@@ -183,17 +183,17 @@ def _compared(
             why = not_rebuilt(again[-1], len(again), runner.settings)
         context.note(why)
         return replace(answer, again=tuple(again))
-    if context.outcome_of(good_run) is Outcome.FAIL and safer and not baselines.spared_risks:
+    if context.outcome_of_good(good_run) is Outcome.FAIL and safer and not baselines.spared_risks:
         named = ", ".join(f"{name}={value}" for name, value in safer.items())
         context.note(f"The library's own defaults fail as well; trying a good configuration with {named}.")
         baselines.spare_risks()
         return _compared(context, baselines, answer, good, pins)
-    if context.outcome_of(good_run) is not Outcome.PASS:
+    if context.outcome_of_good(good_run) is not Outcome.PASS:
         _say_what_else_could_vary(context)
         return replace(answer, status=Status.BASELINE_FAILS, rows=isolate_rows(context, None))
-    for symptom in good_run.seen.symptoms:
+    for symptom in good_run.shown.symptoms:
         context.note(f"About the good configuration: {symptom.text}.")
-    runner.learn(usual=frozenset(symptom.kind for symptom in good_run.seen.symptoms))
+    runner.learn(standard=runner.known.standard.with_usual(good_run.shown))
 
     if context.wanted is not None:
         return replace(answer, asked=ask(context, bad_run, again, good_run))

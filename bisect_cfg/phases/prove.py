@@ -105,7 +105,7 @@ def _proofs(
         if claim.subset is None or not claim.trials:
             continue
         configuration = configuration_of(claim.subset, settings.good, settings.bad)
-        made = [(details[trial].get("before", 0), details[trial].get("steps", 0), trial) for trial in claim.trials]
+        made = [(seen["before"], seen["steps"], n) for n in claim.trials if (seen := details[n]["observation"])]
         reached = max(before + steps for before, steps, _ in made) + (expected is Outcome.FAIL)
         pace = sum(seconds_of[trial] for *_, trial in made) / max(sum(steps for _, steps, _ in made), 1)
         limit = horizon_for(reached) if expected is Outcome.FAIL else reached
@@ -115,11 +115,12 @@ def _proofs(
 def _shown(context: Context, proof: _Proof) -> tuple[bool, str]:
     """Whether a run from step 0 shows what the trials from later on did, and what it shows."""
     run = context.made(Plan(proof.name, proof.configuration, proof.steps))
-    if context.outcome_of(run) is proof.expected:
-        return True, proof.what + (f", at step {run.seen.step}" if proof.expected is Outcome.FAIL else "")
+    verdict = context.verdict_of(run)
+    if verdict.outcome is proof.expected:
+        return True, proof.what + (f", at step {run.shown.step}" if proof.expected is Outcome.FAIL else "")
     if proof.expected is Outcome.FAIL:
         return False, (
             f"From step 0 the run that {proof.what} from later on does not fail in "
             f"{count(run.seen.steps, 'step')}: the training before, with your other settings, contributes to it."
         )
-    return False, f"From step 0 the run that {proof.what} from later on shows {run.seen.failure}."
+    return False, f"From step 0 the run that {proof.what} from later on shows {verdict.signature}."

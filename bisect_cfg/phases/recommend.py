@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+import msgspec
+
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.bisection import Bisection
@@ -27,13 +29,14 @@ from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, RemedyStatus
 from bisect_cfg.recommend.safe import Safe
 from bisect_cfg.recommend.safe_trials import SafeTrials
 from bisect_cfg.reports.text import unhealthy
+from bisect_cfg.runner.verdict import Ended
 from bisect_cfg.study.causes import Report
 from bisect_cfg.study.store import Void
 from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.environments import CannotBuild
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runs import Ended, Run, intermediate_of, what_ended
+from bisect_cfg.trials.runs import Run, intermediate_of
 from bisect_cfg.trials.start_points import COLD
 
 
@@ -179,8 +182,8 @@ class SafeValues:
 
     def _is_doubtful(self, run: Run) -> bool:
         """Whether it is neither healthy nor the failure under study, which may be owed to the warm start."""
-        died = run.seen.died
-        return died is not None and not self._runner.known.is_failure(died) and self._runner.doubts(str(died))
+        other = run.judged(self._runner.known.standard).outcome is Outcome.UNRESOLVED
+        return run.seen.died is not None and other and self._runner.doubts(str(run.seen.died))
 
     def record(self, begun: _Begun, came: _Came) -> None:
         run, judged = came.run, came.judged
@@ -198,8 +201,8 @@ class SafeValues:
                 "folder": run.folder.name,
                 "level": run.start or self._runner.start,
                 "horizon": begun.attempt.steps,
-                "steps": run.seen.steps,
-                "remarks": [asdict(remark) for remark in run.seen.remarks],
+                "observation": msgspec.to_builtins(run.seen),
+                "remarks": [asdict(remark) for remark in run.shown.remarks],
             }
         if judged.failed_at is not None:
             values["failed_at"] = judged.failed_at
@@ -233,7 +236,7 @@ class SafeValues:
             # What was still to be seen cold, or was cut short because it was not needed any more, says nothing.
             unsettled = judged is None or (cold is None and self._is_doubtful(run))
             watched = self._isolated.ends_its_training
-            if unsettled or (judged.healthy and watched and what_ended(run) is Ended.STOPPED):
+            if unsettled or (judged.healthy and watched and run.seen.ended is Ended.STOPPED):
                 self._trials.store.void(number, Void.LOST)
                 continue
             begun = _Begun(number, attempt)

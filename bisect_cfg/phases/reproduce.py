@@ -17,6 +17,7 @@ from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.origin import LEAD, began_with_data, begin_as_it_did, check_loaded, own_checkpoints
 from bisect_cfg.probe.protocol import Completed, Origin, Raised, TrainEnd
 from bisect_cfg.reports.text import count
+from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.trials.files import tail_of_log, unprinted
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
@@ -30,7 +31,6 @@ from bisect_cfg.trials.runs import FIRST, Run, load_run
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import check_watched
 from bisect_cfg.trials.trial_runner import horizon_for
-from bisect_cfg.trials.verdict import same_as, widened
 
 LOG_MARGIN = 20
 """Steps after the one at which a log says that it failed: a log may end a few steps early, and a silent failure is
@@ -91,14 +91,14 @@ def reproduce(context: Context, pins: Configuration) -> Run:
     run = run or _run(context, pins)
     begin_as_it_did(context, run)
     _check_that_it_trains(context, run)
-    failure = run.seen.failure
+    failure = run.shown.signature
     _say_which(context, run)
     context.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
     if failure is None:
         _say_what_was_off(context, run)
     else:
         study_failure(context, run)
-        context.runner.learn(horizon=context.options.steps or horizon_for(run.seen.step))
+        context.runner.learn(horizon=context.options.steps or horizon_for(run.shown.step))
     return run
 
 
@@ -107,12 +107,12 @@ def _say_which(context: Context, run: Run) -> None:
     capture = read_capture(run.traces.events.rows)
     training, ended = capture.training, run.traces.event(TrainEnd)
     trainer = f"{training.trainer} with {capture.args.cls}" if training.trainer else capture.args.cls
-    if run.seen.failure is not None and training.number > 1:
+    if run.shown.signature is not None and training.number > 1:
         before = "the one before it runs as it is" if training.number == 2 else "those before it run as they are"
         context.note(f"This is about training {training.number} of the script ({trainer}); {before}.")
-    elif run.seen.failure is None and run.traces.completed is not None:
+    elif run.shown.signature is None and run.traces.completed is not None:
         context.note(f"Every training of the script ended well; there were {training.of}.")
-    elif run.seen.failure is None and ended is not None and ended.again:
+    elif run.shown.signature is None and ended is not None and ended.again:
         context.note(
             f"Training {training.number} of the script ({trainer}) stayed healthy as long as it was watched, "
             f"and the script may train again: to study a later one, name it "
@@ -138,14 +138,14 @@ def study_failure(context: Context, run: Run) -> None:
     Raises:
         InputError: it does not fail as `--failure` asks.
     """
-    failure, asked = run.seen.failure, context.options.failure
-    is_failure = widened(asked) if asked else same_as(failure)
-    if not is_failure(failure):
+    failure, asked = run.shown.signature, context.options.failure
+    studied = Failure(failure, silent=run.seen.died is None, asked=asked or "")
+    if not studied.includes(failure):
         raise InputError(
             f"The run fails, but not in the way --failure {asked} asks for: {failure}.",
             "Leave out --failure to study the failure it shows.",
         )
-    context.runner.learn(is_failure=is_failure, silent=run.seen.died is None)
+    context.runner.learn(standard=Standard(studied))
 
 
 def _run_with_data(context: Context, pins: Configuration) -> Run | None:
@@ -227,10 +227,10 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
     log = "\n".join("    " + line for line in lines)
     where = f"Its last lines ({run.folder / 'log.txt'}):\n{with_cells(log)}" if log else "It printed nothing."
     hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
-    if run.seen.invalid is not None:
+    if run.seen.invalid:
         raise InputError(
             f"Your configuration is not valid for the installed library, so no training ever starts: "
-            f"{run.seen.invalid}",
+            f"{run.seen.died.message}",
             "There is nothing to bisect until it can be built.",
         )
     wanted, before = context.options.training or 1, len(run.traces.all(Completed))
@@ -241,7 +241,7 @@ def _check_that_it_trains(context: Context, run: Run) -> None:
             f"It must train {count(wanted, 'time')} when started as: {script.shown}\n{where}",
         )
     raised = run.traces.event(Raised)
-    if run.seen.failure is None and run.traces.completed is not None and raised is not None and raised.final:
+    if run.shown.signature is None and run.traces.completed is not None and raised is not None and raised.final:
         number = run.traces.completed.number
         ended = "The training" if number == 1 else f"Training {number}"
         raise InputError(

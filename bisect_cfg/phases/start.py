@@ -16,6 +16,7 @@ from bisect_cfg.parameters.odds import names_it
 from bisect_cfg.phases.context import Context
 from bisect_cfg.probe.protocol import CheckpointOrders, Origin
 from bisect_cfg.reports.text import duration
+from bisect_cfg.runner.verdict import INVALID
 from bisect_cfg.study.causes import Report
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Plan
@@ -140,14 +141,14 @@ class Baselines:
                 continue
             again = found
             good_run = self._good_baseline(bad_run, start)
-            outcome = self._context.outcome_of(good_run)
+            outcome = self._context.outcome_of_good(good_run)
             if outcome is Outcome.UNRESOLVED:
                 ended.append((start, again, good_run))
                 good_run = self._keeping(bad_run, start, good_run, named=True)
-                outcome = self._context.outcome_of(good_run)
+                outcome = self._context.outcome_of_good(good_run)
             if outcome is Outcome.UNRESOLVED and start != COLD:
                 self._context.note(
-                    f"In trials {STARTS[start].said} the good configuration ends with {good_run.seen.failure}; "
+                    f"In trials {STARTS[start].said} the good configuration ends with {good_run.shown.signature}; "
                     "trying a colder start."
                 )
                 continue
@@ -156,7 +157,7 @@ class Baselines:
             return self._passed, None
         if outcome is Outcome.UNRESOLVED:
             start, again, good_run = self._with_what_it_needs(bad_run, ended)
-            outcome = self._context.outcome_of(good_run)
+            outcome = self._context.outcome_of_good(good_run)
         self._settled = start
         self._context.listener.run_finished(Purpose.GOOD_BASELINE, good_run, outcome)
         return again, good_run
@@ -175,12 +176,12 @@ class Baselines:
         """
         start, again, good_run = ended[-1]
         for other in ended:  # what a cold start shows as well is not owed to the warm one
-            same = str(other[2].seen.failure) == str(good_run.seen.failure)
+            same = str(other[2].shown.signature) == str(good_run.shown.signature)
             if same and (other[0] == start or self.bring_up(other[0])):
                 start, again, good_run = other
                 break
         good_run = self._keeping(bad_run, start, good_run)
-        if self._context.outcome_of(good_run) is Outcome.UNRESOLVED and not self._needed:
+        if self._context.outcome_of_good(good_run) is Outcome.UNRESOLVED and not self._needed:
             return ended[-1]
         return start, again, good_run
 
@@ -196,12 +197,12 @@ class Baselines:
         Returns:
             The last run of the good configuration.
         """
-        while self._context.outcome_of(good_run) is Outcome.UNRESOLVED:
+        while self._context.outcome_of_good(good_run) is Outcome.UNRESOLVED:
             name = self._find_needed(good_run, start, self._too_costly(bad_run), named)
             if name is None:
                 break
-            value, ending = self._runner.settings.bad[name], good_run.seen.failure
-            why = f"ends with {ending}" if ending.kind != "invalid" else f"cannot go on from there ({ending.message})"
+            value, ending = self._runner.settings.bad[name], good_run.shown.signature
+            why = f"ends with {ending}" if ending.kind != INVALID else f"cannot begin ({ending.message})"
             self._context.note(f"The good configuration {why} unless it keeps your {name}={value}: not varied.")
             self._needed.append(name)
             self._keep([name], NEEDED)
@@ -226,7 +227,7 @@ class Baselines:
             kept = {**settings.good, **{name: settings.bad[name] for name in half}}
             alone = self._good_name(start, [*self._needed, *half])
             run = self._run(alone if len(half) == 1 else f"good-{start}{self._at}-half-{self._tries}", kept, costly)
-            gone = run.costly or str(run.seen.failure) != str(good_run.seen.failure)
+            gone = run.costly or str(run.shown.signature) != str(good_run.shown.signature)
             found = gone and len(half) == 1
             names = half if gone else names[len(half) :]
         return names[0] if found else None
@@ -287,7 +288,7 @@ class Baselines:
                 return [*self._passed, *runs]
             return runs
         self._passed += [run for run in runs if self._context.outcome_of(run) is Outcome.PASS]
-        shown = runs[-1].seen.failure
+        shown = runs[-1].shown.signature
         ending = "passes" if shown is None else f"ends with {shown}"
         if start != COLD:
             self._context.note(f"In trials {STARTS[start].said} the bad configuration {ending}; trying a colder start.")

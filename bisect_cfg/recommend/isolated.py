@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 from bisect_cfg.capture.captured import fields_of
 from bisect_cfg.capture.settings import DEFAULT, build_item
+from bisect_cfg.common.failures import drift
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value, equal
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.parameters.comparing import plain
-from bisect_cfg.recommend import drift, joint
+from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
 from bisect_cfg.recommend.order import Budget
@@ -24,12 +25,12 @@ from bisect_cfg.recommend.proposals import proposals_for
 from bisect_cfg.recommend.remedy import Proposal, Terms
 from bisect_cfg.recommend.schedule import Prefix, left_out, prefix_for, total_steps, warmup_of
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
+from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
 from bisect_cfg.study.causes import Cause, Report
 from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Ended, Run, load_run, what_ended
-from bisect_cfg.trials.verdict import Observation
+from bisect_cfg.trials.runs import Run, load_run
 
 VERIFY_FACTOR = 4
 VERIFY_LEAST = 30
@@ -73,7 +74,7 @@ class Health:
     """
 
     healthy: bool
-    died: Observation | None = None
+    died: Verdict | None = None
     why: str = ""
     failed_at: int | None = None
     signature: str | None = None
@@ -132,8 +133,9 @@ class IsolatedScript:
         # What somebody asked besides is no part of it, and may have had values that no factor tells.
         self._report = replace(report, rows=tuple(row for row in report.rows if row.purpose is not Purpose.ASKED))
         self._settings = runner.settings
-        self._good_run, self._good_rows = good_run, good_run.traces.metrics.rows
-        self._usual = frozenset(symptom.kind for symptom in good_run.seen.symptoms)
+        self._good_run = good_run
+        standard = runner.known.standard.with_usual(good_run.shown)
+        self._standard = replace(standard, good=good_run.traces.metrics.rows)
         self._total = total_steps(bad_run.traces)
         self._resolved = dict(self._settings.resolved)
         self._folder_of = folder_of
@@ -317,23 +319,23 @@ class IsolatedScript:
     def certain(self, traces: Traces) -> bool:
         """Whether a run shows already that it is not healthy."""
         found = traces.symptoms(False)
-        return any(symptom.kind not in self._usual for symptom in found)
+        return any(symptom.kind not in self._standard.usual for symptom in found)
 
     def health_of(self, run: Run, attempt: Attempt) -> Health:
         """Whether a run was healthy."""
         seen, values = run.seen, self.values(attempt.configuration)
-        if seen.invalid is not None:
-            return Health(False, None, f"cannot be built: {seen.invalid.rstrip('.')}", 0, "invalid")
+        verdict = run.judged(replace(self._standard, scaler=values.get("fp16") is True))
+        if seen.invalid:
+            return Health(False, None, f"cannot be built: {seen.died.message.rstrip('.')}", 0, INVALID)
         if seen.died is not None:
-            return Health(False, seen, "", seen.step or 0, str(seen.died))
-        rows, scaler = run.traces.metrics.rows, values.get("fp16") is True
-        found = drift.deviations(rows, self._good_rows, usual=self._usual, scaler=scaler) if self._counted else []
-        if found:
-            return Health(False, None, found[0].text, found[0].step, f"not healthy: {found[0].metric}")
-        cut_off = what_ended(run) is Ended.HORIZON
+            return Health(False, verdict, "", verdict.step or 0, str(seen.died))
+        if verdict.wrong is not None:
+            return Health(False, None, verdict.wrong.text, verdict.wrong.step, f"not healthy: {verdict.wrong.metric}")
+        cut_off = seen.ended is Ended.HORIZON
         warmup = warmup_of(values, self._total)  # over before the run began, if it went on from a checkpoint
         began = seen.before > 0 and warmup is not None and warmup <= seen.before
-        if cut_off and not began and drift.reached_full_rate(rows, values.get("learning_rate")) is False:
+        rate = values.get("learning_rate")
+        if cut_off and not began and drift.reached_full_rate(run.traces.metrics.rows, rate) is False:
             why = "its warmup was not over when it ended"
             return Health(False, None, why, None, "not healthy: warmup", too_short=True)
         return Health(True)

@@ -142,5 +142,5 @@ class SafeTrials:
             attributes.get("failed_at"),
             attributes.get("text", ""),
             float(attributes.get("seconds") or 0.0),
-            (attributes.get("attributes") or {}).get("steps"),
+            (attributes.get("attributes") or {}).get("observation", {}).get("steps"),
         )

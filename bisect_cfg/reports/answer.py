@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
 
 from bisect_cfg.capture.captured import read_capture
@@ -15,7 +15,7 @@ from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.cells import corrected
-from bisect_cfg.common.failures.health import RULES, Symptom
+from bisect_cfg.common.failures.health import ODDITIES, Symptom
 from bisect_cfg.common.types import Fingerprint
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.explain.match import Match
@@ -47,12 +47,6 @@ SAFE_NOTEBOOK = "safe_"
 """Before the name of the user's notebook, of the corrected one in the study folder."""
 
 EXIT_STATUS = {Status.ISOLATED: 0, Status.NO_FAILURE: 1, Status.BASELINE_FAILS: 1, Status.INCONCLUSIVE: 3}
-
-ODDITIES = {
-    "non-finite": "{} was NaN or infinite",
-    **{rule.kind: rule.words for rule in RULES if not rule.failure},
-}
-"""What was odd, by the kind of a remark, about the metric of that name."""
 
 OF_THE_ENVIRONMENT = ("packages", "gpu", "cuda", "cublas")
 """Conditions of a known issue that make it a problem of the environment, whatever setting triggers it."""
@@ -214,9 +208,9 @@ def _printed_simulation(run: Run) -> str:
 
 def failure_of(run: Run | None) -> JsonObject | None:
     """The failure under study: kind, signal or exception, message, step."""
-    if run is None or run.seen.failure is None:
+    if run is None or run.shown.signature is None:
         return None
-    signature, seen = run.seen.failure, run.seen
+    signature, seen = run.shown.signature, run.seen
     failure: JsonObject = {"kind": signature.kind}
     exception = run.failing[1].event(Raised)
     if signature.kind == "signal":
@@ -227,7 +221,7 @@ def failure_of(run: Run | None) -> JsonObject | None:
         failure["exception"] = signature.name
     if exception is not None and signature.kind != "signal":
         failure["exception"] = exception.type
-    text = (seen.message or str(signature)) if seen.died is not None else seen.symptoms[0].text
+    text = run.shown.message
     text = text if seen.rank is None else f"rank {seen.rank}: {text}"
     text += f" in {seen.place}" if seen.place else ""
     if seen.after:
@@ -236,7 +230,7 @@ def failure_of(run: Run | None) -> JsonObject | None:
         **failure,
         "message": scrub(text),
         "where": signature.where,
-        "step": seen.step_of_training,
+        "step": run.shown.step_of_training,
         "signature": str(signature),
     }
 
@@ -319,10 +313,9 @@ def _rows_before(answer: Answer) -> tuple[TrialRow, ...]:
 
 def row_before(number: int, run: Run, purpose: Purpose) -> TrialRow:
     """A run that was made before the search began, as a trial."""
-    failure, seen = run.seen.failure, run.seen
-    outcome = Outcome.PASS if failure is None else Outcome.FAIL
-    signature = None if failure is None else str(failure)
-    return TrialRow(number, outcome, signature, seen.seconds, seen.step_of_training, purpose)
+    shown = run.shown
+    signature = None if shown.signature is None else str(shown.signature)
+    return TrialRow(number, shown.outcome, signature, run.seen.seconds, shown.step_of_training, purpose)
 
 
 def known_issue(match: Match | None) -> JsonObject | None:
@@ -345,7 +338,7 @@ def warnings_of(answer: Answer) -> list[JsonObject]:
     found: dict[tuple[str, str], list[int]] = {}
     for row in answer.report.rows if answer.report is not None else ():
         if row.outcome is Outcome.PASS:
-            for remark in filter(attrgetter("kind"), _remarks(answer, row.number)):
+            for remark in _remarks(answer, row.number):
                 found.setdefault((remark.kind, remark.name), []).append(row.number)
     return [
         {
@@ -357,9 +350,8 @@ def warnings_of(answer: Answer) -> list[JsonObject]:
 
 
 def _remarks(answer: Answer, number: int) -> list[Symptom]:
-    """The oddities of a trial as they were recorded; a study of before has their texts alone."""
-    recorded = answer.details.get(number, {}).get("remarks", ())
-    return [Symptom(**one) if isinstance(one, dict) else Symptom("", "", 0, str(one)) for one in recorded]
+    """The oddities of a trial."""
+    return [Symptom(**one) for one in answer.details.get(number, {}).get("remarks", ())]
 
 
 # ------------------------------------------------------------------------------------------------ commands by hand

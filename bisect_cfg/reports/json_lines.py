@@ -80,7 +80,7 @@ class JsonLines(Listener):
             folder=run.folder.name,
             purpose=purpose.value,
             outcome=None if outcome is None else outcome.value,
-            text="" if seen.failure is None else text.failure(seen),
+            text="" if run.shown.signature is None else text.failure(run.shown),
             steps=seen.steps if seen.counted else None,
             seconds=round(seen.seconds, 3),
         )

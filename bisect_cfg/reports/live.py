@@ -165,7 +165,7 @@ class View(Listener):
     def run_finished(self, purpose: Purpose, run: Run, outcome: Outcome | None) -> None:
         if purpose == Purpose.BAD_BASELINE and outcome is Outcome.FAIL:
             seconds = text.duration(run.seen.seconds)
-            self._line(Text.assemble("Your configuration ", (text.failure(run.seen), "red"), f"  ({seconds})"))
+            self._line(Text.assemble("Your configuration ", (text.failure(run.shown), "red"), f"  ({seconds})"))
         elif purpose == Purpose.WARM_START and outcome is Outcome.FAIL:
             self._line(
                 f"It fails the same way from a warm start{_from(run)} ({text.duration(run.seen.seconds)} a trial)."

@@ -70,7 +70,7 @@ def recommendation(answer: Answer, issue: JsonObject | None = None) -> JsonObjec
     if isinstance(answer.script, CommandTarget):
         for name in ("seeds", "full_rate"):  # a command has none
             found.pop(name, None)
-        ran = [answer.details[number]["steps"] for number in (best.passed if answer.horizon else ())]
+        ran = [answer.details[number]["observation"]["steps"] for number in (best.passed if answer.horizon else ())]
         return {**found, "steps": min(ran, default=None), **changed_command(answer.script, found["configuration"])}
     edits = edits_of(answer, found["changes"])
     found["edits"] = [_edit(edit) for edit in edits.edits]

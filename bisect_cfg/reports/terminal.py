@@ -111,24 +111,24 @@ def _print_no_failure(console: Console, answer: Answer) -> None:
 
 def _print_baseline_fails(console: Console, answer: Answer) -> None:
     good_run = answer.good_run
-    said = text.failure(good_run.seen)
+    said = text.failure(good_run.shown)
     console.print(Text(f"The good configuration fails as well: it {said}.", style="bold red"))
     console.print(
         "So there is nothing to compare with. Use --good name=value or a good.yaml to choose values that "
         f"work here; its log is {answers.short_path(good_run.folder / 'log.txt')}.",
         highlight=False,
     )
-    if answer.rows is None and good_run.seen.died is not None and good_run.seen.step_of_training:
+    if answer.rows is None and good_run.seen.died is not None and good_run.shown.step_of_training:
         console.print("If it may be the data of that step: --isolate-data finds the row.", highlight=False)
 
 
 def _print_causes(console: Console, answer: Answer, result: JsonObject) -> None:
     failures = []
     for cause, found in zip(answer.report.causes, result["causes"], strict=True):
-        seen = answer.bad_run.seen
+        shown = answer.bad_run.shown
         if _in_one_process(cause, answer.settings):
-            seen = replace(seen, rank=None)
-        failures.append(f"the run {text.failure(seen, found['step'])}.{_counted(cause, answer)}")
+            shown = replace(shown, seen=replace(shown.seen, rank=None))
+        failures.append(f"the run {text.failure(shown, found['step'])}.{_counted(cause, answer)}")
     since = ""
     if answer.origin is not None:
         since = f"Shown {text.since(answer.origin)}{', and from step 0' if answer.proven else ''}."
@@ -146,7 +146,8 @@ def _in_one_process(cause: Cause, settings: Settings) -> bool:
 
 def _counted(cause: Cause, answer: Answer) -> str:
     """Where its trials take their data in other steps than the user's run, so that a step has another number."""
-    began = next((answer.details.get(number, {}).get("before") for number in cause.evidence.fails.trials), None)
+    seen = (answer.details.get(number, {}).get("observation") for number in cause.evidence.fails.trials)
+    began = next((one["before"] for one in seen if one), None)
     if answer.origin is None or not began or began == answer.origin.step:
         return ""
     return (

@@ -15,7 +15,7 @@ from bisect_cfg.probe.secrets import scrub
 if TYPE_CHECKING:
     from bisect_cfg.probe.protocol import Origin
     from bisect_cfg.recommend.isolated import Health
-    from bisect_cfg.trials.verdict import Observation
+    from bisect_cfg.runner.verdict import Verdict
 
 NAMED = 5
 """So many settings are named; of more, their number is said."""
@@ -130,18 +130,18 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def failure(seen: Observation, step: int | None = None) -> str:
+def failure(shown: Verdict, step: int | None = None) -> str:
     """One sentence without its subject and its dot on how a run fails: ``dies at step 3 with ValueError: no``.
 
     Args:
-        seen: what happened; it shows a failure.
+        shown: by the run; it is a failure.
         step: at which another run with the same failure fails; what came after it in this one is left out. None: of
             this run.
     """
-    kind, name = seen.failure.kind, seen.failure.name
-    said = (seen.message if seen.died is not None else seen.symptoms[0].text).rstrip(".")
+    seen, kind, name = shown.seen, shown.signature.kind, shown.signature.name
+    said = shown.message.rstrip(".")
     other = step is not None
-    step = step if other else seen.step_of_training
+    step = step if other else shown.step_of_training
     at = "" if seen.rank is None else f" on rank {seen.rank}"
     if seen.counted:
         at += f" at step {step}" if step else " before the first step of training"
@@ -150,7 +150,7 @@ def failure(seen: Observation, step: int | None = None) -> str:
         return f"dies with {name}{f' ({SIGNALS[name]})' if name in SIGNALS else ''}{at}{place}"
     if kind == "exit":
         ends = f"ends with exit status {name}{at}" if name != "0" else f"ends in the middle of training{at}"
-        return ends + (f": {said}" if seen.failure.message else "")
+        return ends + (f": {said}" if shown.signature.message else "")
     if kind == "non-finite" and name == "parameters":
         then = f", then dies with {seen.after.rstrip('.')}" if seen.after and not other else ""
         return f"gets {said}{at}{then}"

@@ -64,15 +64,16 @@ class TrialResult:
         of data than the user's has other numbers. Of a pass, how many it made."""
         if self.signature is None or not self.step:
             return self.step
-        return self.step + self.attributes.get("before", 0)
+        return self.step + self.attributes.get("observation", {}).get("before", 0)
 
 
 class Runner(Protocol):
     """Runs trials. May be called from several threads at once when the bisection has `jobs` > 1.
 
-    A runner may also have two methods, called from the main thread: ``interrupt()`` on Ctrl-C, which ends the trials
-    that are running, so that the threads waiting for them return, and lets none begin; and ``go_on()``, which lifts
-    that once all have ended.
+    A runner that knows what makes two failures the same has ``classify(result, subset, reference)``: the outcome of a
+    recorded result, asked whenever it is read. A runner may also have two methods, called from the main thread:
+    ``interrupt()`` on Ctrl-C, which ends the trials that are running, so that the threads waiting for them return, and
+    lets none begin; and ``go_on()``, which lifts that once all have ended.
     """
 
     def run(self, request: TrialRequest) -> TrialResult:

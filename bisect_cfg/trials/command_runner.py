@@ -23,7 +23,6 @@ from pathlib import Path
 
 from bisect_cfg.capture.script import by_hand, is_masked
 from bisect_cfg.capture.target import CommandTarget, Sides
-from bisect_cfg.common.failures import health
 from bisect_cfg.common.failures import signature as signatures
 from bisect_cfg.common.failures.metric_rows import KNOWN, rows_in
 from bisect_cfg.common.failures.signature import Signature
@@ -32,6 +31,7 @@ from bisect_cfg.configuration import Configuration, Outcome
 from bisect_cfg.jsonfile import make_folder, private, write_json, write_text
 from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, read_event
 from bisect_cfg.probe.secrets import know_command, scrub
+from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED, Ended, Metrics, Observation, trace_of
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.clean import clean_folder
 from bisect_cfg.trials.environments import CannotBuild, Environment
@@ -43,7 +43,6 @@ from bisect_cfg.trials.reaper import shorten
 from bisect_cfg.trials.runs import Run, read_ending, result_of
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.trial_runner import AFTER_SYMPTOM_STEPS, Progress, TrialRunner
-from bisect_cfg.trials.verdict import CANNOT_RUN, SKIPPED, Observation
 
 SKIP = 125
 NOT_RUN = (126, 127)
@@ -143,19 +142,10 @@ def observe_command(rows: Sequence[Row], folder: Path, ending: Ending) -> Observ
         ending: how it came to its end.
     """
     died, message = _death(folder / "log.txt", ending)
-    found = health.symptoms(rows, ended=True)
-    return Observation(
-        died=died,
-        symptoms=tuple(found),
-        steps=rows[-1]["step"] if rows else 0,
-        message=message,
-        trained=bool(rows),
-        invalid=None,
-        remarks=tuple(health.remarks(rows)),
-        seconds=ending.seconds,
-        training_seconds=0.0,
-        counted=bool(rows),
-    )
+    ended = Ended.FAILURE if died is not None else Ended.END if ending.exit_code == 0 else Ended.STOPPED
+    steps = rows[-1]["step"] if rows else 0
+    seen = Observation(died, ended, steps, ending.seconds, message, trained=bool(rows), counted=bool(rows))
+    return replace(seen, trace=trace_of(seen, Metrics(rows)))
 
 
 def _death(log: Path, ending: Ending) -> tuple[Signature | None, str]:
@@ -235,9 +225,10 @@ class CommandRunner(TrialRunner):
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
-        result = result_of(run, self.known, steps)
+        verdict = run.judged(self.known.standard)
+        result = result_of(run, verdict, steps)
         if result.outcome is Outcome.FAIL:
-            self._see_failure(run.seen.step)
+            self._see_failure(verdict.step)
         return result
 
     def train(self, plan: Plan) -> Run:
@@ -310,7 +301,8 @@ class CommandRunner(TrialRunner):
         found = traces.symptoms(False)
         if plan.until_it_dies:
             return bool(found) and rows[-1]["step"] >= found[0].step + AFTER_SYMPTOM_STEPS
-        return plan.enough is None and self._is_failure(found)
+        failure = self.known.standard.failure
+        return plan.enough is None and failure is not None and failure.is_among(found)
 
     def _limit(self) -> float | None:
         """How long a run may print nothing, in seconds; None: as long as it likes."""

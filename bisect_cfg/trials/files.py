@@ -30,6 +30,7 @@ from bisect_cfg.probe.protocol import (
     read_event,
 )
 from bisect_cfg.probe.secrets import holds_known, scrub, scrub_texts
+from bisect_cfg.runner.verdict import Metrics
 from bisect_cfg.trials.stacks import stack_frames
 
 T = TypeVar("T")
@@ -232,6 +233,11 @@ class Traces:
     def all(self, kind: type[E]) -> list[E]:
         """All events of that kind, in their order."""
         return [row for row in self.events.rows if isinstance(row, kind)]
+
+    @property
+    def as_metrics(self) -> Metrics:
+        """The metric rows, as a run is judged by them."""
+        return Metrics(self.metrics.rows, self.earlier)
 
     def symptoms(self, ended: bool) -> list[Symptom]:
         """What the metrics show so far; see `health.symptoms`."""

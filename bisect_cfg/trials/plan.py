@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Configuration
 from bisect_cfg.probe.protocol import CheckpointOrders, Encoded, InstrumentOrders, Origin
+from bisect_cfg.runner.verdict import Standard
 from bisect_cfg.trials.environments import Packages
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import Patience
-from bisect_cfg.trials.verdict import FailureTest
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,14 @@ class Known:
 
     Attributes:
         settings: its settings and factors; None before the first run.
-        is_failure: tells the failure under study; None before it was seen.
-        silent: whether that failure is one that does not end the run.
-        usual: kinds of silent symptoms that the good configuration has too.
+        standard: what runs are held against.
         packages: how trials come to other packages; None where none are varied.
         horizon: optimizer steps of a trial; None before the failure was seen. It grows when that comes later.
         origin: where trials begin; None: at the beginning of the training.
     """
 
     settings: Settings | None = None
-    is_failure: FailureTest | None = None
-    silent: bool = False
-    usual: frozenset[str] = frozenset()
+    standard: Standard = Standard()
     packages: Packages | None = None
     horizon: int | None = None
     origin: Origin | None = None

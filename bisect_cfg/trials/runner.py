@@ -41,6 +41,7 @@ from bisect_cfg.probe.protocol import (
     to_json,
 )
 from bisect_cfg.probe.secrets import know_command
+from bisect_cfg.runner.observe import observe
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import clean_folder
@@ -58,12 +59,11 @@ from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.ports import free_port, own_port
 from bisect_cfg.trials.process import Child, Ending, follow, launch
 from bisect_cfg.trials.reaper import shorten
-from bisect_cfg.trials.runs import FIRST, Run, result_of, what_ended
+from bisect_cfg.trials.runs import FIRST, Run, result_of
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
 from bisect_cfg.trials.trial_runner import AFTER_SYMPTOM_STEPS, Progress, TrialRunner, inside
-from bisect_cfg.trials.verdict import observe
 
 REPRODUCTION_PATIENCE = Patience(1800.0, UNKNOWN_SECONDS, HANG_SECONDS, times=HANG_TIMES)
 """For the first run, when nothing is known about the script's pace: half an hour to load data and a model, two minutes
@@ -173,7 +173,7 @@ class ScriptRunner(TrialRunner):
 
     def _result(self, request: TrialRequest, run: Run, steps: int | None) -> TrialResult:
         result = self.judged(run, steps)
-        if result.outcome is Outcome.UNRESOLVED and run.seen.invalid is None and self.doubts(result.signature):
+        if result.outcome is Outcome.UNRESOLVED and not run.seen.invalid and self.doubts(result.signature):
             return self._checked_cold(request, result, steps)
         return result
 
@@ -212,7 +212,7 @@ class ScriptRunner(TrialRunner):
                 self.seen_cold(result.signature, check == "same")
             if result.outcome is Outcome.FAIL and horizon is not None:
                 first = result.attributes.get("folder") == str(FIRST)
-                self._see_failure(self._reached(result.step, result.attributes.get("before", 0), first))
+                self._see_failure(self._reached(result.step, result.attributes["observation"]["before"], first))
 
     def _reached(self, step: int | None, before: int, first: bool) -> int | None:
         """The step at which a run failed, counted from where trials begin.
@@ -229,9 +229,10 @@ class ScriptRunner(TrialRunner):
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
         run = run if run.start else replace(run, start=self.starts.start)  # of an earlier version's study
-        result = result_of(run, self.known, run.horizon if steps is None else steps, ended=what_ended(run))
+        verdict = run.judged(self.known.standard)
+        result = result_of(run, verdict, run.horizon if steps is None else steps)
         if result.outcome is Outcome.FAIL:
-            self._see_failure(self._reached(run.seen.step, run.seen.before, run.folder.name == str(FIRST)))
+            self._see_failure(self._reached(verdict.step, run.seen.before, run.folder.name == str(FIRST)))
         return result
 
     def train(self, plan: Plan) -> Run:
@@ -371,7 +372,8 @@ class ScriptRunner(TrialRunner):
                 return bool(found)
             if until_it_dies:
                 return bool(found) and len(traces.metrics.rows) >= found[0].step + AFTER_SYMPTOM_STEPS
-            return self._is_failure(found)
+            failure = self.known.standard.failure
+            return failure is not None and failure.is_among(found)
 
         return enough
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import enum
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Outcome, Purpose, Value
+import msgspec
+
+from bisect_cfg.configuration import Purpose, Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
-from bisect_cfg.probe.protocol import TrainEnd
+from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.verdict import Observation, Standard, Verdict, judge
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import STEPS_SEEN
-from bisect_cfg.trials.plan import Known
 from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.ranks import ranks_of
 from bisect_cfg.trials.start_points import COLD
-from bisect_cfg.trials.verdict import Observation, judge, observe
 
 SHOWN = ("reward", "loss", "grad_norm")
 """Metrics of which Optuna can be shown one, the most telling first: what a run is made for, then what every trainer
@@ -50,6 +50,15 @@ class Run:
     horizon: int | None = None
     start: str = ""
     costly: bool = False
+
+    @functools.cached_property
+    def shown(self) -> Verdict:
+        """What it shows by itself, whatever is studied."""
+        return judge(self.seen, self.traces.as_metrics)
+
+    def judged(self, standard: Standard) -> Verdict:
+        """What it means under a standard."""
+        return judge(self.seen, self.traces.as_metrics, standard)
 
     @property
     def failing(self) -> tuple[Path, Traces]:
@@ -150,40 +159,29 @@ class Pauses:
             self.phases[name] = max(self.phases.get(name, 0.0), seconds)
 
 
-def result_of(run: Run, known: Known, horizon: int | None, **more: Value) -> TrialResult:
-    """The result of a run: its outcome under the failure under study, and what is worth keeping; its folder keeps it.
+def result_of(run: Run, verdict: Verdict, horizon: int | None, **more: Value) -> TrialResult:
+    """The result of a run, with what is worth keeping of it; its folder keeps it.
 
     Args:
         run: that is over.
-        known: of the failure.
+        verdict: on it.
         horizon: steps that it was to make.
         **more: attributes beside those that every result has.
     """
-    seen, outcome = run.seen, Outcome.UNRESOLVED
-    if seen.invalid is not None:
-        signature = Signature("invalid", "", seen.invalid)
-    else:
-        outcome, signature = judge(seen, known.is_failure, known.usual)
-    message, step = seen.message, seen.steps
-    if signature is not None:
-        message = message or next((symptom.text for symptom in seen.symptoms), str(signature))
-        step = seen.step
+    seen, signature = run.seen, verdict.signature
     attributes = {
         "folder": run.folder.name,
         "level": run.start,
         "horizon": horizon,
-        "steps": seen.steps,
-        "before": seen.before,
         **more,
-        "failure": None if signature is None else signature.to_json(),
-        "remarks": [asdict(remark) for remark in seen.remarks],
-        "symptoms": [asdict(symptom) for symptom in seen.symptoms],
+        "observation": msgspec.to_builtins(seen),
+        "remarks": [asdict(remark) for remark in verdict.remarks],
     }
     told = None if signature is None else str(signature)
     shown = intermediate_of(run.traces.metrics.rows)
-    result = TrialResult(outcome, told, message, seen.seconds, step if seen.counted else None, attributes, shown)
+    result = TrialResult(verdict.outcome, told, verdict.message, seen.seconds, verdict.step, attributes, shown)
     kept = {name: value for name, value in asdict(result).items() if name != "intermediate"}  # it is in the metrics
-    write_json(run.folder / "result.json", {**kept, "outcome": outcome.value})
+    write_json(run.folder / "result.json", {**kept, "outcome": verdict.outcome.value})
     return result
 
 
@@ -196,24 +194,3 @@ def intermediate_of(rows: Sequence[JsonObject]) -> dict[int, float]:
 def is_value(value: Value) -> bool:
     """Whether it is a number, finite or not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-class Ended(enum.StrEnum):
-    """What ended a run; the values are what results record."""
-
-    FAILURE = "failure"
-    HORIZON = "horizon"
-    END = "end"
-    """The script's training is over."""
-    STOPPED = "stopped"
-    """We had seen enough."""
-
-
-def what_ended(run: Run) -> Ended:
-    """What ended a run."""
-    if run.seen.died is not None:
-        return Ended.FAILURE
-    end = run.traces.event(TrainEnd)
-    if end is None:
-        return Ended.STOPPED
-    return Ended.HORIZON if end.stopped == "horizon" else Ended.END

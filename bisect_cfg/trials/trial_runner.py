@@ -13,21 +13,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from bisect_cfg.capture.distributions import PACKAGE
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.capture.target import Sides
-from bisect_cfg.common.failures.health import Row, Symptom
+from bisect_cfg.common.failures.health import Row
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Configuration, Outcome, equal
-from bisect_cfg.jsonfile import make_folder, write_text
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import JsonObject, make_folder, write_text
 from bisect_cfg.probe.protocol import Encoded
+from bisect_cfg.runner.verdict import Metrics, Observation, Standard, judge
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.environments import CannotBuild, Environment
+from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Known, Plan
 from bisect_cfg.trials.process import Reaper, Sweep, launch
 from bisect_cfg.trials.runs import Pauses, Run
 from bisect_cfg.trials.start_points import COLD
-from bisect_cfg.trials.verdict import signature_of
 
 HORIZON_FACTOR = 2
 HORIZON_MARGIN = 4
@@ -79,6 +83,7 @@ class TrialRunner(ABC):
         self._sweep = Sweep(self._reaper)
         self._seen = Pauses.of(folder)
         self._interrupted = threading.Event()
+        self._outcomes: dict[tuple[str, Standard], Outcome] = {}
         self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
         for device in devices:
             self._devices.put(device)
@@ -139,6 +144,33 @@ class TrialRunner(ABC):
             if result.outcome is Outcome.FAIL:
                 self._see_failure(result.step)
 
+    def classify(self, result: TrialResult, mask: int = 0, reference: TrialResult | None = None) -> Outcome:
+        """What a recorded result means by what is known now, whatever its subset; see `Runner`.
+
+        Raises:
+            InputError: the metrics of the run are gone, so that nobody can say.
+        """
+        told = result.attributes.get("observation")
+        if told is None:  # it could not even be started
+            return result.outcome
+        key = result.attributes["folder"], self.known.standard
+        if key not in self._outcomes:
+            self._outcomes[key] = judge(
+                msgspec.convert(told, Observation), self._metrics(*key[:1], told), key[1]
+            ).outcome
+        return self._outcomes[key]
+
+    def _metrics(self, name: str, told: JsonObject) -> Metrics:
+        """The metric rows of a run of which this was seen."""
+        traces = Traces.of(self.folder / "trials" / name)
+        traces.read()
+        if told["steps"] and not traces.metrics.rows:
+            raise InputError(
+                f"The study is damaged: {traces.metrics.path} holds no row of its run.",
+                "Put the file back, or start over with --restart (the old study is kept beside it).",
+            )
+        return traces.as_metrics
+
     def doubts(self, signature: str | None) -> bool:
         """Whether another failure than the one under study may be owed to how trials start, and is to be seen cold."""
         return False
@@ -157,11 +189,6 @@ class TrialRunner(ABC):
         """If it failed later than trials used to run, from now on they run long enough to see that."""
         if step is not None and self.horizon and step > self.horizon:
             self.learn(horizon=horizon_for(step))
-
-    def _is_failure(self, symptoms: Iterable[Symptom]) -> bool:
-        """Whether a silent failure under study is among the symptoms."""
-        test = self.known.is_failure
-        return self.known.silent and test is not None and any(test(signature_of(symptom)) for symptom in symptoms)
 
     # ------------------------------------------------------------------------------------------------ running
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bisect_cfg.common.failures import health
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.trials.verdict import Observation, judge, same_as
+from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Standard, judge
 from golden.tables import drawn
 
 TABLES = Path(__file__).parent.parent / "data" / "metrics"
@@ -36,20 +36,21 @@ def answers() -> Iterator[tuple[str, object]]:
 def answer(rows: Sequence[health.Row], earlier: Sequence[health.Row]) -> dict[str, object]:
     """All that is frozen of one table."""
     at_end, on_the_way = (health.symptoms(rows, ended, earlier) for ended in (True, False))
-    remarks = health.remarks(rows)
-    run = Observation(None, tuple(at_end), len(rows), "", True, None, tuple(remarks), 1.0, 1.0)
-    outcomes = {name: judge(run, same_as(failure), frozenset()) for name, failure in STUDIED.items()}
-    usual = judge(run, same_as(STUDIED["a signal"]), run.silent_kinds)
+    run = Observation(None, Ended.END, len(rows), 1.0)
+    standards = {name: Standard(Failure(signature)) for name, signature in STUDIED.items()}
+    shown = judge(run, Metrics(rows, earlier))
+    verdicts = {name: judge(run, Metrics(rows, earlier), standard) for name, standard in standards.items()}
+    usual = judge(run, Metrics(rows, earlier), standards["a signal"].with_usual(shown))
     return {
         "symptoms": list(map(_told, at_end)),
         "before it ended": list(map(_told, on_the_way)),
-        "remarks": list(map(_told, remarks)),
+        "remarks": list(map(_told, shown.remarks)),
         "healthy": not at_end,
         "first bad step": min((symptom.step for symptom in at_end), default=None),
         "seen at row": _seen_at(rows, earlier),
-        "failure": str(run.failure) if run.failure else None,
-        "outcomes": {name: outcome.value for name, (outcome, _) in outcomes.items()},
-        "outcome where the good run shows the same": usual[0].value,
+        "failure": str(shown.signature) if shown.signature else None,
+        "outcomes": {name: verdict.outcome.value for name, verdict in verdicts.items()},
+        "outcome where the good run shows the same": usual.outcome.value,
     }
 
 

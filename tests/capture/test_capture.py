@@ -315,7 +315,7 @@ def test_lora_config(warm, tmp_path):
     }  # fmt: skip
     configuration = {**settings.bad, "peft.r": 8, "peft.lora_dropout": 0.0}
     run = warm.run(path, settings=settings, configuration=configuration)
-    assert run.seen.failure is None and "LORA 8 64 0.0" in (run.folder / "log.txt").read_text()
+    assert run.shown.signature is None and "LORA 8 64 0.0" in (run.folder / "log.txt").read_text()
 
 
 def test_a_lora_config_that_no_model_was_given(warm, tmp_path):

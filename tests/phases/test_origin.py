@@ -34,6 +34,8 @@ from bisect_cfg.phases.origin import (
 )
 from bisect_cfg.probe.protocol import Origin, OriginRefused
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.verdict import Failure, Standard, judge
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.checkpoints import in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.trials.files import Traces
@@ -41,7 +43,6 @@ from bisect_cfg.trials.plan import Known
 from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.verdict import judge, observe
 
 SLOW_AT_FIRST = """class Slow(TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):
@@ -360,7 +361,7 @@ def test_weights_that_broke_earlier_are_broken_since_then(tmp_path):
     for before in (0, 20):
         told = {"event": "non_finite_parameters", "time": 0.0, "step": before + 5, "parameter": "l.weight"}
         run = first_run(tmp_path / str(before), before + 9, [told], exit_code=0, before=before)
-        assert run.seen.steps == 8 and run.seen.step == 5 and run.seen.step_of_training == before + 5
+        assert run.seen.steps == 8 and run.shown.step == 5 and run.shown.step_of_training == before + 5
 
 
 def test_a_folder_of_several_names_the_last(tmp_path):
@@ -455,7 +456,8 @@ def test_the_data_alone_is_that_of_shortly_before(tmp_path, failing, intake, ste
 def test_what_does_it_is_said_of_both_configurations(tmp_path, good, who, so):
     run, notes = first_run(tmp_path, 300, []), []
     outcomes = {run.folder: Outcome.FAIL, "good": good}
-    context = SimpleNamespace(note=notes.append, options=Options(), outcome_of=lambda one: outcomes[one.folder])
+    outcome_of = lambda one: outcomes[one.folder]  # noqa: E731
+    context = SimpleNamespace(note=notes.append, options=Options(), outcome_of=outcome_of, outcome_of_good=outcome_of)
     _say_what_does_it(context, Origin(None, 296), run, [run], SimpleNamespace(folder="good"))
     does = "it is the data of that step, or what else comes with it, not the training before."
     assert notes == [f"{who} with the weights of step 0 and the data of step 300; so {does} {so}"]
@@ -487,7 +489,7 @@ def test_a_horizon_is_counted_from_where_trials_begin():
     runner = ScriptRunner.__new__(ScriptRunner)
     for folder, before, step, horizon in (("0", 250, 50, 8), ("0", 0, 300, 8), ("7", 1184, 6, 8), ("7", 1184, 14, 28)):
         runner.known = Known(horizon=8, origin=Origin(None, 296))
-        told = {"folder": folder, "before": before, "horizon": 100}
+        told = {"folder": folder, "observation": {"before": before}, "horizon": 100}
         runner.recall([TrialResult(Outcome.FAIL, "died", step=step, attributes=told)])
         assert runner.horizon == horizon, folder
 
@@ -509,7 +511,7 @@ def test_after_a_checkpoint_of_the_user_later_ones_are_tried(tmp_path):
         saved(1484, 1400, 1484),
     ]
     run = first_run(tmp_path, 1500, events, before=1000)
-    assert run.seen.step == 500 and run.seen.step_of_training == 1500
+    assert run.shown.step == 500 and run.shown.step_of_training == 1500
     found = list(_origins(SimpleNamespace(note=lambda text: None), COSTS, run, theirs))
     assert [one.step for one in found] == [1484, 1400, 1000] and found[-1] is theirs
     assert [one.step for one in _origins_by_data(COSTS, run, theirs)] == [1496, 1496]
@@ -599,7 +601,7 @@ def test_a_training_that_ends_before_the_failing_step_says_nothing(tmp_path):
     traces = Traces.of(tmp_path)
     traces.read()
     seen = observe(traces, tmp_path, Ending(0, None, 1.0))
-    assert judge(seen, lambda signature: signature.kind == "signal", frozenset())[0] is Outcome.UNRESOLVED
+    assert judge(seen, traces.as_metrics, Standard(Failure(seen.died, asked="any"))).outcome is Outcome.UNRESOLVED
     assert "step 361 of at least 401 (max_steps=-1)" in seen.message
 
 

@@ -52,8 +52,9 @@ def proven(
     runner = Runner(folder)
     context = Context(None, Options(prove=prove_it, **options), Listener(), folder, {}, runner)
     expected = {"proof-1": Outcome.FAIL, **{f"proof-1-without-{name}": Outcome.PASS for name in runner.settings.bad}}
-    context.outcome_of = lambda made: {**expected, **shown}[runner.ran[-1][0]]
-    details = {row.number: {"before": 90, "steps": 6} for row in REPORT.rows}
+    outcomes = {**expected, **shown}
+    context.verdict_of = lambda made: SimpleNamespace(outcome=outcomes[runner.ran[-1][0]], signature="it")
+    details = {row.number: {"observation": {"before": 90, "steps": 6}} for row in REPORT.rows}
     return prove(context, REPORT, details), context.notes, runner
 
 

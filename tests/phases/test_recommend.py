@@ -23,7 +23,9 @@ from bisect_cfg.phases.options import Options
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Standard
 from bisect_cfg.study.store import Void
+from bisect_cfg.trials.runs import Run
 
 SCRIPT = """
     import os, signal, time
@@ -304,7 +306,7 @@ class Standing:
             load=lambda folder, name: folders.get(str(name)), ends_its_training=True,
         )  # fmt: skip
         runner = SimpleNamespace(
-            folder=Path("s"), known=SimpleNamespace(is_failure=lambda died: False),
+            folder=Path("s"), known=SimpleNamespace(standard=Standard(Failure(Signature("hang")))),
             start="config", train=lambda plan: folders[str(plan.name)],
             doubts=lambda signature: signature not in self.doubted,
             seen_cold=lambda signature, same: self.doubted.add(signature),
@@ -320,11 +322,10 @@ ATTEMPT = Attempt({"lr": 1}, 0, 30, Aim.RESET, "")
 DIED = Signature("exception", "OSError", "disk of the fork")
 
 
-def made_up(name: str, died: Signature | None = None, stopped: str | None = "horizon") -> SimpleNamespace:
-    seen = SimpleNamespace(died=died, failure=died, seconds=1.0, steps=3, remarks=(), rank=None, counted=True)
-    end = None if stopped is None else SimpleNamespace(stopped=stopped)
-    traces = SimpleNamespace(event=lambda kind: end, metrics=SimpleNamespace(rows=[]))
-    return SimpleNamespace(seen=seen, folder=Path(name), start="", traces=traces)
+def made_up(name: str, died: Signature | None = None, stopped: str | None = "horizon") -> Run:
+    ended = Ended.FAILURE if died else Ended.STOPPED if stopped is None else Ended(stopped)
+    traces = SimpleNamespace(metrics=SimpleNamespace(rows=[]), as_metrics=Metrics([]))
+    return Run(Observation(died, ended, 3, 1.0), traces, Path(name))
 
 
 def test_a_run_that_may_owe_its_death_to_the_warm_start_is_seen_cold_once_for_each_such_death():

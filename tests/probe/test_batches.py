@@ -44,7 +44,7 @@ def noted(run) -> dict[int, list[int]]:
 
 def got(run) -> dict[int, list[int]]:
     """Step -> rows for which it made completions, in their order."""
-    assert run.seen.failure is None, (run.folder / "log.txt").read_text()[-2000:]
+    assert run.shown.signature is None, (run.folder / "log.txt").read_text()[-2000:]
     found: dict[int, list[int]] = {}
     for step, rows in re.findall(r"got (\d+) (\[.*?\])", (run.folder / "log.txt").read_text()):
         found.setdefault(int(step), []).extend(json.loads(rows))

@@ -82,7 +82,7 @@ def test_rows_are_those_of_the_plain_command(tmp_path, monkeypatch):
     finally:
         runner.close()
     for start, run in found.items():
-        assert run.seen.failure is None, start
+        assert run.shown.signature is None, start
         wanted = expected[: 4 if start == "config again" else STEPS]
         assert rows((run.folder / "log.txt").read_text()) == wanted, start
         for row, line in zip(run.traces.metrics.rows, wanted, strict=True):

@@ -94,7 +94,7 @@ class Checkpoint:
     def __init__(self, warm, script, saved, **settings):
         self.warm, self.script, self.saved, self.settings = warm, script, saved, settings
         self.whole = warm.run(script, json.dumps({**settings, "saved": saved}), steps=None)
-        assert self.whole.seen.failure is None, (self.whole.folder / "log.txt").read_text()[-2000:]
+        assert self.whole.shown.signature is None, (self.whole.folder / "log.txt").read_text()[-2000:]
         (self.path,) = self.whole.folder.rglob(f"checkpoint-{saved}")
         self.intake = None
 
@@ -130,7 +130,7 @@ class Checkpoint:
 def test_with_nothing_changed_the_rows_are_those_of_the_whole_run(warm, script, saved_model, saved, settings):
     checkpoint = Checkpoint(warm, script, saved, path=saved_model, **settings)
     again = checkpoint.run()
-    assert again.seen.failure is None, (again.folder / "log.txt").read_text()[-2000:]
+    assert again.shown.signature is None, (again.folder / "log.txt").read_text()[-2000:]
     assert kept(again) == checkpoint.rows
 
 
@@ -255,7 +255,7 @@ def test_another_optimizers_state_is_no_failure_of_the_training(warm, script):
     told = again.traces.event(OriginRefused)
     assert told is not None and told.what == "optimizer", (again.folder / "log.txt").read_text()[-2000:]
     assert again.seen.invalid is None and not again.traces.metrics.rows
-    assert checkpoint.run(optim="adamw_torch").seen.failure is None
+    assert checkpoint.run(optim="adamw_torch").shown.signature is None
 
 
 # ----------------------------------------------------------------------------------------------- our own
@@ -297,7 +297,7 @@ def test_however_late_it_is_each_kept_one_is_at_most_twice_as_far_back_as_the_on
 def test_rows_are_the_same_with_and_without_and_from_there(warm, script, saved_model, settings):
     told = json.dumps({**settings, "path": saved_model, "max_steps": 70})
     plain = warm.run(script, told, steps=None)
-    assert plain.seen.failure is None, (plain.folder / "log.txt").read_text()[-2000:]
+    assert plain.shown.signature is None, (plain.folder / "log.txt").read_text()[-2000:]
     run = warm.run(script, told, steps=None, checkpoints=ROOM)
     assert kept(run) == kept(plain)
     last = run.traces.all(CheckpointSaved)[-1]
@@ -369,5 +369,5 @@ def test_the_instruments_go_along(warm, script):
     origin = Origin(str(checkpoint.path), 4)
     told, kind = json.dumps(checkpoint.settings), InstrumentOrders("non-finite", from_step=1)
     again = warm.run(script, told, steps=2, origin=origin, instruments=kind)
-    assert again.seen.failure is None, (again.folder / "log.txt").read_text()[-2000:]
+    assert again.shown.signature is None, (again.folder / "log.txt").read_text()[-2000:]
     assert [one.step for one in again.traces.all(Update)] == [5, 6]

@@ -53,7 +53,7 @@ def test_trl_trains_in_a_notebook_and_its_models_are_told(warm, tmp_path: Path) 
     script = tmp_path / "train.ipynb.py"
     script.write_text(as_script(notebook, code_cells(notebook.read_text()), "python", lambda names: []).text)
     run = warm.run(script, steps=9, instruments=InstrumentOrders("exception", 2))
-    assert run.seen.message == "ValueError: the third" and run.seen.step == 3, (run.folder / "log.txt").read_text()
+    assert run.seen.message == "ValueError: the third" and run.shown.step == 3, (run.folder / "log.txt").read_text()
     assert run.traces.event(Raised).computing == "", "a reward function belongs to no module"
     told = run.traces.event(Placed)
     assert [(one.role, one.name, one.wrapper) for one in told.models] == [

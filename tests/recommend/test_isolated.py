@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,9 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import Health, IsolatedScript, Wishes
 from bisect_cfg.recommend.isolated_command import IsolatedCommand
+from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Standard
 from bisect_cfg.study.causes import Report
-from bisect_cfg.trials.verdict import Observation
+from bisect_cfg.trials.runs import Run
 
 WISHES = Wishes(0.5, 1.5, None, 3, None, (), None, 1, ())
 BAD = {"learning_rate": 1e-3, "warmup_steps": 80}
@@ -20,16 +22,19 @@ BAD = {"learning_rate": 1e-3, "warmup_steps": 80}
 def run(
     steps: int = 12, died: Signature | None = None, counted: bool = True, stopped: str | None = "horizon", rate=1e-6,
     loss: float = 1.0,
-) -> SimpleNamespace:  # fmt: skip
+) -> Run:  # fmt: skip
     rows = [{"step": step + 1, "loss": loss**step, "learning_rate": rate} for step in range(steps)]
-    seen = Observation(died, (), steps, "", True, None, (), 1.0, 1.0, counted=counted)
+    ended = Ended.STOPPED if stopped is None else Ended(stopped)
+    seen = Observation(died, ended, steps, 1.0, counted=counted)
     end = None if stopped is None else SimpleNamespace(stopped=stopped, max_steps=1000)
-    traces = SimpleNamespace(metrics=SimpleNamespace(rows=rows), event=lambda kind: end)
-    return SimpleNamespace(seen=seen, traces=traces)
+    metrics = SimpleNamespace(rows=rows)
+    traces = SimpleNamespace(metrics=metrics, event=lambda kind: end, as_metrics=Metrics(rows))
+    return Run(seen, traces, Path("0"))
 
 
-def health(kind: type[IsolatedScript], ran: SimpleNamespace, configuration: dict, counted: bool = True) -> Health:
-    runner = SimpleNamespace(settings=SimpleNamespace(resolved={}, bad=BAD), horizon=12)
+def health(kind: type[IsolatedScript], ran: Run, configuration: dict, counted: bool = True) -> Health:
+    known = SimpleNamespace(standard=Standard(Failure(Signature("signal", "SIGFPE"))))
+    runner = SimpleNamespace(settings=SimpleNamespace(resolved={}, bad=BAD), horizon=12, known=known)
     isolated = kind(runner, Report("isolated"), run(), run(counted=counted), WISHES, str)
     return isolated.health_of(ran, Attempt(configuration, 0, 12, Aim.RESET, ""))
 

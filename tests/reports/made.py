@@ -13,16 +13,16 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.probe.protocol import Event, TrainBegin
 from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.runner.verdict import Ended, Observation
 from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.verdict import Observation
 
 DEFAULTS = {"bf16": False, "learning_rate": 1e-6, "beta": 0.0}
 RAW = {"bf16": True, "learning_rate": 1e-3, "beta": 0.0}
 SCRIPT = "from trl import GRPOConfig, GRPOTrainer\n\nargs = GRPOConfig(\n    bf16=True,\n    learning_rate=1e-3,\n)\n"
 
-HEALTHY = Observation(None, (), 10, "", True, None, (), 2.0, 1.0)
+HEALTHY = Observation(None, Ended.HORIZON, 10, 2.0, training_seconds=1.0)
 DIED = dataclasses.replace(
     HEALTHY, died=Signature("signal", "SIGFPE"), steps=2, message="SIGFPE", place="step (train.py:9)"
 )

@@ -82,8 +82,10 @@ def test_a_death_before_training_has_step_0(tmp_path):
 
 
 def test_a_silent_failure_says_what_shows_it(tmp_path):
-    seen = dataclasses.replace(made.HEALTHY, symptoms=(Symptom("collapse", "", 4, "entropy fell"),))
-    assert failure_of(made.run(tmp_path, seen))["message"] == "entropy fell"
+    run = made.run(tmp_path, made.HEALTHY)
+    rows = [{"step": step, "reward_std": 0.2, "grad_norm": 0.0} for step in range(1, 6)]
+    run.traces.metrics.rows += [{**row, "reward": 0.0, "frac_reward_zero_std": 1.0} for row in rows]
+    assert failure_of(run)["message"] == "all rewards of a group equal in each of the first 5 steps"
 
 
 def test_oddities_of_passing_trials_are_warned_of_once_a_metric(tmp_path):
@@ -104,8 +106,6 @@ def test_oddities_of_passing_trials_are_warned_of_once_a_metric(tmp_path):
         {"text": "grad_norm differed between the processes in trials that passed nevertheless", "trials": [3]},
     ]
     assert as_result(answer, {})["trials"][1]["remarks"] == ["loss is inf at 1 of 10 steps", "step 4 took 9 s"]
-    old = made.answer(tmp_path, details={1: {"remarks": ["loss is inf at 1 of 10 steps"]}})
-    assert as_result(old, {})["trials"][1]["remarks"] == ["loss is inf at 1 of 10 steps"] and warnings_of(old) == []
 
 
 def test_commands_repeat_the_runs_that_prove_it(tmp_path, monkeypatch):

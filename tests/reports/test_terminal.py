@@ -56,7 +56,11 @@ def test_a_cause_that_was_proven_in_one_process_names_no_rank(tmp_path):
 ), (125, "")])  # fmt: skip
 def test_where_steps_take_other_amounts_of_data_their_numbers_are_told_apart(tmp_path, began, said):
     origin = Origin("/run/checkpoint-125", 125)
-    told = lines(made.answer(tmp_path, origin=origin, details={2: {"folder": "2", "level": "config", "before": began}}))
+    told = lines(
+        made.answer(
+            tmp_path, origin=origin, details={2: {"folder": "2", "level": "config", "observation": {"before": began}}}
+        )
+    )
     died = "With it the run dies with SIGFPE (a floating point exception) at step 3, in step (train.py:9)."
     assert died + said in told
 

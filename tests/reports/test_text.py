@@ -8,19 +8,22 @@ import pytest
 
 from bisect_cfg.common.failures.health import Symptom
 from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.configuration import Outcome
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports import text
-from bisect_cfg.trials.verdict import Observation
+from bisect_cfg.runner.verdict import Ended, Metrics, Observation, Verdict, judge
 
-HEALTHY = Observation(None, (), 4, "", True, None, (), 2.0, 1.0)
-
-
-def died(kind: str, name: str = "", message: str = "", **changes: object) -> Observation:
-    return dataclasses.replace(HEALTHY, died=Signature(kind, name), message=message, **changes)
+HEALTHY = Observation(None, Ended.HORIZON, 4, 2.0, training_seconds=1.0)
 
 
-COLLAPSED = (Symptom("collapse", "", 3, "entropy fell from 2 to 0"),)
-DEAD = (Symptom("dead-reward", "", 3, "all rewards equal"),)
+def died(kind: str, name: str = "", message: str = "", **changes: object) -> Verdict:
+    return judge(dataclasses.replace(HEALTHY, died=Signature(kind, name), message=message, **changes), Metrics([]))
+
+
+def silent(kind: str, text: str) -> Verdict:
+    return Verdict(HEALTHY, Outcome.FAIL, Signature(kind), (Symptom(kind, "", 3, text),), ())
+
+
 WEIGHTS = "NaN or infinite weights (lm_head)"
 
 
@@ -44,8 +47,8 @@ WEIGHTS = "NaN or infinite weights (lm_head)"
         (died("exit", "3", "exit (3)"), "ends with exit status 3 at step 5"),
         (died("exit", "0", "..."), "ends in the middle of training at step 5"),
         (died("no-training", "", "...", trained=False), "ends before the first step of training"),
-        (dataclasses.replace(HEALTHY, symptoms=COLLAPSED), "collapses the policy at step 3: entropy fell from 2 to 0"),
-        (dataclasses.replace(HEALTHY, symptoms=DEAD), "learns nothing: all rewards equal"),
+        (silent("collapse", "entropy fell from 2 to 0"), "collapses the policy at step 3: entropy fell from 2 to 0"),
+        (silent("dead-reward", "all rewards equal"), "learns nothing: all rewards equal"),
     ],
 )
 def test_a_failure_is_one_sentence(seen, said):

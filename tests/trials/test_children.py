@@ -145,13 +145,13 @@ def test_training_in_another_process(folder, way):
     run = train(folder, way, "fails")
     log = (run.folder / "log.txt").read_text()
     assert run.seen.died is not None, log
-    assert (run.seen.died.name, run.seen.step) == ("SIGFPE", 3), (run.seen, log)
+    assert (run.seen.died.name, run.shown.step) == ("SIGFPE", 3), (run.seen, log)
     capture = read_capture(run.traces.events.rows)
     assert capture.started and capture.args.raw["learning_rate"] == 3e-4
     assert (run.folder / "output/checkpoint").exists()
 
     run = train(folder, way, "passes", **{"args.bf16": False})
-    assert run.seen.failure is None and run.seen.steps == 5, run.seen
+    assert run.shown.signature is None and run.seen.steps == 5, run.seen
     if way not in (
         "shell",
         "pool",

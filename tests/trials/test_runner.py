@@ -22,12 +22,12 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.probe.protocol import TrainEnd
+from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.trials.forking import FirstRun
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.verdict import judge, same_as
 
 SCRIPT = """
     import atexit, multiprocessing, os, signal, subprocess, sys, threading, time
@@ -164,7 +164,7 @@ class Bench:
         (folder / "study/trials").mkdir(parents=True)
         self.runner = ScriptRunner(Script(folder / "train.py"), folder / "study")
         run = self.runner.train(Plan(0, {}, 5, start="cold", patience=Patience(60, 20, 20), overrides={}))
-        assert run.seen.failure is None
+        assert run.shown.signature is None
         capture = read_capture(run.traces.events.rows)
         self.runner.starts.learn(FirstRun(capture))
         assert self.runner.starts.start_at("config") is None
@@ -232,14 +232,14 @@ SIGNALS = ["SIGFPE", "SIGKILL", *map(slow, ("SIGSEGV", "SIGABRT", "SIGBUS", "SIG
 @pytest.mark.parametrize("name", SIGNALS)
 def test_signals(bench, name, start):
     run = bench(name, start)
-    assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("signal", name, 3)
-    assert judge(run.seen, same_as(run.seen.died), frozenset())[0] is Outcome.FAIL
+    assert (run.seen.died.kind, run.seen.died.name, run.shown.step) == ("signal", name, 3)
+    assert run.judged(Standard(Failure(run.seen.died))).outcome is Outcome.FAIL
     bench.assert_nothing_left()
 
 
 def test_exception_in_training(bench, start):
     run = bench("raise", start)
-    assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("exception", "ValueError", 3)
+    assert (run.seen.died.kind, run.seen.died.name, run.shown.step) == ("exception", "ValueError", 3)
     assert run.seen.message == "ValueError: the reward of step 3 is wrong"
     assert run.seen.died.where == "train:step"
     assert "the reward of step 3 is wrong" in (run.folder / "log.txt").read_text()
@@ -264,7 +264,7 @@ def test_an_exception_that_nothing_catches_is_the_end(bench, how, start):
 
 def test_an_exception_in_training_is_the_end_where_nothing_can_be_printed(bench, start):
     run = bench("raise without output, and stay", start)
-    assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("exception", "ValueError", 3)
+    assert (run.seen.died.kind, run.seen.died.name, run.shown.step) == ("exception", "ValueError", 3)
     bench.assert_nothing_left()
 
 
@@ -276,7 +276,7 @@ def test_an_exception_that_the_script_only_shows_is_not_the_end(bench, start):
 
 def test_nothing_that_a_script_rebinds_is_needed_to_watch_it(bench, start):
     run = bench("other modules", start)
-    assert run.seen.failure is None and run.seen.steps == 5, run.seen
+    assert run.shown.signature is None and run.seen.steps == 5, run.seen
     assert run.traces.event(TrainEnd).stopped == "horizon"
     bench.assert_nothing_left()
 
@@ -292,7 +292,7 @@ def test_out_of_memory(bench, what, name, start):
 def test_status_0_in_the_middle_is_no_pass(bench, what, start):
     run = bench(what, start)
     assert str(run.seen.died) == "exit (0)"
-    assert judge(run.seen, same_as(run.seen.died), frozenset())[0] is Outcome.FAIL
+    assert run.judged(Standard(Failure(run.seen.died))).outcome is Outcome.FAIL
     bench.assert_nothing_left()
 
 
@@ -316,21 +316,21 @@ def test_zero_steps(bench, start):
 
 def test_fewer_steps_than_the_horizon_is_a_pass(bench):
     run = bench("few steps")
-    assert run.seen.failure is None and run.seen.steps == 2
+    assert run.shown.signature is None and run.seen.steps == 2
     bench.assert_nothing_left()
 
 
 def test_healthy_run_stops_at_the_horizon(bench, start):
     run = bench("fine", start, steps=7)
-    assert run.seen.failure is None and run.seen.steps == 7
+    assert run.shown.signature is None and run.seen.steps == 7
     bench.assert_nothing_left()
 
 
 @pytest.mark.parametrize("what", ["hang", "hang with ignored signals"])
 def test_hang(bench, what, start):
     run = bench(what, start, patience=3.0)
-    assert (run.seen.died.kind, run.seen.step) == ("hang", 3)
-    assert judge(run.seen, same_as(run.seen.died), frozenset())[0] is Outcome.FAIL
+    assert (run.seen.died.kind, run.shown.step) == ("hang", 3)
+    assert run.judged(Standard(Failure(run.seen.died))).outcome is Outcome.FAIL
     stacks = (run.folder / "stacks.txt").read_text()
     assert "in lazy_reward" in stacks and "in step" in stacks
     assert "lazy_reward" in run.seen.place
@@ -350,13 +350,13 @@ def test_hang_before_training(bench):
 )
 def test_what_outlives_or_fails_beside_the_training_is_not_its_failure(bench, what, start):
     run = bench(what, start)
-    assert run.seen.failure is None and run.seen.steps == 5
+    assert run.shown.signature is None and run.seen.steps == 5
     bench.assert_nothing_left()
 
 
 def test_binary_garbage(bench, start):
     run = bench("garbage", start)
-    assert (run.seen.died.kind, run.seen.died.name, run.seen.step) == ("exception", "ValueError", 3)
+    assert (run.seen.died.kind, run.seen.died.name, run.shown.step) == ("exception", "ValueError", 3)
     bench.assert_nothing_left()
 
 
@@ -377,7 +377,7 @@ def test_reason_at_the_end_of_a_long_log(bench, start):
 
 
 def test_trial_after_all_that_is_healthy(bench, start):
-    assert bench("fine", start).seen.failure is None
+    assert bench("fine", start).shown.signature is None
 
 
 def test_server_that_is_killed_is_started_again(bench):

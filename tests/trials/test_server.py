@@ -16,6 +16,7 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials import server as server_module
 from bisect_cfg.trials.forking import FirstRun
@@ -23,7 +24,6 @@ from bisect_cfg.trials.patience import Patience
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import load_run
-from bisect_cfg.trials.verdict import same_as
 
 PLAIN = """
     import os, sys, time
@@ -59,7 +59,7 @@ class Started:
     def settle(self, start: str) -> None:
         assert self.runner.starts.start_at(start) is None
         self.runner.learn(settings=build_settings(self.capture, self.runner.starts.resolve))
-        self.runner.learn(horizon=5, is_failure=same_as(Signature("signal", "SIGFPE")))
+        self.runner.learn(horizon=5, standard=Standard(Failure(Signature("signal", "SIGFPE"))))
 
 
 @pytest.fixture
@@ -92,12 +92,12 @@ TO_ALL = """
 @pytest.mark.parametrize("junk", [b"\xff\xfe junk", b"1\n", b"{}\n", b"[]\n\n"])
 def test_a_script_that_writes_to_all_descriptors_is_started_further_back(started, junk):
     case = started(before=TO_ALL.format(what=f"os.write(descriptor, {junk!r})"))
-    assert case.first.seen.failure is None
+    assert case.first.shown.signature is None
     reason = case.runner.starts.start_at("config")
     assert "descriptors that it did not open" in reason
     case.settle("imports")
     run = case.runner.train(Plan(1, case.runner.settings.bad, 5))
-    assert (run.seen.failure, run.seen.steps, run.start) == (None, 5, "imports")
+    assert (run.shown.signature, run.seen.steps, run.start) == (None, 5, "imports")
 
 
 def test_a_script_that_closes_all_descriptors_gets_nothing_of_ours_in_its_files(started):
@@ -105,7 +105,7 @@ def test_a_script_that_closes_all_descriptors_gets_nothing_of_ours_in_its_files(
     case = started(before=f"os.closerange(3, 512)\n{mine}")
     assert case.runner.starts.start_at("config") is not None
     case.settle("imports")
-    assert case.runner.train(Plan(1, case.runner.settings.bad, 5)).seen.failure is None
+    assert case.runner.train(Plan(1, case.runner.settings.bad, 5)).shown.signature is None
     assert [path.read_text() for path in Path().glob("mine-*.txt")] == [""] * 500
 
 
@@ -113,7 +113,7 @@ def test_a_script_with_a_thousand_files_open(started):
     raised = "from resource import *\nsetrlimit(RLIMIT_NOFILE, (4096, getrlimit(RLIMIT_NOFILE)[1]))\n"
     case = started(before=raised + "files = [open(os.devnull) for _ in range(1100)]")
     case.settle("config")
-    assert case.runner.train(Plan(1, case.runner.settings.bad, 5)).seen.failure is None
+    assert case.runner.train(Plan(1, case.runner.settings.bad, 5)).shown.signature is None
 
 
 # ------------------------------------------------------------------------------- building a configuration that hangs
@@ -145,7 +145,7 @@ def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, wha
             assert runner.checks.error(item) is None, "the trial will tell"
         else:
             assert answer.error is None and runner.checks.error(item) is None
-    assert runner.train(Plan(1, settings.bad, 5)).seen.failure is None, "and the server stands"
+    assert runner.train(Plan(1, settings.bad, 5)).shown.signature is None, "and the server stands"
     assert not Path("out").exists()
 
 
@@ -162,7 +162,7 @@ def test_trials_end_while_a_configuration_is_being_built(started, tmp_path):
     )
     asking.start()
     for number in range(1, 4):
-        assert runner.train(Plan(number, settings.bad, 5)).seen.failure is None
+        assert runner.train(Plan(number, settings.bad, 5)).shown.signature is None
     assert not found, "the trials waited for the building"
     built.touch()
     asking.join()
@@ -225,7 +225,7 @@ def test_a_trial_that_ends_its_server_every_time_is_started_cold(started):
     )
     case.settle("config")
     run = case.runner.train(Plan(1, case.runner.settings.bad, 5, overrides={"args.loss_type": "parent"}))
-    assert (run.seen.failure, run.seen.steps, run.start) == (None, 5, "cold")
+    assert (run.shown.signature, run.seen.steps, run.start) == (None, 5, "cold")
     assert case.runner.train(Plan(2, case.runner.settings.bad, 5)).start == "config", "the others start as they did"
 
 

@@ -19,10 +19,11 @@ from bisect_cfg.probe.protocol import (
     TrainerBuilt,
     event_row,
 )
+from bisect_cfg.runner.observe import observe
 from bisect_cfg.trials import clean
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Ending
-from bisect_cfg.trials.verdict import Observation, observe
+from bisect_cfg.trials.runs import Run
 
 BOOM = Raised("ValueError", "boom", [("train.py", 3, "step")], final=True)
 FIRST = [ConfigBuilt("args", 0, "GRPOConfig", "trl", {}, {}, {}), TrainBegin(1, args=0)]
@@ -36,12 +37,12 @@ def rows(count: int, training: int = 1, **metrics: float) -> list[dict[str, floa
     return [{"step": step + 1, **made, **own} for step in range(count)]
 
 
-def seen(folder: Path, events: list[Event], metrics: list[dict[str, float]], exit_code: int | None) -> Observation:
+def seen(folder: Path, events: list[Event], metrics: list[dict[str, float]], exit_code: int | None) -> Run:
     for name, lines in (("events", [event_row(event, 0.0) for event in events]), ("metrics", metrics)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     traces = Traces.of(folder)
     traces.read()
-    return observe(traces, folder, Ending(exit_code, None, 1.0))
+    return Run(observe(traces, folder, Ending(exit_code, None, 1.0)), traces, folder)
 
 
 @pytest.mark.parametrize(
@@ -60,10 +61,10 @@ def seen(folder: Path, events: list[Event], metrics: list[dict[str, float]], exi
     ],
 )
 def test_the_run_is_about_the_last_training_that_began(tmp_path, events, metrics, exit_code, failure, step):
-    found = seen(tmp_path, events, metrics, exit_code)
+    found = seen(tmp_path, events, metrics, exit_code).shown
     assert found.step == step
-    assert (found.failure is None) == (failure is None)
-    assert failure is None or failure in str(found.failure)
+    assert (found.signature is None) == (failure is None)
+    assert failure is None or failure in str(found.signature)
 
 
 @pytest.mark.parametrize(("allowed", "kept"), [(2, True), (1, False)])

@@ -1,7 +1,9 @@
 """Runs that do not die and yet go wrong: what the metric rows of the steps say.
 
 `RULES` is the table of everything that is judged: five failures, and two remarks for which no run is called failed.
-Below it stand the finer bounds, then one section a rule; `symptoms` and `Watch` put them together.
+Below it stand the finer bounds, then one section a rule; `symptoms` and `Watch` put them together. To add one, write
+its row in the table, its function of the metric rows, and that one's name in `LOOKS` at the end; verdicts, reports and
+result.json have it then, in the words of the table.
 
 Every function is pure: metric rows in, symptoms out. A row has what the trainer logged at one optimizer step (`step`,
 `loss`, `grad_norm`, `entropy`, `reward_std`, `frac_reward_zero_std`, `kl`, `learning_rate`, ...). A metric that an
@@ -59,6 +61,12 @@ RULES = (  # most severe first
          "a norm that differs by more than this share: all processes clip the same gradients",
          "`trials.ranks`, which looks for it; rounding differs by less"),
 )  # fmt: skip
+ODDITIES = {
+    "non-finite": "{} was NaN or infinite",
+    **{rule.kind: rule.words for rule in RULES if not rule.failure},
+}
+"""What was odd, by the kind of a remark, about the metric of that name."""
+_SEVERITY = {rule.kind: place for place, rule in enumerate(RULES)}
 _BOUND = {rule.kind: rule.bound for rule in RULES}
 SILENT_KINDS = tuple(rule.kind for rule in RULES if rule.failure and rule.kind != "non-finite")
 """Kinds of a run that neither dies nor computes anything non-finite, and learns nothing."""
@@ -169,10 +177,11 @@ class Watch:
                 watch.take(row)
         self._taken = len(rows)
         found = self._unending.found(ended)
-        for symptom in (self._collapsing.found(), self._diverging.found(), never_learning(rows)):
+        looked = (look(rows) for look in LOOKS)
+        for symptom in (self._collapsing.found(), self._diverging.found(), *looked):
             if symptom is not None and rows:
                 found.append(replace(symptom, step=max(symptom.step, 1)))
-        return found
+        return sorted(found, key=lambda symptom: _SEVERITY[symptom.kind])
 
 
 class _Unending:
@@ -471,3 +480,7 @@ def slower_steps(rows: Sequence[Row]) -> Symptom | None:
     which = f"step {step} took" if len(slow) == 1 else f"{len(slow)} of {len(rows)} steps are slow: step {step} took"
     text = f"{which} {seconds:.1f} s, {seconds / max(usual, 1e-3):.0f} times as long as usual ({usual:.2g} s)"
     return Symptom("slow", "", step, text)
+
+
+LOOKS: tuple[Callable[[Sequence[Row]], Symptom | None], ...] = (never_learning,)
+"""What looks at all rows there are by now; those that look at each row once are in `Watch`."""

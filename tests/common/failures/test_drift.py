@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bisect_cfg.recommend.drift import deviations, reached_full_rate
+from bisect_cfg.common.failures.drift import deviations, reached_full_rate
 
 
 def rows(steps=30, **metrics):

@@ -1,0 +1,165 @@
+"""The one judge, and that all who read a verdict read the same one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bisect_cfg.common.failures.health import RULES, SILENT_KINDS
+from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.configuration import Outcome
+from bisect_cfg.phases.context import Context
+from bisect_cfg.recommend.attempts import Aim, Attempt
+from bisect_cfg.recommend.isolated import IsolatedScript, Wishes
+from bisect_cfg.reports.answer import failure_of, row_before
+from bisect_cfg.reports.text import VERBS
+from bisect_cfg.runner.verdict import (
+    SAY_NOTHING,
+    Ended,
+    Failure,
+    Metrics,
+    Observation,
+    Standard,
+    judge,
+    trace_of,
+)
+from bisect_cfg.study.causes import Report
+from bisect_cfg.trials.plan import Known
+from bisect_cfg.trials.runner import ScriptRunner
+from bisect_cfg.trials.runs import Run
+
+CRASH, NAN, COLLAPSE = Signature("signal", "SIGFPE"), Signature("non-finite", "parameters"), Signature("collapse")
+
+
+def rows(*kinds: str) -> list[dict[str, float]]:
+    """Metric rows that show these symptoms, each from its own metric."""
+    made = [{"step": step, "loss": 0.1, "grad_norm": 1.0, "entropy": 2.0, "reward_std": 0.2} for step in range(1, 13)]
+    for at, row in enumerate(made):
+        if "collapse" in kinds and at > 2:
+            row |= {"entropy": 0.001, "frac_reward_zero_std": 1.0}
+        if "non-finite" in kinds and at > 2:
+            row |= {"loss": float("nan")}
+        if "no-gradient" in kinds:
+            row |= {"grad_norm": 0.0}
+    return made
+
+
+deaths = st.sampled_from([None, CRASH, NAN, Signature("exception", "ValueError", "no"), *map(Signature, SAY_NOTHING)])
+shown = st.sets(st.sampled_from(["collapse", "non-finite", "no-gradient"]))
+failures = st.one_of(
+    st.none(), st.builds(Failure, st.sampled_from([CRASH, NAN, COLLAPSE, Signature("non-finite", "loss")]))
+)
+usual = st.frozensets(st.sampled_from(["collapse", "no-gradient"]))
+
+
+@given(deaths, shown, failures, usual)
+def test_a_pass_has_no_signature_and_a_failure_is_the_one_under_study(died, kinds, failure, usual) -> None:
+    seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0)
+    verdict = judge(seen, Metrics(rows(*kinds)), Standard(failure, usual))
+    assert (verdict.signature is None) == (verdict.outcome is Outcome.PASS)
+    if verdict.outcome is Outcome.FAIL and failure is not None:
+        assert failure.includes(verdict.signature) and verdict.signature.kind not in SAY_NOTHING
+    if died is not None:
+        assert verdict.signature == died, "what a run died of counts before what its metric rows show"
+
+
+@given(deaths, shown, usual)
+def test_only_what_passes_can_be_healthy(died, kinds, usual) -> None:
+    seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0)
+    verdict = judge(seen, Metrics(rows(*kinds)), Standard(Failure(CRASH), usual, good=rows()))
+    assert verdict.outcome is Outcome.PASS or verdict.healthy is False
+
+
+@settings(deadline=None)
+@given(deaths, shown, failures.filter(bool), usual)
+def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_factory, died, kinds, failure, usual):
+    """A run that collapses while a crash is studied was UNRESOLVED to the search and a pass to what proves it."""
+    folder = tmp_path_factory.getbasetemp() / "trials" / "3"
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = rows(*kinds)
+    seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0, message=str(died or ""))
+    traces = SimpleNamespace(metrics=SimpleNamespace(rows=metrics), as_metrics=Metrics(metrics), event=lambda _: None,
+                             events=SimpleNamespace(rows=[]), begun=None)  # fmt: skip
+    run = Run(seen, traces, folder, 12, "cold")
+    runner = ScriptRunner.__new__(ScriptRunner)
+    runner.folder, runner.known, runner._outcomes = folder.parents[1], Known(standard=Standard(failure, usual)), {}
+    runner._metrics = lambda name, told: Metrics(metrics)
+    context = Context(None, None, None, runner.folder, {}, runner)
+    in_search = runner.judged(run, 12)
+    assert in_search.outcome is context.outcome_of(run) is runner.classify(in_search)
+    assert in_search.signature == (
+        str(context.verdict_of(run).signature) if in_search.outcome.value != "pass" else None
+    )
+
+    wishes = Wishes(0.5, 1.5, None, 3, None, (), None, 1, ())
+    runner.known = replace(runner.known, settings=SimpleNamespace(resolved={}, bad={}), horizon=12)
+    good = Run(replace(seen, died=None), SimpleNamespace(
+        metrics=SimpleNamespace(rows=rows()), as_metrics=Metrics(rows()), event=lambda _: None), folder)  # fmt: skip
+    isolated = IsolatedScript(runner, Report("isolated"), good, good, wishes, str)
+    healthy = isolated.health_of(run, Attempt({}, 0, 12, Aim.RESET, "")).healthy
+    assert not healthy or run.judged(Standard(failure)).outcome is Outcome.PASS
+
+    row, told = row_before(0, run, "x"), failure_of(run)
+    assert (told is None) == (row.signature is None) == (run.shown.outcome is Outcome.PASS)
+    assert told is None or told["signature"] == row.signature
+
+
+def test_an_observation_is_stored_as_plain_data() -> None:
+    seen = Observation(CRASH, Ended.FAILURE, 3, 1.5, "SIGFPE", rank=1, trace="ab")
+    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(seen)), Observation) == seen
+
+
+def test_the_result_of_an_earlier_process_is_judged_anew(tmp_path: Path) -> None:
+    runner = ScriptRunner.__new__(ScriptRunner)
+    runner.folder, runner.known, runner._outcomes = tmp_path, Known(standard=Standard(Failure(CRASH))), {}
+    runner._metrics = lambda name, told: Metrics(rows("collapse"))
+    result = SimpleNamespace(outcome=Outcome.PASS, attributes={
+        "folder": "7", "observation": msgspec.to_builtins(Observation(None, Ended.END, 12, 1.0))
+    })  # fmt: skip
+    assert runner.classify(result) is Outcome.UNRESOLVED
+    runner.known = Known(standard=Standard(Failure(CRASH), frozenset({"collapse"})))
+    assert runner.classify(result) is Outcome.PASS, "it is known meanwhile that the good run shows that as well"
+
+
+# ------------------------------------------------------------------------------------------- traces
+
+
+@given(st.sampled_from([CRASH, NAN, Signature("exception", "ValueError", "no")]), st.integers(1, 12))
+def test_equal_runs_have_equal_traces_and_one_bit_tells_them_apart(died, steps) -> None:
+    seen, made = Observation(died, Ended.FAILURE, steps, 1.0), rows()[:steps]
+    other = [dict(row) for row in made]
+    other[-1]["grad_norm"] += 2**-52
+    timed = [{**row, "time": 17.0 + row["step"]} for row in made]
+    assert trace_of(seen, Metrics(made)) == trace_of(seen, Metrics(timed)) != "" != trace_of(seen, Metrics(other))
+    assert trace_of(seen, Metrics(other)) != trace_of(seen, Metrics(made))
+
+
+@pytest.mark.parametrize(
+    ("died", "made"),
+    [
+        (Signature("hang"), rows()),
+        (Signature("out-of-memory", "GPU"), rows()),
+        (Signature("signal", "SIGKILL", "killed from outside"), rows()),
+        (CRASH, []),
+        (None, rows()),  # a pass
+    ],
+)
+def test_where_nothing_follows_from_metrics_there_is_no_trace(died, made) -> None:
+    assert trace_of(Observation(died, Ended.FAILURE, len(made), 1.0), Metrics(made)) == ""
+
+
+def test_of_a_silent_failure_the_trace_ends_where_it_is_certain() -> None:
+    """How long a run goes on after that depends on when somebody looks."""
+    seen, long = Observation(None, Ended.STOPPED, 12, 1.0), rows("collapse")
+    assert trace_of(seen, Metrics(long)) == trace_of(seen, Metrics(long[:9])) != ""
+
+
+def test_every_kind_of_the_table_has_its_words_where_it_is_shown() -> None:
+    assert set(SILENT_KINDS) | {"non-finite"} == {rule.kind for rule in RULES if rule.failure}
+    assert all(VERBS[rule.kind] == rule.words for rule in RULES if rule.failure)
