@@ -19,8 +19,9 @@ from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.probe.protocol import Serve, TrialOrders
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.process import Patience, Reaper, follow
+from bisect_cfg.trials.process import Patience, follow
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.server import TrialServer, probe_environment
 from bisect_cfg.trials.training import Training
@@ -88,13 +89,13 @@ class WarmTRL:
         self.folder = folder
         launcher = folder / "launcher.py"
         launcher.write_text(LAUNCHER)
-        self.reaper = Reaper()
+        self.supervisor = Supervisor()
         orders = folder / "orders.json"
         environment, restore = probe_environment(os.environ, orders)
         modules = ["torch", "transformers", "peft", "datasets", "trl", "trl.trainer.grpo_trainer"]
         self.server = TrialServer(
             [sys.executable, str(launcher)], environment, Serve(restore, modules),
-            orders, "log.txt", self.reaper,
+            orders, "log.txt", self.supervisor,
         )  # fmt: skip
         assert self.server.wait_until_ready(300, threading.Event()) is None
         self.count = 0
@@ -111,8 +112,9 @@ class WarmTRL:
             targets=settings.targets if settings is not None else None, steps=steps,
             env={"TOLD": json.dumps({"argv": [str(script), *argv]})}, **request_besides,
         )  # fmt: skip
-        traces = Traces.of(folder)
-        ending = follow(Training(self.server.fork(request), traces), traces, Patience(patience, patience, patience))
+        traces, forked = Traces.of(folder), self.supervisor.open(folder)
+        self.server.fork(forked, request)
+        ending = follow(Training(forked, traces), traces, Patience(patience, patience, patience))
         traces.read()
         return Run(observe(traces, folder, ending), traces, folder)
 
@@ -131,7 +133,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTRL]:
     made = WarmTRL(tmp_path_factory.mktemp("warm"))
     yield made
     made.server.close()
-    made.reaper.close()
+    made.supervisor.close()
 
 
 @pytest.fixture

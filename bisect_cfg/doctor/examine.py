@@ -37,8 +37,9 @@ from bisect_cfg.parameters.comparing import plain
 from bisect_cfg.probe import machine, packages, protocol
 from bisect_cfg.probe.protocol import Arrived, ConfigInvalid, Raised, Stopped
 from bisect_cfg.probe.secrets import mask_arguments
+from bisect_cfg.runner.supervisor import Run, Supervisor
 from bisect_cfg.trials.files import Traces, tail_of_log
-from bisect_cfg.trials.process import LAST_SECONDS, POLL_SECONDS, LaunchedChild, Reaper, kill_group, launch
+from bisect_cfg.trials.process import LAST_SECONDS, POLL_SECONDS
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.training import check_watched
 
@@ -205,7 +206,7 @@ def _inspected(words: Sequence[str], python: str | None) -> Inspection:
     base = os.getcwd() if launcher in SEVERAL_MACHINES and os.access(".", os.W_OK) else None
     with (
         tempfile.TemporaryDirectory(prefix=".bisect-cfg-doctor-", dir=base, ignore_cleanup_errors=True) as name,
-        contextlib.closing(Reaper()) as reaper,
+        contextlib.closing(Supervisor()) as supervisor,
     ):
         folder = Path(name)
         command = script.written_in(folder).command if script else [str(shutil.which(first)), *words[1:]]
@@ -213,14 +214,13 @@ def _inspected(words: Sequence[str], python: str | None) -> Inspection:
         environment, restore = probe_environment(os.environ, path)
         write_json(path, protocol.to_json(protocol.Inspect(restore, name, collectors, launcher != "python")))
         try:
-            process = launch(command, environment, folder, "log.txt", reaper)
+            process = supervisor.start(command, environment, folder)
         except OSError as error:
             raise InputError(f"{command[0]} cannot be started: {error.strerror}.") from None
         try:
             code = _wait(process, folder)
         finally:
-            kill_group(process.pid)
-            process.wait()
+            process.end()
         check_watched(_traces(folder))
         ranks = [rank for path in folder.glob("rank-*") if (rank := _rank(_traces(path)))]
         log = tail_of_log(folder / "log.txt", LOG_LINES)
@@ -233,7 +233,7 @@ def _inspected(words: Sequence[str], python: str | None) -> Inspection:
     return Inspection(launcher, tuple(ranks), tuple(log), code)
 
 
-def _wait(process: LaunchedChild, folder: Path) -> int | None:
+def _wait(process: Run, folder: Path) -> int | None:
     """Until it ends, or until waiting longer is of no use; its exit code, None if it had to be ended."""
     started = time.monotonic()
     first = died = None

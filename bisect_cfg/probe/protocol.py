@@ -336,10 +336,12 @@ class BuildAnswer:
 
 @dataclass(frozen=True)
 class Trial(Request, tag="trial"):
-    """Fork a trial: `Forked` at once, `Ended` when the child has ended."""
+    """Fork a trial: `Forked` at once, `Ended` when the child has ended. `mark`: what its environment is to hold, as
+    ``NAME=value``."""
 
     id: int
     request: TrialOrders = field(metadata={"of": TrialOrders})
+    mark: str
 
 
 @dataclass(frozen=True)
@@ -763,7 +765,7 @@ class Over(Event, tag="over"):
 
 @dataclass(frozen=True)
 class Unwatched(Event, tag="unwatched"):
-    """A process of the run has loaded torch without a probe, and was ended. Written by the tool's reaper."""
+    """A process of the run has loaded torch without a probe, and was ended. Written by the tool."""
 
     command: str
     pid: int = 0

@@ -31,6 +31,8 @@ from bisect_cfg.configuration import Configuration, Outcome
 from bisect_cfg.jsonfile import make_folder, private, write_json, write_text
 from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, read_event
 from bisect_cfg.probe.secrets import know_command, scrub
+from bisect_cfg.runner import supervisor
+from bisect_cfg.runner.supervisor_process import shorten
 from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED, Ended, Metrics, Observation, trace_of
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.clean import clean_folder
@@ -38,8 +40,7 @@ from bisect_cfg.trials.environments import CannotBuild, Environment
 from bisect_cfg.trials.files import Counted, Row, Tail, Traces, read_metrics, tail_of_log
 from bisect_cfg.trials.patience import HANG_TIMES
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.process import Ending, LaunchedChild, attend, kill_group, launch
-from bisect_cfg.trials.reaper import shorten
+from bisect_cfg.trials.process import Ending, attend
 from bisect_cfg.trials.runs import Run, read_ending, result_of
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.trial_runner import AFTER_SYMPTOM_STEPS, Progress, TrialRunner
@@ -117,20 +118,6 @@ def _said_again(values: Mapping[str, float], before: Row) -> bool:
         and (math.isclose(values[name], before[name], abs_tol=tolerance) or math.isnan(values[name] + before[name]))
         for name, tolerance in ROUNDED.items()
     )  # fmt: skip
-
-
-class _Command:
-    """A running command, as `attend` wants it."""
-
-    def __init__(self, child: LaunchedChild) -> None:
-        self.pid, self.pids, self.codes, self.poll = child.pid, child.pids, child.codes, child.poll
-
-    def watched(self) -> list[int]:
-        return []
-
-    def end(self) -> None:
-        for pid in self.pids:
-            kill_group(pid)
 
 
 def observe_command(rows: Sequence[Row], folder: Path, ending: Ending) -> Observation:
@@ -244,10 +231,8 @@ class CommandRunner(TrialRunner):
             folder = self._new_folder(plan.name)
             command, variables = self._write(plan.configuration, folder, device, environment)
             given = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
-            with self._sweep.around(self._spared):
-                child = _Command(launch(command, given, folder, "log.txt", self._reaper))
-                ending = self._follow(child, plan, LogRows(folder / "log.txt"))
-            self._reaper.remove(child.pid)
+            child = self._supervisor.start(command, given, folder)
+            ending = self._follow(child, plan, LogRows(folder / "log.txt"))
         return self._kept(plan, folder, ending)
 
     def _environment(self, plan: Plan) -> Environment | None:
@@ -259,7 +244,7 @@ class CommandRunner(TrialRunner):
             raise CannotBuild(f"none of these packages has a program {os.path.basename(program)}")
         return environment
 
-    def _follow(self, child: _Command, plan: Plan, rows: LogRows) -> Ending:
+    def _follow(self, child: supervisor.Run, plan: Plan, rows: LogRows) -> Ending:
         """Stay with a run to its end, or end it: when it hangs, when enough is known, when we are interrupted."""
         began = heard = time.monotonic()
         longest, silence = 0.0, self._limit()

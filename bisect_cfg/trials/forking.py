@@ -22,12 +22,12 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import make_folder
 from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, Serve, TrialOrders
+from bisect_cfg.runner.supervisor import Run, Supervisor
 from bisect_cfg.trials.environments import Environment
 from bisect_cfg.trials.patience import PHASE_SECONDS
 from bisect_cfg.trials.ports import free_port
-from bisect_cfg.trials.process import Reaper
 from bisect_cfg.trials.ranks import FirstLaunch
-from bisect_cfg.trials.server import ForkedChild, ForkedRanks, ServerGone, TrialServer, probe_environment
+from bisect_cfg.trials.server import ServerGone, TrialServer, probe_environment
 from bisect_cfg.trials.start_points import COLD, IMPORTS, STARTS
 
 SERVER_PATIENCE = 3.0
@@ -110,12 +110,6 @@ class ServersByEnvironment:
             with self._lock:
                 self._used[key] -= 1
 
-    def pids(self) -> set[int]:
-        """Of all servers."""
-        with self._lock:
-            everywhere = [self._own, *self._there.values()]
-        return {pid for starts in everywhere if (pid := starts.pid()) is not None}
-
     def close(self) -> None:
         """End all servers but the own environment's."""
         with self._lock:
@@ -145,7 +139,7 @@ class Starts:
     Args:
         script: what is run.
         folder: the study folder.
-        reaper: starts the server.
+        supervisor: starts the server.
         interrupted: whether waiting for the server is to be given up.
         first: what the first run has shown; None before it is over.
         environment: with other packages, in which all that is started here runs; None for the user's own.
@@ -161,7 +155,7 @@ class Starts:
         self,
         script: Script,
         folder: Path,
-        reaper: Reaper,
+        supervisor: Supervisor,
         interrupted: threading.Event,
         first: FirstRun | None = None,
         environment: Environment | None = None,
@@ -170,7 +164,7 @@ class Starts:
         self.start = COLD
         self.first = first
         self.folder = folder / ("server" if environment is None else f"server-{environment.folder.name}")
-        self._script, self._reaper, self._interrupted = script, reaper, interrupted
+        self._script, self._supervisor, self._interrupted = script, supervisor, interrupted
         self._server: TrialServer | None = None
         self._stands_at = ""  # the start that the server is of, or PREPARING
         self._lock = threading.RLock()
@@ -180,7 +174,7 @@ class Starts:
         script, first, launched = self._script.under(environment.python), self.first, self.launched
         if launched is not None:
             first = replace(first, launched=replace(launched, words=(environment.python, *launched.words[1:])))
-        starts = Starts(script, self.folder.parent, self._reaper, self._interrupted, first, environment)
+        starts = Starts(script, self.folder.parent, self._supervisor, self._interrupted, first, environment)
         order = tuple(STARTS)
         for start in order[order.index(self.start) :]:
             if starts.start_at(start) is None:
@@ -218,11 +212,6 @@ class Starts:
                 self._server.close()
             self._server, self._stands_at = None, ""
 
-    def pid(self) -> int | None:
-        """Of the server; None if there is none."""
-        server = self._server
-        return None if server is None else server.pid
-
     def prepare(self) -> None:
         """Let a process import the libraries while the first run goes on; it runs none of the user's code yet."""
         with self._lock:
@@ -248,21 +237,25 @@ class Starts:
                 self.start = start
             return reason
 
-    def fork(self, request: TrialOrders) -> ForkedChild | ForkedRanks | None:
+    def fork(self, request: TrialOrders) -> Run | None:
         """Fork a trial from the server, a process for each that the launcher would start; None if the server is gone,
         or no longer to be used."""
         with self._lock:
             if self.start == COLD or self.start_at(self.start) is not None:
                 return None
             server = self._server
-        try:
-            if self.launched is None:
-                return server.fork(request)
+        each = [request]
+        if self.launched is not None:
             processes = request.processes or self.launched.typed
             environments = self.launched.environments(free_port(), Path(request.folder), processes, request.env)
             each = [replace(request, launched=True, env={**given, **request.env}) for given in environments]
-            return ForkedRanks([server.fork(one) for one in each])
+        run = self._supervisor.open(Path(request.folder))
+        try:
+            for orders in each:
+                server.fork(run, orders)
+            return run
         except ServerGone:
+            run.end()
             self._lose(server)
             return None
 
@@ -362,4 +355,6 @@ class Starts:
         elif self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
             python = self.capture.environment.get("executable") or self._script.python
             command = [str(python), str(self._script.runs), *self._script.arguments]
-        return TrialServer(command, environment, Serve(restore, list(modules)), orders_path, "log.txt", self._reaper)
+        return TrialServer(
+            command, environment, Serve(restore, list(modules)), orders_path, "log.txt", self._supervisor
+        )

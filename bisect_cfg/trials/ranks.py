@@ -8,7 +8,6 @@ of their absence; where one was ended by a signal the others do, of a lost conne
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import time
@@ -31,8 +30,8 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.probe.world import FOLDER, LAUNCHED
+from bisect_cfg.runner.supervisor_process import alive
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.reaper import alive
 from bisect_cfg.trials.stacks import fatal_signal, stack_frames
 
 WORD_SECONDS = 1.0
@@ -311,12 +310,3 @@ def died_of(folder: Path) -> int | None:
     except OSError:
         return None
     return None if number is None else -number
-
-
-def end(pid: int) -> None:
-    """End a process and its group."""
-    for kill in (os.killpg, os.kill):
-        try:
-            kill(pid, signal.SIGKILL)
-        except OSError:
-            pass

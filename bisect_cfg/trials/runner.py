@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.probe.secrets import know_command
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.supervisor_process import shorten
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import clean_folder
@@ -57,8 +58,7 @@ from bisect_cfg.trials.patience import (
 )
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.ports import free_port, own_port
-from bisect_cfg.trials.process import Child, Ending, follow, launch
-from bisect_cfg.trials.reaper import shorten
+from bisect_cfg.trials.process import Ending, follow
 from bisect_cfg.trials.runs import FIRST, Run, result_of
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.start_points import COLD
@@ -129,7 +129,7 @@ class ScriptRunner(TrialRunner):
         self.script = script
         self._inputs, self._jobs = inputs, jobs
         know_command([str(script.path), *script.arguments])
-        self.starts = Starts(script, folder, self._reaper, self._interrupted)
+        self.starts = Starts(script, folder, self._supervisor, self._interrupted)
         self._servers = ServersByEnvironment(self.starts)
         self.checks = ConfigChecks(folder / "validity.json", self.starts.resolve)
         self._also_cold: set[str | None] = set()  # signatures of other failures that a cold start shows as well
@@ -167,9 +167,6 @@ class ScriptRunner(TrialRunner):
         return self.checks.error(self.settings.args_item(configuration))
 
     # ------------------------------------------------------------------------------------------------ running
-
-    def _spared(self) -> Collection[int]:
-        return self._servers.pids()
 
     def _result(self, request: TrialRequest, run: Run, steps: int | None) -> TrialResult:
         result = self.judged(run, steps)
@@ -325,27 +322,22 @@ class ScriptRunner(TrialRunner):
         write_json(folder / "configuration.json", dict(plan.configuration))
         command, more = attempt.starts.cold(orders, free_port())
         environment = self._write_cold_orders(attempt, command, more)
-        with self._sweep.around(self._spared):
-            child: Child | None
-            if attempt.start == COLD:
-                child = launch(command, {**environment, **more}, folder, "log.txt", self._reaper)
-            else:
-                child = attempt.starts.fork(orders)
-            if child is None:
-                return None
-            ending = follow(
-                Training(child, traces),
-                traces,
-                plan.patience or self._patience(plan.configuration),
-                enough=_until(plan.enough or self._enough(plan.until_it_dies), plan.seconds),
-                progress=lambda traces: self._on_progress(plan.name, traces.metrics.rows, plan.steps),
-                interrupted=self._interrupted,
-                costly=plan.costly,
-            )
-        for pid in child.pids:
-            self._reaper.remove(pid)
-        lost = ending.exit_code is not None and getattr(child, "lost", False)
-        return None if lost else ending
+        if attempt.start == COLD:
+            child = self._supervisor.start(command, {**environment, **more}, folder)
+        else:
+            child = attempt.starts.fork(orders)
+        if child is None:
+            return None
+        ending = follow(
+            Training(child, traces),
+            traces,
+            plan.patience or self._patience(plan.configuration),
+            enough=_until(plan.enough or self._enough(plan.until_it_dies), plan.seconds),
+            progress=lambda traces: self._on_progress(plan.name, traces.metrics.rows, plan.steps),
+            interrupted=self._interrupted,
+            costly=plan.costly,
+        )
+        return None if ending.exit_code is not None and child.lost else ending
 
     def _kept(self, attempt: _Attempt, ending: Ending) -> Run:
         """Write down how a run ended, and read what it left."""

@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import queue
-import signal
 import socket
 import threading
 import time
@@ -19,11 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_json
 from bisect_cfg.probe import protocol
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, ForkPoint, Message, TrialOrders
-from bisect_cfg.trials.process import Reaper, kill_group, launch
+from bisect_cfg.runner.supervisor import Run, Supervisor
 
 BUILD_SECONDS = 120.0
 """How long building one configuration may take. It takes milliseconds; the first may import what was not imported yet,
@@ -44,59 +42,6 @@ Replies = queue.SimpleQueue[Message | None]
 """What the server says to one question; None: it is gone."""
 
 
-class ForkedChild:
-    """A trial's process forked by a server."""
-
-    def __init__(self, pid: int, answers: Replies) -> None:
-        self.pid = pid
-        self.pids, self.codes = [pid], dict[int, int]()
-        self.lost = False
-        """Whether the server went away and took the child along: how it would have ended nobody knows."""
-        self._answers = answers
-        self._code: int | None = None
-
-    def poll(self) -> int | None:
-        """Exit code as `subprocess` gives it; see `lost`."""
-        if self._code is None:
-            try:
-                answer = self._answers.get_nowait()
-            except queue.Empty:
-                return None
-            self.lost = not isinstance(answer, protocol.Ended)
-            self._code = -signal.SIGKILL if self.lost else answer.code
-        return self._code
-
-
-class ForkedRanks:
-    """Processes that train together, forked by a server one after another."""
-
-    def __init__(self, children: Sequence[ForkedChild]) -> None:
-        self._children = children
-        self.pid = children[0].pid
-
-    @property
-    def lost(self) -> bool:
-        """Whether the server went away and took them along."""
-        return any(child.lost for child in self._children)
-
-    @property
-    def pids(self) -> list[int]:
-        """Of all of them; each leads a group of its own."""
-        return [child.pid for child in self._children]
-
-    @property
-    def codes(self) -> dict[int, int]:
-        """Process id -> exit code of those that have ended."""
-        return {child.pid: code for child in self._children if (code := child.poll()) is not None}
-
-    def poll(self) -> int | None:
-        """The first exit code that is none of success, or 0, once all have ended; None before."""
-        codes = [child.poll() for child in self._children]
-        if any(code is None for code in codes):
-            return None
-        return next((code for code in codes if code), 0)
-
-
 class TrialServer:
     """A waiting process.
 
@@ -106,7 +51,7 @@ class TrialServer:
         orders: without the socket.
         orders_path: the file its orders are written to; its folder holds the log.
         log: name of the log.
-        reaper: clears up behind us.
+        supervisor: starts it.
     """
 
     def __init__(
@@ -116,25 +61,22 @@ class TrialServer:
         orders: protocol.Serve,
         orders_path: Path,
         log: str,
-        reaper: Reaper,
+        supervisor: Supervisor,
     ) -> None:
-        self._reaper = reaper
         self._ours, theirs = socket.socketpair()
         write_json(orders_path, protocol.to_json(replace(orders, socket=theirs.fileno())))
-        self._process = launch(command, environment, orders_path.parent, log, reaper, pass_fds=[theirs.fileno()])
-        theirs.close()
+        with theirs:
+            handles = [theirs.fileno()]
+            self._process = supervisor.start(command, environment, orders_path.parent, log, handles, lasting=True)
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._waiting: dict[int, Replies] = {}
+        self._forking: dict[int, Run] = {}  # number of the question -> the run that it asks a process for
+        self._forked: dict[int, tuple[Run, int]] = {}  # the same with the process, once that is there
         self._ready: Replies = queue.SimpleQueue()
         self._gone = False
         self._why_gone = "the script ended before it came to its configuration again"
         threading.Thread(target=self._read, name="trial-server-reader", daemon=True).start()
-
-    @property
-    def pid(self) -> int:
-        """Of the process, which leads a group of its own."""
-        return self._process.pid
 
     def wait_until_ready(self, timeout: float, interrupted: threading.Event) -> str | None:
         """Wait until the process has reached its fork point.
@@ -156,18 +98,15 @@ class TrialServer:
         with self._lock, contextlib.suppress(OSError):  # wait_until_ready will tell
             self._send(protocol.Advance(fork_at))
 
-    def fork(self, request: TrialOrders) -> ForkedChild:
-        """Start one trial.
+    def fork(self, run: Run, orders: TrialOrders) -> None:
+        """Fork a first process of a run.
 
         Raises:
             ServerGone: the server has ended.
         """
-        answers = self._ask(lambda number: protocol.Trial(number, request))
-        first = _answer(answers, ANSWER_SECONDS)
-        if not isinstance(first, protocol.Forked):
+        answers = self._ask(lambda number: protocol.Trial(number, orders, run.mark), run)
+        if not isinstance(_answer(answers, ANSWER_SECONDS), protocol.Forked):
             raise ServerGone
-        self._reaper.add(first.pid, Path(request.folder))
-        return ForkedChild(first.pid, answers)
 
     def resolve(self, items: Sequence[BuildRequest]) -> list[BuildAnswer]:
         """Build configuration objects without training: what they resolve to, or why they are invalid.
@@ -182,26 +121,25 @@ class TrialServer:
         return answer.results
 
     def close(self) -> None:
-        """End the server and every child of it."""
+        """End the server. What was forked from it is lost (`Run.lost`)."""
         try:
             self._ours.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
-        kill_group(self._process.pid)
-        with contextlib.suppress(InputError):  # the reaper is gone; whoever starts the next process is told
-            self._process.wait()
-        self._reaper.remove(self._process.pid)
+        self._process.end()
 
     def _send(self, message: Message) -> None:
         self._ours.sendall((json.dumps(protocol.to_json(message)) + "\n").encode())
 
-    def _ask(self, question: Callable[[int], Message]) -> Replies:
+    def _ask(self, question: Callable[[int], Message], run: Run | None = None) -> Replies:
         answers: Replies = queue.SimpleQueue()
         with self._lock:
             if self._gone:
                 raise ServerGone
             number = next(self._numbers)
             self._waiting[number] = answers
+            if run is not None:
+                self._forking[number] = run
             try:
                 self._send(question(number))
             except OSError:
@@ -224,6 +162,8 @@ class TrialServer:
             self._ready.put(None)
             for answers in self._waiting.values():
                 answers.put(None)
+            for run, pid in self._forked.values():
+                run.came_to(pid, None)
 
     def _receive(self) -> bytes:
         try:
@@ -236,9 +176,16 @@ class TrialServer:
             self._ready.put(answer)
             return
         with self._lock:
-            waiting = self._waiting.get(answer.id)
-            if not isinstance(answer, protocol.Forked):  # the last that is said to it
-                self._waiting.pop(answer.id, None)
+            if isinstance(answer, protocol.Ended):
+                run, pid = self._forked.pop(answer.id, (None, 0))
+                if run is not None:
+                    run.came_to(pid, answer.code)
+                return
+            run = self._forking.pop(answer.id, None)
+            if run is not None and isinstance(answer, protocol.Forked):
+                self._forked[answer.id] = run, answer.pid
+                run.add(answer.pid)
+            waiting = self._waiting.pop(answer.id, None)
         if waiting is not None:
             waiting.put(answer)
 

@@ -2,23 +2,21 @@
 
 The script's own process would go on after that: it copies a checkpoint, uploads, starts over. So the run is over when
 the training is. The probe says so (event ``over``, see its `lineage`) and stands still; where only a shell waits for
-the training, the tool sees it go, and is a moment late (`POLL_SECONDS`).
+the training, the tool sees it go, and is a moment late.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 from pathlib import Path
 
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import GO_ON_FILE, Completed, Over, Started, TrainBegin, Unwatched
+from bisect_cfg.runner.supervisor import Run
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.process import KILL_SECONDS, POLL_SECONDS, Child, kill_group
-from bisect_cfg.trials.ranks import WORD_SECONDS, Ranks, died_of, end
-from bisect_cfg.trials.reaper import alive, descendants, end_all, is_tracker
+from bisect_cfg.trials.ranks import WORD_SECONDS, Ranks, died_of
 
 
 def check_watched(traces: Traces) -> None:
@@ -38,15 +36,15 @@ def check_watched(traces: Traces) -> None:
 
 
 class Training:
-    """A `Child` that ends with its training, wherever under it that runs.
+    """A `Run` that ends with its training, wherever under it that runs.
 
     Args:
-        child: the first process of the run.
+        child: the run.
         traces: what the probe writes; whoever polls reads them.
     """
 
-    def __init__(self, child: Child, traces: Traces) -> None:
-        self.pid, self.pids, self.codes = child.pid, child.pids, child.codes
+    def __init__(self, child: Run, traces: Traces) -> None:
+        self.pid = child.pid
         self._child, self._traces = child, traces
         self._looked = 0
         self._trainer: int | None = None
@@ -66,16 +64,8 @@ class Training:
         return [self._trainer or (started.pid if started is not None else self.pid)]
 
     def end(self) -> None:
-        """End all of it at once. Only those that remove what the others leave in shared memory end after them."""
-
-        # Looked for once: a tracker whose parent has ended is below the reaper.
-        started = [one for pid in self._child.pids for one in (pid, *descendants(pid))]
-        if any(map(is_tracker, started)):
-            end_all(lambda: [pid for pid in started if alive(pid)], KILL_SECONDS)
-        for pid in self._child.pids:
-            kill_group(pid)
-        for pid in self._ranks.pids():
-            end(pid)
+        """End all of it. Returns when nothing of it is left."""
+        self._child.end()
 
     def poll(self) -> int | None:
         """Exit code of the training, or of the first process if that ends before it."""
@@ -89,7 +79,7 @@ class Training:
         else:
             code = self._of_the_training()
             if code is not None:
-                self._end_all()
+                self.end()
         self._code = code
         if code is not None and self._end is not None:
             os.close(self._end)
@@ -134,17 +124,6 @@ class Training:
         if code is None and time.monotonic() - self._gone >= self._word_seconds:
             code = died_of(self._traces.events.path.parent) or 1
         return code
-
-    def _end_all(self) -> None:
-        self.end()
-        if self._trainer is not None and self._gone is None:
-            try:
-                os.kill(self._trainer, signal.SIGKILL)
-            except OSError:
-                pass
-        deadline = time.monotonic() + KILL_SECONDS
-        while self._child.poll() is None and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS / 20)
 
 
 def _is_python(pid: int | None) -> bool:

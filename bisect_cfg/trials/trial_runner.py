@@ -9,7 +9,7 @@ import queue
 import shlex
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +24,12 @@ from bisect_cfg.configuration import Configuration, Outcome, equal
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, make_folder, write_text
 from bisect_cfg.probe.protocol import Encoded
+from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.verdict import Metrics, Observation, Standard, judge
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.environments import CannotBuild, Environment
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Known, Plan
-from bisect_cfg.trials.process import Reaper, Sweep, launch
 from bisect_cfg.trials.runs import Pauses, Run
 from bisect_cfg.trials.start_points import COLD
 
@@ -79,8 +79,7 @@ class TrialRunner(ABC):
         self.folder = folder
         self.known = Known()
         self._timeout, self._on_progress = timeout, on_progress
-        self._reaper = Reaper(watched)
-        self._sweep = Sweep(self._reaper)
+        self._supervisor = Supervisor(watched)
         self._seen = Pauses.of(folder)
         self._interrupted = threading.Event()
         self._outcomes: dict[tuple[str, Standard], Outcome] = {}
@@ -111,7 +110,7 @@ class TrialRunner(ABC):
     def close(self) -> None:
         """End everything that was started; nothing of the study runs afterwards."""
         self._interrupted.set()  # whatever is still waiting for a trial does not start it again
-        self._reaper.close()
+        self._supervisor.close()
 
     def interrupt(self) -> None:
         """End the running trials: on Ctrl-C, or because their results are not needed. None starts before `go_on`."""
@@ -203,15 +202,14 @@ class TrialRunner(ABC):
 
     def program(self, command: Sequence[str], log: Path) -> int:
         """Run something that is no trial, its output in a file; how it ended. It ends with the tool."""
-        with self._sweep.around(self._spared):
-            return launch(command, os.environ, log.parent, log.name, self._reaper).wait()
+        run = self._supervisor.start(command, os.environ, log.parent, log.name)
+        try:
+            return run.wait()
+        finally:
+            run.end()
 
     def _result(self, request: TrialRequest, run: Run, steps: int | None) -> TrialResult:
         return self.judged(run, steps)
-
-    def _spared(self) -> Collection[int]:
-        """Process groups that outlive a trial."""
-        return ()
 
     @contextlib.contextmanager
     def _device(self) -> Iterator[str | None]:

@@ -35,9 +35,9 @@ from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.factors import find_factors
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.trials.forking import Starts
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.process import Reaper
 from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, ScriptRunner
 from bisect_cfg.trials.start_points import COLD
 
@@ -135,7 +135,7 @@ def _library(made: str) -> Starts:
     """The process that says what configurations resolve to; one for all commands, as it runs none of their code."""
     folder = Path(tempfile.mkdtemp(dir=made))
     script = find_script(str(SCRIPTS / "model_config.py"))
-    starts = Starts(script, folder, Reaper(), threading.Event())
+    starts = Starts(script, folder, Supervisor(), threading.Event())
     with contextlib.chdir(made):
         starts.prepare()
     return starts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import inspect
 import json
 import os
 import subprocess
@@ -28,7 +27,6 @@ from bisect_cfg.probe.protocol import (
     read_event,
     to_json,
 )
-from bisect_cfg.trials import reaper
 
 PROBE = Path(protocol.__file__).parent
 
@@ -103,8 +101,6 @@ def test_what_is_written_where_nothing_can_be_imported(monkeypatch: pytest.Monke
     monkeypatch.setattr(lineage, "hold", lambda code: None)
     lineage.over(-8)
     assert read_event(json.loads((tmp_path / protocol.EVENTS_FILE).read_text())) == protocol.Over(-8, os.getpid())
-    assert '{"event": "unwatched", "pid": pid, "command": ' in inspect.getsource(reaper)
-    assert read_event({"event": "unwatched", "pid": 3, "command": "env -i"}) == protocol.Unwatched("env -i", 3)
 
 
 def test_the_helper_that_asks_gdb_finds_it() -> None:

@@ -15,6 +15,7 @@ import pytest
 import toys
 
 from bisect_cfg.probe.protocol import Cold, TrialOrders, to_json
+from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import (
     HANG_SECONDS,
@@ -27,7 +28,7 @@ from bisect_cfg.trials.patience import (
     Pulse,
     Silence,
 )
-from bisect_cfg.trials.process import Ending, Reaper, follow, launch
+from bisect_cfg.trials.process import Ending, follow
 from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE
 from bisect_cfg.trials.runs import Pauses
 from bisect_cfg.trials.server import probe_environment
@@ -302,14 +303,14 @@ class Bench:
         orders = folder / "orders.json"
         environment, restore = probe_environment({"PYTHONPATH": str(self.library)}, orders)
         orders.write_text(json.dumps(to_json(Cold(restore, TrialOrders(str(folder), steps=5)))))
-        reaper = Reaper()
+        supervisor = Supervisor()
         traces = Traces.of(folder)
         try:
             command = [sys.executable, str(self.folder / "train.py"), what, str(unit)]
-            child = launch(command, environment, folder, "log.txt", reaper)
+            child = supervisor.start(command, environment, folder)
             ending = follow(Training(child, traces), traces, QUICK_PATIENCE)
         finally:
-            reaper.close()
+            supervisor.close()
         return ending, traces, (folder / "log.txt").read_text()
 
 

@@ -186,12 +186,13 @@ class Bench:
         )
 
     def processes(self) -> set[psutil.Process]:
-        """Everything that carries the study's mark or descends from its reaper."""
-        found = set()
+        """Everything that carries the study's mark or descends from its supervisor."""
+        found, supervisor = set(), psutil.Process(self.runner._supervisor.pid).children()[0]
         for process in psutil.process_iter():
             try:
-                mine = process.environ().get("BISECT_CFG_STUDY") == self.runner._reaper.mark
-                mine = mine or self.runner._reaper.pid in [parent.pid for parent in process.parents()]
+                mark = process.environ().get("BISECT_CFG_STUDY", "")
+                mine = mark.startswith(self.runner._supervisor.study)
+                mine = mine or supervisor in process.parents()
                 if mine and process.status() != psutil.STATUS_ZOMBIE:
                     found.add(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):

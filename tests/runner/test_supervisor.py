@@ -20,21 +20,26 @@ from tools import assert_clear, slow
 from toys import script
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.trials import reaper as reaper_module
-from bisect_cfg.trials.process import LaunchedChild, Reaper, launch
-from bisect_cfg.trials.reaper import LOG_HEAD, LOG_SLACK, LOG_TAIL, Log, descendants, shorten
+from bisect_cfg.runner import supervisor_process
+from bisect_cfg.runner.supervisor import Run, Supervisor
+from bisect_cfg.runner.supervisor_process import LOG_HEAD, LOG_SLACK, LOG_TAIL, Log, descendants, shorten
 
 
 @pytest.fixture
-def reaper() -> Iterator[Reaper]:
-    made = Reaper()
+def supervisor() -> Iterator[Supervisor]:
+    made = Supervisor()
     yield made
     made.close()
     assert not psutil.pid_exists(made.pid)
 
 
-def start(reaper: Reaper, folder: Path, *command: str, **environment: str) -> LaunchedChild:
-    return launch(command, {**os.environ, **environment}, folder, "log.txt", reaper)
+def start(supervisor: Supervisor, folder: Path, *command: str, **environment: str) -> Run:
+    return supervisor.start(command, {**os.environ, **environment}, folder)
+
+
+def process_of(supervisor: Supervisor) -> int:
+    """Process id of the supervisor itself, the one child of its keeper."""
+    return psutil.Process(supervisor.pid).children()[0].pid
 
 
 def until(condition, seconds: float = 30.0) -> None:
@@ -45,13 +50,13 @@ def until(condition, seconds: float = 30.0) -> None:
 
 
 @pytest.mark.parametrize("text", ["exit 0", "exit 7", "exit 136", "kill -8 $$", "kill -9 $$", "kill -40 $$"])
-def test_how_a_run_ends(reaper, tmp_path, text):
+def test_how_a_run_ends(supervisor, tmp_path, text):
     plain = subprocess.run(["sh", "-c", text]).returncode
-    child = start(reaper, tmp_path, "sh", "-c", text)
+    child = start(supervisor, tmp_path, "sh", "-c", text)
     assert child.wait() == plain == child.poll()
 
 
-def test_what_a_run_is_given(reaper, tmp_path, monkeypatch):
+def test_what_a_run_is_given(supervisor, tmp_path, monkeypatch):
     """As if the tool had started it: environment to the byte, working directory, signals, descriptors."""
     look = (
         "import json,os,signal,sys; print(json.dumps([sorted((k.hex(), v.hex()) for k, v in os.environb.items() "
@@ -66,16 +71,16 @@ def test_what_a_run_is_given(reaper, tmp_path, monkeypatch):
     command = [sys.executable, "-c", look, "Wörter\udcff", ""]
     quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "start_new_session": True}
     plain = subprocess.run(command, **quiet, env=os.environ)  # not what readline has put behind Python's back (COLUMNS)
-    assert start(reaper, tmp_path, *command).wait() == 0
+    assert start(supervisor, tmp_path, *command).wait() == 0
     assert (tmp_path / "log.txt").read_text() == plain.stdout
 
 
-def test_program_that_does_not_exist(reaper, tmp_path):
+def test_program_that_does_not_exist(supervisor, tmp_path):
     with pytest.raises(FileNotFoundError):
-        start(reaper, tmp_path, "no-such-program")
+        start(supervisor, tmp_path, "no-such-program")
     with pytest.raises(PermissionError):
-        start(reaper, tmp_path, str(tmp_path))
-    assert start(reaper, tmp_path, "true").wait() == 0
+        start(supervisor, tmp_path, str(tmp_path))
+    assert start(supervisor, tmp_path, "true").wait() == 0
 
 
 def test_ignored_interrupts_stay_ignored(tmp_path):
@@ -85,10 +90,10 @@ def test_ignored_interrupts_stay_ignored(tmp_path):
 import os, signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from bisect_cfg.trials.process import Reaper, launch
-reaper = Reaper()
-launch([sys.executable, "-c", {look!r}], dict(os.environ), Path({str(tmp_path)!r}), "log.txt", reaper).wait()
-reaper.close()
+from bisect_cfg.runner.supervisor import Supervisor
+supervisor = Supervisor()
+supervisor.start([sys.executable, "-c", {look!r}], dict(os.environ), Path({str(tmp_path)!r})).wait()
+supervisor.close()
 """
     subprocess.run([sys.executable, "-c", text], check=True)
     assert (tmp_path / "log.txt").read_text() == "True\n"
@@ -111,19 +116,19 @@ def sleepers(seconds: str) -> list[int]:
     ]
 
 
-def test_adopts_what_gives_itself_a_session_and_an_empty_environment(reaper, tmp_path):
-    assert start(reaper, tmp_path, sys.executable, "-c", ESCAPES, "10001").wait() == 0
+def test_adopts_what_gives_itself_a_session_and_an_empty_environment(supervisor, tmp_path):
+    assert start(supervisor, tmp_path, sys.executable, "-c", ESCAPES, "10001").wait() == 0
     until(lambda: len(sleepers("10001")) == 1)
-    assert descendants(reaper.pid) == sleepers("10001")
-    reaper.close()
+    assert descendants(process_of(supervisor)) == sleepers("10001")
+    supervisor.close()
     assert not sleepers("10001")
 
 
-def test_the_tool_is_no_subreaper(reaper, tmp_path):
-    assert start(reaper, tmp_path, "true").wait() == 0
+def test_the_tool_is_no_subsupervisor(supervisor, tmp_path):
+    assert start(supervisor, tmp_path, "true").wait() == 0
     value = ctypes.c_int(-1)
-    pr_get_child_subreaper = 37
-    assert ctypes.CDLL(None).prctl(pr_get_child_subreaper, ctypes.byref(value), 0, 0, 0) == 0
+    pr_get_child_subsupervisor = 37
+    assert ctypes.CDLL(None).prctl(pr_get_child_subsupervisor, ctypes.byref(value), 0, 0, 0) == 0
     assert value.value == 0
 
 
@@ -146,14 +151,18 @@ def test_helper_without_environment_is_ended_when_the_tool_is_killed(fresh_tool)
     fresh_tool.assert_nothing_left()
 
 
-def test_reaper_that_is_killed_is_said(reaper, tmp_path):
-    child = start(reaper, tmp_path, "sleep", "10003")
-    os.kill(reaper.pid, signal.SIGKILL)
+@pytest.mark.parametrize("which", ["supervisor", "keeper"])
+def test_supervisor_that_is_killed_is_said(tmp_path, which):
+    supervisor = Supervisor()
+    run = start(supervisor, tmp_path, "sleep", "10003")
+    os.kill(process_of(supervisor) if which == "supervisor" else supervisor.pid, signal.SIGKILL)
     with pytest.raises(InputError, match="ended from outside"):
-        child.wait()
+        run.wait()
     with pytest.raises(InputError, match="ended from outside"):
-        start(reaper, tmp_path, "true")
-    os.kill(child.pid, signal.SIGKILL)
+        start(supervisor, tmp_path, "true")
+    run.end()
+    until(lambda: not sleepers("10003"))
+    supervisor.close()
 
 
 # ------------------------------------------------------------------------------------------------------- the guard
@@ -204,14 +213,14 @@ def test_training_that_nothing_watches_is_ended_and_said(fresh_tool, torch_libra
     assert_clear(said, "cannot watch", "train.py inner", "Name the script that trains")
     assert (fresh_tool.folder / "out/checkpoint").read_text() == "the user's own"
     pids = [int(pid) for pid in (fresh_tool.folder / "pids").read_text().split()]
-    assert pids and not any(reaper_module.alive(pid) for pid in pids)
+    assert pids and not any(supervisor_process.alive(pid) for pid in pids)
     fresh_tool.assert_nothing_left()
 
 
 def test_a_command_that_no_probe_is_in_may_load_torch(fresh_tool, torch_library):
     (fresh_tool.folder / "t.py").write_text(
         "import ctypes, sys, time\nctypes.CDLL(sys.argv[1])\n"
-        f"time.sleep({reaper_module.ANSWER_SECONDS + 2 * reaper_module.GUARD_SECONDS})\nsys.exit(sys.argv[2])\n"
+        f"time.sleep({supervisor_process.HELLO_SECONDS + 2 * supervisor_process.LOOK_SECONDS})\nsys.exit(sys.argv[2])\n"
     )
     words = (sys.executable, "-S", "t.py", torch_library, "{code}")
     said = fresh_tool("bisect", "--no-recommend", "--good", "code=0", "--bad", "code=error: 7", "--", *words)
@@ -264,7 +273,7 @@ def test_watched_helpers_and_other_programs_are_left_alone(fresh_tool, torch_lib
 @pytest.mark.parametrize("holes", [True, False])
 def test_log_that_grows(tmp_path, monkeypatch, holes):
     if not holes:
-        monkeypatch.setattr(reaper_module, "_punch", lambda *where: False)
+        monkeypatch.setattr(supervisor_process, "_punch", lambda *where: False)
     path = tmp_path / "log.txt"
     with path.open("ab", buffering=0) as stream:
         log = Log(str(path))
