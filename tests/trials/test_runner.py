@@ -169,6 +169,7 @@ class Bench:
         self.runner.starts.learn(FirstRun(capture))
         assert self.runner.starts.start_at("config") is None
         self.runner.learn(settings=build_settings(capture, self.runner.starts.resolve))
+        self.supervisor = psutil.Process(self.runner._supervisor.pid).children()[0]
         self.waiting = self.processes()  # the server
         self.count = 0
 
@@ -187,12 +188,12 @@ class Bench:
 
     def processes(self) -> set[psutil.Process]:
         """Everything that carries the study's mark or descends from its supervisor."""
-        found, supervisor = set(), psutil.Process(self.runner._supervisor.pid).children()[0]
+        found = set()
         for process in psutil.process_iter():
             try:
                 mark = process.environ().get("BISECT_CFG_STUDY", "")
                 mine = mark.startswith(self.runner._supervisor.study)
-                mine = mine or supervisor in process.parents()
+                mine = mine or self.supervisor in process.parents()
                 if mine and process.status() != psutil.STATUS_ZOMBIE:
                     found.add(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
