@@ -262,7 +262,8 @@ class Bisection:
 
     def search(self) -> Report:
         """As `run`, with the report as plain data."""
-        with self._store.alive():
+        apart = isinstance(self._runner, FunctionRunner)
+        with self._store.alive(), self._runner.standing(self.good, self.bad) if apart else contextlib.nullcontext():
             lost = self._trials.close_lost()
             known = len(self._trials.records())
             if known or lost:

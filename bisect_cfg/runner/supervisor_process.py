@@ -341,8 +341,7 @@ def keep(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if mask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    gc.disable()  # what the caller's process has left for it to collect is not ours to end
-    gc.freeze()
+    gc.freeze()  # what the caller's process has left to be collected is not ours to finalise
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     kept, keeping = os.pipe()
 
@@ -519,7 +518,6 @@ class Supervisor:
             for handle in (failing, self._socket.fileno(), self._woken, *self._over):
                 os.close(handle)
             os.environ[MARK] = f"{self._study}.{number:0{RUN_DIGITS}}"
-            gc.enable()
             self._call(_bytes(message["call"]), handles[0])
             return
         for one in _PYTHONS:

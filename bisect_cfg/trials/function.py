@@ -3,16 +3,12 @@
 ``trial(configuration)`` says what happened: an `Outcome`, True (pass), False (fail), None (unresolved) or a
 whole `TrialResult`. An exception is a failure and the exception is its signature.
 
-By default it runs in a *forked* child. Forking, rather than pickling the function over to a fresh
-interpreter, is what lets closures, lambdas and functions typed into a notebook cell work; a SIGFPE then
-kills the child and not the kernel of the notebook. What it has to say comes back through a pipe, in one
-message; a child that ends without a message has died, and how it died (signal, exit status) is the signature.
-
-Between us and the child stands, on Linux, a small process of our own that is the *child subreaper* of all that the
-trial starts, whatever session or environment that gives itself: when the trial is over, or we are gone, it ends them
-all and then itself, in the same way as the trial ended. (We are no subreaper: a notebook's kernel has other children.)
-Elsewhere the child leads a process group, and what stays in that dies with it. All is forked by hand: `multiprocessing`
-knows no process in between, which takes along what its child leaves and then ends by the same signal.
+By default it runs in a *forked* child. Forking, rather than pickling the function over to a fresh interpreter, is what
+lets closures, lambdas and functions typed into a notebook cell work; a SIGFPE then kills the child and not the kernel
+of the notebook. When a bisection begins, its supervisor is forked from the caller's process and holds the function as
+it is then; each trial is forked from the supervisor, which ends with it all that it has started. What a trial has to
+say it writes into a file in memory; one that ends without has died, and how it died (signal, exit status) is the
+signature.
 """
 
 from __future__ import annotations
@@ -21,37 +17,29 @@ import contextlib
 import faulthandler
 import functools
 import inspect
+import io
 import json
 import os
 import pickle
-import select
+import resource
 import signal
 import struct
 import sys
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from bisect_cfg.common.failures.signature import from_exception
 from bisect_cfg.configuration import Configuration, Outcome, Value
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.runner.supervisor import Run, Supervisor
 from bisect_cfg.study.causes import RETURNED_FALSE
 from bisect_cfg.study.interface import TrialRequest, TrialResult
-from bisect_cfg.trials import reaper
-from bisect_cfg.trials.process import end_of
 
 _HEADER = struct.Struct("!Q")
-_POLL_SECONDS = 0.02
-"""How often a child's death is looked for where the system has no pidfd; far below what any trial takes."""
-
-_SUBREAPER = sys.platform == "linux"
-"""Whether a process can be the parent of those whose own parent has ended."""
-
-_WATCHED = (signal.SIGCHLD, signal.SIGTERM)
-"""What wakes the process in between: a child has ended, and the request to end the trial."""
 
 UNUSABLE = "unusable answer"
 """Signature of a return value that says neither pass nor fail."""
@@ -86,10 +74,12 @@ class FunctionRunner:
             raise ValueError(f"isolation must be 'process' or 'none', not {isolation!r}")
         if isolation == "none" and timeout is not None:
             raise ValueError("a timeout needs isolation='process': a function running in place cannot be stopped")
-        if isolation == "process" and not hasattr(os, "fork"):
-            raise ValueError("isolation='process' needs os.fork, which this system lacks; use isolation='none'")
+        if isolation == "process" and sys.platform != "linux":
+            raise ValueError("isolation='process' needs Linux; use isolation='none'")
         self._trial, self._is_valid, self._isolation, self._timeout = trial, is_valid, isolation, timeout
-        self._children: set[int] = set()
+        self._supervisor: Supervisor | None = None
+        self._held: list[Value] = []
+        self._running: set[Run] = set()
         self._lock = threading.Lock()
 
     def is_valid(self, configuration: Configuration) -> str | None:
@@ -101,6 +91,24 @@ class FunctionRunner:
             return None
         return answer.rstrip(".") if isinstance(answer, str) else (None if answer else "is_valid refuses it")
 
+    @contextlib.contextmanager
+    def standing(self, *sides: Configuration) -> Iterator[None]:
+        """Within it, trials are forked from one process that is forked from this one now.
+
+        Args:
+            sides: configurations whose values trials may be given; any other value must be one that pickle takes.
+        """
+        if self._isolation == "none":
+            yield
+            return
+        self._held = [value for side in sides for value in side.values()]
+        with contextlib.closing(Supervisor(call=functools.partial(_answer, self._trial, self._held))) as supervisor:
+            self._supervisor = supervisor
+            try:
+                yield
+            finally:
+                self._supervisor = None
+
     def run(self, request: TrialRequest) -> TrialResult:
         """Call the function once, apart from us unless isolation is "none".
 
@@ -110,8 +118,11 @@ class FunctionRunner:
         start = time.perf_counter()
         if self._isolation == "none":
             result = call(self._trial, request.configuration)
+        elif self._supervisor is None:
+            with self.standing(request.configuration):
+                result = self._in_child(request.configuration)
         else:
-            result = self._run_in_child(request.configuration)
+            result = self._in_child(request.configuration)
         if result.signature == UNUSABLE and result.outcome is Outcome.UNRESOLVED:
             raise TypeError(result.message)
         if result.seconds:
@@ -119,46 +130,55 @@ class FunctionRunner:
         return replace(result, seconds=time.perf_counter() - start)
 
     def interrupt(self) -> None:
-        """Kill every child that is running now."""
+        """End every trial that is running now."""
         with self._lock:
-            for child in self._children:
-                _end(child)
+            running = list(self._running)
+        for run in running:
+            run.end()
 
-    def _run_in_child(self, configuration: dict[str, Value]) -> TrialResult:
-        reader, writer = os.pipe()
-        for stream in (sys.stdout, sys.stderr):  # else the child inherits, and prints again, what we buffered
-            with contextlib.suppress(Exception):
-                stream.flush()
-        parent = os.getpid()
-        with self._lock:
-            child = os.fork()
-            if child == 0:  # neither returns
-                main = functools.partial(_child_main, self._trial, configuration, reader, writer)
-                _guarded(main, reader, writer, parent) if _SUBREAPER else main(parent)
-            with contextlib.suppress(OSError):
-                os.setpgid(child, child)  # in both, so that it holds whoever comes first
-            self._children.add(child)
-        os.close(writer)
-        status: int | None = None
-        try:
-            message, status = _listen(child, reader, self._timeout)
-        finally:
-            os.close(reader)
-            if status is None:
-                _end(child)
-                status = _reap(child)
+    def _in_child(self, configuration: dict[str, Value]) -> TrialResult:
+        message = io.BytesIO()
+        _Pickler(message, self._held).dump(dict(configuration))
+        with open(os.memfd_create("answer"), "rb") as answer:
+            run = self._supervisor.call(message.getvalue(), answer.fileno())
             with self._lock:
-                self._children.discard(child)
-        if message is not None:
-            return message
-        if status is _TIMED_OUT:
-            text = f"no answer within {self._timeout:g} s"
-            return TrialResult(Outcome.FAIL, "hang", text)
-        return _result_of_status(status)
+                self._running.add(run)
+            try:
+                code = run.wait(self._timeout)
+            finally:
+                run.end()
+                with self._lock:
+                    self._running.discard(run)
+            answer.seek(0)
+            header = answer.read(_HEADER.size)
+            data = answer.read(_HEADER.unpack(header)[0]) if len(header) == _HEADER.size else b""
+        if data and len(data) == _HEADER.unpack(header)[0]:
+            return _decode(data)
+        if code is None:
+            return TrialResult(Outcome.FAIL, "hang", f"no answer within {self._timeout:g} s")
+        return _result_of_status(code)
 
 
-_TIMED_OUT = -(10**6)
-"""A wait status no process can have."""
+class _Pickler(pickle.Pickler):
+    """Writes a value that the reader holds as well as its place there: it may be one that pickle does not take."""
+
+    def __init__(self, stream: io.BytesIO, held: list[Value]) -> None:
+        super().__init__(stream)
+        self._places = {id(value): place for place, value in enumerate(held)}
+
+    def persistent_id(self, value: object) -> int | None:
+        return self._places.get(id(value))
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what `_Pickler` wrote."""
+
+    def __init__(self, stream: io.BytesIO, held: list[Value]) -> None:
+        super().__init__(stream)
+        self._held = held
+
+    def persistent_load(self, place: int) -> Value:
+        return self._held[place]
 
 
 def call(trial: TrialFunction, configuration: dict[str, Value]) -> TrialResult:
@@ -238,36 +258,25 @@ def _result_of_status(status: int) -> TrialResult:
 # --------------------------------------------------------------------------------- the child's side
 
 
-def _child_main(
-    trial: TrialFunction,
-    configuration: dict[str, Value],
-    reader: int,
-    writer: int,
-    parent: int,
-) -> None:
-    status = 0
-    try:
-        os.close(reader)
-        with contextlib.suppress(OSError):
-            os.setpgid(0, 0)
-        _die_with(parent)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the parent's affair; it kills our group
-        _no_core_dump()
-        faulthandler.disable()  # a signal is an answer here, not a reason to print every thread's stack
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        result = call(trial, configuration)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        data = _encode(result)
-        view = memoryview(_HEADER.pack(len(data)) + data)
-        while view:
-            view = view[os.write(writer, view) :]
-    except BaseException:
-        status = 70  # EX_SOFTWARE: our own code broke; the parent reports it as a failed exit
-    finally:
-        os._exit(status)
+def _answer(trial: TrialFunction, held: list[Value], message: bytes, answer: int) -> None:
+    """Call the function of a configuration and write down what came of it.
+
+    Args:
+        trial: the function.
+        held: see `_Unpickler`.
+        message: the configuration.
+        answer: descriptor of the file for it.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    faulthandler.disable()  # a signal is an answer here, not a reason to print every thread's stack
+    result = call(trial, _Unpickler(io.BytesIO(message), held).load())
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    data = _encode(result)
+    view = memoryview(_HEADER.pack(len(data)) + data)
+    while view:
+        view = view[os.write(answer, view) :]
 
 
 def _encode(result: TrialResult) -> bytes:
@@ -294,172 +303,6 @@ def _encode(result: TrialResult) -> bytes:
 def _decode(data: bytes) -> TrialResult:
     outcome, signature, message, seconds, step, attributes, intermediate = pickle.loads(data)
     return TrialResult(Outcome(outcome), signature, message, seconds, step, json.loads(attributes), intermediate)
-
-
-def _die_with(parent: int) -> None:
-    """Ask Linux to kill us when the thread that forked us ends, lest a killed parent leaves trials behind."""
-    if sys.platform != "linux":
-        return
-    with contextlib.suppress(Exception):
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # it died before we asked
-            os._exit(70)
-
-
-def _no_core_dump() -> None:
-    with contextlib.suppress(Exception):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-
-
-# --------------------------------------------------------------------------- the process in between
-
-
-def _guarded(main: Callable[[int], None], reader: int, writer: int, parent: int) -> None:
-    """Run `main` in a child of this process, end all that it leaves behind, and end as it did. Never returns."""
-    status = 70  # EX_SOFTWARE, as in the child
-    try:
-        os.setpgid(0, 0)
-        _no_core_dump()
-        faulthandler.disable()  # it would report the signal that we end ourselves with
-        wakes, woken = os.pipe()
-        os.set_blocking(woken, False)
-        actions = {number: signal.getsignal(number) for number in _WATCHED}
-        stopped: list[int] = []
-        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)  # a kernel's event loop had its own, which is not ours
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        reaper.become_subreaper()
-        ours = os.getpid()
-        trial = os.fork()
-        if not trial:
-            signal.set_wakeup_fd(-1)
-            for number, action in actions.items():
-                signal.signal(number, signal.SIG_DFL if action is None else action)
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
-            main(ours)
-        os.close(reader)
-        os.close(writer)
-        status = _wait(trial, wakes, stopped, parent)
-        reaper.end_descendants(ours)
-    finally:
-        if status < 0:
-            number = signal.Signals(-status)
-            if number is not signal.SIGKILL:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
-            os.kill(os.getpid(), number)
-        os._exit(status if status >= 0 else 70)
-
-
-def _wait(trial: int, wakes: int, stopped: list[int], parent: int) -> int:
-    """How the trial ended, by itself or because we were asked to end it (`stopped` is filled then) or have lost the
-    parent.
-
-    Returns:
-        As `os.waitstatus_to_exitcode` gives it.
-    """
-    lost = end_of(parent)
-    watched = [wakes] if lost is None else [wakes, lost]
-    while (status := _try_reap(trial)) is None:
-        if stopped or os.getppid() != parent:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(trial, signal.SIGKILL)
-            return _reap(trial)
-        if wakes in select.select(watched, [], [], None if lost is not None else _POLL_SECONDS)[0]:
-            os.read(wakes, 4096)
-    return status
-
-
-# -------------------------------------------------------------------------------- the parent's side
-
-
-def _listen(child: int, reader: int, timeout: float | None) -> tuple[TrialResult | None, int | None]:
-    """Wait for the child's message or its death; the death is collected only if it came without a message.
-
-    The pipe's end of file is not waited for: a grandchild that outlives the child would hold it open.
-    """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    buffer = b""
-    pidfd = end_of(child)
-    try:
-        while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return None, _end_and_reap(child)
-            watched = [reader] if pidfd is None else [reader, pidfd]
-            wait = left if pidfd is not None else min(_POLL_SECONDS, left or _POLL_SECONDS)
-            ready, _, _ = select.select(watched, [], [], wait)
-            ended = pidfd in ready if pidfd is not None else False
-            if ended and reader not in ready:  # it may have answered between the kernel's two looks
-                ready = select.select([reader], [], [], 0)[0]
-            status = _try_reap(child) if pidfd is None and reader not in ready else None
-            if reader in ready:
-                chunk = os.read(reader, 1 << 16)
-                buffer += chunk
-                if len(buffer) >= _HEADER.size:
-                    (length,) = _HEADER.unpack_from(buffer)
-                    if len(buffer) >= _HEADER.size + length:
-                        return _decode(buffer[_HEADER.size : _HEADER.size + length]), None
-                if chunk:
-                    continue
-                return None, _reap(child)  # the child closed the pipe: it is gone or going
-            if ended:
-                return None, _reap(child)
-            if status is not None:
-                return None, status
-    finally:
-        if pidfd is not None:
-            os.close(pidfd)
-
-
-def _reap(child: int) -> int:
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    except ChildProcessError:  # someone else's SIGCHLD handler was faster
-        return 0
-
-
-def _try_reap(child: int) -> int | None:
-    pid, status = os.waitpid(child, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if pid else None
-
-
-def _end_and_reap(child: int) -> int:
-    _end(child)
-    _reap(child)
-    return _TIMED_OUT
-
-
-def _end(child: int) -> None:
-    """Have a trial's processes ended: by the one that stands between us, or ourselves. It is not waited for."""
-    if not _SUBREAPER:
-        _kill_group(child)
-    elif _is_unreaped(child):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(child, signal.SIGTERM)
-
-
-def _kill_group(child: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if _is_unreaped(child):
-            os.kill(child, signal.SIGKILL)
-
-
-def _is_unreaped(child: int) -> bool:
-    """Whether the process is still ours to signal: once reaped, its number may belong to someone else."""
-    try:
-        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    except ChildProcessError:
-        return False
 
 
 def describe(trial: Callable[..., object]) -> str:
