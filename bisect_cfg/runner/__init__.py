@@ -1,7 +1,7 @@
 """One machine: a plan in, a result out.
 
-supervisor, supervisor_process   everything of a study descends from one small process, so that nothing outlives the tool
-                                 and `Run.end` leaves nothing of a run
-observe                          from the traces of a run that is over to what was seen of it
-verdict                          what that means under the failure under study: the one judge
+supervisor    everything of a study descends from one small process (`supervisor_process`), so that nothing outlives the
+              tool and `Run.end` leaves nothing of a run
+observe       from the traces of a run that is over to what was seen of it
+verdict       what that means under the failure under study: the one judge
 """
