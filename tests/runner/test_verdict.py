@@ -85,7 +85,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_fa
     metrics = rows(*kinds)
     seen = Observation(died, Ended.FAILURE if died else Ended.END, 12, 1.0, message=str(died or ""))
     traces = SimpleNamespace(metrics=SimpleNamespace(rows=metrics), as_metrics=Metrics(metrics), event=lambda _: None,
-                             events=SimpleNamespace(rows=[]), begun=None)  # fmt: skip
+                             events=SimpleNamespace(rows=[], path=folder / "events.jsonl"), begun=None)  # fmt: skip
     run = Run(seen, traces, folder, 12, "cold")
     runner = ScriptRunner.__new__(ScriptRunner)
     runner.folder, runner.known, runner._outcomes = folder.parents[1], Known(standard=Standard(failure, usual)), {}
