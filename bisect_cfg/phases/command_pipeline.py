@@ -33,7 +33,7 @@ from bisect_cfg.study.basis import add_written, changed_files, save_basis
 from bisect_cfg.study.folder import open_study
 from bisect_cfg.trials.command_runner import CommandRunner, load_command_run
 from bisect_cfg.trials.files import tail_of_log
-from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.runner import REPRODUCTION_STEPS
 from bisect_cfg.trials.runs import FIRST, Run
 from bisect_cfg.trials.trial_runner import horizon_for
@@ -159,7 +159,7 @@ def _reproduced(context: Context, seen: bool) -> Run:
         context.listener.phase(
             *(("reproduce", "running your command as it is, to see it fail") if new else _resumed(context))
         )
-    run = _run(context, FIRST, runner.settings.bad, options.steps or REPRODUCTION_STEPS, until_it_dies=True)
+    run = _run(context, FIRST, runner.settings.bad, options.steps or REPRODUCTION_STEPS, StopRule.DEATH)
     failure = run.shown.signature
     context.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
     if new:  # a file that the command names and writes is no input
@@ -205,7 +205,13 @@ def _good(context: Context) -> Run:
     return run
 
 
-def _run(context: Context, name: int | str, configuration: Configuration, steps: int | None, **how: bool) -> Run:
+def _run(
+    context: Context,
+    name: int | str,
+    configuration: Configuration,
+    steps: int | None,
+    stop: StopRule = StopRule.FAILURE,
+) -> Run:
     """One of the two runs before the search; read back if it was made before.
 
     Raises:
@@ -214,7 +220,7 @@ def _run(context: Context, name: int | str, configuration: Configuration, steps:
     run = load_command_run(context.folder, name)
     if run is None or _says_nothing(run):  # what stood in its way may be gone now
         try:
-            run = context.train(Plan(name, configuration, steps, **how))
+            run = context.train(Plan(name, configuration, steps, stop=stop))
         except OSError as error:
             raise InputError(f"{context.script.typed[0]} cannot be started: {error.strerror}.") from None
     died = run.seen.died

@@ -24,7 +24,7 @@ from bisect_cfg.probe.protocol import (
     from_json,
 )
 from bisect_cfg.study.causes import Report
-from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, load_run
@@ -88,7 +88,7 @@ def _run(runner: ScriptRunner, report: Report, bad_run: Run, kind: str) -> Run:
         whole if subset is None else configuration_of(subset, settings.good, whole),
         runner.horizon,
         patience=PATIENCE,
-        until_it_dies=not silent,
+        stop=StopRule.FAILURE if silent else StopRule.DEATH,
         instruments=InstrumentOrders(
             kind,
             from_step=1 if silent or late else max(1, min(steps, default=bad_run.shown.step) - STEPS_AHEAD),

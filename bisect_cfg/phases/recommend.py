@@ -34,8 +34,7 @@ from bisect_cfg.study.causes import Report
 from bisect_cfg.study.store import Void
 from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.environments import CannotBuild
-from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.runs import Run, intermediate_of
 from bisect_cfg.trials.start_points import COLD
 
@@ -126,6 +125,7 @@ class SafeValues:
         for begun in self.running:
             if begun.attempt.aim is Aim.VERIFY and begun.attempt.key not in still:
                 begun.needed = False
+                self._runner.end(begun.number)
         return remedies, attempts or self._joint_questions(runs)
 
     def _joint_questions(self, runs: Sequence[Ran]) -> list[Attempt]:
@@ -163,20 +163,15 @@ class SafeValues:
         number, attempt = begun.number, begun.attempt
         configuration, steps = self._isolated.ordered(attempt)
 
-        def enough(traces: Traces) -> bool:
-            return not begun.needed or self._isolated.certain(traces)
-
         try:
-            run = self._runner.train(Plan(number, configuration, steps, enough=enough))
+            run = self._runner.train(Plan(number, configuration, steps, stop=StopRule.UNHEALTHY))
         except CannotBuild as error:
             return _Came(None, Health(False, why=str(error).splitlines()[-1]))
         if not begun.needed:
             return _Came(run)
         if self._is_doubtful(run):
             warm = run.seen.died
-            run = self._runner.train(
-                Plan(_cold(number), configuration, steps, start=COLD, enough=self._isolated.certain)
-            )
+            run = self._runner.train(Plan(_cold(number), configuration, steps, start=COLD, stop=StopRule.UNHEALTHY))
             self._runner.seen_cold(str(warm), run.seen.died is not None and str(run.seen.died) == str(warm))
         return _Came(run, self._isolated.health_of(run, attempt))
 

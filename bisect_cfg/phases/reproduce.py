@@ -19,7 +19,7 @@ from bisect_cfg.probe.protocol import Completed, Origin, Raised, TrainEnd
 from bisect_cfg.reports.text import count
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.trials.files import tail_of_log, unprinted
-from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.reached import told_in
 from bisect_cfg.trials.runner import (
@@ -200,7 +200,7 @@ def _plan(context: Context, pins: Configuration) -> Plan:
         checkpoints=own_checkpoints(context, failing),
         start=COLD,
         patience=patience,
-        until_it_dies=True,
+        stop=StopRule.DEATH,
         training=context.options.training,
         overrides={(name if "." in name else f"args.{name}"): value for name, value in pins.items()},
     )

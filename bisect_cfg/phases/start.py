@@ -5,7 +5,7 @@ What is found lies in the folders of the runs, and is looked for there first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from bisect_cfg.capture.captured import read_capture
@@ -18,8 +18,7 @@ from bisect_cfg.probe.protocol import CheckpointOrders, Origin
 from bisect_cfg.reports.text import duration
 from bisect_cfg.runner.verdict import INVALID
 from bisect_cfg.study.causes import Report
-from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.plan import PACE_STEPS, Plan
 from bisect_cfg.trials.runs import Run, load_run, purpose_again
 from bisect_cfg.trials.start_points import COLD, STARTS
 
@@ -46,9 +45,6 @@ NEEDED = "the good configuration ends in another failure without it"
 NEEDED_TRIES = 8
 """So many runs, at most, look for settings of the user's that the good configuration cannot do without: halving finds
 one of 128, and one that the failure names is found at once."""
-
-PACE_STEPS = 3
-"""After so many steps the pace of the good configuration is known. (Or before, where it has used up their time.)"""
 
 TRIED_SECONDS = 30.0
 TRIED_SHARE = 0.5
@@ -198,7 +194,7 @@ class Baselines:
             The last run of the good configuration.
         """
         while self._context.outcome_of_good(good_run) is Outcome.UNRESOLVED:
-            name = self._find_needed(good_run, start, self._too_costly(bad_run), named)
+            name = self._find_needed(good_run, start, self._allowed(bad_run), named)
             if name is None:
                 break
             value, ending = self._runner.settings.bad[name], good_run.shown.signature
@@ -209,9 +205,7 @@ class Baselines:
             good_run = self._good_baseline(bad_run, start)
         return good_run
 
-    def _find_needed(
-        self, good_run: Run, start: str, costly: Callable[[Traces, float], bool], only_named: bool
-    ) -> str | None:
+    def _find_needed(self, good_run: Run, start: str, allowed: float, only_named: bool) -> str | None:
         """The setting with whose user's value the good configuration does not end as it did, by halving; those that the
         failure names come first. None if there is no such one."""
         settings = self._runner.settings
@@ -226,7 +220,7 @@ class Baselines:
             named = 0
             kept = {**settings.good, **{name: settings.bad[name] for name in half}}
             alone = self._good_name(start, [*self._needed, *half])
-            run = self._run(alone if len(half) == 1 else f"good-{start}{self._at}-half-{self._tries}", kept, costly)
+            run = self._run(alone if len(half) == 1 else f"good-{start}{self._at}-half-{self._tries}", kept, allowed)
             gone = run.costly or str(run.shown.signature) != str(good_run.shown.signature)
             found = gone and len(half) == 1
             names = half if gone else names[len(half) :]
@@ -308,10 +302,12 @@ class Baselines:
         self,
         name: str,
         configuration: dict[str, Value],
-        costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
+        max_step_seconds: float | None = None,
         checkpoints: CheckpointOrders | None = None,
     ) -> Run:
-        plan = Plan(name, configuration, self._runner.horizon, costly=costly, checkpoints=checkpoints)
+        plan = Plan(
+            name, configuration, self._runner.horizon, checkpoints=checkpoints, max_step_seconds=max_step_seconds
+        )
         return self._context.made(plan)
 
     def _good_baseline(self, bad_run: Run, start: str) -> Run:
@@ -320,10 +316,10 @@ class Baselines:
         One setting at a time, the one that is predicted to save most first, so that as much as possible is varied.
         """
         self._context.listener.phase("good baseline", "making sure the good configuration trains")
-        costly, because = self._too_costly(bad_run), ""
+        because = ""
         while True:
             name = self._good_name(start, self._needed, len(self.moved))
-            run = self._run(name, self._runner.settings.good, costly)
+            run = self._run(name, self._runner.settings.good, self._allowed(bad_run))
             reason = self._unaffordable(run, bad_run)
             names = self._savers(run) if reason else []
             if not names:
@@ -341,19 +337,6 @@ class Baselines:
     def _allowed(self, bad_run: Run) -> float:
         """Seconds that a step of the good configuration may take."""
         return max(COSTLY_SECONDS, COSTLY_FACTOR * self._pace_of(bad_run))
-
-    def _too_costly(self, bad_run: Run) -> Callable[[Traces, float], bool]:
-        """Tells a run of the good configuration that cannot be afforded, once its pace is known."""
-        allowed = self._allowed(bad_run)
-
-        def costly(traces: Traces, seconds: float) -> bool:
-            begun, rows = traces.begun, traces.metrics.rows
-            if begun is None:
-                return False
-            now = rows[PACE_STEPS - 1]["time"] if len(rows) >= PACE_STEPS else seconds
-            return now - begun.time > PACE_STEPS * allowed
-
-        return costly
 
     def _savers(self, run: Run) -> list[str]:
         """The fewest settings whose user's values are predicted to make the good configuration affordable."""
@@ -435,7 +418,7 @@ def with_defaults_of_the_moved(
     run = load_run(context.folder, DEFAULTS)
     if run is None:
         context.listener.phase("defaults", f"trying the cause with the defaults of {names}")
-        plan = Plan(DEFAULTS, configuration, runner.horizon, costly=lambda traces, seconds: seconds > affordable)
+        plan = Plan(DEFAULTS, configuration, runner.horizon, max_seconds=affordable)
         run = runner.train(plan)
     outcome = context.outcome_of(run)
     if outcome is Outcome.FAIL:

@@ -28,7 +28,6 @@ from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
 from bisect_cfg.study.causes import Cause, Report
 from bisect_cfg.trials.command_runner import CommandRunner
-from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, load_run
 
@@ -315,11 +314,6 @@ class IsolatedScript:
         return (base if isinstance(base, int) else DEFAULT_SEED) + number
 
     # ---------------------------------------------------------------------------------------- what a run says
-
-    def certain(self, traces: Traces) -> bool:
-        """Whether a run shows already that it is not healthy."""
-        found = traces.symptoms(False)
-        return any(symptom.kind not in self._standard.usual for symptom in found)
 
     def health_of(self, run: Run, attempt: Attempt) -> Health:
         """Whether a run was healthy."""

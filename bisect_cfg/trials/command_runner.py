@@ -43,7 +43,7 @@ from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.process import Ending, attend
 from bisect_cfg.trials.runs import Run, read_ending, result_of
 from bisect_cfg.trials.start_points import COLD
-from bisect_cfg.trials.trial_runner import AFTER_SYMPTOM_STEPS, Progress, TrialRunner
+from bisect_cfg.trials.trial_runner import Progress, TrialRunner
 
 SKIP = 125
 NOT_RUN = (126, 127)
@@ -275,19 +275,10 @@ class CommandRunner(TrialRunner):
         return attend(child, look)
 
     def _enough(self, plan: Plan, traces: Traces) -> bool:
-        """Whether what was printed so far settles it: it has gone on for long enough, or has failed silently."""
+        """Whether what was printed so far settles it: it has gone on for long enough, or has shown what it is for."""
         rows = traces.metrics.rows
-        if plan.enough is not None and plan.enough(traces):
-            return True
-        if not rows:
-            return False
-        if plan.steps is not None and rows[-1]["step"] >= plan.steps:
-            return True
-        found = traces.symptoms(False)
-        if plan.until_it_dies:
-            return bool(found) and rows[-1]["step"] >= found[0].step + AFTER_SYMPTOM_STEPS
-        failure = self.known.standard.failure
-        return plan.enough is None and failure is not None and failure.is_among(found)
+        long = bool(rows) and plan.steps is not None and rows[-1]["step"] >= plan.steps
+        return long or self._has_shown(plan, traces)
 
     def _limit(self) -> float | None:
         """How long a run may print nothing, in seconds; None: as long as it likes."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -56,14 +56,14 @@ from bisect_cfg.trials.patience import (
     UNKNOWN_SECONDS,
     Patience,
 )
-from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.ports import free_port, own_port
 from bisect_cfg.trials.process import Ending, follow
 from bisect_cfg.trials.runs import FIRST, Run, result_of
 from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
-from bisect_cfg.trials.trial_runner import AFTER_SYMPTOM_STEPS, Progress, TrialRunner, inside
+from bisect_cfg.trials.trial_runner import Progress, TrialRunner, inside
 
 REPRODUCTION_PATIENCE = Patience(1800.0, UNKNOWN_SECONDS, HANG_SECONDS, times=HANG_TIMES)
 """For the first run, when nothing is known about the script's pace: half an hour to load data and a model, two minutes
@@ -274,7 +274,7 @@ class ScriptRunner(TrialRunner):
             targets=settings.targets if settings is not None else Targets(plan.training),
             steps=plan.steps,
             opened=None if self._inputs is None else self._inputs.to_note(),
-            stop_when_non_finite=not plan.until_it_dies,
+            stop_when_non_finite=plan.stop is not StopRule.DEATH,
             env={
                 **({} if plan.name == FIRST else own_port(os.environ)),  # the first run is the user's, as it is
                 **(without_launcher(launched.given[0]) if plain else {}),
@@ -332,10 +332,10 @@ class ScriptRunner(TrialRunner):
             Training(child, traces),
             traces,
             plan.patience or self._patience(plan.configuration),
-            enough=_until(plan.enough or self._enough(plan.until_it_dies), plan.seconds),
+            enough=lambda traces: self._has_shown(plan, traces),
             progress=lambda traces: self._on_progress(plan.name, traces.metrics.rows, plan.steps),
             interrupted=self._interrupted,
-            costly=plan.costly,
+            costly=plan.is_too_costly,
         )
         return None if ending.exit_code is not None and child.lost else ending
 
@@ -356,18 +356,6 @@ class ScriptRunner(TrialRunner):
         self._seen.note(ending, made)
         seen = observe(traces, folder, ending)
         return Run(seen, traces, folder, plan.steps, start, ending.costly)
-
-    def _enough(self, until_it_dies: bool) -> Callable[[Traces], bool]:
-        def enough(traces: Traces) -> bool:
-            found = traces.symptoms(traces.completed is not None)
-            if until_it_dies and traces.completed is not None:
-                return bool(found)
-            if until_it_dies:
-                return bool(found) and len(traces.metrics.rows) >= found[0].step + AFTER_SYMPTOM_STEPS
-            failure = self.known.standard.failure
-            return failure is not None and failure.is_among(found)
-
-        return enough
 
     def _patience(self, configuration: Configuration) -> Patience:
         start = self.starts.patience
@@ -423,9 +411,3 @@ def _launched_with(overrides: Mapping[str, Encoded]) -> dict[str, str | None]:
         if name.startswith("launch."):
             found |= variables_of(name, value)
     return found
-
-
-def _until(enough: Callable[[Traces], bool], seconds: float | None) -> Callable[[Traces], bool]:
-    if seconds is None:
-        return enough
-    return lambda traces: enough(traces) or (bool(traces.metrics.rows) and traces.metrics.rows[-1]["time"] > seconds)

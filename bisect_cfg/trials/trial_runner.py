@@ -41,10 +41,6 @@ settings can delay a failure (a warmup, a stronger clip) without being its cause
 STRETCH = 2
 """Runs on which the answer rests go on for this many horizons: a failure that is only delayed shows itself there."""
 
-AFTER_SYMPTOM_STEPS = 20
-"""How many steps the first run goes on after a silent failure is certain: something harder may follow, and then that
-is the failure to study."""
-
 Progress = Callable[[int | str, Sequence[Row], int | None], None]
 """Called with trial number, rows of metrics so far and horizon while a trial runs."""
 
@@ -82,6 +78,7 @@ class TrialRunner(ABC):
         self._supervisor = Supervisor(watched)
         self._seen = Pauses.of(folder)
         self._interrupted = threading.Event()
+        self._unneeded: set[int | str] = set()
         self._outcomes: dict[tuple[str, Standard], Outcome] = {}
         self._devices: queue.SimpleQueue[str] | None = queue.SimpleQueue() if devices else None
         for device in devices:
@@ -115,6 +112,13 @@ class TrialRunner(ABC):
     def interrupt(self) -> None:
         """End the running trials: on Ctrl-C, or because their results are not needed. None starts before `go_on`."""
         self._interrupted.set()
+
+    def end(self, name: int | str) -> None:
+        """End one run, whose result can change nothing any more."""
+        self._unneeded.add(name)
+
+    def _has_shown(self, plan: Plan, traces: Traces) -> bool:
+        return plan.name in self._unneeded or plan.has_shown(traces, self.known.standard)
 
     def go_on(self) -> None:
         """Further trials may start. Call it only once all that were interrupted have ended."""

@@ -257,7 +257,7 @@ def test_the_cause_is_run_with_the_defaults(tmp_path, outcome, costly, complete,
     assert len(notes) == 1 and said in notes[0] and LENGTH.name in notes[0]
     assert (plan.name, plan.steps) == (DEFAULTS, Runner.horizon)
     assert plan.configuration == {"bf16": True, "max_completion_length": 256}
-    assert not plan.costly(None, 1.0) and plan.costly(None, 1e4)
+    assert not plan.is_too_costly(None, 1.0) and plan.is_too_costly(None, 1e4)
 
 
 def test_where_nothing_was_taken_over_nothing_is_run(tmp_path) -> None:
