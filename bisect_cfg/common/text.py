@@ -20,6 +20,7 @@ MESSAGE_LIMIT = 300
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _NUMBERED = re.compile(r"^(?=[ \d]{6,}\t) *\d+\t")  # cat -n
+_KAGGLE = re.compile(r"^\d+\.\d+s\t\d+\t")  # what a saved version of a notebook puts before each line
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
 
 # Who printed the line: torchrun, accelerate, srun and Ray or vLLM workers. Ranks interleave their lines, so
@@ -112,6 +113,8 @@ def plain(line: str) -> str:
         line = line[2:]
     if "\t" in line[:8]:
         line = _NUMBERED.sub("", line)
+    if "s\t" in line[:12]:
+        line = _KAGGLE.sub("", line)
     if "\x1b" in line:
         line = _ANSI.sub("", line)
     line = line.rstrip("\r\n")

@@ -66,4 +66,5 @@ def explain_command(*paths: str, json: bool = False, everything: bool = False) -
 
 def _printable(text: str) -> str:
     """The text without control characters and marks that change the direction of writing."""
+    text = text.replace("\t", " ")
     return "".join(one if one == "\n" or one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)

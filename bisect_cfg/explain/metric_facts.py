@@ -44,9 +44,10 @@ JUMP_LEVEL, JUMP_SHARE, JUMP_KL = 8, 0.3, 10.0
 """A reward that rises between two medians of so many rows by this share of its best, with so many times the KL and half
 the entropy, has found a trick: learning takes hundreds of rows for that."""
 
-ROUNDED, RATIO_FLOOR = 0.05, 0.8
-"""Mean difference of a token's log-probability between engine and trainer up to which their weights are the same. A
-mean sampling ratio below 0.8 throws a fifth of the gradient away; top_k=50 gives 0.17."""
+ROUNDED, APART, RATIO_FLOOR = 0.05, 0.15, 0.8
+"""Mean difference of a token's log-probability between engine and trainer up to which their weights are the same, and
+from which they are not (0.01 and 0.2 in https://github.com/huggingface/trl/issues/5312). A mean ratio below 0.8
+throws a fifth of the gradient away; top_k=50 gives 0.17."""
 
 MEMORY_TIMES, MEMORY_STILL = 1.5, 0.2
 """Host memory grows without end at so many times its first quarter's, with this share of the growth in each quarter:
@@ -285,14 +286,17 @@ def _dead_reward(run: _Run) -> Shown:
     return equal or (run.of("reward") if constant else ())
 
 
-def _cut_off_in_vain(run: _Run) -> Shown:
-    """... and all groups have equal rewards, or the last quarter's are no higher by a tenth of the largest."""
+def _is_unrisen(run: _Run) -> bool:
+    """Whether the reward is no higher in the last quarter, by a tenth of the largest; unknown is no."""
     rewards = run.column("reward")
-    unrisen = bool(_dead_reward(run))
-    if len(rewards) >= TREND_ROWS and _finite(rewards):
-        quarters = _quarters(rewards)
-        unrisen |= quarters[-1] - quarters[0] <= max(map(abs, rewards)) / 10
-    return _all_clipped(run) if unrisen else ()
+    if len(rewards) < TREND_ROWS or not _finite(rewards):
+        return False
+    quarters = _quarters(rewards)
+    return quarters[-1] - quarters[0] <= max(map(abs, rewards)) / 10
+
+
+def _cut_off_in_vain(run: _Run) -> Shown:
+    return _all_clipped(run) if _dead_reward(run) or _is_unrisen(run) else ()
 
 
 def _reward_jumped(run: _Run) -> Shown:
@@ -311,18 +315,18 @@ def _reward_jumped(run: _Run) -> Shown:
 
 def _part_lost(run: _Run) -> Shown:
     """A reward for right answers that was given up: little of it is left, and the total rose, or it is nothing."""
-    total = run.column("reward")
-    if len(total) < TREND_ROWS or len(total) < len(run.rows) or not _finite(total):
+    rows, total = run.of("reward"), run.column("reward")
+    if len(total) < TREND_ROWS or not _finite(total):
         return ()
     rose = _quarters(total)[-1] > _quarters(total)[0]
     if max(map(abs, total[-FIRST:])) <= max(map(abs, total)) / 100:
         return ()  # all of the reward is gone
-    for name in filter(_RIGHT_ANSWERS.match, run.rows[-1].values):
+    for name in filter(_RIGHT_ANSWERS.match, rows[-1].values):
         values = run.column(name)
         if len(values) == len(total) and _finite(values) and (parts := _quarters(values))[0] > PART:
             ended, best = _mean(values[-max(len(values) // 10, FIRST) :]), max(parts)
             if (rose and parts[-1] < PART_LEFT * best) or ended < PART_LEFT / 2 * best:
-                return [[row for row in run.rows if row.values[name] >= best / 2][-1], run.rows[-1]]
+                return [[row for row in rows if row.values.get(name, 0.0) >= best / 2][-1], rows[-1]]
     return ()
 
 
@@ -397,6 +401,12 @@ def _biased_ratio(run: _Run) -> Shown:
     return run.of("ratio") if low or (of_sums and ratios and median(ratios) > 1 / RATIO_FLOOR) else ()
 
 
+def _engine_drifts(run: _Run) -> Shown:
+    apart = run.column("engine_difference")
+    far = len(apart) >= TREND_ROWS and _finite(apart) and _quarters(apart)[-1] > APART
+    return run.of("engine_difference")[-1:] if far and _is_unrisen(run) else ()
+
+
 def _memory_grew(run: _Run) -> Shown:
     for name in filter(_MEMORY.match, run.rows[-1].values if run.rows else ()):
         values = list(filter(math.isfinite, run.column(name)))
@@ -444,6 +454,7 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[_Run], Shown]], ...] = (
      lambda run: run.always("learning_rate") if len(run.rows) > 2 * ENOUGH else ()),
     ("held-out-loss-rose", "the loss on held-out data doubled, while that of training fell", _held_out_loss_rose),
     ("biased-ratio", "the importance sampling ratio is far from 1, from the first row on", _biased_ratio),
+    ("engine-drifts", "the engine's probabilities are far off the trainer's; the reward hardly rose", _engine_drifts),
     ("memory-grew", "the host memory that is used grew from the first rows to the last", _memory_grew),
     ("no-steps", "the run ended without one training step", _no_steps),
 )  # fmt: skip

@@ -75,6 +75,9 @@ def _follow(lines: Iterable[LogLine]) -> Iterator[Traceback]:
         if text[:1] in "│┃║|":
             text = _BOX.sub("", text)
         if _BEGIN in text:
+            outer = finished.get(line.who)
+            if text.startswith("Original ") and outer is not None and outer.message.startswith("Caught "):
+                outer.raised = False  # torch quotes what a worker process or a replica died of: that is the failure
             begun = Traceback(first=line.number, last=line.number, who=line.who)
             begun.raised = line.number > reported.pop(line.who, 0)
             unfinished[line.who] = begun
