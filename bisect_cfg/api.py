@@ -377,8 +377,8 @@ def bisect(
         command: in place of both, a whole command, as after ``bisect-cfg bisect --``.
         python: the interpreter that trains; None for this one.
         **options: those of `bisect-cfg bisect`, with underscores (`study`, `good`, `only`, `excluded`, `pins`,
-            `training`, `steps`, `trial_timeout`, `confirm`, `strategy`, `jobs`, `recommend`, `keep`, ...).
-            `good`, `bad` and `pins` may be dicts.
+            `training`, `steps`, `trial_timeout`, `confirm`, `jobs`, `recommend`, `keep`, ...). `good`, `bad` and `pins`
+            may be dicts.
 
     Returns:
         The same report as `Bisection.run`, with the recommendation, plots and traces; the files are in its folder.

@@ -40,7 +40,6 @@ _DEVICE = r"\d+|(GPU|MIG)-[\w/-]+"
 """What CUDA_VISIBLE_DEVICES takes: an index, or an identifier or its beginning."""
 
 CHOICES: Mapping[str, tuple[str | None, ...]] = {
-    "strategy": ("adaptive", "one-at-a-time", "ddmin"),
     "prior": ("risk", "flat"),
     "start": (None, *STARTS),
     "preset": (None, *presets()),

@@ -340,12 +340,6 @@ SEARCH = _section(
     ),
     _option("--first", "Stop at the first proven cause.", is_flag=True),
     _option(
-        "--strategy",
-        "The search algorithm.",
-        type=click.Choice(["adaptive", "one-at-a-time", "ddmin"]),
-        default="adaptive",
-    ),
-    _option(
         "--prior", "Suspect risky settings first, or all equally.", type=click.Choice(["risk", "flat"]), default="risk"
     ),
     _option("--no-where where", "Skip the last run, which looks for the place where it fails.", **OFF),

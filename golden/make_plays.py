@@ -83,7 +83,7 @@ class World:
             "work": [rng.choice((0.0, 0.0, 0.7, -0.7)) for _ in range(size)] if rng.random() < 0.3 else [],
             "first": rng.random() < 0.1,
             "confidence": rng.choice((0.8, 0.95, 0.95, 0.99)),
-            "confirm": rng.choice((0, 1, 1, 1, 2, 3)),
+            "confirm": rng.choice((1, 1, 1, 2, 3)),
             "jobs": rng.choice((1, 1, 1, 1, 2, 4)),
         }
 

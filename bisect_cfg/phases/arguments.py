@@ -43,9 +43,8 @@ def check_numbers(
         ValueError: names the argument.
     """
     for name, value in counts.items():
-        least = 0 if name == "confirm" else 1
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < least):
-            raise ValueError(f"{name} must be a whole number from {least} on, not {value!r}")
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
+            raise ValueError(f"{name} must be a whole number from 1 on, not {value!r}")
     for name, value in numbers.items():
         if value is not None and not (_is_finite(value) and value >= 0):
             raise ValueError(f"{name} must be a finite number, not {value!r}")

@@ -94,15 +94,13 @@ class Bisection:
         seed: reserved for decisions at random; there are none, equal records give equal questions.
         max_trials: stop after this many runs, with what is known by then.
         jobs: trials to run at once.
-        strategy: "adaptive", "one-at-a-time" or "ddmin".
         first: stop at the first proven cause.
         confidence: probability the answer must reach, whether the failure always shows or comes and goes.
         prior: "risk" (odds by name), "flat", or name -> odds (1 is ordinary, missing names are ordinary).
         confirm: how often each claim of the answer (the cause fails, it passes without each one parameter, the
             correction passes) must have been observed itself. None, the default: once, and again as often as the
-            failure rate leaves doubt: one to three trials more than at 0 for a single cause that always fails. 0: a
-            larger subset's pass speaks for a smaller one, and up to a confidence of .95 the answer rests on 19
-            failures in 20 being deterministic.
+            failure rate leaves doubt. A number: so often, and up to a confidence of .95 the answer rests on 19 failures
+            in 20 being deterministic, which it says.
         loss: what resetting each factor gives up, name -> weight (1 if missing); corrections that give up less
             are tried and named first.
         work: what each factor's bad value is expected to multiply a trial's duration by, name -> ratio (1 if missing);
@@ -121,7 +119,7 @@ class Bisection:
 
     Raises:
         TypeError: an argument is none of the kind that it should be.
-        ValueError: an unknown strategy, prior or isolation, or a number out of its range.
+        ValueError: an unknown prior or isolation, or a number out of its range.
         StudyMismatch: the storage holds a study of that name for other configurations, or of another identity.
     """
 
@@ -138,7 +136,6 @@ class Bisection:
         max_trials: int | None = None,
         jobs: int = 1,
         *,
-        strategy: str = "adaptive",
         first: bool = False,
         confidence: float = 0.95,
         prior: str | Mapping[str, float] = "risk",
@@ -167,8 +164,6 @@ class Bisection:
             )
         if not (study_name is None or isinstance(study_name, str)):
             raise TypeError(f"study_name must be a string, not {shown(study_name)}")
-        if strategy not in ("adaptive", "one-at-a-time", "ddmin"):
-            raise ValueError(f"strategy must be 'adaptive', 'one-at-a-time' or 'ddmin', not {strategy!r}")
         check_numbers(
             {"jobs": jobs, "max_trials": max_trials, "confirm": confirm},
             {"confidence": confidence, "max_seconds": max_seconds, "timeout": timeout},
@@ -191,8 +186,8 @@ class Bisection:
         self._validity = _Buildable(self.factors, self.good, self.bad, runner)
         names = tuple(factor.name for factor in self.factors)
         problem = Problem(
-            names, self._validity, odds_of(names, prior), strategy=strategy, first=first, confidence=confidence,
-            confirm=confirm, jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
+            names, self._validity, odds_of(names, prior), first=first, confidence=confidence, confirm=confirm,
+            jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
             work=tuple(math.log((work or {}).get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
         if identity is None and not runs:

@@ -107,7 +107,6 @@ def _bisection(context: Context, bad_run: Run) -> Bisection:
             study_name=name,
             identity=identity,
             jobs=options.jobs,
-            strategy=options.strategy,
             first=options.first,
             confidence=options.confidence,
             prior=dict(zip(settings.bad, odds, strict=True)) if odds else options.prior,

@@ -47,7 +47,6 @@ class Options:
     trial_timeout: float | None = None
     jobs: int = 1
     devices: tuple[str, ...] = ()
-    strategy: str = "adaptive"
     failure: str | None = None
     first: bool = False
     confirm: int | None = None

@@ -36,9 +36,3 @@ class Case:
     def posterior(self) -> Posterior:
         """How likely hypotheses are."""
         return Posterior(self.problem, self.counts, self.unsteady)
-
-    @property
-    def times(self) -> int:
-        """How often a proof must see each run itself while the search goes on: 1, or 0 if larger subsets may speak for
-        smaller ones, which they no longer can once runs contradict each other."""
-        return 1 if self.problem.times or self.counts.contradictory else 0

@@ -269,7 +269,7 @@ def _needed(
     for number in hypotheses.best(1 if repeat else PROOFS):
         causes = (*known, *hypotheses.causes(number))
         proofs = [
-            prove(case, cause, hypotheses.region, case.times, tuple(other for other in causes if other != cause))
+            prove(case, cause, hypotheses.region, known=tuple(other for other in causes if other != cause))
             for cause in causes[len(known) :]
         ]
         if any(proof is None or proof.refuted for proof in proofs):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.search.case import Case
+from bisect_cfg.search.fallback import Needed, Test, growing_prefix
 from bisect_cfg.search.problem import Ask, FoundCause, Record, by_size
-from bisect_cfg.search.strategies import Needed, Test, growing_prefix
 
 REPEATS = 3
 """How often the cause must have failed, and the larger subset passed, without one exception. At a failure

@@ -100,8 +100,7 @@ class SubsetClaim:
         seen: runs with that outcome.
         runs: runs with PASS or FAIL.
         numbers: the trials.
-        note: why it could not be run, or that it follows from a run of a larger subset.
-        implied: whether it follows from one, and was not run itself.
+        note: why it could not be run, or with what else.
     """
 
     subset: int | None
@@ -110,7 +109,6 @@ class SubsetClaim:
     runs: int = 0
     numbers: tuple[int, ...] = ()
     note: str = ""
-    implied: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,7 +175,7 @@ class State:
         suspected: factors that may be in the cause looked for now.
         ruled_out: factors in no cause, as far as is known.
         suspicion: of each factor, the probability that it is in a proven cause or in the one looked for now; empty
-            where nothing is looked for, or by a strategy that weighs nothing.
+            where nothing is looked for or weighed.
         remaining: the least and the most trials that are still to be expected (`trials_left`).
         so_far: the conclusion if nothing more could be run.
     """
@@ -206,11 +204,10 @@ class Problem:
         loss: what resetting each factor costs the user, for ordering the corrections.
         work: the logarithm of what each factor's bad level is expected to multiply a run's duration by; empty: nothing
             is known.
-        strategy: "adaptive", "one-at-a-time" or "ddmin".
         first: stop at the first proven cause.
         confidence: probability that the answer must reach when failures are flaky.
-        confirm: how often each claim of the answer must have been observed; 0 lets the passes of larger subsets
-            speak for smaller ones. None: once, and further runs as often as the failure rate leaves doubt.
+        confirm: how often each claim of the answer must have been observed, at least once. None: once, and further
+            runs as often as the failure rate leaves doubt.
         jobs: how many trials may run at once.
     """
 
@@ -219,7 +216,6 @@ class Problem:
     odds: tuple[float, ...] = ()
     loss: tuple[float, ...] = ()
     work: tuple[float, ...] = ()
-    strategy: str = "adaptive"
     first: bool = False
     confidence: float = 0.95
     confirm: int | None = 1

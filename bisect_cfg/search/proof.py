@@ -8,7 +8,7 @@ other way is left out once, to see that the run still fails.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
 
 from bisect_cfg.configuration import Outcome, Purpose
@@ -24,8 +24,6 @@ COSTLY = 3.0
 settings as the user has them is not asked; the other is, and the claim says so. That needs the good level of a
 setting to be what makes runs costly (completions of 512 tokens in place of the user's 12); such a setting seldom hides
 a failure, and that the cause fails without it is seen."""
-
-IMPLIED = "seen in a larger subset, without this one as well"
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,7 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
         case: the problem, and what was seen.
         cause: the claimed parameters.
         pool: a failed subset containing it, where companions are looked for first.
-        times: how often each run must have been seen; 0 lets a run without a parameter count as passed when
-            one of a larger subset passed, which is the same thing if no setting hides the failure.
+        times: how often each run must have been seen, at least once.
         known: other causes; a run that holds one of them would fail for that, and tells nothing.
     """
     problem, counts, validity = case.problem, case.counts, case.validity
@@ -77,7 +74,7 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
     missing: list[Ask] = []
     claims: dict[int, SubsetClaim] = {}
     refuted = seen.passes > 0 and not seen.fails and not counts.contradictory
-    if seen.fails < max(times, 1):
+    if seen.fails < times:
         reason = problem.ask(cause, "fail" if companions else "alone fail")
         missing.append(Ask(witness, companions, Purpose.CAUSE_FAILS, reason))
     grouped = inseparable = 0
@@ -98,12 +95,7 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
             claims[index] = counts.claim(smaller, Outcome.PASS, note)
         count = counts.of(smaller)
         refuted |= count.fails > 0
-        if times == 0 and not count.runs and smaller == without:
-            larger = next((m for m in counts.passed if m & smaller == smaller and not counts.of(m).fails), None)
-            if larger is not None:
-                claims[index] = replace(counts.claim(larger, Outcome.PASS, IMPLIED), implied=True)
-                continue
-        if count.passes < max(times, 1):
+        if count.passes < times:
             reason = problem.ask(cause, "still fail", index)
             missing.append(Ask(smaller, smaller & ~cause, Purpose.CAUSE_MINUS_ONE, reason))
     for index in bits(companions & ~grouped):

@@ -12,7 +12,7 @@ missing or not minimal is below what the user asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import exp, log
@@ -23,6 +23,7 @@ from bisect_cfg.search.case import Case
 from bisect_cfg.search.choose import choose
 from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.ends import ends
+from bisect_cfg.search.fallback import Needed, growing_prefix, replay
 from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
 from bisect_cfg.search.posterior import TINY, Doubt, Hypotheses, prior_of_rates
 from bisect_cfg.search.problem import (
@@ -42,7 +43,6 @@ from bisect_cfg.search.problem import (
     holds,
 )
 from bisect_cfg.search.proof import prove, split
-from bisect_cfg.search.strategies import NARROW, Needed, replay
 from bisect_cfg.search.transversal import minimal_hitting_sets
 from bisect_cfg.search.validity import HOPELESS
 
@@ -184,18 +184,9 @@ class Search:
 
     def state(self) -> State:
         """What to do next and what is known: the first of these steps that is not done yet."""
-        every, adaptive = not self.problem.first, self.problem.strategy == "adaptive"
-        steps: tuple[tuple[bool, Callable[[], State | None]], ...] = (
-            (adaptive, self._contradiction),
-            (True, self._find),
-            (every, self._cure),
-            (every and adaptive, self._accompany),
-            (every and adaptive, self._unmask),
-            (every and adaptive, self._doubt),
-            (True, self._confirm),
-        )
-        for wanted, step in steps:
-            state = step() if wanted else None
+        every = () if self.problem.first else (self._cure, self._accompany, self._unmask, self._doubt)
+        for step in (self._contradiction, self._find, *every, self._confirm):
+            state = step()
             if state is not None:
                 return state
         return self._done()
@@ -251,9 +242,9 @@ class Search:
     def _accompany(self) -> State | None:
         """See each of several causes fail in the company of all else that is not another cause.
 
-        Of a single one the bad configuration itself is that run. With `confirm` = 0 it is left out.
+        Of a single one the bad configuration itself is that run.
         """
-        if self.problem.times < 1 or self.masking:
+        if self.masking:
             return None
         for cause in self._known:
             others = [other & ~cause for other in self._known if other != cause]
@@ -286,7 +277,7 @@ class Search:
         asks = {mask: ask for mask, ask in self._all_cures[0].items() if mask}
         for cause in self.causes:
             for index, claim in cause.without.items():
-                if claim.subset and not claim.implied:
+                if claim.subset:
                     reason = self.problem.ask(cause.parameters, "pass again", index)
                     ask = Ask(claim.subset, claim.subset & ~cause.parameters, Purpose.CAUSE_MINUS_ONE, reason)
                     asks.setdefault(claim.subset, ask)
@@ -312,7 +303,7 @@ class Search:
 
     def _confirm(self) -> State | None:
         """See each claim of the answer as often as the user asked."""
-        times = max(self.problem.times, self.case.times)
+        times = self.problem.times
         for number, cause in enumerate(self.causes):
             others = tuple(other for other in self._known if other != cause.parameters)
             proof = prove(self.case, cause.parameters, cause.fails.subset or 0, times, others)
@@ -330,26 +321,25 @@ class Search:
 
     def _narrow(self, region: int) -> State | FoundCause:
         """A proven cause inside a failed subset, or the question that leads to one."""
-        if self.problem.strategy == "adaptive":
-            if self.validity.puzzling:
-                step = self._replay(region, plain=True)
-                if step is not None:
-                    return step
-            hypotheses = None
-            if largest_size(region.bit_count()) > 1:
-                hypotheses = self.case.posterior.inside(region, self._known)
-            if hypotheses is not None:
-                if self._suspicious(hypotheses.steady):
-                    unsteady = Case(self.problem, self.counts, unsteady=True)
-                    return Search(unsteady, self.masking, self.causes)._weigh()
-                accepted = ACCEPTED_IF_RANDOM if self.counts.contradictory else ACCEPTED
-                for number in hypotheses.best(LIKELY):
-                    proof = prove(self.case, *hypotheses.causes(number), region, self.case.times, self._known)
-                    if proof is not None and proof.found is not None and hypotheses.weight[number] >= accepted:
-                        return proof.found
-                ask = choose(self.case, hypotheses, self._cures, self._known, repeat=self.counts.contradictory)
-                if ask is not None or self.counts.running:
-                    return self._ask(ask, suspected=hypotheses.suspected, weighed=hypotheses)
+        if self.validity.puzzling:
+            step = self._replay(region, plain=True)
+            if step is not None:
+                return step
+        hypotheses = None
+        if largest_size(region.bit_count()) > 1:
+            hypotheses = self.case.posterior.inside(region, self._known)
+        if hypotheses is not None:
+            if self._suspicious(hypotheses.steady):
+                unsteady = Case(self.problem, self.counts, unsteady=True)
+                return Search(unsteady, self.masking, self.causes)._weigh()
+            accepted = ACCEPTED_IF_RANDOM if self.counts.contradictory else ACCEPTED
+            for number in hypotheses.best(LIKELY):
+                proof = prove(self.case, *hypotheses.causes(number), region, known=self._known)
+                if proof is not None and proof.found is not None and hypotheses.weight[number] >= accepted:
+                    return proof.found
+            ask = choose(self.case, hypotheses, self._cures, self._known, repeat=self.counts.contradictory)
+            if ask is not None or self.counts.running:
+                return self._ask(ask, suspected=hypotheses.suspected, weighed=hypotheses)
         step = self._replay(region)
         assert step is not None
         return step
@@ -364,11 +354,11 @@ class Search:
         return steady * (1 - prior) * SUSPICIOUS < (1 - steady) * prior
 
     def _replay(self, region: int, plain: bool = False) -> State | FoundCause | None:
-        """The same by a plain algorithm: for comparison, where the posterior has no candidates left, and (`plain`)
-        where too much ends in another failure; None if that leads to nothing that fails."""
+        """The same by a plain algorithm: where the posterior has no candidates left, and (`plain`) where too much ends
+        in another failure; None if that leads to nothing that fails."""
         run = replay(self.case, region, plain)
         try:
-            witness = NARROW[self.problem.strategy](self.problem, run, region)
+            witness = growing_prefix(self.problem, run, region)
         except Needed as needed:
             return self._ask(needed.ask, suspected=region)
         if plain and not self.counts.of(witness).fails:

@@ -1,4 +1,7 @@
-"""What the search asks next: 10,000 states of recorded plays, each with the question, or the conclusion, that follows.
+"""What the search asks next: 8,417 states of recorded plays, each with the question, or the conclusion, that follows.
+
+There were 10,000. The plays at `confirm` = 0, which let the pass of a larger subset speak for a smaller one, are gone
+with it, and from the recorded text of the others `"implied": false`, which stood in every claim of a conclusion.
 
 The plays lie in `data/plays.jsonl.gz` (`make_plays.py` made them), so that another question does not change the states
 that come after it. An id is the seed of its play and how many trials of it had begun, with "+" where those that ended

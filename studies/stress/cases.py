@@ -319,8 +319,6 @@ def _kind(dice: random.Random, case: Case, pool: list[str]) -> None:
                 ["--max-trials", str(dice.randint(1, 12))],
                 ["--max-seconds", str(dice.randint(1, 4))],
                 ["--first"],
-                ["--strategy", "ddmin"],
-                ["--strategy", "one-at-a-time"],
             )
         )
     elif case.kind == "healthy":

@@ -578,7 +578,7 @@ def test_what_a_study_runs_is_shown_as_one_would_type_it(tmp_path):
 LINES = (
     "studies/x.py --python python3 --good bf16=false --good g.yaml --only beta --except lr --pin seed=1 --study s/t "
     "--training 2 --from-checkpoint c --until-failure --isolate-data --log l --prove from-start --max-disk 1.5 "
-    "--steps 3 --trial-timeout 5.0 --jobs 2 --devices 0,1 --strategy ddmin --first --confirm 3 --confidence 0.9 "
+    "--steps 3 --trial-timeout 5.0 --jobs 2 --devices 0,1 --first --confirm 3 --confidence 0.9 "
     "--failure any --prior flat --start cold --max-trials 9 --max-seconds 60.0 --storage sqlite:///x.db --env-cache e "
     "--no-where --no-recommend --no-environments --margin 0.2 --ratio 2.0 --verify-steps 40 --verify-seeds 5 "
     "--remedies 2 --keep beta --frontier 20 -- --lr 'a b'",

@@ -94,8 +94,8 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> pexpect.spawn:
     ("begun", "completed"),
     [
         ("bisect-cfg rec", "bisect-cfg recommend "),
-        ("bisect-cfg bisect --str", "bisect-cfg bisect --strategy "),
-        ("bisect-cfg bisect --strategy one", "bisect-cfg bisect --strategy one-at-a-time "),
+        ("bisect-cfg bisect --pri", "bisect-cfg bisect --prior "),
+        ("bisect-cfg bisect --prior f", "bisect-cfg bisect --prior flat "),
         ("bisect-cfg bisect --only learning_r", "bisect-cfg bisect --only learning_rate "),
         ("bisect-cfg bisect trai", "bisect-cfg bisect train_it.py "),
         ("bisect-cfg report ", "bisect-cfg report bisect-cfg-studies/mine "),

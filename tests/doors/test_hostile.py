@@ -324,7 +324,7 @@ COMMAND = '{"target": "train.py", "arguments": %s, "python": null, "folder": "."
 @pytest.mark.parametrize(("name", "text"), [
     ("command.json", "[]"), ("command.json", '{"target": 1}'), ("command.json", COMMAND % ("[1]", "{}")),
     ("command.json", COMMAND % ("[]", "5")), ("command.json", COMMAND % ("[]", '{"good": 3, "jobs": null}')),
-    ("command.json", COMMAND % ("[]", '{"good": [["a", 1, 2]], "strategy": {}}')), ("command.json", "\x00"),
+    ("command.json", COMMAND % ("[]", '{"good": [["a", 1, 2]], "prior": {}}')), ("command.json", "\x00"),
     ("command.json", COMMAND.replace('"."', '"/no/such/folder"') % ("[]", "{}")),
     ("study.json", '{"target": {}, "options": {}}'), ("study.json", "\udcff"),
     ("study.json", '{"target": {"script": "x", "arguments": 2, "script_hash": 1, "good_file_hash": 2}, "options": {}}'),
@@ -436,9 +436,10 @@ def test_values_from_python_are_taken_as_they_are(tool):
 @pytest.mark.parametrize(("options", "error"), [
     ({"margin": float("nan")}, "InputError"), ({"max_seconds": float("inf")}, "InputError"),
     ({"jobs": True}, "InputError"),
-    ({"steps": 1.5}, "InputError"), ({"confirm": "3"}, "InputError"), ({"strategy": "fast"}, "InputError"),
+    ({"steps": 1.5}, "InputError"), ({"confirm": "3"}, "InputError"), ({"prior": "fast"}, "InputError"),
     ({"good": {"learning_rate": float("nan")}}, "InputError"), ({"good": {"learning_rate": object()}}, "InputError"),
-    ({"nonsense": 1}, "TypeError"), ({"good": {"hub_token": "abc"}}, "InputError"), ({"first": 3}, "InputError"),
+    ({"nonsense": 1}, "TypeError"), ({"strategy": "ddmin"}, "TypeError"), ({"confirm": 0}, "InputError"),
+    ({"good": {"hub_token": "abc"}}, "InputError"), ({"first": 3}, "InputError"),
     ({"remedies": -3}, "InputError"), ({"log": 5}, "InputError"),
 ])  # fmt: skip
 def test_options_from_python(tmp_path, monkeypatch, options, error):
@@ -455,7 +456,8 @@ def test_options_from_python(tmp_path, monkeypatch, options, error):
 @pytest.mark.parametrize("options", [
     {"max_seconds": float("nan")}, {"timeout": float("inf")}, {"timeout": -1}, {"confidence": float("nan")},
     {"jobs": 0},
-    {"jobs": 1.5}, {"max_trials": 0}, {"confirm": float("nan")}, {"prior": {"x": float("nan")}}, {"loss": {"x": -1.0}},
+    {"jobs": 1.5}, {"max_trials": 0}, {"confirm": float("nan")}, {"confirm": 0},
+    {"prior": {"x": float("nan")}}, {"loss": {"x": -1.0}},
     {"loss": {"x": float("inf")}},
 ])  # fmt: skip
 def test_numbers_of_a_bisection(options):

@@ -23,9 +23,8 @@ def sigfpe(configuration: dict) -> bool:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("strategy", ["adaptive", "one-at-a-time", "ddmin"])
-def test_a_function_that_kills_its_process(strategy: str) -> None:
-    report = Bisection(GOOD, BAD, sigfpe, strategy=strategy).run()
+def test_a_function_that_kills_its_process() -> None:
+    report = Bisection(GOOD, BAD, sigfpe).run()
     assert report.status == "isolated" and report.complete
     (cause,) = report.causes
     assert cause.parameters == ("bf16",)
@@ -110,7 +109,7 @@ def test_confirm_repeats_every_claim() -> None:
 
 
 def test_added_trials_count_once() -> None:
-    bisection = Bisection(GOOD, BAD, lambda c: not c["bf16"], isolation="none", confirm=0)
+    bisection = Bisection(GOOD, BAD, lambda c: not c["bf16"], isolation="none", confirm=1)
     bisection.add(BAD, TrialResult(Outcome.FAIL, "fail"), "bad baseline")
     bisection.add(BAD, TrialResult(Outcome.FAIL, "fail"), "bad baseline")
     report = bisection.run()

@@ -96,13 +96,12 @@ def test_a_cause_that_fails_otherwise_without_some_company(seed: int) -> None:
 @pytest.mark.training
 def test_learned_rules_cost_no_more_than_asking_one_at_a_time() -> None:
     # Six or eight factors with up to four rules, some of which only runs reveal, is where halving gains least.
-    trials: dict[str, list[int]] = {"adaptive": [], "one-at-a-time": []}
+    trials = []
     for seed in range(80):
-        for strategy, counts in trials.items():
-            rng = random.Random(seed)
-            counts.append(len(solve(draw(rng, rng.choice((6, 8)), rules=2), strategy=strategy)[1]))
-    assert sum(trials["adaptive"]) <= sum(trials["one-at-a-time"])
-    assert max(trials["adaptive"]) <= 45  # 113 while rules were only held against what had been run
+        rng = random.Random(seed)
+        trials.append(len(solve(draw(rng, rng.choice((6, 8)), rules=2))[1]))
+    assert sum(trials) <= 1371  # what one at a time took of these oracles, with the same proofs
+    assert max(trials) <= 45  # 113 while rules were only held against what had been run
 
 
 @pytest.mark.training
@@ -143,7 +142,7 @@ def test_workers_on_one_storage_ask_different_questions() -> None:
     good, bad = dict.fromkeys(names, 0), dict.fromkeys(names, 1)
     storage = optuna.storages.InMemoryStorage()
     workers = [
-        Bisection(good, bad, bool, isolation="none", storage=storage, study_name="shared", confirm=0) for _ in range(4)
+        Bisection(good, bad, bool, isolation="none", storage=storage, study_name="shared", confirm=1) for _ in range(4)
     ]
     workers[0].add(bad, TrialResult(Outcome.FAIL, "fail"), "bad baseline")
     workers[0].add(good, TrialResult(Outcome.PASS), "good baseline")

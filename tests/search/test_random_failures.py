@@ -36,12 +36,12 @@ def test_at_the_default_an_answer_called_complete_is_right_whatever_the_failure_
 
 
 @pytest.mark.training
-@pytest.mark.parametrize(("count", "more"), [slow(1, 3), (2, 6)])
+@pytest.mark.parametrize(("count", "more"), [slow(1, 3), (2, 5)])
 def test_a_failure_that_always_shows_pays_a_few_trials_for_that(count: int, more: int) -> None:
-    # Three more, and one for each further pass: two without one parameter and two corrections, where there are two.
+    # The second failing run, and what is repeated: of two settings two runs without one of them, and two corrections.
     extra = []
     for seed in range(30):
-        careful, plain = (answer(flaky_of(seed, SIZE, count, 1.0), confirm) for confirm in (None, 0))
+        careful, plain = (answer(flaky_of(seed, SIZE, count, 1.0), confirm) for confirm in (None, 1))
         assert careful[:2] == plain[:2] == (True, True)
         extra.append(careful[2] - plain[2])
     assert sum(extra) / len(extra) <= more
@@ -92,7 +92,7 @@ def test_nothing_is_proven_by_runs_that_neither_passed_nor_failed(seed: int) -> 
     """Only the two baselines say anything; every other run ends in another failure, each in one of its own."""
     rng = random.Random(seed)
     size = rng.randint(3, 7)  # of two, the good configuration is a run without both that passed: they are inseparable
-    problem = Problem(tuple(f"f{i}" for i in range(size)), confirm=rng.choice((None, 0, 1, 3)))
+    problem = Problem(tuple(f"f{i}" for i in range(size)), confirm=rng.choice((None, 1, 3)))
     records: list[Record] = []
     while isinstance(question := next_question(problem, records), Ask):
         assert len(records) < 300

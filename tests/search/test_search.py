@@ -80,15 +80,6 @@ def test_parallel_runs_change_nothing_in_the_answer(seed: int, jobs: int) -> Non
     assert complaint(oracle, conclusion) is None and conclusion.complete
 
 
-@pytest.mark.parametrize("strategy", ["one-at-a-time", "ddmin"])
-def test_the_strategies_for_comparison_are_right_too(strategy: str) -> None:
-    rng = random.Random(2)
-    for _ in range(60):
-        oracle = draw(rng, 8)
-        conclusion, _, _ = solve(oracle, strategy=strategy)
-        assert complaint(oracle, conclusion) is None and conclusion.complete
-
-
 def test_first_stops_at_a_proven_cause() -> None:
     oracle = Oracle(10, (0b11, 0b1100))
     conclusion, records, _ = solve(oracle, first=True)

@@ -195,8 +195,8 @@ def test_the_later_of_two_that_ask_the_same_withdraws() -> None:
 
 
 def test_optuna_asks_what_the_tool_asks() -> None:
-    ours = Bisection(GOOD, BAD, bool, isolation="none", confirm=0)
-    theirs = Bisection(GOOD, BAD, bool, isolation="none", confirm=0)
+    ours = Bisection(GOOD, BAD, bool, isolation="none", confirm=1)
+    theirs = Bisection(GOOD, BAD, bool, isolation="none", confirm=1)
     for bisection in (ours, theirs):
         bisection.add(BAD, TrialResult(Outcome.FAIL, "boom"), "bad baseline")
         bisection.add(GOOD, TrialResult(Outcome.PASS), "good baseline")

@@ -1,8 +1,8 @@
-"""Strategies written as plain algorithms, replayed against the records.
+"""The plain algorithm that the search falls back to, replayed against the records.
 
-Each reads as the textbook has it and asks `run(subset)` for an outcome. Known outcomes are looked up; the
-first unknown one stops the algorithm and becomes the next question. Replaying from the start each time
-costs nothing beside a training run and keeps these as stateless as the rest of the search.
+It asks `run(subset)` for an outcome. Known outcomes are looked up; the first unknown one stops the algorithm and
+becomes the next question. Replaying from the start each time costs nothing beside a training run and keeps it as
+stateless as the rest of the search.
 """
 
 from __future__ import annotations
@@ -52,44 +52,6 @@ def replay(case: Case, pool: int, plain: bool) -> Test:
     return run
 
 
-def one_at_a_time(problem: Problem, run: Test, inside: int) -> int:
-    """Add the factors one by one, in the user's order, until it fails; then take each out again."""
-    prefix = 0
-    for index in bits(inside):
-        prefix |= 1 << index
-        if prefix == inside or run(prefix, f"Does it fail once {problem.names[index]} is added?"):
-            break
-    for index in bits(prefix):
-        rest = prefix & ~(1 << index)
-        if rest and run(rest, f"Does it still fail without {problem.names[index]}?"):
-            prefix = rest
-    return prefix
-
-
-def ddmin(problem: Problem, run: Test, inside: int) -> int:
-    """Delta debugging (Zeller & Hildebrandt 2002): parts, then complements of parts, then finer parts."""
-    current = list(bits(inside))
-    parts = 2
-    while len(current) >= 2:
-        size = -(-len(current) // parts)
-        chunks = [current[i : i + size] for i in range(0, len(current), size)]
-        for chunk in chunks:
-            if run(mask_of(chunk), f"Do {len(chunk)} of {len(current)} suspects suffice?"):
-                current, parts = chunk, 2
-                break
-        else:
-            for chunk in chunks if len(chunks) > 2 else []:
-                rest = [i for i in current if i not in chunk]
-                if run(mask_of(rest), f"Does it fail without {len(chunk)} of {len(current)} suspects?"):
-                    current, parts = rest, max(parts - 1, 2)
-                    break
-            else:
-                if size == 1:
-                    break
-                parts = min(len(current), 2 * parts)
-    return mask_of(current)
-
-
 def growing_prefix(problem: Problem, run: Test, inside: int) -> int:
     """Binary search for the shortest failing prefix; its last factor is in a cause; repeat with that one set."""
     found, rest = 0, list(bits(inside))
@@ -106,11 +68,3 @@ def growing_prefix(problem: Problem, run: Test, inside: int) -> int:
         found |= 1 << rest[high - 1]
         rest = rest[: high - 1]
     return found
-
-
-NARROW: dict[str, Callable[[Problem, Test, int], int]] = {
-    "adaptive": growing_prefix,
-    "one-at-a-time": one_at_a_time,
-    "ddmin": ddmin,
-}
-"""Strategy -> algorithm; for "adaptive" the one it falls back to."""
