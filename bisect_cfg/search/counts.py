@@ -7,7 +7,7 @@ showed), UNRESOLVED that this subset cannot be asked. A running trial is an outc
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.search.problem import Record, SubsetClaim, holds
@@ -15,12 +15,17 @@ from bisect_cfg.search.problem import Record, SubsetClaim, holds
 
 @dataclass
 class Count:
-    """What one subset was seen to do."""
+    """What one subset was seen to do.
+
+    Attributes:
+        traces: of its failing runs, those that have one.
+    """
 
     fails: int = 0
     passes: int = 0
     unresolved: int = 0
     running: int = 0
+    traces: list[str] = field(default_factory=list)
 
     @property
     def runs(self) -> int:
@@ -33,6 +38,8 @@ class Counts:
 
     `contradictory` is True once a run passed although a run of the same or a smaller subset failed: then the
     failure is random, or a setting hides it. `random` is True once one subset has done both: then nothing hides it.
+    `repeatable` is True once two failing runs of one subset have the same trace, as long as no two have different ones:
+    then a run likely does the same at every start.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -44,6 +51,7 @@ class Counts:
                 count.running += 1
             elif record.outcome is Outcome.FAIL:
                 count.fails += 1
+                count.traces += [record.trace] if record.trace else []
             elif record.outcome is Outcome.PASS:
                 count.passes += 1
             else:
@@ -55,6 +63,8 @@ class Counts:
 
         self.random = any(count.fails and count.passes for count in self.by_subset.values())
         self.contradictory = any(holds(mask, filter(None, self.failed)) for mask in self.passed)
+        traces = [count.traces for count in self.by_subset.values()]
+        self.repeatable = any(len(one) > 1 for one in traces) and all(len({*one}) < 2 for one in traces)
 
     def of(self, mask: int) -> Count:
         """The count of one subset, zeros if it never ran."""

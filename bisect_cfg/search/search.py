@@ -189,6 +189,11 @@ class Search:
             state = step()
             if state is not None:
                 return state
+        if self.complete and not self.problem.careful:
+            self.notes.append(
+                "This answer assumes a failure that always shows: each claim is run as often as confirm = "
+                f"{self.problem.confirm} says, which need not rule out a random one."
+            )
         return self._done()
 
     # --------------------------------------------------------------------- the steps of a steady failure
@@ -348,7 +353,7 @@ class Search:
         """Whether records that contradict nothing make it likely that the failure is random."""
         if self.counts.contradictory:
             return False
-        prior = float(prior_of_rates(self.problem)[0])
+        prior = float(prior_of_rates(self.problem, self.counts)[0])
         if self.problem.confirm is not None:
             return steady < 0.5  # likelier random than not; at the default that would cost a steady failure runs
         return steady * (1 - prior) * SUSPICIOUS < (1 - steady) * prior
@@ -429,9 +434,8 @@ class Search:
         if ask is not None or missing or self.counts.running:
             return self._ask(ask, *missing.values(), weighed=hypotheses)
         self.causes, self.complete = found, complete
-        if not enough:
-            self.notes.append("No valid configuration tells this answer from the others with the confidence asked for.")
-        return self._done()
+        untold = "No valid configuration tells this answer from the others with the confidence asked for."
+        return self._done("" if enough else untold)
 
     def _guessing(self, hypotheses: Hypotheses) -> Search:
         """The search as if running trials had also ended as is likeliest, so that others ask something else."""

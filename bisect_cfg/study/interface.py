@@ -45,7 +45,8 @@ class TrialResult:
         message: one line for people.
         seconds: wall-clock time the trial took.
         step: optimizer step at which it failed, or the number of steps trained; None if it makes no sense.
-        attributes: anything worth keeping that JSON can hold (folder, start, warnings, ...).
+        attributes: anything worth keeping that JSON can hold (folder, start, warnings, ...). "trace" is a digest of
+            what its metrics were up to the failing step, which the search compares: see `Record`.
         intermediate: step -> value of the one metric that shows best how the run went, for Optuna's plots, which get
             an even share of it.
     """

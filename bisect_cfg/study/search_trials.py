@@ -67,7 +67,7 @@ class SearchTrials:
 
     def _record(self, trial: FrozenTrial, reference: TrialResult | None) -> Record:
         attributes = trial.user_attrs
-        mask = self.mask(trial)
+        mask, trace = self.mask(trial), (attributes.get("attributes") or {}).get("trace")
         outcome = None
         if trial.state.is_finished():
             outcome = self._classify(result_of(trial), mask, reference)
@@ -79,6 +79,7 @@ class SearchTrials:
             float(attributes.get("seconds") or 0.0),
             self.mask_of(attributes.get("companions", ())),
             (attributes.get("signature") or "") if outcome is Outcome.UNRESOLVED else "",
+            trace if isinstance(trace, str) else "",
         )
 
     def mask(self, trial: FrozenTrial) -> int:

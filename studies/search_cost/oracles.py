@@ -136,11 +136,13 @@ class Answer:
         causes: the causes named, as masks.
         complete: whether it says that there is no other; tools that cannot say so never do.
         rounds: of runs at once; None if it runs one after the other.
+        notes: what it says besides.
     """
 
     causes: frozenset[int]
     complete: bool = False
     rounds: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oracles import Answer, Case, Exhausted, Oracle
 
@@ -46,7 +46,9 @@ def by_rounds(case: Case, oracle: Oracle, setting: Setting) -> Answer:
                 fails = oracle.run(r.subset)
             except Exhausted:
                 return Answer(frozenset(), False, rounds)
-            records.append(Record(r.subset, outcome_of(fails), r.purpose, r.number, 1.0, r.companions))
+            record = Record(r.subset, outcome_of(fails), r.purpose, r.number, 1.0, r.companions)
+            trace = getattr(oracle, "trace", "")
+            records.append(replace(record, trace=trace) if trace else record)
 
 
 def outcome_of(fails: bool | None) -> Outcome:
@@ -56,4 +58,4 @@ def outcome_of(fails: bool | None) -> Outcome:
 
 def _answer(conclusion: Conclusion, rounds: int) -> Answer:
     found = frozenset(cause.parameters for cause in conclusion.causes)
-    return Answer(found, conclusion.complete, rounds)
+    return Answer(found, conclusion.complete, rounds, conclusion.notes)

@@ -46,7 +46,7 @@ def weight_of(case: Case, causes: tuple[int, ...], rates: np.ndarray) -> float:
 @pytest.mark.parametrize("rate", [1.0, 0.6])
 def test_whole_answers_weigh_what_enumeration_says(seed: int, rate: float) -> None:
     case = case_of(seed, 5, rate, 12)
-    rates = RANDOM_RATES if case.counts.contradictory else prior_of_rates(case.problem)
+    rates = RANDOM_RATES if case.counts.contradictory else prior_of_rates(case.problem, case.counts)
     hypotheses = case.posterior.whole()
     listed = {hypotheses.causes(number): float(hypotheses.weight[number]) for number in range(len(hypotheses.weight))}
     expected = {(cause,): weight_of(case, (cause,), rates) for cause in range(1, 32)}
