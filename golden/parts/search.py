@@ -2,8 +2,8 @@
 
 There were 10,000. The plays at `confirm` = 0, which let the pass of a larger subset speak for a smaller one, are gone
 with it, and from the recorded text of the others `"implied": false`, which stood in every claim of a conclusion.
-156 conclusions were recorded anew: 155 that are complete have one more note, on what a given `confirm` assumes, and one
-that no valid configuration tells from others with the confidence asked for is not complete. Nothing else in them differs.
+156 conclusions were recorded anew: 155 that are complete have one more note, on what a given `confirm` assumes; one
+that no valid configuration tells from others with the confidence asked for is not complete. Nothing else differs.
 
 The plays lie in `data/plays.jsonl.gz` (`make_plays.py` made them), so that another question does not change the states
 that come after it. An id is the seed of its play and how many trials of it had begun, with "+" where those that ended
