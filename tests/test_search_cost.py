@@ -87,8 +87,10 @@ def test_an_invalid_launch_counts_and_too_many_end_the_run(study) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["rimbisect", "lithium", "ddmin", "failmin", "shrinkray", "envbisect", "picire", "mlbisect"]
-)
+    "name",
+    ["rimbisect", "lithium", "ddmin", "failmin", "shrinkray", "envbisect", "picire", "mlbisect", "one_at_a_time",
+     "textbook_ddmin"],
+)  # fmt: skip
 def test_a_tool_of_others_finds_a_single_cause(study, name) -> None:
     import oracles
     import peers

@@ -86,11 +86,7 @@ def entropy(probability: np.ndarray | float) -> np.ndarray:
 class Values:
     """The value of subsets given the hypotheses and what is running.
 
-    Args:
-        case: what was seen, and what runs cost.
-        hypotheses: the hypotheses.
-        known: causes that are no part of them.
-        repeat: whether a run that was made may be made again.
+    The `known` causes are no part of the hypotheses; with `repeat`, a run that was made may be made again.
     """
 
     def __init__(self, case: Case, hypotheses: Hypotheses, known: Sequence[int] = (), repeat: bool = False) -> None:

@@ -15,11 +15,7 @@ from bisect_cfg.search.problem import Record, SubsetClaim, holds
 
 @dataclass
 class Count:
-    """What one subset was seen to do.
-
-    Attributes:
-        traces: of its failing runs, those that have one.
-    """
+    """What one subset was seen to do, and the traces of those of its failing runs that have one."""
 
     fails: int = 0
     passes: int = 0
@@ -70,14 +66,9 @@ class Counts:
         """The count of one subset, zeros if it never ran."""
         return self.by_subset.get(mask, Count())
 
-    def claim(self, mask: int | None, expected: Outcome, note: str = "") -> SubsetClaim:
+    def claim(self, mask: int, expected: Outcome, note: str = "") -> SubsetClaim:
         """What was seen of the claim that `mask` has the expected outcome."""
-        if mask is None:
-            return SubsetClaim(None, expected, note=note)
-        numbers = tuple(r.number for r in self.records if r.subset == mask and r.outcome in _DECIDED)
-        count = self.of(mask)
+        said, count = (Outcome.PASS, Outcome.FAIL), self.of(mask)
+        numbers = tuple(r.number for r in self.records if r.subset == mask and r.outcome in said)
         seen = count.fails if expected is Outcome.FAIL else count.passes
         return SubsetClaim(mask, expected, seen, count.runs, numbers, note)
-
-
-_DECIDED = (Outcome.PASS, Outcome.FAIL)

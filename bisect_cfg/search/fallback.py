@@ -31,8 +31,7 @@ def replay(case: Case, pool: int, plain: bool) -> Test:
     A FAIL counts whatever else happened; what cannot be valid, even with companions from `pool`, did not
     fail. With `plain`, neither did what ended in another failure; no companions are looked for to avoid that.
     """
-    counts, validity = case.counts, case.validity
-    ended_otherwise = frozenset(counts.unresolved) if plain else frozenset()
+    counts = case.counts
 
     def run(mask: int, reason: str) -> bool:
         if counts.of(mask).runs:
@@ -40,9 +39,7 @@ def replay(case: Case, pool: int, plain: bool) -> Test:
         for known in counts.by_subset:
             if known & mask == mask and counts.of(known).passes and not counts.of(known).fails:
                 return False
-        if mask in ended_otherwise:
-            return False
-        extra = validity.companions(mask, pool)
+        extra = None if plain and mask in counts.unresolved else case.validity.companions(mask, pool)
         if extra is None:
             return False
         if counts.of(mask | extra).runs:

@@ -156,13 +156,7 @@ class Hypotheses:
 
 
 class Posterior:
-    """The posterior over hypotheses given the records.
-
-    Args:
-        problem: the problem.
-        counts: what was seen.
-        unsteady: whether a failure that always shows is ruled out.
-    """
+    """The posterior over hypotheses given the records; `unsteady`: a failure that always shows is ruled out."""
 
     def __init__(self, problem: Problem, counts: Counts, unsteady: bool) -> None:
         self._problem = problem
@@ -346,12 +340,8 @@ class Doubt:
         self._rates = prior_of_rates(problem, counts) * GRID ** sum(count.fails for _, count in runs)
 
     def of(self, passing: int | None = None, failing: bool = False) -> float:
-        """The probability that the answer is wrong.
-
-        Args:
-            passing: as it will be if this subset passes once more.
-            failing: as it will be if a cause fails once more.
-        """
+        """The probability that the answer is wrong, as it is, or will be if a subset (`passing`) passes or a cause
+        fails (`failing`) once more."""
         seen = self._seen if passing is None else self._seen + self._candidates.inside(passing)
         rates = self._rates * GRID if failing else self._rates
         wrong = float((self._weight[:, None] * rates * (1 - GRID) ** seen[:, None]).sum())

@@ -140,7 +140,8 @@ class Conclusion:
         status: how it ended.
         causes: in the order found.
         corrections: removed subset -> claim that the bad configuration without it passes; cheapest first.
-        complete: whether every minimal correction of the causes was seen to pass.
+        complete: whether every minimal correction of the causes was seen to pass and, of a failure that was seen to be
+            random, the answer is as sure as was asked for.
         safe: the largest subset that was run and passed, nearest to bad; None if none did.
         masking: settings -> the cause whose failure they hide.
         reproduction: how often the failure showed where it could: (fails, runs).
@@ -224,11 +225,6 @@ class Problem:
     jobs: int = 1
 
     @property
-    def times(self) -> int:
-        """How often each claim must have been observed, whatever the failure rate."""
-        return 1 if self.confirm is None else self.confirm
-
-    @property
     def careful(self) -> bool:
         """Whether the answer must hold for a random failure as surely as for one that always shows.
 
@@ -252,13 +248,8 @@ class Problem:
         return f"{', '.join(others)} and {last}" if others else last
 
     def ask(self, mask: int, what: str, without: int | None = None) -> str:
-        """A question about a subset, for people.
-
-        Args:
-            mask: the subset.
-            what: is asked of it ("alone fail").
-            without: one of its own factors, which is good in the run.
-        """
+        """A question about a subset, for people: whether it does `what` ("alone fail"), with one of its own factors,
+        `without`, good in the run."""
         does = "Do" if mask.bit_count() > 1 else "Does"
         if without is None:
             return f"{does} {self.show(mask)} {what}?"

@@ -8,6 +8,7 @@ other way is left out once, to see that the run still fails.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
 
@@ -46,19 +47,11 @@ class Proof:
 def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, ...] = ()) -> Proof | None:
     """The state of the proof that `cause` is a cause; None if no run can contain it.
 
-    Args:
-        case: the problem, and what was seen.
-        cause: the claimed parameters.
-        pool: a failed subset containing it, where companions are looked for first.
-        times: how often each run must have been seen, at least once.
-        known: other causes; a run that holds one of them would fail for that, and tells nothing.
+    Companions are looked for first in `pool`, a failed subset. Each run must have been seen so many `times`. A run that
+    holds another cause, of those `known`, would fail for that, and tells nothing.
     """
     problem, counts, validity = case.problem, case.counts, case.validity
-    companions = validity.companions(cause, pool, avoid=known)
-    if companions is None:
-        companions = validity.companions(cause, avoid=known)
-    if companions is None:
-        companions = validity.shrink(pool, cause) & ~cause if cause & pool == cause else None
+    companions = _companions(case, cause, pool, known)
     if companions is None:
         return None
     witness = cause | companions
@@ -98,10 +91,7 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
         if count.passes < times:
             reason = problem.ask(cause, "still fail", index)
             missing.append(Ask(smaller, smaller & ~cause, Purpose.CAUSE_MINUS_ONE, reason))
-    for index in bits(companions & ~grouped):
-        other = _without(case, witness, index, known)
-        if other is None or any(mask & cause == cause and not mask >> index & 1 for mask in counts.failed):
-            continue
+    for index, other in _without_companions(case, cause, companions & ~grouped, witness, known):
         if counts.of(other).passes and not counts.of(other).fails:
             refuted = True
             continue
@@ -112,9 +102,27 @@ def prove(case: Case, cause: int, pool: int, times: int = 1, known: tuple[int, .
     for index in bits((cause | grouped) & ~mask_of(claims)):
         seen_only = validity.only_seen(witness & ~(1 << index), 1 << index, known)
         claims[index] = SubsetClaim(None, Outcome.PASS, note=UNSEEN if seen_only else CANNOT)
-    fails = counts.claim(witness, Outcome.FAIL)
-    claims = dict(sorted(claims.items()))
+    fails, claims = counts.claim(witness, Outcome.FAIL), dict(sorted(claims.items()))
     return Proof(found=FoundCause(cause | grouped, companions & ~grouped, fails, claims, inseparable))
+
+
+def _companions(case: Case, cause: int, pool: int, known: tuple[int, ...]) -> int | None:
+    """What must be bad with a cause for a run to be valid, from `pool` if it can be; None if no run can contain it."""
+    for where in (pool, None):
+        found = case.validity.companions(cause, where, avoid=known)
+        if found is not None:
+            return found
+    return case.validity.shrink(pool, cause) & ~cause if cause & pool == cause else None
+
+
+def _without_companions(
+    case: Case, cause: int, companions: int, witness: int, known: tuple[int, ...]
+) -> Iterator[tuple[int, int]]:
+    """Of each companion that nothing was seen to fail without: its index, and the nearest valid run without it."""
+    for index in bits(companions):
+        other = _without(case, witness, index, known)
+        if other is not None and not any(m & cause == cause and not m >> index & 1 for m in case.counts.failed):
+            yield index, other
 
 
 def _affordable(case: Case, smaller: int, witness: int, known: tuple[int, ...]) -> int:

@@ -95,15 +95,8 @@ MAX_CAUSES = 64
 
 
 def next_question(problem: Problem, records: Iterable[Record]) -> Question:
-    """What to run next, to wait, or the conclusion.
-
-    Args:
-        problem: the factors and how to search them.
-        records: every trial so far, running ones included, in the order of their numbers.
-
-    Returns:
-        `Ask`, `Wait` or `Done`; equal for equal arguments.
-    """
+    """What to run next, to wait, or the conclusion, by every trial so far in the order of their numbers, running ones
+    included. Equal for equal arguments."""
     return look(problem, records).question
 
 
@@ -125,11 +118,8 @@ def trials_left(suspects: int, some_known: bool) -> tuple[int, int]:
     """The least and the most trials that are still to be expected, if the failure shows whenever it can.
 
     Of simulated bisections of up to 32 settings nine of ten steps lie within; of those of one or two settings that fail
-    every time, nearly all. What shows now and then, or has several causes, takes longer more often.
-
-    Args:
-        suspects: how many settings may be in the cause looked for; 0 if none is looked for.
-        some_known: whether a cause is proven already.
+    every time, nearly all. What shows now and then, or has several causes, takes longer more often. The `suspects` are
+    those settings that may be in the cause looked for; 0 if none is.
     """
     if not suspects:
         return 1, 2 * CURE_RUNS  # the check, and as many repeats of what may have passed by luck
@@ -308,7 +298,7 @@ class Search:
 
     def _confirm(self) -> State | None:
         """See each claim of the answer as often as the user asked."""
-        times = self.problem.times
+        times = self.problem.confirm or 1
         for number, cause in enumerate(self.causes):
             others = tuple(other for other in self._known if other != cause.parameters)
             proof = prove(self.case, cause.parameters, cause.fails.subset or 0, times, others)
@@ -330,9 +320,8 @@ class Search:
             step = self._replay(region, plain=True)
             if step is not None:
                 return step
-        hypotheses = None
-        if largest_size(region.bit_count()) > 1:
-            hypotheses = self.case.posterior.inside(region, self._known)
+        listed = largest_size(region.bit_count()) > 1
+        hypotheses = self.case.posterior.inside(region, self._known) if listed else None
         if hypotheses is not None:
             if self._suspicious(hypotheses.steady):
                 unsteady = Case(self.problem, self.counts, unsteady=True)
@@ -491,13 +480,8 @@ class Search:
         return (1 - self.problem.confidence) * (at_each_rate if self.problem.confirm is None else share)
 
     def _ask(self, *asks: Ask | None, suspected: int = 0, weighed: Hypotheses | None = None) -> State:
-        """The first of these questions that is not running already; to wait, if all are.
-
-        Args:
-            *asks: in the order of preference; None is none.
-            suspected: the factors that may be in the cause looked for.
-            weighed: what the question was chosen by.
-        """
+        """The first of these questions that is not running already; to wait, if all are. It was chosen by what was
+        `weighed`, and looks for a cause among those `suspected`."""
         question = next((ask for ask in asks if ask is not None and not self.counts.of(ask.subset).running), None)
         known = 0
         for cause in self.causes:

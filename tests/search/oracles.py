@@ -48,6 +48,7 @@ class Oracle:
         rate: how often a failure shows.
         masked: a setting and the cause it hides.
         needs: settings without which what holds a cause ends in another failure.
+        repeats: whether the failing runs of a subset have equal traces; otherwise they have none.
         either: rules of another form `is_valid` knows: (x, others), bad x needs one of the others bad.
     """
 
@@ -60,6 +61,7 @@ class Oracle:
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     either: tuple[tuple[int, int], ...] = ()
     needs: int = 0
+    repeats: bool = False
 
     def valid(self, mask: int) -> bool:
         """Whether the configuration can be built."""
@@ -113,7 +115,8 @@ def solve(
         for r in batch:
             first = r.purpose == "bad baseline" and r.number == 0
             outcome = Outcome.FAIL if first else oracle.run(r.subset)
-            records.append(Record(r.subset, outcome, r.purpose, r.number, 0.0, r.companions))
+            trace = f"{r.subset}" if oracle.repeats and outcome is Outcome.FAIL else ""
+            records.append(Record(r.subset, outcome, r.purpose, r.number, 0.0, r.companions, trace=trace))
     raise AssertionError(f"no conclusion after {limit} runs: {oracle}")
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tools import slow
 
 from bisect_cfg import Bisection, Outcome
-from bisect_cfg.search import Ask, Problem, Record, next_question
+from bisect_cfg.search import Ask, Problem, Record, look, next_question
+from bisect_cfg.search.counts import Counts
 from bisect_cfg.study.interface import TrialResult
 from tests.search.measure import flaky_of
-from tests.search.oracles import Oracle, solve
+from tests.search.oracles import Oracle, draw, solve, subset
 
 SIZE = 19
 NAMES = tuple(f"x{i}" for i in range(8))
@@ -121,6 +125,89 @@ def test_a_failure_that_shows_at_first_and_never_again_is_not_isolated(at_first:
     report = Bisection(GOOD, BAD, trial, isolation="none").run()
     assert report.status == "inconclusive" and not report.complete
     assert "in none of the last" in " ".join(report.notes) and len(runs) < 60
+
+
+@pytest.mark.parametrize(
+    ("runs", "repeatable"),
+    [
+        ("abc:x abc:x", True),
+        ("abc:x abc:x a:y", True),
+        ("abc:x abc: abc:x", True),  # of one no trace is known
+        ("abc:x", False),
+        ("abc: abc:", False),
+        ("abc:x abc:y", False),
+        ("abc:x abc:x a:x a:y", False),
+        ("abc:x a:x", False),  # two subsets are no repetition
+    ],
+)
+def test_runs_repeat_themselves_once_two_of_one_subset_have_equal_traces(runs: str, repeatable: bool) -> None:
+    told = (run.split(":") for run in runs.split())
+    counts = Counts([Record(subset(letters), Outcome.FAIL, trace=trace) for letters, trace in told])
+    assert counts.repeatable is repeatable
+    passes = [Record(0b111, Outcome.PASS, trace=trace) for trace in "pq"]
+    assert Counts([*counts.records, *passes]).repeatable is repeatable
+
+
+@pytest.mark.training
+def test_runs_that_repeat_themselves_need_fewer_repeats() -> None:
+    saved = []
+    for seed in range(12):
+        once, again = (flaky_of(seed, SIZE, 2, 1.0) for _ in range(2))
+        again.repeats = True
+        answers = answer(once, None), answer(again, None)
+        assert [one[:2] for one in answers] == [(True, True)] * 2
+        saved.append(answers[0][2] - answers[1][2])
+    assert min(saved) >= 0 and sum(saved) / len(saved) >= 2
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([None, 1, 2]), st.booleans())
+def test_what_traces_do_not_say_changes_no_question(seed: int, confirm: int | None, repeats: bool) -> None:
+    """Different traces of one subset are as none; and with a `confirm` of one's own no trace is asked."""
+    rng = random.Random(seed)
+    oracle = draw(rng, 7)
+    oracle.rate = rng.choice((1.0, 0.6))
+    _, records, _ = solve(oracle, limit=1000, confirm=confirm)
+    problem = Problem(tuple(f"f{i}" for i in range(7)), oracle.valid, confirm=confirm)
+    alike = repeats and confirm is not None
+    for end in range(0, len(records), 3):
+        traced = [replace(r, trace="x" if alike else f"{r.number}") for r in records[:end]]
+        assert look(problem, traced) == look(problem, records[:end])
+
+
+def test_a_trial_tells_its_trace_by_an_attribute() -> None:
+    trials = []
+    for trace in ("", "0f", 7):
+
+        def trial(configuration: dict[str, bool], trace: object = trace) -> TrialResult:
+            failed = configuration["x1"] and configuration["x4"]
+            return (
+                TrialResult(Outcome.FAIL, "boom", attributes={"trace": trace}) if failed else TrialResult(Outcome.PASS)
+            )
+
+        report = Bisection(GOOD, BAD, trial, isolation="none").run()
+        assert report.causes[0].parameters == ("x1", "x4")
+        trials.append(len(report.rows))
+    assert trials[0] == trials[2] > trials[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "assumes"),
+    [({"confirm": 1}, True), ({"confirm": 3}, True), ({}, False), ({"confirm": 1, "confidence": 0.99}, False)],
+)
+def test_a_confirm_of_ones_own_is_told_with_what_it_assumes(options: dict, assumes: bool) -> None:
+    report = Bisection(GOOD, BAD, lambda configuration: not configuration["x3"], isolation="none", **options).run()
+    assert report.complete
+    assert any("assumes a failure that always shows" in note for note in report.notes) is assumes
+
+
+@pytest.mark.parametrize("confirm", [None, 1])
+def test_an_answer_that_is_not_as_sure_as_asked_is_not_complete(confirm: int | None) -> None:
+    """Of two settings that only change together, nothing tells which one fails now and then."""
+    oracle = Oracle(5, (0b01,), invalid=((0, 1, True), (1, 0, True)), rate=0.6)
+    conclusion, _, _ = solve(oracle, limit=1000, confirm=confirm)
+    assert conclusion.causes and not conclusion.complete
+    assert any("No valid configuration tells" in note for note in conclusion.notes)
 
 
 def test_many_passes_of_a_failure_that_is_still_there_end_nothing() -> None:
