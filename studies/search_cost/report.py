@@ -143,7 +143,7 @@ def plot(folder: Path) -> None:
     width = 0.85 / max(len(tools), 1)
     for place, case in enumerate(COMPARED):
         for number, tool in enumerate(tools):
-            row = next((r for r in rows if r.case == case and r.tool == tool and "confirm=0" not in r.setting), None)
+            row = next((r for r in rows if r.case == case and r.tool == tool), None)
             if row is None:
                 continue
             x = place + (number - len(tools) / 2) * width

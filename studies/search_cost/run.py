@@ -79,7 +79,7 @@ def numbers(text: str) -> list[float]:
 
 
 def confirms(text: str) -> list[int | None]:
-    """`0,1,default` as values of `confirm`."""
+    """`1,2,default` as values of `confirm`."""
     return [None if part == "default" else int(part) for part in text.split(",")]
 
 
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--instances", type=int, default=200, help="oracles a row")
     parser.add_argument("--only", default="", help="cases in whose name this regular expression is found")
     parser.add_argument("--tools", default="ours", help=f"of ours,{','.join(peers.NAMES)}; or all")
-    parser.add_argument("--confirm", type=confirms, help="of ours, e.g. 0,1,default; without it: as each case says")
+    parser.add_argument("--confirm", type=confirms, help="of ours, e.g. 1,2,default; without it: as each case says")
     parser.add_argument("--confidence", type=numbers, default=[0.95], help="of ours, e.g. 0.8,0.95,0.99")
     parser.add_argument("--processes", type=int, default=1, help="instances at once; no count depends on it")
     parser.add_argument("--out", type=Path, help="folder of table.json, table.md and table.svg")
