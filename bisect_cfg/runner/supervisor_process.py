@@ -9,7 +9,7 @@ business.) Whose a process is, it finds when it first sees it, and keeps:
 - the run whose mark (``BISECT_CFG_STUDY=STUDY.RUN``) it carries in its environment, unless that run is a lasting one, a
   server from which other runs are forked;
 - else its parent's; an orphan's by its process group or session;
-- else that of the only run that goes on. What nobody can attribute while several do is ended with the last of them.
+- else that of the only run that goes on: what nobody can attribute while several do is ended with the last of them.
 
 Between the tool and the supervisor stands a *keeper*, which only waits. It is a subreaper as well: if the supervisor
 is killed, the keeper ends what that has left. If the keeper is killed, or the tool is gone (by Ctrl-C, by SIGKILL or
@@ -29,6 +29,7 @@ message to it is four bytes of length and JSON; it answers in lines of JSON.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import gc
@@ -86,7 +87,7 @@ _TRACKER = b"multiprocessing.resource_tracker"
 _HELLO, _TORCH = b"/probe/site/sitecustomize.py", b"/libtorch"
 
 # Fields of /proc/PID/stat after the name.
-_STATE, _PARENT, _GROUP, _SESSION, _STARTED, _STACK = 0, 1, 2, 3, 19, 25
+_STATE, _PARENT, _GROUP, _SESSION, _THREADS, _STARTED, _STACK = 0, 1, 2, 3, 17, 19, 25
 
 # Signals that we ignore, and those that Python ignores: for what we start all is as it was for the tool.
 _OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -94,6 +95,7 @@ _PYTHONS = (signal.SIGPIPE, signal.SIGXFSZ)
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
+_LIBC = ctypes.CDLL(None)
 _fork, _getpid, _exit = os.fork, os.getpid, os._exit
 
 
@@ -125,7 +127,7 @@ def fork(main: Callable[[], object]) -> int:
 def alive(pid: int) -> bool:
     """Whether a process runs (a zombie does not)."""
     fields = _stat(pid)
-    return fields is not None and fields[_STATE] not in (b"Z", b"X")
+    return fields is not None and _runs(fields)
 
 
 def descendants(root: int) -> list[int]:
@@ -165,6 +167,11 @@ def _stat(pid: int) -> list[bytes] | None:
     """The fields of /proc/PID/stat after the name, the state first."""
     text = _read(f"/proc/{pid}/stat")
     return text.rpartition(b")")[2].split() if text else None
+
+
+def _runs(fields: list[bytes]) -> bool:
+    """Whether it is more than a zombie; a process is like one as well while other threads outlive its first."""
+    return fields[_STATE] not in (b"Z", b"X") or int(fields[_THREADS]) > 1
 
 
 def _read(path: str) -> bytes:
@@ -215,15 +222,15 @@ class Ending:
         self._until = time.monotonic() + ENDING_SECONDS
         self._alone: float | None = None  # since when only trackers are left
 
-    def kill(self, processes: list[int]) -> bool:
-        """Kill those that there still are; whether that is to be repeated."""
+    def kill(self, processes: list[int], sure: bool = True) -> bool:
+        """Kill those that there still are; whether that is to be repeated. `sure`: whether there are no others."""
         now = time.monotonic()
-        if not processes or now > self._until:
+        if now > self._until or (sure and not processes):
             return False
         ending = [pid for pid in processes if _TRACKER not in _read(f"/proc/{pid}/cmdline")]
         if not ending:
             self._alone = self._alone or now
-        for pid in ending or (processes if now >= self._alone + TRACKER_SECONDS else ()):
+        for pid in ending or (processes if now >= (self._alone or now) + TRACKER_SECONDS else ()):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         return True
@@ -303,11 +310,9 @@ def _cut(handle: int, size: int) -> None:
 
 
 def _punch(handle: int, start: int, length: int) -> bool:
-    import ctypes
-
     keep_size, punch_hole = 1, 2
     try:
-        fallocate = ctypes.CDLL(None).fallocate
+        fallocate = _LIBC.fallocate
     except AttributeError:
         return False
     fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
@@ -398,6 +403,8 @@ class Supervisor:
         self._runs: dict[int, _Run] = {}
         self._first: dict[int, int] = {}  # process id of a first process that we have started -> its run
         self._whose: dict[tuple[int, bytes], int | None] = {}  # process id and its start -> run
+        self._zombies: set[tuple[int, bytes]] = set()
+        self._sure = True  # whether all that ran during the last look was seen
         self._groups = {os.getpgrp(): -1, os.getsid(0): -1}  # number of a process group or session -> run
         self._said_hello: set[tuple[object, ...]] = set()
         self._torch_since: dict[tuple[object, ...], float] | None = {} if watched else None
@@ -566,27 +573,29 @@ class Supervisor:
 
     def _look(self) -> dict[int, list[bytes]]:
         """All that runs below us, by process id its fields of `_stat`; finds whose each is."""
-        seen, whose = {}, {}
+        seen, whose, zombies = {}, {}, set()
+        self._sure = True
         waiting: list[tuple[int, tuple[int, bytes] | None]] = [(pid, None) for pid in _children(os.getpid())]
         for pid, parent in waiting:
             fields = _stat(pid)
-            if fields is None or fields[_STATE] in (b"Z", b"X"):
+            key = pid, fields[_STARTED] if fields is not None else b""
+            if fields is None or not _runs(fields):
+                zombies.add(key)
+                self._sure &= key in self._zombies  # one that has just ended may have left children behind our back
                 continue
-            key = pid, fields[_STARTED]
-            if key in self._whose:
-                whose[key] = self._whose[key]
-            else:
+            whose[key] = self._whose.get(key)
+            if whose[key] not in self._runs:
                 whose[key] = self._run_of(pid, fields, parent is not None, whose.get(parent))
             if whose[key] is not None:
                 for group in (fields[_GROUP], fields[_SESSION]):
                     self._groups.setdefault(int(group), whose[key])
             seen[pid] = fields
             waiting += [(child, key) for child in _children(pid)]
-        self._whose = whose
+        self._whose, self._zombies = whose, zombies
         return seen
 
     def _run_of(self, pid: int, fields: list[bytes], has_parent: bool, parents: int | None) -> int | None:
-        """The run of a process that is seen for the first time, None if that cannot be told."""
+        """The run of a process of which it is not known; None if that cannot be told while several go on."""
         going = [number for number, run in self._runs.items() if not run.lasting]
         number = _run_in_environment(pid, self._study)
         if number in going:
@@ -608,20 +617,14 @@ class Supervisor:
             run.ending = Ending()
 
     def _go_on_ending(self, number: int) -> None:
-        run = self._runs[number]
-        # What the kernel says of children while some of them end may lack one: "nothing" counts the second time.
-        if run.ending.kill(self._of(number) or self._of(number)):
+        seen = self._look()
+        processes = [pid for pid, fields in seen.items() if self._whose[pid, fields[_STARTED]] == number]
+        if self._runs[number].ending.kill(processes, self._sure):
             return
         del self._runs[number]
         self._groups = {group: owner for group, owner in self._groups.items() if owner != number}
         self._reap()
         self._tell(run=number, ended=True)
-
-    def _of(self, number: int) -> list[int]:
-        """What runs of a run, and of nobody if it is the last."""
-        last = not self._runs[number].lasting and sum(not run.lasting for run in self._runs.values()) == 1
-        owners = (number, None) if last else (number,)
-        return [pid for pid, fields in self._look().items() if self._whose[pid, fields[_STARTED]] in owners]
 
     def _unwatched(self, seen: dict[int, list[bytes]]) -> list[int]:
         """Processes that have loaded torch and in which no probe has said hello: they could train, unseen."""
@@ -646,7 +649,7 @@ class Supervisor:
         """End the run of a process and say why; all of them, if its own cannot be told."""
         command = _read(f"/proc/{pid}/cmdline").decode("utf-8", "backslashreplace").split("\0")
         number = self._whose[pid, fields[_STARTED]]
-        for one in [number] if number in self._runs else list(self._runs):
+        for one in list(self._runs) if number is None else [number]:
             if self._runs[one].ending is None:
                 self._tell(run=one, unwatched=pid, command=command)
                 self._end(one)
@@ -657,10 +660,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(ImportError, AttributeError, OSError):
-        import ctypes
-
-        ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0)
+    _LIBC.prctl(option, int(value), 0, 0, 0)
 
 
 if __name__ == "__main__":

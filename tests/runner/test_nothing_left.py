@@ -1,0 +1,343 @@
+"""Whatever is killed, in whatever order, and whatever a run starts: nothing of it is left.
+
+The processes are stand-ins, plain Python: a launcher with two ranks, trials forked from a server, functions; each with
+a child of its own. They write into a file that they are there, since some hide everything else. All is drawn from a
+seed: `python tests/runner/test_nothing_left.py kill 17` plays one again, so does `hostile 3`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bisect_cfg.probe.protocol import Serve, TrialOrders
+from bisect_cfg.runner.supervisor import Supervisor
+from bisect_cfg.trials.function import FunctionRunner
+from bisect_cfg.trials.server import TrialServer, probe_environment
+
+SEQUENCES, HOSTILE, LANDING = 60, 40, 6
+"""Kill sequences and hostile children in all, and how many of either are played before a landing."""
+
+LEFT_SECONDS = 5.0
+"""What was killed may leave others for no longer than this."""
+
+
+def seeds(count: int) -> list[object]:
+    return [seed if seed < LANDING else pytest.param(seed, marks=pytest.mark.slow) for seed in range(count)]
+
+
+class There:
+    """The file into which processes write what they are, one line each: role, process id, start."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+
+    def read(self) -> list[tuple[str, psutil.Process]]:
+        """Those that run still, and their roles."""
+        found = []
+        for line in self.path.read_text().splitlines():
+            role, pid, started = line.split()
+            try:
+                process = psutil.Process(int(pid))
+                running = process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+                if running and started == _started(int(pid)):
+                    found.append((role, process))
+            except (psutil.NoSuchProcess, OSError):
+                continue
+        return found
+
+    def of(self, role: str) -> list[psutil.Process]:
+        return [process for one, process in self.read() if one == role]
+
+    def wait_for(self, **wanted: int) -> None:
+        """Wait until so many of a role have been there."""
+        deadline = time.monotonic() + 60
+        while any(self.path.read_text().count(f"{role} ") < count for role, count in wanted.items()):
+            assert time.monotonic() < deadline, self.path.read_text()
+            time.sleep(0.005)
+
+    def note(self, role: str, pid: int) -> None:
+        with self.path.open("a") as stream:
+            stream.write(f"{role} {pid} {_started(pid)}\n")
+
+    def assert_nothing_left(self) -> None:
+        deadline = time.monotonic() + LEFT_SECONDS
+        while (left := self.read()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for _, process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert not left
+
+
+def _started(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+# ------------------------------------------------------------------------------------------------ what the runs are
+
+STAND_IN = """
+    import os, signal, sys, time
+
+    def note(role):
+        started = open("/proc/self/stat").read().rpartition(")")[2].split()[19]
+        there = os.open(THERE, os.O_WRONLY | os.O_APPEND)
+        os.write(there, f"{role} {os.getpid()} {started}\\n".encode())
+        os.close(there)
+
+    def start(role, then=lambda: None):
+        if not os.fork():
+            try:
+                note(role)
+                then()
+                while True:
+                    time.sleep(60)
+            finally:
+                os._exit(1)
+"""
+
+LAUNCHER = """
+    for _ in range(2):
+        start("rank", lambda: start("child"))
+    note("first")
+    time.sleep(60)
+"""
+
+FORKED = """
+    note("rank")
+    start("child", os.setsid)
+    time.sleep(60)
+"""
+
+
+def source(there: There, text: str) -> str:
+    return f"THERE = {str(there.path)!r}\n" + textwrap.dedent(STAND_IN) + textwrap.dedent(text)
+
+
+def forked(main: Callable[[], object]) -> int:
+    """Process id of a tool that is forked from here."""
+    pid = os.fork()
+    if not pid:
+        try:
+            main()
+        finally:
+            os._exit(0)
+    return pid
+
+
+def note_both(there: There, supervisor: Supervisor) -> None:
+    keeper = psutil.Process(supervisor.pid)
+    while not keeper.children():
+        time.sleep(0.001)
+    there.note("keeper", keeper.pid)
+    there.note("supervisor", keeper.children()[0].pid)
+
+
+def launching(folder: Path, there: There) -> None:
+    """A tool with a supervisor, a launched run, a fork server and a trial of two ranks."""
+    supervisor = Supervisor()
+    note_both(there, supervisor)
+    for name in ("run", "server", "trial"):
+        (folder / name).mkdir()
+    script, orders = folder / "server" / "script.py", folder / "server" / "orders.json"
+    script.write_text(source(there, FORKED))
+    environment, restore = probe_environment(os.environ, orders)
+    server = TrialServer([sys.executable, str(script)], environment, Serve(restore, []), orders, "log.txt", supervisor)
+    supervisor.start([sys.executable, "-c", source(there, LAUNCHER)], os.environ, folder / "run")
+    assert server.wait_until_ready(60, threading.Event()) is None
+    trial = supervisor.open(folder / "trial")
+    for number in range(2):
+        server.fork(trial, replace(TrialOrders(str(folder / "trial"), {}), env={"N": str(number)}))
+    there.note("server", psutil.Process(trial.pid).ppid())
+    time.sleep(120)
+
+
+def calling(there: There) -> None:
+    """A tool with two functions that run at once."""
+
+    def trial(configuration: dict[str, object]) -> None:
+        exec(source(there, LAUNCHER), {})
+
+    runner = FunctionRunner(trial)
+    with runner.standing({}):
+        note_both(there, runner._supervisor)
+        for _ in range(2):
+            threading.Thread(target=runner._in_child, args=({},)).start()
+        time.sleep(120)
+
+
+# ------------------------------------------------------------------------------------------------ kill sequences
+
+
+def play_sequence(seed: int, folder: Path) -> None:
+    """Kill some of a tool's processes, in an order and after pauses drawn from `seed`; at last the tool."""
+    dice, there = random.Random(seed), There(folder / "there")
+    if functions := dice.random() < 0.3:
+        tool = forked(lambda: calling(there))
+        there.wait_for(rank=4, child=4, first=2)
+    else:
+        tool = forked(lambda: launching(folder, there))
+        there.wait_for(rank=4, child=4, first=1, server=1)
+    there.note("tool", tool)
+    roles = ["tool", dice.choice(["supervisor", "keeper"]), "first", "rank", "rank", "child"]
+    victims = dice.sample(roles + ["server"] * (not functions), dice.randint(1, 5))
+    for role in victims:
+        if (living := there.of(role)) and (role != "tool" or dice.random() < 0.8):
+            with contextlib.suppress(psutil.NoSuchProcess):  # of what was killed before
+                dice.choice(living).kill()
+        time.sleep(dice.choice([0, 0, dice.uniform(0, 0.02), dice.uniform(0, 0.3)]))
+    os.kill(tool, signal.SIGKILL)
+    os.waitpid(tool, 0)
+    there.assert_nothing_left()
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("seed", seeds(SEQUENCES))
+def test_whatever_is_killed_nothing_is_left(tmp_path, seed):
+    play_sequence(seed, tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ hostile children
+
+WAYS = """
+    import ctypes, threading
+    libc = ctypes.CDLL(None)
+
+    def ignore():
+        for number in range(1, 65):
+            try:
+                signal.signal(number, signal.SIG_IGN)
+            except (OSError, ValueError):
+                pass
+
+    def rename():
+        libc.prctl(15, b"sh) Z 1 (\\n1", 0, 0, 0)
+
+    def forget():  # the environment, where the kernel shows it
+        start, end = map(int, open("/proc/self/stat").read().rpartition(")")[2].split()[47:49])
+        memory = os.open("/proc/self/mem", os.O_RDWR)
+        os.pwrite(memory, b"\\0" * (end - start), start)
+        os.close(memory)
+
+    def become():  # another program, without environment
+        text = "import time; time.sleep(60)"
+        os.execve(sys.executable, [sys.executable, "-S", "-E", "-c", text], {})
+
+    def adopt():  # be the parent of the orphans below
+        libc.prctl(36, 1, 0, 0, 0)
+        start("hostile", lambda: start("hostile", lambda: start("hostile")))
+
+    def double():
+        if os.fork():
+            os._exit(0)
+        note("hostile")
+
+    def hop():  # never be the same process for long
+        for _ in range(60):
+            double()
+            time.sleep(0.005)
+
+    def shut():
+        os.closerange(0, 4096)
+
+    def stop():
+        start("hostile", lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+    def spread():
+        for _ in range(5):
+            threading.Thread(target=lambda: start("hostile")).start()
+
+    def unparent():
+        libc.prctl(1, 0, 0, 0, 0)
+
+    ways = {"session": os.setsid, "group": lambda: os.setpgid(0, 0), "ignore": ignore, "rename": rename,
+            "forget": forget, "adopt": adopt, "double": double, "hop": hop, "shut": shut, "stop": stop,
+            "spread": spread, "unparent": unparent, "become": become}
+
+    def be(names):
+        for name in names:
+            try:
+                ways[name]()
+            except PermissionError:  # it leads a session or group already
+                pass
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel's, to an orphaned group with a stopped process
+    start("hostile", lambda: be(NAMES))
+    note("first")
+    if STAYS:
+        time.sleep(60)
+"""
+
+HOW = ("session", "group", "ignore", "rename", "forget", "adopt", "double", "hop", "shut", "stop", "spread", "unparent")
+
+
+def hostile(dice: random.Random, there: There, stays: bool) -> str:
+    names = dice.sample(HOW, dice.randint(2, 7)) + ["become"] * dice.choice([0, 1])
+    return f"NAMES, STAYS = {names!r}, {stays}\n" + source(there, WAYS)
+
+
+def play_hostile(seed: int, folder: Path) -> int:
+    """Two runs at once, with what `seed` draws; one is ended, then the other.
+
+    Returns:
+        How many processes of the first could not be told from the other's.
+    """
+    dice = random.Random(seed)
+    one, other = There(folder / "one"), There(folder / "other")
+    texts = [hostile(dice, one, dice.random() < 0.7), hostile(dice, other, True)]
+    if dice.random() < 0.3:
+        supervisor = Supervisor(call=lambda message, answer: exec(texts[int(message)], {}))
+        runs = [supervisor.call(b"0", 2), supervisor.call(b"1", 2)]
+    else:
+        supervisor = Supervisor()
+        runs = [supervisor.start([sys.executable, "-c", text], os.environ, folder) for text in texts]
+    try:
+        one.wait_for(hostile=1)
+        other.wait_for(hostile=1, first=1)
+        time.sleep(dice.choice([0, dice.uniform(0, 0.1), dice.uniform(0, 0.8)]))
+        runs[0].end()
+        # Who hides everything and whose parents are gone stays until the other run is ended.
+        unknown = [process for _, process in one.read()]
+        assert not [process for process in unknown if supervisor.study in "".join(_environment(process))]
+        assert other.of("first"), "the other run goes on"
+        runs[1].end()
+        left = [process for there in (one, other) for _, process in there.read()]
+        assert not left, [process.as_dict(["pid", "ppid", "status", "name", "create_time"]) for process in left]
+    finally:
+        supervisor.close()
+        one.assert_nothing_left()
+        other.assert_nothing_left()
+    return len(unknown)
+
+
+def _environment(process: psutil.Process) -> list[str]:
+    try:
+        return [*process.environ().values()]
+    except psutil.Error:
+        return []
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("seed", seeds(HOSTILE))
+def test_hostile_children_end_with_their_run(tmp_path, seed):
+    play_hostile(seed, tmp_path)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        play = {"kill": play_sequence, "hostile": play_hostile}[sys.argv[1]]
+        print(play(int(sys.argv[2]), Path(made)))
