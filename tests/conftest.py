@@ -18,12 +18,12 @@ from tools import ForkedTool, Tool
 from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.probe.protocol import Serve, TrialOrders
+from bisect_cfg.runner.fork_server import ForkServer, probe_environment
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.process import Patience, follow
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.server import TrialServer, probe_environment
 from bisect_cfg.trials.training import Training
 
 # A shell without job control starts background commands with SIGINT ignored, and so would be all that we start:
@@ -93,9 +93,9 @@ class WarmTRL:
         orders = folder / "orders.json"
         environment, restore = probe_environment(os.environ, orders)
         modules = ["torch", "transformers", "peft", "datasets", "trl", "trl.trainer.grpo_trainer"]
-        self.server = TrialServer(
+        self.server = ForkServer(
             [sys.executable, str(launcher)], environment, Serve(restore, modules),
-            orders, "log.txt", self.supervisor,
+            orders, self.supervisor,
         )  # fmt: skip
         assert self.server.wait_until_ready(300, threading.Event()) is None
         self.count = 0

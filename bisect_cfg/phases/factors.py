@@ -22,7 +22,7 @@ from bisect_cfg.phases.building import both_environments
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.start import Baselines
 from bisect_cfg.probe.protocol import BuildAnswer, BuildRequest, RankBegin
-from bisect_cfg.trials.forking import FirstRun
+from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.trials.ranks import FirstLaunch, launched_in
 from bisect_cfg.trials.runs import Run
 

@@ -41,13 +41,13 @@ from bisect_cfg.probe.protocol import (
     to_json,
 )
 from bisect_cfg.probe.secrets import know_command
+from bisect_cfg.runner.fork_server import ServersByEnvironment, Starts, probe_environment
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.supervisor_process import shorten
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import clean_folder
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.forking import ServersByEnvironment, Starts
 from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.patience import (
     FIRST_STEP_SECONDS,
@@ -60,7 +60,6 @@ from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.ports import free_port, own_port
 from bisect_cfg.trials.process import Ending, follow
 from bisect_cfg.trials.runs import FIRST, Run, result_of
-from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
 from bisect_cfg.trials.trial_runner import Progress, TrialRunner, inside

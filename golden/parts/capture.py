@@ -35,8 +35,8 @@ from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.factors import find_factors
 from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.supervisor import Supervisor
-from bisect_cfg.trials.forking import Starts
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, ScriptRunner
 from bisect_cfg.trials.start_points import COLD

@@ -30,7 +30,7 @@ from bisect_cfg.phases.pipeline import bisect_script
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.events import TrialFinished
 from bisect_cfg.reports.listener import Listener
-from bisect_cfg.trials.forking import FirstRun
+from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run

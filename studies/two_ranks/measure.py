@@ -22,7 +22,7 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import find_script
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.probe.protocol import TrainBegin
-from bisect_cfg.trials.forking import FirstRun
+from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.ranks import launched_in, ranks_of
 from bisect_cfg.trials.runner import ScriptRunner

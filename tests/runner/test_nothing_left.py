@@ -24,9 +24,9 @@ import psutil
 import pytest
 
 from bisect_cfg.probe.protocol import Serve, TrialOrders
+from bisect_cfg.runner.fork_server import ForkServer, probe_environment
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.trials.function import FunctionRunner
-from bisect_cfg.trials.server import TrialServer, probe_environment
 
 SEQUENCES, HOSTILE, LANDING = 60, 40, 6
 """Kill sequences and hostile children in all, and how many of either are played before a landing."""
@@ -156,7 +156,7 @@ def launching(folder: Path, there: There) -> None:
     script, orders = folder / "server" / "script.py", folder / "server" / "orders.json"
     script.write_text(source(there, FORKED))
     environment, restore = probe_environment(os.environ, orders)
-    server = TrialServer([sys.executable, str(script)], environment, Serve(restore, []), orders, "log.txt", supervisor)
+    server = ForkServer([sys.executable, str(script)], environment, Serve(restore, []), orders, supervisor)
     supervisor.start([sys.executable, "-c", source(there, LAUNCHER)], os.environ, folder / "run")
     assert server.wait_until_ready(60, threading.Event()) is None
     trial = supervisor.open(folder / "trial")

@@ -15,6 +15,7 @@ import pytest
 import toys
 
 from bisect_cfg.probe.protocol import Cold, TrialOrders, to_json
+from bisect_cfg.runner.fork_server import probe_environment
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import (
@@ -31,7 +32,6 @@ from bisect_cfg.trials.patience import (
 from bisect_cfg.trials.process import Ending, follow
 from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE
 from bisect_cfg.trials.runs import Pauses
-from bisect_cfg.trials.server import probe_environment
 from bisect_cfg.trials.training import Training
 
 LOOK = 0.02

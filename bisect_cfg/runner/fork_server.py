@@ -1,17 +1,26 @@
-"""How a trial's process comes to be: the process that trials are forked from.
+"""Warm starts: processes that wait at a good place and fork one child, or one for each rank, per trial.
 
 A trial starts at the warmest of the `STARTS` that is sound: "config" forks from a process that has run the script up to
 its configuration, "imports" from one that has imported the libraries, "cold" runs the user's command from the start.
+`ForkServer` is our side of one waiting process; the other is `bisect_cfg.probe.serve`, and what they say to each other
+is in `bisect_cfg.probe.protocol`. `Starts` says which start trials take, and keeps the server of it.
+
+(A function has its server as well: the supervisor itself, see `bisect_cfg.runner.supervisor`.)
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
+import queue
 import re
+import socket
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,19 +29,206 @@ from bisect_cfg.capture.command import accelerate_launch
 from bisect_cfg.capture.launched import ACCELERATE, shares_out
 from bisect_cfg.capture.script import Script
 from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import make_folder
-from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, Serve, TrialOrders
+from bisect_cfg.jsonfile import make_folder, write_json
+from bisect_cfg.probe import protocol
+from bisect_cfg.probe.protocol import ORDERS_FILE, BuildAnswer, BuildRequest, ForkPoint, Message, Serve, TrialOrders
 from bisect_cfg.runner.supervisor import Run, Supervisor
 from bisect_cfg.trials.environments import Environment
 from bisect_cfg.trials.patience import PHASE_SECONDS
 from bisect_cfg.trials.ports import free_port
 from bisect_cfg.trials.ranks import FirstLaunch
-from bisect_cfg.trials.server import ServerGone, TrialServer, probe_environment
 from bisect_cfg.trials.start_points import COLD, IMPORTS, STARTS
+
+BUILD_SECONDS = 120.0
+"""How long building one configuration may take. It takes milliseconds; the first may import what was not imported yet,
+and one that opens a connection may wait for ever."""
+
+ANSWER_SECONDS = 60.0
+"""A server answers at once; one that has not within this time beyond what it was asked for is no longer to be used."""
 
 SERVER_PATIENCE = 3.0
 """A server, or a trial, gets this many times as long to reach its fork point, or its training, as the first run took
 to get to its training; and never less than `PHASE_SECONDS`."""
+
+LIVING = 3
+"""So many servers live at once besides the user's own environment's: each holds the imported libraries, a gigabyte or
+two, and bringing one up again takes seconds."""
+
+MOST_BYTES = 64 << 20
+"""No answer is as long as this: whatever it is, it is not from the server."""
+
+
+class ServerGone(Exception):
+    """The server process ended; whatever was asked of it has no answer."""
+
+
+class ForkServer:
+    """A waiting process.
+
+    Args:
+        command: the user's command.
+        environment: with the probe's variables in place.
+        orders: without the socket.
+        orders_path: the file its orders are written to; its folder holds the log.
+        supervisor: starts it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        orders: Serve,
+        orders_path: Path,
+        supervisor: Supervisor,
+    ) -> None:
+        self._ours, theirs = socket.socketpair()
+        with theirs:
+            write_json(orders_path, protocol.to_json(replace(orders, socket=theirs.fileno())))
+            handles = [theirs.fileno()]
+            self._process = supervisor.start(command, environment, orders_path.parent, pass_fds=handles, lasting=True)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Callable[[Message | None], None]] = {}  # number of a question -> who takes its answers
+        self._ready: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._gone = False
+        self._why_gone = "the script ended before it came to its configuration again"
+        threading.Thread(target=self._read, name="fork-server-reader", daemon=True).start()
+
+    def wait_until_ready(self, timeout: float, interrupted: threading.Event) -> str | None:
+        """Wait until the process has reached its fork point.
+
+        Returns:
+            None if forking there is sound, otherwise why not (also when it never got there).
+        """
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline and not interrupted.is_set():
+            try:
+                answer = self._ready.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            return answer.unsound if isinstance(answer, protocol.Ready) else self._why_gone
+        return f"the script did not come to its configuration within {timeout:.0f} s"
+
+    def advance(self, fork_at: ForkPoint) -> None:
+        """Let a server that waits after the imports run the script up to a later fork point."""
+        with self._lock, contextlib.suppress(OSError):  # wait_until_ready will tell
+            self._send(protocol.Advance(fork_at))
+
+    def fork(self, run: Run, orders: TrialOrders) -> None:
+        """Fork a first process of a run.
+
+        Raises:
+            ServerGone: the server has ended.
+        """
+        forked: list[int] = []
+        answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+
+        def take(answer: Message | None) -> None:
+            if forked:
+                run.came_to(forked[0], answer.code if isinstance(answer, protocol.Ended) else None)
+                return
+            if isinstance(answer, protocol.Forked):
+                forked.append(answer.pid)
+                run.add(answer.pid)
+            answers.put(answer)
+
+        self._ask(lambda number: protocol.Trial(number, orders, run.mark), take)
+        if not isinstance(_first(answers, ANSWER_SECONDS), protocol.Forked):
+            raise ServerGone
+
+    def resolve(self, items: Sequence[BuildRequest]) -> list[BuildAnswer]:
+        """Build configuration objects without training: what they resolve to, or why they are invalid.
+
+        Raises:
+            ServerGone: the server has ended.
+        """
+        answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._ask(lambda number: protocol.Resolve(number, list(items), BUILD_SECONDS), answers.put)
+        answer = _first(answers, ANSWER_SECONDS + BUILD_SECONDS * len(items))
+        if not isinstance(answer, protocol.Resolved):
+            raise ServerGone
+        return answer.results
+
+    def close(self) -> None:
+        """End the server. What was forked from it is lost (`Run.lost`)."""
+        with contextlib.suppress(OSError):
+            self._ours.shutdown(socket.SHUT_RDWR)
+        self._process.end()
+
+    def _send(self, message: Message) -> None:
+        self._ours.sendall((json.dumps(protocol.to_json(message)) + "\n").encode())
+
+    def _ask(self, question: Callable[[int], Message], take: Callable[[Message | None], None]) -> None:
+        with self._lock:
+            if self._gone:
+                raise ServerGone
+            number = next(self._numbers)
+            self._waiting[number] = take
+            try:
+                self._send(question(number))
+            except OSError:
+                raise ServerGone from None
+
+    def _read(self) -> None:
+        buffer = b""
+        try:
+            while data := self._receive():
+                *lines, buffer = (buffer + data).split(b"\n")
+                if len(buffer) > MOST_BYTES:
+                    raise ValueError("no answer")
+                for line in lines:
+                    self._take(protocol.read(protocol.Reply, json.loads(line)))
+        except (ValueError, TypeError, KeyError):  # the user's code has this socket open, too, before it is forked
+            self._why_gone = "the script writes into descriptors that it did not open"
+        with self._lock:
+            self._gone = True
+            self._ready.put(None)
+            for take in self._waiting.values():
+                take(None)
+
+    def _receive(self) -> bytes:
+        try:
+            return self._ours.recv(1 << 16)
+        except OSError:
+            return b""
+
+    def _take(self, answer: Message) -> None:
+        if isinstance(answer, protocol.Ready):
+            self._ready.put(answer)
+            return
+        with self._lock:
+            take = self._waiting.get(answer.id)
+            if not isinstance(answer, protocol.Forked):  # the last that is said to it
+                self._waiting.pop(answer.id, None)
+        if take is not None:
+            take(answer)
+
+
+def _first(answers: queue.SimpleQueue[Message | None], seconds: float) -> Message | None:
+    """The next answer; None: the server is gone.
+
+    Raises:
+        ServerGone: none came in time.
+    """
+    try:
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        raise ServerGone from None
+
+
+def probe_environment(
+    environment: Mapping[str, str], orders_path: Path
+) -> tuple[dict[str, str], dict[str, str | None]]:
+    """The user's environment with the probe's two variables, and what the probe has to restore."""
+    site = str(Path(__file__).resolve().parent.parent / "probe" / "site")
+    own = environment.get("PYTHONPATH")
+    added = {
+        "PYTHONPATH": os.pathsep.join([site, own]) if own else site,
+        "BISECT_CFG_PROBE": str(orders_path),
+    }
+    restore = {name: environment.get(name) for name in added}
+    return {**environment, **added}, restore
+
 
 IMPORTED_BY_ALL = ("torch", "transformers", "trl", "trl.trainer.grpo_trainer", "trl.trainer.grpo_config")
 IMPORTED_BY_SOME = ("datasets", "peft", "accelerate", "bitsandbytes", "vllm", "deepspeed")
@@ -70,11 +266,6 @@ def imports_ahead(capture: Capture) -> tuple[str, ...]:
     if capture.forked and "bitsandbytes" in capture.modules:
         return tuple(name for name in capture.modules if name.split(".")[0] not in ("bitsandbytes", "peft", "trl"))
     return capture.modules
-
-
-LIVING = 3
-"""So many servers live at once besides the user's own environment's: each holds the imported libraries, a gigabyte or
-two, and bringing one up again takes seconds."""
 
 
 class ServersByEnvironment:
@@ -165,7 +356,7 @@ class Starts:
         self.first = first
         self.folder = folder / ("server" if environment is None else f"server-{environment.folder.name}")
         self._script, self._supervisor, self._interrupted = script, supervisor, interrupted
-        self._server: TrialServer | None = None
+        self._server: ForkServer | None = None
         self._stands_at = ""  # the start that the server is of, or PREPARING
         self._lock = threading.RLock()
 
@@ -309,7 +500,7 @@ class Starts:
         start = STARTS.get(self._stands_at)
         return start is not None and start.fork_point is not None
 
-    def _lose(self, server: TrialServer) -> None:
+    def _lose(self, server: ForkServer) -> None:
         with self._lock:
             if self._server is server:
                 self.close()
@@ -343,7 +534,7 @@ class Starts:
         self._stands_at = start
         return None
 
-    def _new_server(self, modules: Sequence[str]) -> TrialServer:
+    def _new_server(self, modules: Sequence[str]) -> ForkServer:
         make_folder(self.folder)
         orders_path = self.folder / ORDERS_FILE
         launched = self.launched
@@ -355,6 +546,4 @@ class Starts:
         elif self.capture is not None and self.capture.started:  # never run, but its libraries must be those that train
             python = self.capture.environment.get("executable") or self._script.python
             command = [str(python), str(self._script.runs), *self._script.arguments]
-        return TrialServer(
-            command, environment, Serve(restore, list(modules)), orders_path, "log.txt", self._supervisor
-        )
+        return ForkServer(command, environment, Serve(restore, list(modules)), orders_path, self._supervisor)

@@ -16,10 +16,10 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.runner import fork_server
+from bisect_cfg.runner.fork_server import FirstRun
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.study.interface import TrialRequest, TrialResult
-from bisect_cfg.trials import server as server_module
-from bisect_cfg.trials.forking import FirstRun
 from bisect_cfg.trials.patience import Patience
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
@@ -132,7 +132,7 @@ PATCH = """
     "what", ["time.sleep(100_000)", "os._exit(3)", "os.kill(os.getpid(), 8)", "sys.exit(5)", "os.closerange(3, 512)"]
 )
 def test_building_that_does_not_come_back_is_no_answer(started, monkeypatch, what):
-    monkeypatch.setattr(server_module, "BUILD_SECONDS", 3.0)
+    monkeypatch.setattr(fork_server, "BUILD_SECONDS", 3.0)
     case = started(patch=PATCH.format(beta="0.5", what=what))
     case.settle("config")
     runner, settings = case.runner, case.runner.settings
