@@ -21,7 +21,7 @@ from bisect_cfg.jsonfile import JsonObject, private
 from bisect_cfg.probe.protocol import EVENTS_FILE, Unwatched, event_row
 from bisect_cfg.probe.secrets import mask_arguments
 from bisect_cfg.runner import supervisor_process
-from bisect_cfg.runner.supervisor_process import MARK, RUN_DIGITS
+from bisect_cfg.runner.processes import MARK, RUN_DIGITS
 
 COMMAND_CHARACTERS = 2000
 """So much of a command line is written down."""
@@ -178,10 +178,10 @@ class Supervisor:
         threading.Thread(target=self._read, name="supervisor-reader", daemon=True).start()
 
     def _start(self, theirs: socket.socket, watched: bool) -> subprocess.Popen[bytes]:
-        words = [str(theirs.fileno()), self.study, *([] if watched else [supervisor_process.UNWATCHED])]
+        words = [str(theirs.fileno()), self.study, str(watched), str(Path(__file__).parents[2])]
         nothing = subprocess.DEVNULL
         return subprocess.Popen(
-            [sys.executable, "-S", "-E", supervisor_process.__file__, *words],
+            [sys.executable, "-SIc", supervisor_process.PROGRAM, *words],
             stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True, pass_fds=[theirs.fileno()],
         )  # fmt: skip
 

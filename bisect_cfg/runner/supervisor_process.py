@@ -21,9 +21,9 @@ While runs go on, the supervisor also
   told that none will;
 - keeps the logs from growing (`Log`).
 
-Run as ``python -S -E supervisor_process.py DESCRIPTOR STUDY [unwatched]``; for a function of the user's it is forked
-from the caller's process instead, holds the function, and forks each trial. Only the standard library is imported. A
-message to it is four bytes of length and JSON; it answers in lines of JSON.
+It runs in the tool's own interpreter (`PROGRAM`); for a function of the user's it is forked from the caller's process
+instead, holds the function, and forks each trial. Only the standard library is imported. A message to it is four bytes
+of length and JSON; it answers in lines of JSON.
 """
 
 from __future__ import annotations
@@ -39,22 +39,12 @@ import select
 import signal
 import socket
 import struct
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-MARK = "BISECT_CFG_STUDY"
-"""Environment variable that all processes of a study carry: ``STUDY.RUN``, the number in `RUN_DIGITS` digits."""
-
-RUN_DIGITS = 8
-
-ENDING_SECONDS = 10.0
-"""For how long what is left of a run is looked for and ended. A killed process is gone in milliseconds, unless the
-kernel holds it (a driver, a network disk)."""
-
-TRACKER_SECONDS = 1.0
-"""How long a tracker of `multiprocessing` may take to remove what the ended processes have left in shared memory; it
-takes milliseconds."""
+from bisect_cfg.runner import processes
+from bisect_cfg.runner.logs import Log
+from bisect_cfg.runner.processes import GROUP, MARK, RUN_DIGITS, SESSION, STACK, STARTED, Ending, fork
 
 TICK_SECONDS = 0.1
 """How often the logs of running trials are looked at."""
@@ -62,32 +52,17 @@ TICK_SECONDS = 0.1
 LOOK_SECONDS = 0.5
 """How often the processes of running trials are looked at. Importing torch and what trains with it takes seconds."""
 
-ENDING_TICK_SECONDS = 0.002
-"""How often a run that is being ended is looked at."""
-
 HELLO_SECONDS = 1.0
 """A process that has loaded torch has so long to say hello. One that has a probe did before."""
 
-LOG_HEAD = 1 << 20
-LOG_TAIL = 3 << 20
-"""Bytes of a log that are kept: how it began, and what came before its end. Signatures are read from less."""
-
-LOG_SLACK = 4 << 20
-"""A running log may be so much longer before its middle is let go."""
-
-FAILED = 70
-"""Exit status of a process of ours whose code broke (EX_SOFTWARE)."""
-
-UNWATCHED = "unwatched"
-"""Third argument of the program: no probe is in what it starts."""
-
-_TRACKER = b"multiprocessing.resource_tracker"
+PROGRAM = (
+    "import sys; sys.path.append(sys.argv[4]); from bisect_cfg.runner.supervisor_process import keep; "
+    "keep(int(sys.argv[1]), sys.argv[2], watched=sys.argv[3] == 'True')"
+)
+"""Of ``python -SIc``; its arguments are those of `keep` and the folder in which this package is."""
 
 # What the kernel says of a file that the probe maps into every process it watches, and of torch's libraries.
 _HELLO, _TORCH = b"/probe/site/sitecustomize.py", b"/libtorch"
-
-# Fields of /proc/PID/stat after the name.
-_STATE, _PARENT, _GROUP, _SESSION, _THREADS, _STARTED, _STACK = 0, 1, 2, 3, 17, 19, 25
 
 # Signals that we ignore, and those that Python ignores: for what we start all is as it was for the tool.
 _OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -96,230 +71,6 @@ _PYTHONS = (signal.SIGPIPE, signal.SIGXFSZ)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 _LIBC = ctypes.CDLL(None)
-_fork, _getpid, _exit = os.fork, os.getpid, os._exit
-
-
-def fork(main: Callable[[], object]) -> int:
-    """Process id of a child that calls `main` and ends: with status 0, or `FAILED` if anything was raised in it.
-
-    The child never comes back from here. The system call is inside, so that nothing can be raised between the two; the
-    outer clause is for what is raised in the inner one.
-    """
-    ours = _getpid()
-    try:
-        try:
-            pid = _fork()
-            if pid:
-                return pid
-            main()
-            _exit(0)
-        finally:
-            if _getpid() != ours:
-                _exit(FAILED)
-    finally:
-        if _getpid() != ours:
-            _exit(FAILED)
-
-
-# ------------------------------------------------------------------------------------------------------- processes
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    fields = _stat(pid)
-    return fields is not None and _runs(fields)
-
-
-def descendants(root: int) -> list[int]:
-    """Running processes below `root`, parents first."""
-    found, waiting = [], [root]
-    while waiting:
-        for pid in _children(waiting.pop()):
-            waiting.append(pid)
-            if alive(pid):
-                found.append(pid)
-    return found
-
-
-def marked(study: str) -> list[int]:
-    """Process ids whose initial environment has the mark of this study."""
-    found, user = [], os.getuid()
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            try:
-                if user and os.stat(f"/proc/{name}").st_uid != user:
-                    continue
-            except OSError:  # ended meanwhile
-                continue
-            if _run_in_environment(int(name), study) is not None:
-                found.append(int(name))
-    return found
-
-
-def _run_in_environment(pid: int, study: str) -> int | None:
-    """The number in the mark of this study that a process carries, None if it has none."""
-    _, found, rest = (b"\0" + _read(f"/proc/{pid}/environ")).partition(f"\0{MARK}={study}.".encode())
-    digits = rest[:RUN_DIGITS]
-    return int(digits) if found and digits.isdigit() else None
-
-
-def _stat(pid: int) -> list[bytes] | None:
-    """The fields of /proc/PID/stat after the name, the state first."""
-    text = _read(f"/proc/{pid}/stat")
-    return text.rpartition(b")")[2].split() if text else None
-
-
-def _runs(fields: list[bytes]) -> bool:
-    """Whether it is more than a zombie; a process is like one as well while other threads outlive its first."""
-    return fields[_STATE] not in (b"Z", b"X") or int(fields[_THREADS]) > 1
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except OSError:
-        return b""
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return found
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as stream:
-                found += map(int, stream.read().split())
-        except FileNotFoundError:
-            if os.path.exists(f"/proc/{pid}/task/{thread}/stat"):  # a kernel without these files
-                return _children_by_parent(pid)
-        except OSError:
-            continue
-    return found
-
-
-def _children_by_parent(pid: int) -> list[int]:
-    stats = ((int(name), _stat(int(name))) for name in os.listdir("/proc") if name.isdigit())
-    return [one for one, fields in stats if fields is not None and int(fields[_PARENT]) == pid]
-
-
-def _ended() -> Iterator[tuple[int, int]]:
-    """Our children that have ended, and how (wait statuses)."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            yield pid, status
-
-
-class Ending:
-    """Kills processes until none is left; those that remove what the others leave in shared memory end after them."""
-
-    def __init__(self) -> None:
-        self._until = time.monotonic() + ENDING_SECONDS
-        self._alone: float | None = None  # since when only trackers are left
-
-    def kill(self, processes: list[int], sure: bool = True) -> bool:
-        """Kill those that there still are; whether that is to be repeated. `sure`: whether there are no others."""
-        now = time.monotonic()
-        if now > self._until or (sure and not processes):
-            return False
-        ending = [pid for pid in processes if _TRACKER not in _read(f"/proc/{pid}/cmdline")]
-        if not ending:
-            self._alone = self._alone or now
-        for pid in ending or (processes if now >= (self._alone or now) + TRACKER_SECONDS else ()):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        return True
-
-
-def _end_everything(study: str) -> None:
-    """End what descends from this process, the subreaper of it, and what carries the mark of the study."""
-    ending = Ending()
-    while True:
-        for _ in _ended():
-            pass
-        if not ending.kill([*descendants(os.getpid()), *marked(study)]):
-            return
-        time.sleep(ENDING_TICK_SECONDS)
-
-
-# ------------------------------------------------------------------------------------------------------- logs
-
-
-class Log:
-    """A log that is being written, by whoever has it open for appending.
-
-    Where the file system can, a hole takes the place of the middle while the log grows, which loses nothing else and
-    which no writer notices. Elsewhere the log is cut and its end appended again.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._freed = LOG_HEAD  # up to here it is gone, or head
-
-    def bound(self) -> bool:
-        """Let the middle go if there is too much of it; whether there was."""
-        try:
-            handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return False
-        try:
-            size = os.fstat(handle).st_size
-            if size - self._freed <= LOG_TAIL + LOG_SLACK:
-                return False
-            end = (size - LOG_TAIL) // 4096 * 4096
-            if _punch(handle, self._freed, end - self._freed):
-                self._freed = end
-            else:
-                _cut(handle, size)
-            return True
-        except OSError:  # a full disk: the log is as it is
-            return False
-        finally:
-            os.close(handle)
-
-
-def shorten(path: str | os.PathLike[str]) -> None:
-    """Keep the head and the tail of a log that is no longer written."""
-    with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            size = os.fstat(handle).st_size
-            if size > LOG_HEAD + LOG_TAIL + LOG_SLACK // 4:
-                _cut(handle, size)
-        finally:
-            os.close(handle)
-
-
-def _cut(handle: int, size: int) -> None:
-    head = os.pread(handle, LOG_HEAD, 0)
-    head_end = head.rfind(b"\n") + 1 or len(head)
-    start = size - LOG_TAIL
-    tail = os.pread(handle, LOG_TAIL, start)
-    first_line = tail.find(b"\n", 0, LOG_TAIL // 2) + 1  # the rest of a line says little
-    tail = tail[first_line:]
-    os.ftruncate(handle, head_end)
-    note = f"\n[... {start + first_line - head_end} bytes left out here ...]\n\n".encode()
-    view = memoryview(note + tail)
-    while view:
-        view = view[os.write(handle, view) :]
-
-
-def _punch(handle: int, start: int, length: int) -> bool:
-    keep_size, punch_hole = 1, 2
-    try:
-        fallocate = _LIBC.fallocate
-    except AttributeError:
-        return False
-    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
-    return fallocate(handle, keep_size | punch_hole, start, length) == 0
-
-
-# ------------------------------------------------------------------------------------------------------- the processes
 
 
 def keep(
@@ -363,7 +114,7 @@ def keep(
         if ended == pid:
             break
     if status:
-        _end_everything(study)
+        processes.end_everything(study)
 
 
 class _Run:
@@ -439,52 +190,56 @@ class Supervisor:
     def close(self) -> None:
         """End everything."""
         self._socket.close()
-        _end_everything(self._study)
+        processes.end_everything(self._study)
 
     def _pause(self) -> float | None:
         """Milliseconds until there is something to do without being told."""
         if not self._runs:
             return None
         if any(run.ending is not None for run in self._runs.values()):
-            return 1000 * ENDING_TICK_SECONDS
+            return 1000 * processes.ENDING_TICK_SECONDS
         return 1000 * (TICK_SECONDS / 10 if self._grown else TICK_SECONDS)
 
     # --------------------------------------------------------------------------------------------- messages
 
     def _obey(self) -> bool:
-        handles: list[int] = []
+        """Do what the tool asks for; whether it is there."""
         try:
-            header, passed, _, _ = self._socket.recvmsg(4, 1024)
-            handles += [number for _, _, data in passed for number in struct.unpack(f"{len(data) // 4}i", data)]
-            for handle in handles:
-                os.set_inheritable(handle, False)
-            if not header:
-                return False
+            header, passed, _, _ = self._socket.recvmsg(4, 1024, socket.MSG_CMSG_CLOEXEC)
             header += self._exactly(4 - len(header))
             message = json.loads(self._exactly(struct.unpack("!I", header)[0]))
-            number = message["run"]
-            if message["op"] == "end":
-                self._end(number)
-            elif message["op"] == "add":
-                self._add(number, message["pid"])
-            else:
-                self._look()  # what is there by now is not of this run
-                self._runs[number] = _Run(message["folder"], message["lasting"])
-                if message["op"] == "start":
-                    self._start(number, message, handles)
         except OSError:
             return False
-        finally:
+        number = message["run"]
+        if message["op"] == "end":
+            self._end(number)
+        elif message["op"] == "add":
+            self._add(number, message["pid"])
+        else:
+            self._look()  # what is there by now is not of this run
+            self._runs[number] = _Run(message["folder"], message["lasting"])
+        if message["op"] == "start":
+            handles = [handle for _, _, data in passed for handle in struct.unpack(f"{len(data) // 4}i", data)]
+            try:
+                self._start(number, message, handles)
+            except OSError as error:
+                del self._runs[number]
+                self._tell(run=number, error=error.errno)
             for handle in handles:
                 os.close(handle)
         return True
 
     def _exactly(self, count: int) -> bytes:
+        """So many bytes.
+
+        Raises:
+            OSError: the tool is gone.
+        """
         data = b""
         while len(data) < count:
             more = self._socket.recv(count - len(data))
             if not more:
-                raise OSError(errno.EPIPE, "the tool is gone")
+                raise OSError("the tool is gone")
             data += more
         return data
 
@@ -495,18 +250,21 @@ class Supervisor:
     # --------------------------------------------------------------------------------------------- starting
 
     def _start(self, number: int, message: dict, handles: list[int]) -> None:
+        """Fork its first process.
+
+        Raises:
+            OSError: it cannot be forked, or is no program.
+        """
         failed, failing = os.pipe()
-        pid = fork(lambda: self._become(number, message, handles, failing))
-        os.close(failing)
-        error = b""
-        while more := os.read(failed, 16):  # ends when `exec` closes the other end
-            error += more
-        os.close(failed)
+        try:
+            pid = fork(lambda: self._become(number, message, handles, failing))
+        finally:
+            os.close(failing)
+        with open(failed, "rb") as stream:
+            error = stream.read()  # ends when `exec` closes the other end
         if error:
             os.waitpid(pid, 0)
-            del self._runs[number]
-            self._tell(run=number, error=int(error))
-            return
+            raise OSError(int(error), "")
         self._first[pid] = number
         self._add(number, pid)
         self._tell(run=number, pid=pid)
@@ -529,15 +287,16 @@ class Supervisor:
             return
         for one in _PYTHONS:
             signal.signal(one, signal.SIG_DFL)
-        free = max([2, *message["numbers"]]) + 1  # first all out of the way of each other
-        output, *kept = [fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, free) for handle in handles]
-        failing, nothing = (fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, free) for handle in (failing, nothing))
-        pairs = zip(kept, message["numbers"], strict=True)
-        for source, target in ((nothing, 0), (output, 1), (output, 2), *pairs):
-            os.dup2(source, target)
         environment = {_bytes(name): _bytes(value) for name, value in message["environment"]}
         command = [_bytes(word) for word in message["command"]]
+        free = max([2, *message["numbers"]]) + 1  # first all out of the way of each other
         try:
+            failing, nothing, output, *kept = (
+                fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, free) for handle in (failing, nothing, *handles)
+            )
+            pairs = zip(kept, message["numbers"], strict=True)
+            for source, target in ((nothing, 0), (output, 1), (output, 2), *pairs):
+                os.dup2(source, target)
             os.chdir(_bytes(message["cwd"]))
             os.execvpe(command[0], command, environment)
         except OSError as error:
@@ -545,14 +304,14 @@ class Supervisor:
 
     def _add(self, number: int, pid: int) -> None:
         """A process is a first process of a run, with all that it has started by now."""
-        for one in (pid, *descendants(pid)):
-            fields = _stat(one)
+        for one in (pid, *processes.descendants(pid)):
+            fields = processes.stat_of(one)
             if fields is not None:
-                self._whose[one, fields[_STARTED]] = number
+                self._whose[one, fields[STARTED]] = number
         self._groups[pid] = number  # it leads its own
 
     def _reap(self) -> None:
-        for pid, status in _ended():
+        for pid, status in processes.ended():
             number = self._first.pop(pid, None)
             if number is not None:  # else one that came to us when its parent ended
                 self._tell(run=number, pid=pid, exit=os.waitstatus_to_exitcode(status))
@@ -572,14 +331,14 @@ class Supervisor:
             self._go_on_ending(number)
 
     def _look(self) -> dict[int, list[bytes]]:
-        """All that runs below us, by process id its fields of `_stat`; finds whose each is."""
+        """All that runs below us, by process id its fields of `stat_of`; finds whose each is."""
         seen, whose, zombies = {}, {}, set()
         self._sure = True
-        waiting: list[tuple[int, tuple[int, bytes] | None]] = [(pid, None) for pid in _children(os.getpid())]
+        waiting: list[tuple[int, tuple[int, bytes] | None]] = [(pid, None) for pid in processes.children(os.getpid())]
         for pid, parent in waiting:
-            fields = _stat(pid)
-            key = pid, fields[_STARTED] if fields is not None else b""
-            if fields is None or not _runs(fields):
+            fields = processes.stat_of(pid)
+            key = pid, fields[STARTED] if fields is not None else b""
+            if fields is None or not processes.runs(fields):
                 zombies.add(key)
                 self._sure &= key in self._zombies  # one that has just ended may have left children behind our back
                 continue
@@ -587,22 +346,22 @@ class Supervisor:
             if whose[key] not in self._runs:
                 whose[key] = self._run_of(pid, fields, parent is not None, whose.get(parent))
             if whose[key] is not None:
-                for group in (fields[_GROUP], fields[_SESSION]):
+                for group in (fields[GROUP], fields[SESSION]):
                     self._groups.setdefault(int(group), whose[key])
             seen[pid] = fields
-            waiting += [(child, key) for child in _children(pid)]
+            waiting += [(child, key) for child in processes.children(pid)]
         self._whose, self._zombies = whose, zombies
         return seen
 
     def _run_of(self, pid: int, fields: list[bytes], has_parent: bool, parents: int | None) -> int | None:
         """The run of a process of which it is not known; None if that cannot be told while several go on."""
         going = [number for number, run in self._runs.items() if not run.lasting]
-        number = _run_in_environment(pid, self._study)
+        number = processes.run_in_environment(pid, self._study)
         if number in going:
             return number
         if has_parent:
             return parents
-        for group in (fields[_GROUP], fields[_SESSION]):
+        for group in (fields[GROUP], fields[SESSION]):
             number = self._groups.get(int(group))
             if number in going:
                 return number
@@ -618,7 +377,7 @@ class Supervisor:
 
     def _go_on_ending(self, number: int) -> None:
         seen = self._look()
-        processes = [pid for pid, fields in seen.items() if self._whose[pid, fields[_STARTED]] == number]
+        processes = [pid for pid, fields in seen.items() if self._whose[pid, fields[STARTED]] == number]
         if self._runs[number].ending.kill(processes, self._sure):
             return
         del self._runs[number]
@@ -632,10 +391,10 @@ class Supervisor:
             return []
         found, now, before, self._torch_since = [], time.monotonic(), self._torch_since, {}
         # The stack's random place: an `exec`, after which a probe must say hello anew, changes it.
-        keys = {(pid, fields[_STARTED], fields[_STACK]): pid for pid, fields in seen.items()}
+        keys = {(pid, fields[STARTED], fields[STACK]): pid for pid, fields in seen.items()}
         self._said_hello &= keys.keys()
         for key in keys.keys() - self._said_hello:
-            maps = _read(f"/proc/{keys[key]}/maps")
+            maps = processes.read(f"/proc/{keys[key]}/maps")
             if _HELLO in maps:
                 self._said_hello.add(key)
             elif _TORCH in maps and any(_TORCH in line and b"x" in line[:60] for line in maps.splitlines()):
@@ -647,8 +406,8 @@ class Supervisor:
 
     def _end_unwatched(self, pid: int, fields: list[bytes]) -> None:
         """End the run of a process and say why; all of them, if its own cannot be told."""
-        command = _read(f"/proc/{pid}/cmdline").decode("utf-8", "backslashreplace").split("\0")
-        number = self._whose[pid, fields[_STARTED]]
+        command = processes.read(f"/proc/{pid}/cmdline").decode("utf-8", "backslashreplace").split("\0")
+        number = self._whose[pid, fields[STARTED]]
         for one in list(self._runs) if number is None else [number]:
             if self._runs[one].ending is None:
                 self._tell(run=one, unwatched=pid, command=command)
@@ -661,7 +420,3 @@ def _bytes(text: str) -> bytes:
 
 def _prctl(option: int, value: int) -> None:
     _LIBC.prctl(option, int(value), 0, 0, 0)
-
-
-if __name__ == "__main__":
-    keep(int(sys.argv[1]), sys.argv[2], watched=UNWATCHED not in sys.argv[3:])

@@ -32,7 +32,7 @@ from bisect_cfg.jsonfile import make_folder, private, write_json, write_text
 from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, read_event
 from bisect_cfg.probe.secrets import know_command, scrub
 from bisect_cfg.runner import supervisor
-from bisect_cfg.runner.supervisor_process import shorten
+from bisect_cfg.runner.logs import shorten
 from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED, Ended, Metrics, Observation, trace_of
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.clean import clean_folder

@@ -30,7 +30,7 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.probe.world import FOLDER, LAUNCHED
-from bisect_cfg.runner.supervisor_process import alive
+from bisect_cfg.runner.processes import alive
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.stacks import fatal_signal, stack_frames
 

@@ -42,8 +42,8 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.probe.secrets import know_command
 from bisect_cfg.runner.fork_server import ServersByEnvironment, Starts, probe_environment
+from bisect_cfg.runner.logs import shorten
 from bisect_cfg.runner.observe import observe
-from bisect_cfg.runner.supervisor_process import shorten
 from bisect_cfg.study.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import clean_folder

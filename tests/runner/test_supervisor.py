@@ -20,9 +20,10 @@ from tools import assert_clear, slow
 from toys import script
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.runner import supervisor_process
+from bisect_cfg.runner import logs, supervisor_process
+from bisect_cfg.runner.logs import LOG_HEAD, LOG_SLACK, LOG_TAIL, Log, shorten
+from bisect_cfg.runner.processes import alive, descendants
 from bisect_cfg.runner.supervisor import Run, Supervisor
-from bisect_cfg.runner.supervisor_process import LOG_HEAD, LOG_SLACK, LOG_TAIL, Log, descendants, shorten
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def test_training_that_nothing_watches_is_ended_and_said(fresh_tool, torch_libra
     assert_clear(said, "cannot watch", "train.py inner", "Name the script that trains")
     assert (fresh_tool.folder / "out/checkpoint").read_text() == "the user's own"
     pids = [int(pid) for pid in (fresh_tool.folder / "pids").read_text().split()]
-    assert pids and not any(supervisor_process.alive(pid) for pid in pids)
+    assert pids and not any(alive(pid) for pid in pids)
     fresh_tool.assert_nothing_left()
 
 
@@ -278,7 +279,7 @@ def test_watched_helpers_and_other_programs_are_left_alone(fresh_tool, torch_lib
 @pytest.mark.parametrize("holes", [True, False])
 def test_log_that_grows(tmp_path, monkeypatch, holes):
     if not holes:
-        monkeypatch.setattr(supervisor_process, "_punch", lambda *where: False)
+        monkeypatch.setattr(logs, "_punch", lambda *where: False)
     path = tmp_path / "log.txt"
     with path.open("ab", buffering=0) as stream:
         log = Log(str(path))
