@@ -193,7 +193,7 @@ class Supervisor:
         def keep() -> None:
             os.setsid()
             self._socket.close()
-            supervisor_process.keep(theirs.detach(), self.study, watched=False, call=call, mask=before)
+            supervisor_process.Supervisor(theirs.detach(), self.study, False, call).keep(before)
 
         # Until the keeper ignores them, signals wait: they are for this process.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

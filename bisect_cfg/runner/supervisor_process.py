@@ -56,10 +56,10 @@ HELLO_SECONDS = 1.0
 """A process that has loaded torch has so long to say hello. One that has a probe did before."""
 
 PROGRAM = (
-    "import sys; sys.path.append(sys.argv[4]); from bisect_cfg.runner.supervisor_process import keep; "
-    "keep(int(sys.argv[1]), sys.argv[2], watched=sys.argv[3] == 'True')"
+    "import sys; sys.path.append(sys.argv[4]); from bisect_cfg.runner.supervisor_process import Supervisor; "
+    "Supervisor(int(sys.argv[1]), sys.argv[2], sys.argv[3] == 'True').keep()"
 )
-"""Of ``python -SIc``; its arguments are those of `keep` and the folder in which this package is."""
+"""Of ``python -SIc``; its arguments are those of `Supervisor` and the folder in which this package is."""
 
 # What the kernel says of a file that the probe maps into every process it watches, and of torch's libraries.
 _HELLO, _TORCH = b"/probe/site/sitecustomize.py", b"/libtorch"
@@ -73,50 +73,6 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None)
 
 
-def keep(
-    handle: int,
-    study: str,
-    *,
-    watched: bool,
-    call: Callable[[bytes, int], None] | None = None,
-    mask: set[signal.Signals] | None = None,
-) -> None:
-    """Be the keeper: fork the supervisor, and when it is gone end what it has left.
-
-    Args:
-        handle: the socket to the tool.
-        study: the mark's first part.
-        watched: whether a probe watches what is started.
-        call: what a run is where it is no program: of its message and of the descriptor for its answer.
-        mask: the signals that the tool blocks, where all of them have been blocked for the fork.
-    """
-    tool = os.getppid()
-    actions = {number: signal.getsignal(number) for number in (*_OURS, signal.SIGCHLD)}
-    for number in _OURS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if mask is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    gc.freeze()  # what the caller's process has left to be collected is not ours to finalise
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    kept, keeping = os.pipe()
-
-    def supervise() -> None:
-        os.close(keeping)
-        with contextlib.closing(Supervisor(handle, study, kept, tool, actions, watched, call)) as supervisor:
-            supervisor.run()
-
-    pid = fork(supervise)
-    os.close(handle)
-    os.close(kept)
-    while True:
-        ended, status = os.waitpid(-1, 0)
-        if ended == pid:
-            break
-    if status:
-        processes.end_everything(study)
-
-
 class _Run:
     """What the supervisor knows of a run."""
 
@@ -127,30 +83,22 @@ class _Run:
 
 
 class Supervisor:
-    """The supervisor; see `keep`.
+    """The supervisor, and its keeper.
 
     Args:
         handle: the socket to the tool.
         study: the mark's first part.
-        kept: readable when the keeper is gone.
-        tool: process id of the tool.
-        actions: what the tool does on the signals that are ours here.
         watched: whether a probe watches what is started.
-        call: what a run is where it is no program.
+        call: what a run is where it is no program: of its message and of the descriptor for its answer.
     """
 
     def __init__(
-        self,
-        handle: int,
-        study: str,
-        kept: int,
-        tool: int,
-        actions: dict[int, object],
-        watched: bool,
-        call: Callable[[bytes, int], None] | None,
+        self, handle: int, study: str, watched: bool, call: Callable[[bytes, int], None] | None = None
     ) -> None:
         os.set_inheritable(handle, False)
-        self._socket, self._study, self._actions, self._call = socket.socket(fileno=handle), study, actions, call
+        self._socket, self._study, self._call = socket.socket(fileno=handle), study, call
+        self._tool = os.getppid()
+        self._actions = {number: signal.getsignal(number) for number in (*_OURS, signal.SIGCHLD)}
         self._runs: dict[int, _Run] = {}
         self._first: dict[int, int] = {}  # process id of a first process that we have started -> its run
         self._whose: dict[tuple[int, bytes], int | None] = {}  # process id and its start -> run
@@ -161,6 +109,34 @@ class Supervisor:
         self._torch_since: dict[tuple[object, ...], float] | None = {} if watched else None
         self._next_look = 0.0
         self._grown = False  # whether a log grows fast
+
+    def keep(self, mask: set[signal.Signals] | None = None) -> None:
+        """Be the keeper: fork the supervisor, and when it is gone end what it has left.
+
+        Args:
+            mask: the signals that the tool blocks, where all of them have been blocked for the fork.
+        """
+        for number in _OURS:
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        gc.freeze()  # what the caller's process has left to be collected is not ours to finalise
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        kept, keeping = os.pipe()
+        pid = fork(lambda: self._supervise(kept, keeping))
+        self._socket.close()
+        os.close(kept)
+        while True:
+            ended, status = os.waitpid(-1, 0)
+            if ended == pid:
+                break
+        if status:
+            processes.end_everything(self._study)
+
+    def _supervise(self, kept: int, keeping: int) -> None:
+        """Be the supervisor until the tool or the keeper (`kept` is readable then) is gone, then end everything."""
+        os.close(keeping)
         woken, wakes = os.pipe()
         for end in (woken, wakes):
             os.set_blocking(end, False)
@@ -170,15 +146,19 @@ class Supervisor:
         self._woken, self._over = woken, [kept]
         with contextlib.suppress(AttributeError, OSError):  # an old kernel, or gone already: the socket says it
             # What the tool forks may have the socket open, and hide its end.
-            self._over.append(os.pidfd_open(tool))
-        self._waiting = select.poll()
-        for end in (self._socket.fileno(), self._woken, *self._over):
-            self._waiting.register(end, select.POLLIN)
+            self._over.append(os.pidfd_open(self._tool))
+        try:
+            self._run()
+        finally:
+            self._socket.close()
+            processes.end_everything(self._study)
 
-    def run(self) -> None:
-        """Until the tool or the keeper is gone."""
+    def _run(self) -> None:
+        waiting = select.poll()
+        for end in (self._socket.fileno(), self._woken, *self._over):
+            waiting.register(end, select.POLLIN)
         while True:
-            ready = {end for end, _ in self._waiting.poll(self._pause())}
+            ready = {end for end, _ in waiting.poll(self._pause())}
             if self._woken in ready:
                 with contextlib.suppress(OSError):
                     os.read(self._woken, 4096)
@@ -186,11 +166,6 @@ class Supervisor:
             if ready.intersection(self._over) or (self._socket.fileno() in ready and not self._obey()):
                 return
             self._tend()
-
-    def close(self) -> None:
-        """End everything."""
-        self._socket.close()
-        processes.end_everything(self._study)
 
     def _pause(self) -> float | None:
         """Milliseconds until there is something to do without being told."""
