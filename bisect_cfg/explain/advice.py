@@ -128,8 +128,11 @@ def interrupted_at(event: Event) -> str:
     if event.type_name != "KeyboardInterrupt":
         return ""
     packages = [package_of(file) for file, _, _ in event.frames]
-    called = next((at for at, name in enumerate(packages) if name not in ("", "python")), len(packages))
-    return next((_place(one) for one in reversed(event.frames[called:]) if not package_of(one[0])), "")
+    own = max((at for at, name in enumerate(packages) if not name), default=0)
+    libraries = [at for at, name in enumerate(packages) if name not in ("", "python")]
+    # Its innermost own line is that of the script alone where the library trains; a traceback may leave out frames.
+    called = own > 0 and (not libraries or min(libraries) < own)
+    return _place(event.frames[own]) if called else ""
 
 
 def own_script(event: Event | None) -> str:
