@@ -41,7 +41,7 @@ REACH = 3
 """Lines after an error within which a program says what it does about it."""
 
 LAST = 40
-"""Lines of the end of a log in which a run says that it ended well; what it prints while it shuts down comes after."""
+"""Lines of the end of a log in which a run says that it ended well; it prints much while it shuts down."""
 
 WORK = 2
 """Lines of work after that which show that it went on."""
@@ -386,9 +386,9 @@ def _coped_with(event: Event, lines: Sequence[LogLine], position: dict[int, int]
 
 
 def worked_after(lines: Sequence[LogLine], number: int) -> bool:
-    """Whether lines of work follow on a line, before a traceback or before the program gives up, or the run had ended
-    well before it."""
-    if any(line.number < number and _ENDED_WELL.search(line.text) for line in lines[-LAST:]):
+    """Whether lines of work follow on a line, before a traceback or before the program gives up, or the run ended
+    well."""
+    if any(_ENDED_WELL.search(line.text) for line in lines[-LAST:]):
         return True
     work = 0
     for line in islice(lines, bisect_right(lines, number, key=attrgetter("number")), None):

@@ -314,7 +314,12 @@ def _worth(lines: Iterable[Line], run: Run, lasting: bool) -> int:
     cause = run.cause
     if cause is None:
         return 0
-    leads = (line for line in lines if line.file == cause.file and cause.first - NEAR <= line.number < cause.first)
+    trained = max(
+        (one.rows.rows[-1].number for one in run.readings if one.name == cause.file and one.rows.rows), default=0
+    )
+    # What the training went on after is no lead to what it died of.
+    first = max(cause.first - NEAR, 0 if lasting else trained)
+    leads = (line for line in lines if line.file == cause.file and first <= line.number < cause.first)
     return IN_ERROR if any(lasting or not _ONLY_WARNS.search(line.text[:200]) for line in leads) else 0
 
 
