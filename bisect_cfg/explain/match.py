@@ -416,5 +416,7 @@ def _named(entry: Entry, case: Case | None, found: Mapping[Clue, Sequence[Line]]
 def _most_telling(lines: Iterable[Line], run: Run) -> list[Line]:
     """The lines, each once, those of the cause first."""
     inside = lambda line: run.cause is not None and _inside(line, run.cause)  # noqa: E731
-    each = dict.fromkeys(sorted(lines, key=lambda line: (not inside(line), line.file, line.number)))
-    return [Line(line.number, scrub(line.text), line.file) for line in each][:HITS]
+    each: dict[tuple[str, int], Line] = {}
+    for line in sorted(lines, key=lambda line: (not inside(line), line.file, line.number)):
+        each.setdefault((line.file, line.number), line)  # a message is also read as one text; its line is shown once
+    return [Line(line.number, scrub(line.text), line.file) for line in each.values()][:HITS]
