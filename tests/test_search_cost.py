@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,32 @@ def test_a_missing_tool_is_left_out_with_a_line(study, capsys) -> None:
 
     assert peers.load("nothing_of_that_name") is None
     assert "nothing_of_that_name is left out" in capsys.readouterr().out
+
+
+def test_a_trace_is_what_its_kind_of_run_says(study) -> None:
+    import determinism
+    import oracles
+
+    case = next(c for c in oracles.cases() if c.name == "p=0.5, n=19, k=1")
+    kinds: dict[str, list[set[str]]] = {}
+    for kind, number in product(determinism.ROWS, range(8)):
+        oracle = determinism.Traced(case.instance(number), kind=kind)
+        traces = [oracle.trace for _ in range(20) if oracle.run(oracle.instance.full)]
+        kinds.setdefault(kind, []).append({*traces})
+        assert len(traces) > 2 and (kind != "noise" or len({*traces}) == len(traces))
+    assert all(traces == {""} for traces in kinds["no trace"])
+    assert all(len(traces) == 1 and "" not in traces for traces in kinds["repeats"])
+    assert len(frozenset.union(*map(frozenset, kinds["repeats"]))) == 8
+    assert all(2 <= len(traces) <= determinism.STEPS for traces in kinds["step drawn"])
+
+
+@pytest.mark.training
+def test_a_row_of_what_determinism_saves(study, capsys) -> None:
+    import determinism
+
+    determinism.main(["--certain", "4", "--only", r"repeats \| p=1, 1 setting"])
+    (row,) = capsys.readouterr().out.splitlines()[2:]
+    assert row.startswith("| repeats | p=1, 1 setting | default, 95% | ") and row.endswith(" | 4 | 0 (0.0%) | 0 | 4 |")
 
 
 @pytest.mark.slow
