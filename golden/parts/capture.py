@@ -37,7 +37,7 @@ from bisect_cfg.phases.options import Options
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.supervisor import Supervisor
-from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, ScriptRunner
 from bisect_cfg.trials.start_points import COLD
 
@@ -112,7 +112,7 @@ def captured(words: list[str], options: Options, study: Path, made: str) -> dict
     try:
         pins = parse_pins(options.pins)
         overrides = {name if "." in name else f"args.{name}": value for name, value in pins.items()}
-        once = Plan(0, {}, 1, COLD, REPRODUCTION_PATIENCE, until_it_dies=True, overrides=overrides)
+        once = Plan(0, {}, 1, COLD, REPRODUCTION_PATIENCE, stop=StopRule.DEATH, overrides=overrides)
         run = runner.train(once)
         if read_capture(run.traces.events.rows) is None:
             return {"never configured": str(run.seen.failure)}
