@@ -115,7 +115,7 @@ def captured(words: list[str], options: Options, study: Path, made: str) -> dict
         once = Plan(0, {}, 1, COLD, REPRODUCTION_PATIENCE, stop=StopRule.DEATH, overrides=overrides)
         run = runner.train(once)
         if read_capture(run.traces.events.rows) is None:
-            return {"never configured": str(run.seen.failure)}
+            return {"never configured": str(run.shown.signature)}
         if target.launch is None:  # a launcher's has its variables
             runner.starts.resolve = _library(made).resolve
         context = Context(target, options, Listener(), study, {}, runner)

@@ -168,8 +168,8 @@ def trials_at(runner: ScriptRunner, start: str, repeats: int) -> Iterator[tuple[
         begun = time.perf_counter()
         run = runner.train(Plan(f"{start}-{number}", {**runner.settings.bad, **PASSES}, STEPS))
         seconds = time.perf_counter() - begun
-        if run.seen.failure is not None or run.seen.steps != STEPS:
-            raise SystemExit(f"start {start}: the trial failed: {run.seen.failure}")
+        if run.shown.signature is not None or run.seen.steps != STEPS:
+            raise SystemExit(f"start {start}: the trial failed: {run.shown.signature}")
         if number:  # the first touches pages for all
             yield seconds, run
 

@@ -68,8 +68,8 @@ def measured(folder: Path, repeats: int) -> dict[str, list[float]]:
                 since = time.perf_counter()
                 run = runner.train(Plan(f"{start}-{number}", configuration, STEPS, start=start))
                 took = time.perf_counter() - since
-                if run.seen.failure is not None or run.seen.steps != STEPS or len(rows(run)) != 2:
-                    raise SystemExit(f"start {start}: the trial failed: {run.seen.failure}")
+                if run.shown.signature is not None or run.seen.steps != STEPS or len(rows(run)) != 2:
+                    raise SystemExit(f"start {start}: the trial failed: {run.shown.signature}")
                 expected = expected or rows(run)
                 if rows(run) != expected:
                     raise SystemExit(f"start {start}: other metrics: {json.dumps(rows(run)[0][:2])}")
