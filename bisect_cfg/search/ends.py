@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.search.counts import Counts
 from bisect_cfg.search.problem import Ask, Conclusion, Done, Problem, Question, Record, Wait
+from bisect_cfg.search.validity import ENOUGH_TRIES
 
 AGAIN = 6
 """So often the bad configuration is run again to see it fail a second time. A failure that shows in three runs of ten
@@ -22,6 +23,12 @@ GONE = 10
 
 STREAK = 5
 """So many runs in a row that end in one and the same other failure, and the good configuration is run again."""
+
+TRIES, TRIES_PER_FACTOR = 24, 3
+"""So many runs in a row, and so many more for each setting, that end in neither a pass nor the failure, and the search
+gives up: each possible companion takes a try, and several may be needed. Of 480 simulated bisections of 5 to 19 settings
+under up to 8 hidden rules, 8 + n changed the causes found in 1 of 28, this in 1 of 120; without a limit some go on for
+hundreds of runs."""
 
 
 def ends(problem: Problem, counts: Counts) -> Question | None:
@@ -130,3 +137,27 @@ def _still_good(problem: Problem, counts: Counts) -> Question | None:
         return Wait("The good configuration is run again.")
     reason = f"Does the good configuration still pass? The last {len(streak)} runs ended in {streak[-1].other}."
     return Ask(0, 0, Purpose.GOOD_BASELINE, reason)
+
+
+def given_up(problem: Problem, counts: Counts, wanted: Ask) -> str:
+    """Why a question is not asked any more: it, or whatever was asked of late, stays unresolved; "" if it is asked."""
+    ended = [record for record in counts.records if record.outcome is not None]
+    same = [record for record in ended if record.subset == wanted.subset][-ENOUGH_TRIES:]
+    if len(same) == ENOUGH_TRIES and all(record.outcome is Outcome.UNRESOLVED for record in same):
+        which = "The bad configuration" if wanted.subset == problem.full else f"With {problem.show(wanted.subset)} it"
+        return f"{which} ended {ENOUGH_TRIES} times in a row in neither a pass nor this failure{_named(same)}: given up."
+    tries: list[Record] = []
+    for record in reversed(ended):
+        if record.outcome is Outcome.UNRESOLVED:
+            tries.append(record)
+        elif record.subset not in (0, problem.full):  # that the two ends are still as they were leads no further
+            break
+    if len(tries) < TRIES + TRIES_PER_FACTOR * problem.size:
+        return ""
+    return f"The last {len(tries)} runs ended in neither a pass nor this failure{_named(tries)}: given up."
+
+
+def _named(records: list[Record]) -> str:
+    """The other failure in which runs ended, where it was one and the same."""
+    others = {record.other for record in records}
+    return f" ({others.pop()})" if len(others) == 1 and all(others) else ""

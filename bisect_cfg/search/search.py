@@ -22,7 +22,7 @@ from bisect_cfg.search.candidates import largest_size
 from bisect_cfg.search.case import Case
 from bisect_cfg.search.choose import choose
 from bisect_cfg.search.counts import Counts
-from bisect_cfg.search.ends import ends
+from bisect_cfg.search.ends import ends, given_up
 from bisect_cfg.search.fallback import Needed, growing_prefix, replay
 from bisect_cfg.search.masking import REPEATS, Masked, look_for_masking
 from bisect_cfg.search.posterior import TINY, Doubt, Hypotheses, prior_of_rates
@@ -107,6 +107,8 @@ def look(problem: Problem, records: Iterable[Record]) -> State:
     counts = Counts(assumed)
     end = ends(problem, counts)
     state = Search(Case(problem, counts)).state() if end is None else State(end, remaining=_from(end, problem, counts))
+    if isinstance(state.question, Ask) and (why := given_up(problem, counts, state.question)):
+        return replace(state, question=Wait(why) if counts.running else Done(state.partial(why)))
     if isinstance(state.question, Ask) and counts.of(state.question.subset).running:
         return replace(state, question=Wait(state.question.reason))
     if isinstance(state.question, Done) and assumed != records:
