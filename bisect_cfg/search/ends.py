@@ -26,9 +26,9 @@ STREAK = 5
 
 TRIES, TRIES_PER_FACTOR = 24, 3
 """So many runs in a row, and so many more for each setting, that end in neither a pass nor the failure, and the search
-gives up: each possible companion takes a try, and several may be needed. Of 480 simulated bisections of 5 to 19 settings
-under up to 8 hidden rules, 8 + n changed the causes found in 1 of 28, this in 1 of 120; without a limit some go on for
-hundreds of runs."""
+gives up: each possible companion takes a try, and several may be needed. Of 480 simulated bisections of 5 to 19
+settings under up to 8 hidden rules, 8 + n changed the causes found in 1 of 28, this in 1 of 120; without a limit some
+go on for hundreds of runs."""
 
 
 def ends(problem: Problem, counts: Counts) -> Question | None:
@@ -145,7 +145,8 @@ def given_up(problem: Problem, counts: Counts, wanted: Ask) -> str:
     same = [record for record in ended if record.subset == wanted.subset][-ENOUGH_TRIES:]
     if len(same) == ENOUGH_TRIES and all(record.outcome is Outcome.UNRESOLVED for record in same):
         which = "The bad configuration" if wanted.subset == problem.full else f"With {problem.show(wanted.subset)} it"
-        return f"{which} ended {ENOUGH_TRIES} times in a row in neither a pass nor this failure{_named(same)}: given up."
+        ended_in = f"neither a pass nor this failure{_named(same)}"
+        return f"{which} ended {ENOUGH_TRIES} times in a row in {ended_in}: given up."
     tries: list[Record] = []
     for record in reversed(ended):
         if record.outcome is Outcome.UNRESOLVED:
