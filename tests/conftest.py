@@ -125,7 +125,7 @@ class WarmTRL:
 
     def settings(self, script: Path, *argv: str, **options: object) -> Settings:
         """The factors of a script."""
-        return build_settings(self.capture(script, *argv), lambda item: self.server.resolve([item])[0], **options)
+        return build_settings(self.capture(script, *argv), self.server.resolve, **options)
 
 
 @pytest.fixture(scope="session")

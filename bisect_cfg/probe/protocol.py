@@ -346,10 +346,10 @@ class Trial(Request, tag="trial"):
 
 @dataclass(frozen=True)
 class Resolve(Request, tag="resolve"):
-    """Build configuration objects in a child of the server's own: `Resolved`. Each may take so many seconds."""
+    """Build a configuration object in a child of the server's own: `Resolved`. It may take so many seconds."""
 
     id: int
-    items: list[BuildRequest] = field(metadata={"of": BuildRequest})
+    item: BuildRequest = field(metadata={"of": BuildRequest})
     seconds: float
 
 
@@ -386,10 +386,10 @@ class Ended(Reply, tag="ended"):
 
 @dataclass(frozen=True)
 class Resolved(Reply, tag="resolved"):
-    """What the objects came to, in the order of the question."""
+    """What the object came to."""
 
     id: int
-    results: list[BuildAnswer] = field(metadata={"of": BuildAnswer})
+    result: BuildAnswer = field(metadata={"of": BuildAnswer})
 
 
 # ---------------------------------------------------------------------------------------------------------- events

@@ -143,7 +143,7 @@ class Server:
         self.children = {}  # pid -> (id, pidfd)
         self.resolver = None  # (pid, where it is asked, where it answers)
         self.answer = b""  # of the resolver, as far as it has come
-        self.asked = []  # (question for the resolver, results so far), oldest first
+        self.asked = []  # questions for the resolver, oldest first
         self.deadline = None  # when the resolver must have answered; None while nothing is asked of it
 
     def send(self, message):
@@ -181,7 +181,7 @@ class Server:
                 if isinstance(question, protocol.Advance):
                     return question.fork_at
                 if isinstance(question, protocol.Resolve):
-                    self.asked.append((question, []))
+                    self.asked.append(question)
                     self._ask_resolver()
                 elif self._fork(question.id, question.request.folder, question.mark):
                     return question.request
@@ -257,9 +257,8 @@ class Server:
             return
         if self.resolver is None:
             self.resolver = self._fork_resolver()
-        question, results = self.asked[0]
-        self.deadline = time.monotonic() + question.seconds
-        data = _line(question.items[len(results)])
+        self.deadline = time.monotonic() + self.asked[0].seconds
+        data = _line(self.asked[0].item)
         try:
             while data:
                 data = data[os.write(self.resolver[1], data) :]
@@ -268,9 +267,9 @@ class Server:
 
     def _resolved(self, hangs=False):
         pid, *handles = self.resolver
-        question, results = self.asked[0]
+        question = self.asked.pop(0)
         try:
-            results.append(protocol.from_json(protocol.BuildAnswer, json.loads(self.answer)))
+            result = protocol.from_json(protocol.BuildAnswer, json.loads(self.answer))
         except (ValueError, TypeError):  # none, or not one of ours
             self.resolver = None
             status = _end(pid, 0.0 if hangs else _ENDING_SECONDS)
@@ -278,11 +277,9 @@ class Server:
                 os.close(handle)
             code = os.waitstatus_to_exitcode(status)
             said = f"took longer than {question.seconds:g} s" if hangs else f"ended the process with status {code}"
-            results.append(protocol.BuildAnswer(error=f"building the configuration {said}", unanswered=True))
+            result = protocol.BuildAnswer(error=f"building the configuration {said}", unanswered=True)
         self.answer, self.deadline = b"", None
-        if len(results) == len(question.items):
-            self.asked.pop(0)
-            self.send(protocol.Resolved(question.id, results))
+        self.send(protocol.Resolved(question.id, result))
         self._ask_resolver()
 
     def _fork_resolver(self):

@@ -136,18 +136,18 @@ class ForkServer:
         if not isinstance(_first(answers, ANSWER_SECONDS), protocol.Forked):
             raise ServerGone
 
-    def resolve(self, items: Sequence[BuildRequest]) -> list[BuildAnswer]:
-        """Build configuration objects without training: what they resolve to, or why they are invalid.
+    def resolve(self, item: BuildRequest) -> BuildAnswer:
+        """Build a configuration object without training: what it resolves to, or why it is invalid.
 
         Raises:
             ServerGone: the server has ended.
         """
         answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._ask(lambda number: protocol.Resolve(number, list(items), BUILD_SECONDS), answers.put)
-        answer = _first(answers, ANSWER_SECONDS + BUILD_SECONDS * len(items))
+        self._ask(lambda number: protocol.Resolve(number, item, BUILD_SECONDS), answers.put)
+        answer = _first(answers, ANSWER_SECONDS + BUILD_SECONDS)
         if not isinstance(answer, protocol.Resolved):
             raise ServerGone
-        return answer.results
+        return answer.result
 
     def close(self) -> None:
         """End the server. What was forked from it is lost (`Run.lost`)."""
@@ -445,8 +445,10 @@ class Starts:
             for orders in each:
                 server.fork(run, orders)
             return run
-        except ServerGone:
+        except BaseException as error:
             run.end()
+            if not isinstance(error, ServerGone):
+                raise
             self._lose(server)
             return None
 
@@ -490,7 +492,7 @@ class Starts:
                         )
                 server = self._server
             try:
-                return server.resolve([item])[0]
+                return server.resolve(item)
             except ServerGone:
                 self._lose(server)
         return BuildAnswer(error="building this configuration ends the process", unanswered=True)

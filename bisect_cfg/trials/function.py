@@ -96,7 +96,7 @@ class FunctionRunner:
         """Within it, trials are forked from one process that is forked from this one now.
 
         Args:
-            sides: configurations whose values trials may be given; any other value must be one that pickle takes.
+            *sides: configurations whose values trials may be given; any other value must be one that pickle takes.
         """
         if self._isolation == "none":
             yield

@@ -291,7 +291,7 @@ def case(cls: str, arguments: str, name: str = "", overrides: dict | None = None
 def seen_of(warm, rows: list[Event], index: int, **options: object) -> Settings:
     """The factors, as if this object were the only one."""
     capture = read_capture(of_object(rows, "args", index))
-    return build_settings(capture, lambda item: warm.server.resolve([item])[0], **options)
+    return build_settings(capture, warm.server.resolve, **options)
 
 
 def is_accounted_for(name: str, settings: Settings) -> bool:
@@ -383,7 +383,7 @@ def test_every_field_of_the_model_and_of_lora(warm, tmp_path, cls, kind, namespa
         if user["name"] in refused:
             continue
         mine = [*of_object(rows, kind, index), *args]
-        settings = build_settings(read_capture(mine), lambda item: warm.server.resolve([item])[0])
+        settings = build_settings(read_capture(mine), warm.server.resolve)
         full = f"{namespace}.{user['name']}"
         assert full in settings.good or full in settings.pinned, user
         found[index] = settings
