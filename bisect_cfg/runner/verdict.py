@@ -269,7 +269,7 @@ def trace_of(seen: Observation, metrics: Metrics) -> str:
         return ""
     if verdict.signature.kind == "signal" and verdict.signature.message:  # killed from outside
         return ""
-    bits = hashlib.blake2b(str(verdict.signature).encode(), digest_size=16)
+    bits = hashlib.blake2b(str(verdict.signature).encode("utf-8", "surrogatepass"), digest_size=16)
     for row in metrics.rows:
         if seen.died is not None or row["step"] <= verdict.step:
             for name in health.WATCHED:

@@ -254,7 +254,7 @@ def test_another_optimizers_state_is_no_failure_of_the_training(warm, script):
     again = checkpoint.run(optim="rmsprop")
     told = again.traces.event(OriginRefused)
     assert told is not None and told.what == "optimizer", (again.folder / "log.txt").read_text()[-2000:]
-    assert again.seen.invalid is None and not again.traces.metrics.rows
+    assert not again.seen.invalid and not again.traces.metrics.rows
     assert checkpoint.run(optim="adamw_torch").shown.signature is None
 
 

@@ -181,7 +181,7 @@ def test_how_such_a_training_ends(folder, way):
     run = train(folder, way, "raises", **{"args.learning_rate": 5e-4})
     assert run.seen.died.name == "ValueError" and run.seen.message == "ValueError: the reward is wrong"
     run = train(folder, way, "invalid", **{"args.per_device_train_batch_size": 0})
-    assert "must be positive" in run.seen.invalid and not run.seen.trained
+    assert run.seen.invalid and "must be positive" in run.seen.message and not run.seen.trained
 
 
 @pytest.mark.parametrize("start", ["config", slow("cold")])
