@@ -122,7 +122,7 @@ def failures(folder: Path) -> dict[str, list[Signature]]:
     for path in folder.glob("trials/*/result.json"):
         result = json.loads(path.read_text())
         if result["outcome"] in found:
-            found[result["outcome"]].append(Signature.from_json(result["attributes"]["failure"]))
+            found[result["outcome"]].append(Signature.from_json(result["attributes"]["observation"]["died"]))
     return found
 
 

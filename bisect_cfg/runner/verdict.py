@@ -92,8 +92,8 @@ class Observation:
 
     @property
     def invalid(self) -> bool:
-        """Whether it could not begin as it was to."""
-        return self.died is not None and self.died.kind == INVALID
+        """Whether its configuration could not be built, so that it never came to train."""
+        return self.died is not None and self.died.kind == INVALID and not self.trained
 
     @property
     def pace(self) -> float | None:

@@ -174,7 +174,6 @@ def result_of(run: Run, verdict: Verdict, horizon: int | None, **more: Value) ->
         "level": run.start,
         "horizon": horizon,
         **more,
-        "trace": seen.trace,
         "observation": msgspec.to_builtins(seen),
         "remarks": [asdict(remark) for remark in verdict.remarks],
     }

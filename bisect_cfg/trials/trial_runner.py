@@ -21,8 +21,7 @@ from bisect_cfg.capture.target import Sides
 from bisect_cfg.common.failures.health import Row
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Configuration, Outcome, equal
-from bisect_cfg.errors import InputError
-from bisect_cfg.jsonfile import JsonObject, make_folder, write_text
+from bisect_cfg.jsonfile import make_folder, write_text
 from bisect_cfg.probe.protocol import Encoded
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.verdict import Metrics, Observation, Standard, judge
@@ -150,28 +149,24 @@ class TrialRunner(ABC):
     def classify(self, result: TrialResult, mask: int = 0, reference: TrialResult | None = None) -> Outcome:
         """What a recorded result means by what is known now, whatever its subset; see `Runner`.
 
-        Raises:
-            InputError: the metrics of the run are gone, so that nobody can say.
+        What could not be started has no observation, and the metric rows of a study that is shared by a storage lie in
+        the folder of whoever ran the trial: of these what was said then stands.
         """
-        told = result.attributes.get("observation")
-        if told is None:  # it could not even be started
+        told, standard = result.attributes.get("observation"), self.known.standard
+        if told is None:
             return result.outcome
-        key = result.attributes["folder"], self.known.standard
+        key = result.attributes["folder"], standard
         if key not in self._outcomes:
-            self._outcomes[key] = judge(
-                msgspec.convert(told, Observation), self._metrics(*key[:1], told), key[1]
-            ).outcome
+            metrics = self._metrics(key[0])
+            here = bool(metrics.rows) or not told["steps"]
+            seen = msgspec.convert(told, Observation)
+            self._outcomes[key] = judge(seen, metrics, standard).outcome if here else result.outcome
         return self._outcomes[key]
 
-    def _metrics(self, name: str, told: JsonObject) -> Metrics:
-        """The metric rows of a run of which this was seen."""
+    def _metrics(self, name: str) -> Metrics:
+        """The metric rows of a run."""
         traces = Traces.of(self.folder / "trials" / name)
         traces.read()
-        if told["steps"] and not traces.metrics.rows:
-            raise InputError(
-                f"The study is damaged: {traces.metrics.path} holds no row of its run.",
-                "Put the file back, or start over with --restart (the old study is kept beside it).",
-            )
         return traces.as_metrics
 
     def doubts(self, signature: str | None) -> bool:

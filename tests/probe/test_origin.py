@@ -307,8 +307,9 @@ def test_rows_are_the_same_with_and_without_and_from_there(warm, script, saved_m
 
 
 def test_without_room_there_are_none_and_the_run_goes_on(warm, script):
-    run = warm.run(script, json.dumps({"max_steps": 40}), steps=None, checkpoints=CheckpointOrders(10))
-    assert "no room" in run.traces.event(NoCheckpoints).why and len(run.traces.metrics.rows) == 40
+    steps = 200  # longer than a second, before which none is looked for
+    run = warm.run(script, json.dumps({"max_steps": steps}), steps=None, checkpoints=CheckpointOrders(10))
+    assert "no room" in run.traces.event(NoCheckpoints).why and len(run.traces.metrics.rows) == steps
     assert not run.traces.all(CheckpointSaved)
 
 

@@ -89,7 +89,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_fa
     run = Run(seen, traces, folder, 12, "cold")
     runner = ScriptRunner.__new__(ScriptRunner)
     runner.folder, runner.known, runner._outcomes = folder.parents[1], Known(standard=Standard(failure, usual)), {}
-    runner._metrics = lambda name, told: Metrics(metrics)
+    runner._metrics = lambda name: Metrics(metrics)
     context = Context(None, None, None, runner.folder, {}, runner)
     in_search = runner.judged(run, 12)
     assert in_search.outcome is context.outcome_of(run) is runner.classify(in_search)
@@ -118,7 +118,7 @@ def test_an_observation_is_stored_as_plain_data() -> None:
 def test_the_result_of_an_earlier_process_is_judged_anew(tmp_path: Path) -> None:
     runner = ScriptRunner.__new__(ScriptRunner)
     runner.folder, runner.known, runner._outcomes = tmp_path, Known(standard=Standard(Failure(CRASH))), {}
-    runner._metrics = lambda name, told: Metrics(rows("collapse"))
+    runner._metrics = lambda name: Metrics(rows("collapse"))
     result = SimpleNamespace(outcome=Outcome.PASS, attributes={
         "folder": "7", "observation": msgspec.to_builtins(Observation(None, Ended.END, 12, 1.0))
     })  # fmt: skip
