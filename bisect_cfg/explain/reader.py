@@ -84,6 +84,7 @@ class Source:
     name: str
     stream: BinaryIO | None = None
     rows: list[dict[str, Json]] = field(default_factory=list)
+    file: BinaryIO | None = None
 
 
 @dataclass
@@ -116,7 +117,11 @@ def read(paths: Iterable[str]) -> tuple[list[Reading], list[str]]:
         Unreadable: nothing of it can be read.
     """
     sources, problems = open_sources(paths)
-    return [read_source(source) for source in sources], problems
+    readings = [read_source(source) for source in sources]
+    for source in sources:
+        if source.file is not None:
+            source.file.close()
+    return readings, problems
 
 
 def read_source(source: Source) -> Reading:
@@ -194,7 +199,14 @@ def open_source(path: str) -> Source:
         raise Unreadable("a binary file of a tracker; give the run's output.log, or its history as JSON or CSV")
     if not status.st_size:
         return Source("", io.BytesIO())  # the kernel's own files have no size either, and some are never read to an end
-    return _open_packed(name, Path(path).open("rb"))  # closed with the process, which reads it to its end
+    file = Path(path).open("rb")
+    try:
+        source = _open_packed(name, file)
+    except BaseException:
+        file.close()
+        raise
+    source.file = file  # whoever reads it to its end closes it
+    return source
 
 
 def _open_packed(name: str, stream: io.BufferedReader) -> Source:
