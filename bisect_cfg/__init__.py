@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bisect_cfg.api import bisect, load
     from bisect_cfg.configuration import Outcome
-    from bisect_cfg.phases.bisection import Bisection
-    from bisect_cfg.study.interface import TrialResult
+    from bisect_cfg.store.interface import TrialResult
+    from bisect_cfg.study.bisection import Bisection
 
 __all__ = ["Bisection", "Outcome", "TrialResult", "bisect", "load"]
 
 _PLACES = {
-    "Bisection": "bisect_cfg.phases.bisection",
+    "Bisection": "bisect_cfg.study.bisection",
     "Outcome": "bisect_cfg.configuration",
-    "TrialResult": "bisect_cfg.study.interface",
+    "TrialResult": "bisect_cfg.store.interface",
     "bisect": "bisect_cfg.api",
     "load": "bisect_cfg.api",
 }

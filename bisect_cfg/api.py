@@ -23,14 +23,14 @@ from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.configuration import Status, Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.phases.command_pipeline import bisect_command
-from bisect_cfg.phases.options import OF_COMMANDS, Options
-from bisect_cfg.phases.pipeline import bisect_script
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.reports.answer import add_trial, write_answer
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
-from bisect_cfg.study.invocation import read_command, write_command, written_here
+from bisect_cfg.store.invocation import read_command, write_command, written_here
+from bisect_cfg.store.state import STATE_FILE
+from bisect_cfg.study.options import OF_COMMANDS, Options
+from bisect_cfg.study.story import bisect as tell_story
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted
@@ -119,8 +119,7 @@ def _run(
     command = {"target": target, "arguments": list(arguments), "python": python, "folder": os.getcwd()}
     lines = {"own": script.shown, "bisect": _typed(target, arguments, python, options)}
     command |= {"options": asdict(options), "lines": lines}
-    bisects = bisect_command if isinstance(script, CommandTarget) else bisect_script
-    answer = bisects(script, options, listener, begun=lambda folder: write_command(folder, command))
+    answer = tell_story(script, options, listener, begun=lambda folder: write_command(folder, command))
     environment = {}  # of a command nobody knows where it runs, if it is not a Python that it names
     if script.python:
         environment = fingerprint(None if script.python == sys.executable else script.python)
@@ -224,9 +223,8 @@ def ask(
     command, options = _asked_before(study, {"storage": storage}, arguments, python, trust, _loaded)
     with _where_it_began(command):
         script = _found(command["target"], command["arguments"], command["python"], options)
-        bisects = bisect_command if isinstance(script, CommandTarget) else bisect_script
         with _set({} if isinstance(script, CommandTarget) else script.variables):
-            answer = bisects(script, checked(options, script), listener or Listener(), wanted)
+            answer = tell_story(script, checked(options, script), listener or Listener(), wanted)
     if answer.asked is None:
         why = {
             Status.NO_FAILURE: "your configuration does not fail",
@@ -442,7 +440,7 @@ def load(
     path = Path(study)
     if "://" in str(study):  # the database of a folder's study is a part of it
         path = Path(str(study).removeprefix("sqlite:///")).parent
-        if not (str(study).startswith("sqlite:///") and (path / "study.json").exists()):
+        if not (str(study).startswith("sqlite:///") and (path / STATE_FILE).exists()):
             return of_storage(str(study), study_name)
     asks = _asks(path, arguments=tuple(map(str, arguments)), python=python, storage=storage, trust=trust)
     return of_folder(path, asks, storage)

@@ -19,9 +19,9 @@ from bisect_cfg.capture.template import presets, styles
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError, flag_of
-from bisect_cfg.phases.options import Options
 from bisect_cfg.probe.values import encode
 from bisect_cfg.runner.verdict import Failure
+from bisect_cfg.study.options import Options
 from bisect_cfg.trials.checkpoints import read_checkpoint
 from bisect_cfg.trials.reached import steps_reached
 from bisect_cfg.trials.start_points import MORE_THAN_ANYONE_WAITS, STARTS
@@ -238,7 +238,7 @@ def _check_names(options: Options, pins: Mapping[str, Value], script: Script) ->
 
 
 def _check_storage(storage: str) -> None:
-    from bisect_cfg.study.storage import cannot_open, open_storage
+    from bisect_cfg.store.storage import cannot_open, open_storage
 
     try:
         open_storage(storage).get_all_studies()

@@ -185,7 +185,7 @@ def _studies(context: click.Context, parameter: click.Parameter, begun: str) -> 
     """For a shell: the studies where they lie by default, else any folder."""
     from click.shell_completion import CompletionItem
 
-    from bisect_cfg.study.folder import STUDIES
+    from bisect_cfg.store.folder import STUDIES
 
     found = sorted(str(path.parent) for path in STUDIES.glob("*/study.json"))
     return [CompletionItem(path) for path in found if path.startswith(begun)] or [CompletionItem(begun, type="dir")]
@@ -479,8 +479,8 @@ def bisect(target: str, arguments: tuple[str, ...], **options: Any) -> int:
     interrupted, run the same command again to continue.
     """
     from bisect_cfg.api import run
-    from bisect_cfg.phases.options import Options
     from bisect_cfg.reports.answer import EXIT_STATUS
+    from bisect_cfg.study.options import Options
 
     devices = tuple(device.strip() for device in options.pop("devices").split(",") if device.strip())
     plain, quiet, json_lines = (options.pop(name) for name in ("plain", "quiet", "json_lines"))
@@ -681,7 +681,7 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
 @click.argument("action", type=click.Choice(["list", "prune"]), default="list", metavar="[list|prune]")
 def envs(action: str, env_cache: Path | None, keep: float) -> int:
     """List the environments that were built for trials with other packages, or remove them (prune)."""
-    from bisect_cfg.study.folder import STUDIES
+    from bisect_cfg.store.folder import STUDIES
     from bisect_cfg.trials.environments import CACHE, complete_in, prune, size_of
 
     folder = env_cache or STUDIES / CACHE

@@ -74,6 +74,8 @@ class Purpose(enum.StrEnum):
     """A run that looks for safe values."""
     ASKED = "asked"
     """A run that the reader wanted to see."""
+    CHECK = "check"
+    """A run that settles something beside the search: a proof from step 0, instruments, what the good side needs."""
 
     def of_run(self, run: str) -> str:
         """As tables and files show it, with the run it was where several have the same purpose, otherwise ""."""

@@ -39,15 +39,15 @@ def imported() -> dict[str, str]:
 FLOORS = (
     {"configuration", "errors", "jsonfile", "cells", "crash", "interrupts", "probe", "parameters", "common"},
     {"search"},
-    {"study"},
+    {"store"},
     {"capture", "explain"},
     {"trials"},
     {"recommend", "doctor"},
     {"reports"},
-    {"phases"},
+    {"study"},
     {"api", "cli", "checks", "entry", "__init__", "__main__"},
 )
-"""The rooms of the package, lowest first: none imports one that lies higher, nor, from the search up to the phases, one
+"""The rooms of the package, lowest first: none imports one that lies higher, nor, from the search up to the story, one
 beside it."""
 
 

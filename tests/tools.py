@@ -140,9 +140,9 @@ def import_what_commands_import() -> None:
     for name in (
         "alembic.command", "alembic.script", "libcst.metadata", "optuna", "optuna.storages._rdb.storage", "rich.live",
         "sqlalchemy.dialects.sqlite", "zoneinfo",
-        *(f"bisect_cfg.{room}" for room in ("api", "cli", "phases.pipeline", "explain", "recommend.edits")),
+        *(f"bisect_cfg.{room}" for room in ("api", "cli", "study.story", "explain", "recommend.edits")),
         *(f"bisect_cfg.{room}" for room in ("reports.answer", "reports.page", "reports.terminal")),
-        *(f"bisect_cfg.{room}" for room in ("search", "study.store")),
+        *(f"bisect_cfg.{room}" for room in ("search", "store.store")),
     ):  # fmt: skip
         importlib.import_module(name)
     sys.modules["bisect_cfg.explain.knowledge"].load()

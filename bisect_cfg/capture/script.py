@@ -20,7 +20,7 @@ from bisect_cfg.cells import SUFFIX, script_of
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_text
 from bisect_cfg.probe.secrets import HIDDEN, is_secret_name, mask_arguments, scrub
-from bisect_cfg.study.basis import hash_of
+from bisect_cfg.store.inputs import hash_of
 
 SHOWN = 5
 """So many scripts are named where the one that was asked for is not there."""

@@ -46,7 +46,7 @@ from bisect_cfg.configuration import RECORDED, UNSET, Configuration, Factor, Val
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import hides, mask_arguments
-from bisect_cfg.study.basis import hash_of
+from bisect_cfg.store.inputs import hash_of
 
 FORMATS = ("yaml", "json", "toml")
 

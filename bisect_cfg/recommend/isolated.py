@@ -26,10 +26,10 @@ from bisect_cfg.recommend.remedy import Proposal, Terms
 from bisect_cfg.recommend.schedule import Prefix, left_out, prefix_for, total_steps, warmup_of
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
 from bisect_cfg.runner.verdict import INVALID, Ended, Verdict
-from bisect_cfg.study.causes import Cause, Report
+from bisect_cfg.store.causes import Cause, Report
 from bisect_cfg.trials.command_runner import CommandRunner
 from bisect_cfg.trials.runner import ScriptRunner
-from bisect_cfg.trials.runs import Run, load_run
+from bisect_cfg.trials.runs import Run
 
 VERIFY_FACTOR = 4
 VERIFY_LEAST = 30
@@ -113,7 +113,6 @@ class IsolatedScript:
         folder_of: trial number of the search -> name of its folder.
     """
 
-    load = staticmethod(load_run)
     """Reads back a run that was made."""
 
     ends_its_training = True
@@ -278,7 +277,7 @@ class IsolatedScript:
             configuration = {name: row.values[name] for name in self._settings.bad}
             if key_of(configuration, 0) not in wanted or row.outcome is not Outcome.PASS:
                 continue
-            run = self.load(self._runner.folder, self._folder_of(row.number))
+            run = self._runner.load(self._folder_of(row.number))
             if run is None:
                 continue
             steps = self.length(run)

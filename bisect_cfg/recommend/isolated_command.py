@@ -12,14 +12,12 @@ from bisect_cfg.recommend.attempts import Attempt
 from bisect_cfg.recommend.isolated import IsolatedScript
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.recommend.search_range import SearchRange, search_range_of
-from bisect_cfg.study.causes import Cause
-from bisect_cfg.trials.command_runner import load_command_run
+from bisect_cfg.store.causes import Cause
 
 
 class IsolatedCommand(IsolatedScript):
     """A command whose failure is isolated; arguments as of `IsolatedScript`."""
 
-    load = staticmethod(load_command_run)
     ends_its_training = False
 
     def identity(self, changes: Configuration) -> str | None:

@@ -9,7 +9,7 @@ from bisect_cfg.configuration import Value
 from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.recommend.remedy import Remedy, RemedyStatus
 from bisect_cfg.recommend.schedule import Prefix
-from bisect_cfg.study.causes import TrialRow
+from bisect_cfg.store.causes import TrialRow
 
 
 @dataclass(frozen=True)

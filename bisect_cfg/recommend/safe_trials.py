@@ -15,9 +15,9 @@ from bisect_cfg.configuration import Outcome, Purpose, Value
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
-from bisect_cfg.study.causes import TrialRow
-from bisect_cfg.study.encoding import SAFE, plain, purpose_of, values_of
-from bisect_cfg.study.store import BESIDES, Store
+from bisect_cfg.store.causes import TrialRow
+from bisect_cfg.store.encoding import SAFE, plain, purpose_of, values_of
+from bisect_cfg.store.store import BESIDES, Store
 
 
 class SafeTrials:
@@ -62,7 +62,7 @@ class SafeTrials:
         purpose = {"purpose": Purpose.RECOMMEND.value, "run": attempt.aim.value}
         attributes = {SAFE: plain(asked), **purpose, "reason": attempt.reason}
         attributes[BESIDES] = [name for name in attempt.configuration if name not in self.store.distributions]
-        return self.store.start(self.store.params(attempt.configuration), attributes).number
+        return self.store.begin(self.store.params(attempt.configuration), attributes).number
 
     def finish(
         self, number: int, values: JsonObject, outcome: Outcome, intermediate: Mapping[int, float] | None = None

@@ -34,7 +34,7 @@ from bisect_cfg.reports.recommendation import (
 )
 from bisect_cfg.reports.safe_config import own_config, safe_yaml
 from bisect_cfg.reports.said import Line
-from bisect_cfg.study.causes import Cause, Report, TrialRow, wilson
+from bisect_cfg.store.causes import Cause, Report, TrialRow, wilson
 from bisect_cfg.trials.environments import Environments, size_of
 from bisect_cfg.trials.placement import findings
 from bisect_cfg.trials.ranks import ranks_of
@@ -307,14 +307,14 @@ def _trial(answer: Answer, row: TrialRow) -> JsonObject:
 def _rows_before(answer: Answer) -> tuple[TrialRow, ...]:
     """The trials of a study that never came to its search: the baselines."""
     again = [(purpose_again(run.start), run) for run in answer.again]
-    ends = enumerate([(Purpose.BAD_BASELINE, answer.bad_run), *again, (Purpose.GOOD_BASELINE, answer.good_run)])
-    return tuple(row_before(number, run, purpose) for number, (purpose, run) in ends if run is not None)
+    ends = [(Purpose.BAD_BASELINE, answer.bad_run), *again, (Purpose.GOOD_BASELINE, answer.good_run)]
+    return tuple(_row_before(run, purpose) for purpose, run in ends if run is not None)
 
 
-def row_before(number: int, run: Run, purpose: Purpose) -> TrialRow:
-    """A run that was made before the search began, as a trial."""
+def _row_before(run: Run, purpose: Purpose) -> TrialRow:
     shown = run.shown
     signature = None if shown.signature is None else str(shown.signature)
+    number = int(run.folder.name)
     return TrialRow(number, shown.outcome, signature, run.seen.seconds, shown.step_of_training, purpose)
 
 

@@ -14,7 +14,7 @@ from bisect_cfg.reports.frames import figure_of, metrics_of
 from bisect_cfg.reports.page import Row, rows
 from bisect_cfg.reports.recorded import Recorded, level
 from bisect_cfg.reports.shared import shared
-from bisect_cfg.study.causes import Printed
+from bisect_cfg.store.causes import Printed
 
 if TYPE_CHECKING:
     import pandas

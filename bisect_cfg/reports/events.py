@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.study.causes import Cause, Report
-from bisect_cfg.study.interface import TrialRequest, TrialResult
+from bisect_cfg.store.causes import Cause, Report
+from bisect_cfg.store.interface import TrialRequest, TrialResult
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_values import OUTCOME_WIDTH, described, run_line
 from bisect_cfg.reports.terminal import print_answer
-from bisect_cfg.study.interface import TrialRequest
+from bisect_cfg.store.interface import TrialRequest
 from bisect_cfg.trials.runs import Run
 
 OUTCOMES = {

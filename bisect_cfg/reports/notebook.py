@@ -24,7 +24,7 @@ from bisect_cfg.reports.recorded import EMPTY, EMPTY_ROW, Recorded, asked, level
 from bisect_cfg.reports.said import said
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.text import show
-from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
+from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
 
 if TYPE_CHECKING:
     import pandas
@@ -308,7 +308,7 @@ def with_trials(
 
 def of_storage(address: str, name: str | None = None) -> StudyReport:
     """A study of a function from its storage; see `bisect_cfg.load`."""
-    from bisect_cfg.study.rows import stored_trials
+    from bisect_cfg.store.rows import stored_trials
 
     known, trials = stored_trials(address, name)
     said = "" if known else "This study has no answer yet: the same Bisection(...).run() goes on where it was."

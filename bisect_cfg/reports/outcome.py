@@ -15,7 +15,7 @@ from bisect_cfg.explain.match import Match
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.recommend.safe import Safe
-from bisect_cfg.study.causes import Report
+from bisect_cfg.store.causes import Report
 from bisect_cfg.trials.dataset_rows import FoundRows
 from bisect_cfg.trials.environments import Environments
 from bisect_cfg.trials.runs import Run
@@ -28,9 +28,9 @@ class Answer:
     """What came out, for the reports.
 
     Attributes:
-        status: how it ended.
         folder: the study folder.
         script: the target.
+        status: how it ended.
         settings: the factors; None if it did not come to that.
         bad_run: the first reproduction.
         good_run: the run of the good configuration that counts; None if it did not come to that.
@@ -52,9 +52,9 @@ class Answer:
         rows: of the dataset that make the failing step fail; None if they were not looked for.
     """
 
-    status: Status
     folder: Path
     script: Script | CommandTarget
+    status: Status = Status.INCONCLUSIVE
     settings: Settings | Sides | None = None
     bad_run: Run | None = None
     good_run: Run | None = None

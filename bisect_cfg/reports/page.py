@@ -28,7 +28,7 @@ from bisect_cfg.reports.answer import by_hand
 from bisect_cfg.reports.recorded import Levels, Recorded, asked, level, read, ruled_out
 from bisect_cfg.reports.said import Line
 from bisect_cfg.reports.shared import shared
-from bisect_cfg.study.invocation import lines_of
+from bisect_cfg.store.invocation import lines_of
 
 if TYPE_CHECKING:
     import jinja2

@@ -23,7 +23,7 @@ from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_config import TITLE, YAML, safe_yaml
 from bisect_cfg.reports.text import show
 from bisect_cfg.reports.tradeoff import as_data
-from bisect_cfg.study.causes import Cause, Claim
+from bisect_cfg.store.causes import Cause, Claim
 
 Changes = Mapping[str, JsonObject]
 """Setting -> "from" and "to", as in result.json."""

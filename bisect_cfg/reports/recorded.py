@@ -10,8 +10,7 @@ import contextlib
 import json
 import math
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,12 +19,12 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, digest
 from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE
 from bisect_cfg.reports import text
-from bisect_cfg.reports.answer import failure_of, row_before
-from bisect_cfg.study.basis import read_basis
-from bisect_cfg.study.folder import check_entries, is_at_work
+from bisect_cfg.reports.answer import failure_of
+from bisect_cfg.store.folder import check_entries, is_at_work
+from bisect_cfg.store.state import STATE_FILE, read_state
 from bisect_cfg.trials.command_runner import load_command_run
 from bisect_cfg.trials.files import tail_of_log
-from bisect_cfg.trials.runs import Run, load_run, purpose_again
+from bisect_cfg.trials.runs import load_run
 
 EMPTY: JsonObject = {
     "schema": 1, "complete": False, "failure": None, "where": None, "rows": None, "placement": None, "causes": [],
@@ -38,12 +37,6 @@ EMPTY: JsonObject = {
 
 EMPTY_ROW: JsonObject = {"values": {}, "reason": "", "remarks": [], "signature": None, "step": None, "seconds": 0.0}
 """What a row may lack: a study that ended before its search, or was made by an earlier version."""
-
-FIRST = "0"
-"""The folder of the first run, of the user's own command; with a dot behind it, of one that was interrupted."""
-
-BEFORE_THE_SEARCH = re.compile(r"0|(?:bad|good)-[a-z]+(?:-from-\d+|-data-of-\d+)?(?:-\d+)*")
-"""The folders of the runs of the two ends, which are recorded once the search begins."""
 
 LOG_LINES = 25
 """Of a log: a traceback's innermost frames and its message."""
@@ -72,8 +65,12 @@ class Recorded:
     @property
     def log(self) -> list[str]:
         """The last lines of the user's own command, as it failed."""
-        first = None if self.folder is None else _first_run(self.folder)
-        return [] if first is None else tail_of_log(first / "log.txt", LOG_LINES)
+        first = next((row["folder"] for row in self.trials if row["purpose"] == Purpose.BAD_BASELINE), None)
+        if self.folder is None:
+            return []
+        # Of one that was interrupted no trial tells.
+        path = self.folder / first if first else _last_begun(self.folder)
+        return [] if path is None else tail_of_log(path / "log.txt", LOG_LINES)
 
     @property
     def trials(self) -> list[JsonObject]:
@@ -136,10 +133,10 @@ def read(folder: Path, storage: str | None = None) -> Recorded:
     Raises:
         InputError: it holds no study, or its answer cannot be read.
     """
-    if not any(os.path.lexists(folder / name) for name in ("study.json", "result.json")):
+    if not any(os.path.lexists(folder / name) for name in (STATE_FILE, "result.json")):
         raise InputError(f"{folder} holds no study.", "Name the folder that `bisect-cfg bisect` has written.")
     check_entries(folder)
-    basis = read_basis(folder)
+    state = read_state(folder)
     try:
         result = json.loads((folder / "result.json").read_text("utf-8"))
         if not _is_an_answer(result):
@@ -156,33 +153,43 @@ def read(folder: Path, storage: str | None = None) -> Recorded:
         said = "bisect-cfg is at work in this study again; this is the answer that it had before." if working else ""
         rows = [{**EMPTY_ROW, "folder": f"trials/{row.get('number')}", **row} for row in result["trials"]]
         return Recorded(folder, {**EMPTY, **result, "trials": rows}, said)
-    from bisect_cfg.study.rows import recorded_trials, stored_trials  # of a finished study no database is looked at
+    from bisect_cfg.store.rows import recorded_trials, stored_trials  # of a finished study no database is looked at
 
-    target = (basis or {}).get("target", {})
-    runs = list(_runs_before_the_search(folder))
-    elsewhere = (basis or {}).get("studies", {}).get(digest(storage)) if storage else None
+    elsewhere = state.study if state is not None and storage and state.storage == digest(storage) else None
     rows = recorded_trials(folder) if elsewhere is None else stored_trials(storage, elsewhere)[1]
-    rows = rows or [_row(number, name, run) for number, (name, run) in enumerate(runs)]
-    status, said = _without_answer(rows, working, _first_run(folder) is not None)
-    if elsewhere is None and (basis or {}).get("studies") and not (folder / "study.db").exists():
+    first = next((row["folder"] for row in rows if row["purpose"] == Purpose.BAD_BASELINE), None)
+    status, said = _without_answer(rows, working, _last_begun(folder) is not None)
+    if elsewhere is None and state is not None and state.study and not (folder / "study.db").exists():
         said += " Its trials are recorded in the storage that --storage named, and not in this folder."
-    libraries = {name: version for name, version in (basis or {}).get("libraries", {}).items() if version}
+    libraries = {} if state is None else {name: version for name, version in state.libraries.items() if version}
     found = {
         **EMPTY,
         "status": status,
-        "failure": next((failure_of(run) for name, run in runs if name == FIRST), None),
-        "environment": {"packages": libraries, "gpus": [{"name": name} for name in (basis or {}).get("gpus", ())]},
-        "target": {"script": target.get("script", "?"), "arguments": target.get("arguments", [])},
+        "failure": first and _failure_of(folder, first.rpartition("/")[2]),
+        "environment": {"packages": libraries, "gpus": [{"name": name} for name in (state.gpus if state else ())]},
+        "target": {
+            "script": "?" if state is None else state.target["script"],
+            "arguments": [] if state is None else state.target["arguments"],
+        },
         "seconds": sum(row["seconds"] or 0.0 for row in rows),
         "trials": rows,
     }
     return Recorded(folder, found, said)
 
 
-def _first_run(folder: Path) -> Path | None:
-    """The folder of the first run, or of the last one that began as that and was interrupted."""
-    begun = [folder / "trials" / FIRST, *(folder / "trials").glob(f"{FIRST}.*")]
+def _last_begun(folder: Path) -> Path | None:
+    """The folder of the run that began last."""
+    begun = (folder / "trials").glob("*")
     return max((path for path in begun if path.is_dir()), key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _failure_of(folder: Path, name: str) -> JsonObject | None:
+    """The failure that a run has shown; None if it is not over, or its traces are damaged: there is nothing to show."""
+    load = load_run if (folder / "trials" / name / EVENTS_FILE).exists() else load_command_run
+    with contextlib.suppress(InputError):
+        run = load(folder, name)
+        return None if run is None else failure_of(run)
+    return None
 
 
 def _is_an_answer(result: object) -> bool:
@@ -205,28 +212,12 @@ def _without_answer(rows: list[JsonObject], working: bool, begun: bool) -> tuple
     done = text.count(sum(row["outcome"] != "running" for row in rows), "trial")
     if working:
         return "running", f"bisect-cfg is at work in this study: {done} done. There is no answer yet."
-    if not rows and not begun:
+    if not begun:
         return "empty", "Nothing has been run in this study yet: there is no trial and no answer."
     again = "The same `bisect-cfg bisect` command goes on where it was."
-    when = f"before its time, with {done} done" if rows else "while its first run was running"
+    over = any(row["outcome"] != "running" for row in rows)
+    when = f"before its time, with {done} done" if over else "while its first run was running"
     return "unfinished", f"This study has no answer: it ended {when}. {again}"
-
-
-def _runs_before_the_search(folder: Path) -> Iterator[tuple[str, Run]]:
-    """The runs of the two ends that came to an end, in their order: the name of the folder, and the run."""
-    names = [path for path in (folder / "trials").glob("*") if BEFORE_THE_SEARCH.fullmatch(path.name)]
-    for path in sorted(names, key=lambda path: path.stat().st_mtime):
-        load = load_run if (path / EVENTS_FILE).exists() else load_command_run
-        with contextlib.suppress(InputError):  # damaged: there is nothing to show
-            run = load(folder, path.name)
-            if run is not None:
-                yield path.name, run
-
-
-def _row(number: int, name: str, run: Run) -> JsonObject:
-    purpose = Purpose.BAD_BASELINE if name == FIRST else purpose_again(run.start)
-    purpose = Purpose.GOOD_BASELINE if name.startswith("good") else purpose
-    return {**EMPTY_ROW, **row_before(number, run, purpose).record(), "folder": f"trials/{name}"}
 
 
 def _claims(evidence: JsonObject) -> list[JsonObject]:

@@ -20,8 +20,8 @@ from bisect_cfg.reports.isolated import print_isolated
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_values import INDENT, print_lines, print_recommendation
 from bisect_cfg.reports.said import Line, said
-from bisect_cfg.study.causes import Cause
-from bisect_cfg.study.folder import STUDIES
+from bisect_cfg.store.causes import Cause
+from bisect_cfg.store.folder import STUDIES
 from bisect_cfg.trials.environments import CACHE
 from bisect_cfg.trials.start_points import STARTS
 

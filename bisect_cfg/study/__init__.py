@@ -1,1 +1,2 @@
-"""What a bisection remembers: its trials, in one store (Optuna), and the folder they lie in."""
+"""The phases of a bisection, a module each, in the order of the work: reproduce, factors, start, isolate, locate,
+recommend."""

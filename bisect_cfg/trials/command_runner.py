@@ -34,7 +34,7 @@ from bisect_cfg.probe.secrets import know_command, scrub
 from bisect_cfg.runner import supervisor
 from bisect_cfg.runner.logs import shorten
 from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED, Ended, Metrics, Observation, trace_of
-from bisect_cfg.study.interface import TrialResult
+from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.trials.clean import clean_folder
 from bisect_cfg.trials.environments import CannotBuild, Environment
 from bisect_cfg.trials.files import Counted, Row, Tail, Traces, read_metrics, tail_of_log
@@ -209,6 +209,9 @@ class CommandRunner(TrialRunner):
         return self.target.sides
 
     # ------------------------------------------------------------------------------------------------ running
+
+    def load(self, name: int | str) -> Run | None:
+        return load_command_run(self.folder, name)
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""

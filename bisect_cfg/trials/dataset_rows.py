@@ -1,4 +1,4 @@
-"""Rows of the dataset: which of them a step takes, which make it fail. Pure; `bisect_cfg.phases.isolate_data` asks."""
+"""Rows of the dataset: which of them a step takes, which make it fail. Pure; `bisect_cfg.study.data_rows` asks."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ from bisect_cfg.configuration import Configuration, Outcome, Value
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.runner.supervisor import Run, Supervisor
-from bisect_cfg.study.causes import RETURNED_FALSE
-from bisect_cfg.study.interface import TrialRequest, TrialResult
+from bisect_cfg.store.causes import RETURNED_FALSE
+from bisect_cfg.store.interface import TrialRequest, TrialResult
 
 _HEADER = struct.Struct("!Q")
 

@@ -23,7 +23,8 @@ from bisect_cfg.capture.script import Script, interpreter
 from bisect_cfg.common.fingerprint import PATIENCE, packages_of
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.probe.protocol import InputPlaces, Opened
-from bisect_cfg.study.basis import Basis, changed_versions, files_of, hash_of, save_basis
+from bisect_cfg.store.inputs import changed_versions, files_of, hash_of
+from bisect_cfg.store.state import State
 from bisect_cfg.trials.files import Traces
 
 SOURCES_SEEN = 2000
@@ -51,14 +52,14 @@ class Inputs:
     Args:
         script: the target.
         folder: of the study.
-        basis: of the study; what is learned of the inputs is kept there.
+        state: of the study; what is learned of the inputs is kept there.
     """
 
-    def __init__(self, script: Script, folder: Path, basis: Basis) -> None:
-        self._script, self._folder, self._basis = script, folder, basis
+    def __init__(self, script: Script, folder: Path, state: State) -> None:
+        self._script, self._folder, self._state = script, folder, state
         self._lock = threading.Lock()
         self._stamps: dict[str, Stamp] = {}  # of files whose hash is known to be right
-        self._sources = {} if "modules" in basis else dict(_sources(self._script_folder))
+        self._sources = {} if state.modules is not None else dict(_sources(self._script_folder))
         self._sites = _sites(script.python)
         self._site_stamps = self._stamps_of_sites()
 
@@ -79,7 +80,7 @@ class Inputs:
         """
         with self._lock:
             changed = [
-                path for path, digest in files_of(self._script, self._basis).items() if self._differs(path, digest)
+                path for path, digest in files_of(self._script, self._state).items() if self._differs(path, digest)
             ]
             changed += self._other_versions()
         if changed:
@@ -92,8 +93,9 @@ class Inputs:
             InputsChanged: one of the modules changed while the first run went on.
         """
         with self._lock:
-            first = "modules" not in self._basis
-            written = set(self._basis.get("written", ()))
+            state = self._state
+            first = state.modules is None
+            written = set(state.written)
             news = {row.path for row in _opened(traces, "w")} - written
             written |= news
             ours = {*written, str(self._script.program)}  # a notebook's script; the notebook is compared itself
@@ -102,16 +104,15 @@ class Inputs:
             changed += [path for path, stamp in imported.items() if stamp is None or tuple(stamp) != stamp_of(path)]
             later: dict[str, str] = {}
             if not changed:
-                known = {os.path.abspath(path) for path in files_of(self._script, self._basis)}
+                known = {os.path.abspath(path) for path in files_of(self._script, self._state)}
                 later = self._hashes(path for path in imported if path not in known)
                 if first:
-                    self._basis |= {"modules": later, "read": self._hashes(self._read(traces, known | written))}
-                elif later:
-                    self._basis["later_modules"] = {**self._basis.get("later_modules", {}), **later}
-            if news:
-                self._basis["written"] = sorted(written)
+                    state.modules, state.read = later, self._hashes(self._read(traces, known | written))
+                else:
+                    state.later_modules |= later
+            state.written = sorted(written)
             if first or later or news:
-                save_basis(self._folder, self._basis)
+                state.save(self._folder)
         if changed:
             _stop(changed)
 
@@ -153,7 +154,7 @@ class Inputs:
         stamps = self._stamps_of_sites()
         if stamps == self._site_stamps:
             return []
-        changed = changed_versions(self._basis, packages_of(self._script.python))
+        changed = changed_versions(self._state, packages_of(self._script.python))
         if not changed:
             self._site_stamps = stamps
         return changed

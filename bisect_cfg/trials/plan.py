@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bisect_cfg.capture.settings import Settings
-from bisect_cfg.configuration import Configuration
+from bisect_cfg.configuration import Configuration, Purpose
 from bisect_cfg.probe.protocol import CheckpointOrders, Encoded, InstrumentOrders, Origin
 from bisect_cfg.runner.verdict import Standard
 from bisect_cfg.trials.environments import Packages
@@ -38,9 +38,11 @@ class Plan:
     """One run.
 
     Attributes:
-        name: of its folder; trials of the search are numbers.
+        name: of its folder, the number of the trial; before that is known, the question of a run that is none of the
+            search.
         configuration: factor name -> value.
         steps: optimizer steps, None for all the script has.
+        purpose: what it is for.
         start: the start to take; None: that of the trials now.
         patience: when silence is a hang; None: scaled from the runs so far.
         stop: when it is over before its horizon.
@@ -58,6 +60,7 @@ class Plan:
     name: int | str
     configuration: Configuration
     steps: int | None
+    purpose: Purpose = Purpose.SEARCH
     start: str | None = None
     patience: Patience | None = None
     stop: StopRule = StopRule.FAILURE

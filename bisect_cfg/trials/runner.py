@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from bisect_cfg.capture.launched import (
 )
 from bisect_cfg.capture.script import Script, by_hand, is_masked
 from bisect_cfg.capture.settings import Settings, processes_in
-from bisect_cfg.configuration import Configuration, Outcome
+from bisect_cfg.configuration import Configuration, Outcome, Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import write_json
 from bisect_cfg.probe.protocol import (
@@ -44,7 +44,7 @@ from bisect_cfg.probe.secrets import know_command
 from bisect_cfg.runner.fork_server import ServersByEnvironment, Starts, probe_environment
 from bisect_cfg.runner.logs import shorten
 from bisect_cfg.runner.observe import observe
-from bisect_cfg.study.interface import TrialRequest, TrialResult
+from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.buildable import ConfigChecks
 from bisect_cfg.trials.clean import clean_folder
 from bisect_cfg.trials.files import Traces
@@ -59,7 +59,7 @@ from bisect_cfg.trials.patience import (
 from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.ports import free_port, own_port
 from bisect_cfg.trials.process import Ending, follow
-from bisect_cfg.trials.runs import FIRST, Run, result_of
+from bisect_cfg.trials.runs import Run, load_run, result_of
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
 from bisect_cfg.trials.trial_runner import Progress, TrialRunner, inside
@@ -105,10 +105,10 @@ class ScriptRunner(TrialRunner):
         timeout: seconds without a step that are called a hang; None scales it from the good run's pace.
         jobs: trials that may run at once.
         devices: values of CUDA_VISIBLE_DEVICES for the parallel trials, handed out in turn; empty: leave it.
-        inputs: what the runs read, compared around each of them; None: nothing is.
         on_progress: see `Progress`.
 
     Attributes:
+        inputs: what the runs read, compared around each of them; None: nothing is.
         starts: how trials are started.
         checks: which configurations can be built.
     """
@@ -121,12 +121,12 @@ class ScriptRunner(TrialRunner):
         timeout: float | None = None,
         jobs: int = 1,
         devices: Sequence[str] = (),
-        inputs: Inputs | None = None,
         on_progress: Progress = lambda *told: None,
     ) -> None:
         super().__init__(folder, timeout, devices, on_progress, watched=True)
         self.script = script
-        self._inputs, self._jobs = inputs, jobs
+        self.inputs: Inputs | None = None
+        self._jobs = jobs
         know_command([str(script.path), *script.arguments])
         self.starts = Starts(script, folder, self._supervisor, self._interrupted)
         self._servers = ServersByEnvironment(self.starts)
@@ -198,29 +198,18 @@ class ScriptRunner(TrialRunner):
         self.recall([checked])
         return checked
 
-    def recall(self, results: Iterable[TrialResult]) -> None:
+    def recall(self, results: Sequence[TrialResult]) -> None:
         """Take up what earlier results have shown of how trials must be run, in their order: that a cold start shows
         the same as a warm one, or does not, and that the failure can come later than was thought. A study that is
         resumed goes on as it would have."""
         for result in results:
-            check, horizon = result.attributes.get(COLD_CHECK), result.attributes.get("horizon")
+            check = result.attributes.get(COLD_CHECK)
             if check is not None:
                 self.seen_cold(result.signature, check == "same")
-            if result.outcome is Outcome.FAIL and horizon is not None:
-                first = result.attributes.get("folder") == str(FIRST)
-                self._see_failure(self._reached(result.step, result.attributes["observation"]["before"], first))
+        super().recall(results)
 
-    def _reached(self, step: int | None, before: int, first: bool) -> int | None:
-        """The step at which a run failed, counted from where trials begin.
-
-        Args:
-            step: of the run, counted from where it began.
-            before: where that was, in steps of the training.
-            first: whether it is the first run, which may have come to where trials begin, and gone on.
-        """
-        if step is not None and self.known.origin is not None and first:
-            step += before - self.known.origin.step
-        return step
+    def load(self, name: int | str) -> Run | None:
+        return load_run(self.folder, name)
 
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
@@ -228,7 +217,7 @@ class ScriptRunner(TrialRunner):
         verdict = run.judged(self.known.standard)
         result = result_of(run, verdict, run.horizon if steps is None else steps)
         if result.outcome is Outcome.FAIL:
-            self._see_failure(self._reached(verdict.step, run.seen.before, run.folder.name == str(FIRST)))
+            self._see_failure(verdict.step)
         return result
 
     def train(self, plan: Plan) -> Run:
@@ -237,8 +226,8 @@ class ScriptRunner(TrialRunner):
         Raises:
             InputsChanged: what the trials read is not what it was; this run does not count.
         """
-        if self._inputs is not None:
-            self._inputs.check()
+        if self.inputs is not None:
+            self.inputs.check()
         checkpoint = None if self.known.origin is None else self.known.origin.checkpoint
         if checkpoint is not None and not os.path.isdir(checkpoint):
             raise InputError(
@@ -272,10 +261,12 @@ class ScriptRunner(TrialRunner):
             {name: value for name, value in overrides.items() if not name.startswith(("launch.", VARIABLE, PACKAGE))},
             targets=settings.targets if settings is not None else Targets(plan.training),
             steps=plan.steps,
-            opened=None if self._inputs is None else self._inputs.to_note(),
+            opened=None if self.inputs is None else self.inputs.to_note(),
             stop_when_non_finite=plan.stop is not StopRule.DEATH,
             env={
-                **({} if plan.name == FIRST else own_port(os.environ)),  # the first run is the user's, as it is
+                **(
+                    {} if plan.purpose is Purpose.BAD_BASELINE else own_port(os.environ)
+                ),  # the first run is the user's, as it is
                 **(without_launcher(launched.given[0]) if plain else {}),
                 **_launched_with(overrides),
                 **variables,
@@ -347,9 +338,9 @@ class ScriptRunner(TrialRunner):
         traces.adopt()
         shorten(folder / "log.txt")
         clean_folder(folder, traces.events)
-        if self._inputs is not None:  # it may have changed before the script was read: then this is no evidence
-            self._inputs.after_run(traces)
-            self._inputs.check()
+        if self.inputs is not None:  # it may have changed before the script was read: then this is no evidence
+            self.inputs.after_run(traces)
+            self.inputs.check()
         made = len(traces.metrics.rows)
         write_json(folder / "ending.json", {**asdict(ending), "horizon": plan.steps, "steps": made, "level": start})
         self._seen.note(ending, made)

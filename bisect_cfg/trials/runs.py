@@ -15,7 +15,7 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.verdict import Observation, Standard, Verdict, judge
-from bisect_cfg.study.interface import TrialResult
+from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.patience import STEPS_SEEN
 from bisect_cfg.trials.process import Ending
@@ -25,10 +25,6 @@ from bisect_cfg.trials.start_points import COLD
 SHOWN = ("reward", "loss", "grad_norm")
 """Metrics of which Optuna can be shown one, the most telling first: what a run is made for, then what every trainer
 logs."""
-
-
-FIRST = 0
-"""The folder of the first run, of the user's own command."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import queue
 import shlex
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from bisect_cfg.jsonfile import make_folder, write_text
 from bisect_cfg.probe.protocol import Encoded
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.verdict import Metrics, Observation, Standard, judge
-from bisect_cfg.study.interface import TrialRequest, TrialResult
+from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.environments import CannotBuild, Environment
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Known, Plan
@@ -98,6 +98,14 @@ class TrialRunner(ABC):
         """
 
     @abstractmethod
+    def load(self, name: int | str) -> Run | None:
+        """A run that came to its end, read back from the folder of this name; None if there is none.
+
+        Raises:
+            InputError: its traces are damaged.
+        """
+
+    @abstractmethod
     def judged(self, run: Run, steps: int | None) -> TrialResult:
         """The result of a run: its outcome under the failure under study, and what is worth keeping."""
 
@@ -139,7 +147,7 @@ class TrialRunner(ABC):
         """What a phase has found out, of `Known`; the rest stays as it is."""
         self.known = replace(self.known, **found)
 
-    def recall(self, results: Iterable[TrialResult]) -> None:
+    def recall(self, results: Sequence[TrialResult]) -> None:
         """Take up what earlier results have shown of how trials must be run, in their order: a study that is resumed
         goes on as it would have."""
         for result in results:

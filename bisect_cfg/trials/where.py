@@ -1,6 +1,6 @@
 """Where a failure happens: from what the instruments of one run saw to a step, a module, an operation and a line.
 
-Pure: the run itself is `bisect_cfg.phases.locate`, the instruments are `bisect_cfg.probe.instruments`. What is taken
+Pure: the run itself is `bisect_cfg.study.locate`, the instruments are `bisect_cfg.probe.instruments`. What is taken
 for the place depends on the failure:
 
 - weights that are not finite: the first operation that made NaN out of finite numbers. An infinity alone is often

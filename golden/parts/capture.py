@@ -31,9 +31,9 @@ from bisect_cfg.capture.script import find_script
 from bisect_cfg.capture.target import CommandTarget
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import strict
-from bisect_cfg.phases.context import Context
-from bisect_cfg.phases.factors import find_factors
-from bisect_cfg.phases.options import Options
+from bisect_cfg.study.study import Context
+from bisect_cfg.study.factors import find_factors
+from bisect_cfg.study.options import Options
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.supervisor import Supervisor

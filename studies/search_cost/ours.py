@@ -8,7 +8,7 @@ from rounds import Setting, by_rounds, outcome_of
 from bisect_cfg import Bisection
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.parameters.odds import odds_of
-from bisect_cfg.study.interface import TrialResult
+from bisect_cfg.store.interface import TrialResult
 
 
 def solve(case: Case, oracle: Oracle, setting: Setting) -> Answer:

@@ -25,8 +25,8 @@ from pathlib import Path
 from bisect_cfg.capture.script import Script, find_script
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Purpose
-from bisect_cfg.phases.options import Options
-from bisect_cfg.phases.pipeline import bisect_script
+from bisect_cfg.study.options import Options
+from bisect_cfg.study.story import bisect_script
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.events import TrialFinished
 from bisect_cfg.reports.listener import Listener

@@ -24,7 +24,7 @@ from bisect_cfg import api
 from bisect_cfg.checks import from_python
 from bisect_cfg.cli import cli
 from bisect_cfg.errors import flag_of
-from bisect_cfg.phases.options import NOT_REPEATED, Options
+from bisect_cfg.study.options import NOT_REPEATED, Options
 
 QUICK = ("--no-recommend", "--no-where")
 """Where only the causes matter."""

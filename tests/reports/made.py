@@ -14,7 +14,7 @@ from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.probe.protocol import Event, TrainBegin
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.runner.verdict import Ended, Observation
-from bisect_cfg.study.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
+from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Report, TrialRow
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.runs import Run
 

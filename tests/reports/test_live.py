@@ -25,7 +25,7 @@ from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.events import CauseFound, Progress, TrialFinished, TrialStarted
 from bisect_cfg.reports.json_lines import JsonLines
 from bisect_cfg.reports.live import Quiet, View
-from bisect_cfg.study.interface import TrialRequest, TrialResult
+from bisect_cfg.store.interface import TrialRequest, TrialResult
 from tests.reports import made
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -9,7 +9,7 @@ import pytest
 import bisect_cfg
 from bisect_cfg import Outcome, TrialResult
 from bisect_cfg.errors import InputError
-from bisect_cfg.study.basis import save_basis
+from bisect_cfg.store.basis import save_basis
 from tests.reports.test_page import study
 
 HOSTILE = "<script>alert(1)</script>"

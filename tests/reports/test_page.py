@@ -23,9 +23,9 @@ from bisect_cfg.reports.recorded import read
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.terminal import told
 from bisect_cfg.runner.verdict import Observation
-from bisect_cfg.study.basis import read_basis, save_basis
-from bisect_cfg.study.invocation import write_command
-from bisect_cfg.study.rows import recorded_trials
+from bisect_cfg.store.basis import read_basis, save_basis
+from bisect_cfg.store.invocation import write_command
+from bisect_cfg.store.rows import recorded_trials
 from tests.reports import made
 
 

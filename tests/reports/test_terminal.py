@@ -13,7 +13,7 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.probe.protocol import Origin, Placed, PlacedModel, TrainBegin, Weights
 from bisect_cfg.reports.answer import as_result
 from bisect_cfg.reports.terminal import print_answer
-from bisect_cfg.study.causes import Cause, Claim, Evidence
+from bisect_cfg.store.causes import Cause, Claim, Evidence
 from tests.reports import made
 
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bisect_cfg.configuration import Outcome, Purpose
-from bisect_cfg.study.interface import TrialRequest, TrialResult
+from bisect_cfg.store.interface import TrialRequest, TrialResult
 from bisect_cfg.trials.function import FunctionRunner
 
 STRIDE = 40

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tools import slow
 
 from bisect_cfg import Bisection, Outcome
-from bisect_cfg.study.interface import TrialResult
+from bisect_cfg.store.interface import TrialResult
 from tests.search.measure import exact, flaky_of, oracle_of
 from tests.search.oracles import Oracle, complaint, draw, missed, solve
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bisect_cfg import Bisection, Outcome
-from bisect_cfg.study.interface import TrialResult
+from bisect_cfg.store.interface import TrialResult
 
 NAMES = ("a", "b", "c", "weight_decay", "d", "beta", "e", "f")
 

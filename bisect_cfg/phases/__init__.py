@@ -1,2 +1,0 @@
-"""The phases of a bisection, a module each, in the order of the work: reproduce, factors, start, isolate, locate,
-recommend."""

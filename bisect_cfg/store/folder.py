@@ -1,0 +1,289 @@
+"""The folder of a study: whose it is, whether it still fits, who works in it, and its store."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from bisect_cfg.configuration import Purpose
+from bisect_cfg.crash import refused_by_machine
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import OWNER_ONLY, JsonObject, digest, make_folder
+from bisect_cfg.store.inputs import GOOD_SIDE, Target, changed_files, changes, check_target, identity_of
+from bisect_cfg.store.state import EARLIER_FILE, STATE_FILE, State, read_state
+from bisect_cfg.store.storage import cannot_open, open_storage, sqlite_storage, study_name
+from bisect_cfg.store.store import Store, StudyHeld
+
+BEGUN = ("trials", "lock")
+"""What a folder holds in which a study has just been begun."""
+
+STUDIES = Path("bisect-cfg-studies")
+"""Where studies lie unless --study says otherwise."""
+
+
+def default_folder(target: Target) -> Path:
+    """``bisect-cfg-studies/NAME`` here, or NAME-2, ... where another script has that name."""
+    base, ours = STUDIES, target.identity()
+    for number in range(1, 1000):
+        folder = base / (target.name if number == 1 else f"{target.name}-{number}")
+        state = _read(folder)
+        if state is None or all(state.target[key] == ours[key] for key in ("script", "arguments")):
+            return folder
+    raise InputError("bisect-cfg-studies/ has a thousand studies of this name.", "Name one with --study DIR.")
+
+
+def _read(folder: Path) -> State | None:
+    check_entries(folder)
+    return read_state(folder)
+
+
+def check_entries(folder: Path) -> None:
+    """See that all we may read or write in a study folder is an ordinary file or folder.
+
+    A folder that somebody else made can hold a link to a file of the user's, which would be written through, or a
+    pipe, on which a reader waits for ever. Below a trial's folder the files are the script's own business: they are
+    only written into folders that are made anew.
+
+    Raises:
+        InputError: something is a link, a pipe or a device.
+    """
+    for place in (folder, folder / "trials", folder / "server"):
+        try:
+            with os.scandir(place) as entries:
+                odd = [entry.path for entry in entries if not _is_ordinary(entry)]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise InputError(
+                f"{place} cannot be read: {error.strerror}.", "Name another folder with --study DIR."
+            ) from None
+        if odd:
+            if not os.path.lexists(folder / STATE_FILE) and any(name not in BEGUN for name in os.listdir(folder)):
+                raise _not_free(folder)  # a folder like any other: its links are none of our business
+            what = "a symbolic link" if os.path.islink(min(odd)) else "neither a file nor a folder"
+            raise InputError(
+                f"{min(odd)} is {what}; a study folder made by bisect-cfg holds no such thing.",
+                "Nothing was written. Name another folder with --study DIR, or remove it.",
+            )
+
+
+def _is_ordinary(entry: os.DirEntry[str]) -> bool:
+    return entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+
+
+ANEW = "Start over with --restart (the old study is kept beside it), or name another folder with --study."
+
+
+@dataclass(frozen=True)
+class Studied:
+    """What a study is of, and how it is opened.
+
+    Attributes:
+        target: what is bisected.
+        options: those that change what the trials mean; kept with the study and compared when it is resumed.
+        libraries: name -> version of what the script may train with, None for what is not installed; another version
+            is another study.
+        gpus: names of the GPUs here.
+        storage: address of the storage for the trials; None for a database in the folder.
+        restart: put an old study aside and begin anew.
+    """
+
+    target: Target
+    options: JsonObject
+    libraries: Mapping[str, str | None] = field(default_factory=dict)
+    gpus: Sequence[str] = ()
+    storage: str | None = None
+    restart: bool = False
+
+
+@contextlib.contextmanager
+def open_study(
+    studied: Studied, folder: Path | None, written: Callable[[Path], Iterable[str]] = lambda folder: ()
+) -> Iterator[tuple[Path, State, Store]]:
+    """Open or make the study folder; it is locked while we work in it. A folder that is refused stays as it was.
+
+    Args:
+        studied: what it is of.
+        folder: where; None for the default.
+        written: what the runs of a study folder have written, asked only where an input is not what it was.
+
+    Yields:
+        The folder, the state and the store, whose one writer we are.
+
+    Raises:
+        InputError: not writable, of another script, changed since, or in use.
+    """
+    target = studied.target
+    folder = (folder or default_folder(target)).absolute()
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file, not a folder.", "Name another folder with --study.")
+        _check_ours(folder, target, studied.restart)
+        if studied.restart and any((folder / name).exists() for name in (STATE_FILE, EARLIER_FILE)):
+            _put_aside(folder, target)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
+        lock = _open_lock(folder)
+    except OSError as error:
+        raise InputError(
+            f"The study folder {folder} cannot be written: {error.strerror}.",
+            "Name another one with --study DIR.",
+        ) from None
+    with lock:
+        _take(lock, folder)
+        _check_ours(folder, target)  # again, as another one may have begun a study here meanwhile
+        _make_room(folder)
+        state = _read(folder)
+        if state is None:
+            gpus = sorted(set(studied.gpus))
+            state = State(target.identity(), dict(studied.options), dict(studied.libraries), gpus)
+            state.save(folder)
+        store = _open_store(folder, state, studied)
+        _check_unchanged(folder, state, studied, store, written)
+        try:
+            with store.alive():
+                yield folder, state, store
+        except StudyHeld as error:
+            raise InputError(f"{str(error).capitalize()}.", "Or name another storage with --storage.") from None
+
+
+def _open_store(folder: Path, state: State, studied: Studied) -> Store:
+    """The store of a study, in its folder or where the user wants it.
+
+    Raises:
+        InputError: it cannot be opened.
+    """
+    address = studied.storage
+    try:
+        if not address:
+            return Store((), sqlite_storage(folder / "study.db"), studied.target.name)
+        storage = open_storage(address)
+        if state.storage != digest(address):
+            state.storage = digest(address)
+            state.study = study_name(storage, studied.target.name, identity_of(state), studied.restart)
+            state.save(folder)
+        return Store((), storage, state.study)
+    except (SQLAlchemyError, ImportError) as error:
+        if refused_by_machine(error):
+            raise
+        if address:
+            raise cannot_open(address, error) from None
+        raise cannot_open(folder / "study.db", error, ANEW) from None
+
+
+def _check_ours(folder: Path, target: Target, restart: bool = False) -> None:
+    """See, without touching anything, that a folder is free or holds a study of this script.
+
+    Args:
+        folder: of the study.
+        target: what is bisected.
+        restart: whether a study is to be put aside, so that one of an earlier version may be.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not folder.is_dir() or (restart and (folder / EARLIER_FILE).is_file()):
+        return
+    state = _read(folder)
+    if state is not None:
+        check_target(folder, state, target)
+        return
+    lock, trials = folder / "lock", folder / "trials"
+    begun = (  # by a process that was killed, or is just at it
+        (not lock.exists() or lock.stat().st_size == 0) and (not trials.exists() or not any(trials.iterdir()))
+    )
+    if not begun or any(entry.name not in BEGUN for entry in folder.iterdir()):
+        raise _not_free(folder)
+
+
+def _not_free(folder: Path) -> InputError:
+    return InputError(f"{folder} is not empty and holds no study.", "Name an empty or new folder with --study.")
+
+
+def _make_room(folder: Path) -> None:
+    try:
+        make_folder(folder / "trials")
+    except OSError as error:
+        raise InputError(
+            f"{folder / 'trials'} cannot be made: {error.strerror}.", "Name another folder with --study DIR."
+        ) from None
+
+
+def _open_lock(folder: Path) -> IO[str]:
+    """The lock's file; never another one that a link leads to, and nothing in it is touched."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.fdopen(os.open(folder / "lock", flags, OWNER_ONLY), "r+")
+
+
+def _take(lock: IO[str], folder: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = _holder(lock)
+        who = "Another bisect-cfg" if holder is None else f"Another bisect-cfg (process {holder})"
+        raise InputError(
+            f"{who} is working in {folder}.", "Wait for it, or name another folder with --study."
+        ) from None
+
+
+def _holder(lock: IO[str]) -> int | None:
+    """The process that holds a lock; None if that is not known here (see proc_locks(5))."""
+    try:
+        rows = [row.split() for row in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return None
+    inode = f":{os.fstat(lock.fileno()).st_ino}"
+    held = (int(row[4]) for row in rows if row[1] == "FLOCK" and row[5].endswith(inode))
+    return next((pid for pid in held if pid > 0), None)
+
+
+def is_at_work(folder: Path) -> bool:
+    """Whether a process works in a study folder at this moment."""
+    try:
+        with open(folder / "lock", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _put_aside(folder: Path, target: Target) -> None:
+    """Rename the old study, unless it is another script's or somebody works in it."""
+    with _open_lock(folder) as lock:
+        _take(lock, folder)
+        _check_ours(folder, target, restart=True)
+        names = (folder.with_name(f"{folder.name}.old-{i}") for i in itertools.count(1))
+        folder.rename(next(path for path in names if not os.path.lexists(path)))
+
+
+def _check_unchanged(
+    folder: Path, state: State, studied: Studied, store: Store, written: Callable[[Path], Iterable[str]]
+) -> None:
+    target = studied.target
+    if changed_files(target, state):
+        state.written = sorted({*state.written, *written(folder)})
+    changed = changes(state, target, studied.options, studied.libraries, studied.gpus)
+    if changed and {change.name for change in changed} <= GOOD_SIDE and _only_reproduced(store):
+        state.target, state.options = target.identity(), dict(studied.options)
+        state.save(folder)
+    elif changed:
+        raise InputError(
+            f"Since the study in {folder} was begun, {' and '.join(map(str, changed))} changed: its trials say nothing "
+            "about the new state.",
+            "Start over with --restart (the old study is kept beside it), or name another folder with --study DIR.",
+        )
+
+
+def _only_reproduced(store: Store) -> bool:
+    """Whether no run but the first, of the user's own command, has been started."""
+    return all(trial.user_attrs.get("purpose") == Purpose.BAD_BASELINE for trial in store.trials())

@@ -1,0 +1,139 @@
+"""The trials of a study as rows in the form of result.json, as the storage has them: for people who want to see how far
+it came."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import optuna
+from optuna.storages import BaseStorage
+from optuna.study import StudySummary
+from optuna.trial import FrozenTrial
+from sqlalchemy.exc import SQLAlchemyError
+
+from bisect_cfg.configuration import Value
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.secrets import scrub
+from bisect_cfg.store.encoding import purpose_of, result_of, values_of
+from bisect_cfg.store.storage import BESIDE, cannot_open, open_storage, sqlite_storage
+from bisect_cfg.store.store import CONCLUDED, VOID
+
+INTERMEDIATE = "intermediate value"
+"""What the metric is called that a function told of its steps."""
+
+
+def recorded_trials(folder: Path) -> list[JsonObject]:
+    """One row a trial of a study's folder, running ones included; empty if none is recorded there. Where nothing can be
+    written, a copy is read: a database makes files beside it.
+
+    Raises:
+        InputError: the database is damaged.
+    """
+    path = folder / "study.db"
+    if not path.exists():
+        return []
+    if not os.access(path, os.W_OK):
+        with tempfile.TemporaryDirectory() as copied:
+            for part in folder.glob("study.db*"):
+                shutil.copyfile(part, Path(copied, part.name))
+            return _trials_in(Path(copied, path.name))
+    return _trials_in(path)
+
+
+def _trials_in(path: Path) -> list[JsonObject]:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        storage = sqlite_storage(path)
+        try:
+            summaries = optuna.get_all_study_summaries(storage)
+            settings = [one for one in summaries if BESIDE not in one.study_name]
+            return _stored_rows(storage, settings[0]) if settings else []
+        finally:
+            storage.engine.dispose()
+    except SQLAlchemyError as error:
+        advice = "Put the file back, or begin anew: `bisect-cfg bisect` with --restart keeps the old study beside it."
+        raise cannot_open(path, error, advice) from None
+
+
+def stored_trials(address: str, name: str | None = None) -> tuple[JsonObject, list[JsonObject]]:
+    """What was concluded in a study of a storage, {} if nothing yet, and one row a trial.
+
+    Args:
+        address: of the storage.
+        name: of the study; None for the only one.
+
+    Raises:
+        InputError: the storage cannot be opened, or has no such study.
+    """
+    file = Path(address.removeprefix("sqlite:///"))
+    try:
+        if address.startswith("sqlite:///") and not file.exists():
+            raise ValueError(f"{file} is not there")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        storage = open_storage(address)
+        known = {summary.study_name: summary for summary in optuna.get_all_study_summaries(storage)}
+    except Exception as error:
+        raise cannot_open(address, error) from None
+    if name is None and len(known) == 1:
+        (name,) = known
+    if name not in known:
+        which = f"has no study {name}" if name is not None else "has several studies" if known else "has no study"
+        raise InputError(f"The storage {scrub(address)} {which}.", f"It has: {', '.join(known)}." if known else "")
+    return known[name].user_attrs.get(CONCLUDED) or {}, _stored_rows(storage, known[name])
+
+
+def _stored_rows(storage: BaseStorage, study: StudySummary) -> list[JsonObject]:
+    factors = study.user_attrs.get("factors") or {}
+    trials = optuna.load_study(study_name=study.study_name, storage=storage).get_trials(deepcopy=False)
+    return rows_of(trials, {name: (_read(good), _read(bad)) for name, (good, bad) in factors.items()})
+
+
+def rows_of(trials: Iterable[FrozenTrial], levels: Mapping[str, tuple[Value, Value]]) -> list[JsonObject]:
+    """One row a trial, running ones included, without those that count for nothing.
+
+    Args:
+        trials: of one study.
+        levels: factor -> its good and its bad value.
+    """
+    rows = []
+    for trial in trials:
+        known = trial.user_attrs
+        if known.get("outcome") in VOID:
+            continue
+        values = values_of(trial, levels)
+        if values is None:
+            continue
+        attributes, (purpose, run) = known.get("attributes") or {}, purpose_of(trial)
+        rows.append(
+            {
+                "number": trial.number,
+                "outcome": known.get("outcome", "") if trial.state.is_finished() else "running",
+                "signature": known.get("signature"),
+                "seconds": known.get("seconds"),
+                "step": result_of(trial).step_of_training if "result" in known else known.get("step"),
+                "purpose": purpose.of_run(run),
+                "reason": known.get("reason", ""),
+                "companions": ", ".join(known.get("companions", ())),
+                "values": values,
+                "suspicion": known.get("suspicion"),
+                "folder": f"trials/{attributes.get('folder', trial.number)}",
+                "start": attributes.get("level"),
+                "remarks": [],
+                "metrics": [{"step": step, INTERMEDIATE: value} for step, value in trial.intermediate_values.items()],
+            }
+        )
+    return rows
+
+
+def _read(words: str) -> Value:
+    """A value as the store has written it down."""
+    try:
+        return json.loads(words)
+    except ValueError:
+        return words

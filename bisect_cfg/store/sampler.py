@@ -1,0 +1,204 @@
+"""The trials of the search: what it asked and what came out, as it reads them, and the sampler that decides by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial
+
+from bisect_cfg.configuration import Configuration, Outcome, Purpose, Subset, Value, configuration_of
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe import secrets
+from bisect_cfg.search import Ask, Problem, Record, State, look
+from bisect_cfg.search.problem import bits
+from bisect_cfg.store.encoding import SUBSET, WANTED, plain, purpose_of, result_attributes, result_of
+from bisect_cfg.store.interface import TrialResult
+from bisect_cfg.store.store import BESIDES, Store
+
+Classify = Callable[[TrialResult, int, TrialResult | None], Outcome | None]
+"""(result, subset, result of the failing bad baseline or None) -> outcome, None while that is unknown."""
+
+
+class SearchTrials:
+    """Those of one study.
+
+    Args:
+        store: of the study.
+        problem: what the search needs to know, with names equal to those of the factors.
+        classify: the verdict on a result.
+    """
+
+    def __init__(self, store: Store, problem: Problem, classify: Classify) -> None:
+        self.store, self.problem, self._classify = store, problem, classify
+        self._baselines: Mapping[int, int] = {}
+        self._since = 0
+        self.good = {factor.name: factor.good for factor in store.factors}
+        self.bad = {factor.name: factor.bad for factor in store.factors}
+        self._index = {factor.name: i for i, factor in enumerate(store.factors)}
+
+    def count(self, baselines: Mapping[int, int], since: int) -> None:
+        """Have runs count that are none of the search.
+
+        Args:
+            baselines: their numbers -> the subset that they ran.
+            since: of the search's own, trials of smaller numbers count for nothing: they began elsewhere.
+        """
+        self._baselines, self._since = baselines, since
+
+    # ------------------------------------------------------------------------------------------------- reading
+
+    def all(self) -> list[FrozenTrial]:
+        """All that count, running ones included."""
+        return [
+            trial
+            for trial in self.store.trials()
+            if trial.number in self._baselines or (SUBSET in trial.user_attrs and trial.number >= self._since)
+        ]
+
+    def records(self, before: int | None = None) -> list[Record]:
+        """What the search decides from, in the order of the trial numbers."""
+        trials = [trial for trial in self.all() if before is None or trial.number < before]
+        reference = self._reference(trials)
+        return [self._record(trial, reference) for trial in trials]
+
+    def reference(self) -> TrialResult | None:
+        """The result of the first failing run of the bad configuration: the failure under study."""
+        return self._reference(self.all())
+
+    def _reference(self, trials: Sequence[FrozenTrial]) -> TrialResult | None:
+        for trial in trials:
+            if self.mask(trial) == self.problem.full and trial.state.is_finished():
+                result = result_of(trial)
+                if self._classify(result, self.problem.full, result) is Outcome.FAIL:
+                    return result
+        return None
+
+    def _record(self, trial: FrozenTrial, reference: TrialResult | None) -> Record:
+        attributes = trial.user_attrs
+        mask, trace = self.mask(trial), (attributes.get("attributes") or {}).get("trace")
+        outcome = None
+        if trial.state.is_finished():
+            outcome = self._classify(result_of(trial), mask, reference)
+        return Record(
+            mask,
+            outcome,
+            purpose_of(trial)[0],
+            trial.number,
+            float(attributes.get("seconds") or 0.0),
+            self.mask_of(attributes.get("companions", ())),
+            (attributes.get("signature") or "") if outcome is Outcome.UNRESOLVED else "",
+            trace if isinstance(trace, str) else "",
+        )
+
+    def mask(self, trial: FrozenTrial) -> int:
+        """The subset that a trial ran, as the search's integer."""
+        ran = self._baselines.get(trial.number)
+        return self.mask_of(trial.user_attrs[SUBSET]) if ran is None else ran
+
+    def mask_of(self, names: Iterable[str]) -> int:
+        """Factors by name, as the search's integer."""
+        return sum(1 << self._index[name] for name in names)
+
+    def names(self, mask: int) -> Subset:
+        """A subset with its names."""
+        return frozenset(self.store.factors[i].name for i in bits(mask))
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    def params(self, mask: int) -> dict[str, Value]:
+        """The parameters of a subset's trial, as Optuna stores them."""
+        return self.store.params(configuration_of(self.names(mask), self.good, self.bad))
+
+    def attributes(self, ask: Ask, suspicion: Sequence[float] = ()) -> JsonObject:
+        """What is written with a trial before it starts.
+
+        Args:
+            ask: the question.
+            suspicion: of each factor, at this time; see `State`.
+        """
+        order = [factor.name for factor in self.store.factors]
+        return {
+            SUBSET: [order[i] for i in bits(ask.subset)],
+            "companions": [order[i] for i in bits(ask.companions)],
+            "purpose": ask.purpose.value,
+            "reason": ask.reason,
+            **({"suspicion": dict(zip(order, suspicion, strict=True))} if suspicion else {}),
+        }
+
+    def begin(self, ask: Ask, suspicion: Sequence[float] = ()) -> FrozenTrial:
+        """Write a trial as begun; see `attributes`."""
+        return self.store.begin(self.params(ask.subset), self.attributes(ask, suspicion))
+
+    def finish(self, trial: FrozenTrial, result: TrialResult) -> Outcome:
+        """Write what came out.
+
+        Returns:
+            The verdict. Values of a reader's own are judged as the bad configuration that they replace.
+        """
+        mask = self.mask(trial) if SUBSET in trial.user_attrs else self.problem.full
+        reference = self.reference() or (result if mask == self.problem.full else None)
+        outcome = self._classify(result, mask, reference) or result.outcome
+        self.store.finish(trial.number, result_attributes(result, outcome), outcome, result.intermediate)
+        return outcome
+
+    def begin_wanted(self, changes: Configuration, reason: str) -> FrozenTrial:
+        """Write a run of the bad configuration with other values as begun; see `WANTED`."""
+        told = {name: plain(secrets.mask(value, name)) for name, value in changes.items()}
+        attributes = {WANTED: told, "purpose": Purpose.ASKED.value, "reason": reason}
+        attributes[BESIDES] = [name for name in changes if name not in self.bad]
+        return self.store.begin(self.store.params({**self.bad, **changes}), attributes)
+
+    def add(self, ask: Ask, result: TrialResult) -> None:
+        """Write a trial that was run before; one of the same question and purpose that was added already stays."""
+        same = (trial for trial in self.all() if self.mask(trial) == ask.subset and purpose_of(trial)[0] is ask.purpose)
+        if any(trial.user_attrs.get("added") for trial in same):
+            return
+        reference = result if ask.subset == self.problem.full else self.reference()
+        outcome = self._classify(result, ask.subset, reference) or result.outcome
+        attributes = {**self.attributes(ask), **result_attributes(result, outcome), "added": True}
+        self.store.add(self.params(ask.subset), attributes, outcome)
+
+
+class BisectionSampler(optuna.samplers.BaseSampler):
+    """The search as an Optuna sampler: stateless, rebuilt from the study at each call.
+
+    The tool asks it (`state`), and so does Optuna's own loop: then it suggests one of the two levels of every
+    factor and stops the study when nothing is left to ask. The objective must record the outcome, as
+    `SearchTrials.finish` does.
+
+    Args:
+        trials: of the search, to decide from.
+    """
+
+    def __init__(self, trials: SearchTrials) -> None:
+        self._trials = trials
+
+    def state(self, records: Sequence[Record] | None = None, before: int | None = None) -> State:
+        """What is known, and what is asked next.
+
+        Args:
+            records: to decide from, if they have been read already.
+            before: only the trials before this one.
+        """
+        return look(self._trials.problem, self._trials.records(before) if records is None else records)
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return dict(self._trials.store.distributions)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Value]:
+        state = self.state(before=trial.number)
+        question = state.question
+        if not isinstance(question, Ask):
+            study.stop()
+            return self._trials.params(0)
+        self._trials.store.take(trial.number, self._trials.attributes(question, state.suspicion))
+        return self._trials.params(question.subset)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Value:
+        return self._trials.params(0)[param_name]

@@ -1,0 +1,122 @@
+"""The state of a study beside its trials: what it rests on, and what was decided that no trial can tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, NotRequired, TypedDict
+
+import msgspec
+
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import JsonObject, write_json
+from bisect_cfg.probe.secrets import mask
+
+STATE_FILE, EARLIER_FILE = "state.json", "study.json"
+"""The file in the study folder, and what versions before 2026-12 wrote in its place."""
+
+Hashes = dict[Annotated[str, msgspec.Meta(min_length=1)], str]
+"""Path of a file -> hash of its content."""
+
+TABLES = ("modules", "later_modules", "read", "libraries")
+"""What maps paths to hashes, or packages to versions: no secret is in it, and a file may be called token."""
+
+
+class TargetIdentity(TypedDict):
+    """What makes a target this target.
+
+    Attributes:
+        script: path of the file that is run.
+        arguments: without secrets.
+        python: path of the interpreter that trains; "" where that is not known.
+        folder: in which the command was given.
+        script_hash: of the file.
+        good_file_hash: of the file with the good side; None: there is none.
+        files: those that the command names.
+        packages: digest of what is installed, where packages of a command vary.
+    """
+
+    script: str
+    arguments: list[str]
+    python: str
+    folder: str
+    script_hash: str
+    good_file_hash: str | None
+    files: Hashes
+    packages: NotRequired[str]
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """An origin at which trials begin no more, as step 0 has contradicted what was shown from there.
+
+    Attributes:
+        step: of the training.
+        by_data: whether it was the data alone, with the weights of step 0.
+        trials: numbers below this are of trials that count for nothing any more.
+    """
+
+    step: int
+    by_data: bool
+    trials: int
+
+
+class State(msgspec.Struct):
+    """The content of `state.json`.
+
+    Attributes:
+        target: what is bisected.
+        options: those that change what a trial means.
+        libraries: name of a package -> its version, None for what is not installed.
+        gpus: their names.
+        study: name of the Optuna study; "" for one in the folder.
+        storage: digest of the address of its storage; "" for the folder.
+        modules: of the modules beside the script that the first run has imported; None before it.
+        read: of the files beside it that the first run has read.
+        later_modules: of modules that only later runs have imported.
+        written: paths that runs have written themselves, so that they are no input.
+        rejected: origins, in the order in which they were given up.
+    """
+
+    target: TargetIdentity
+    options: JsonObject
+    libraries: dict[str, str | None] = {}
+    gpus: list[str] = []
+    study: str = ""
+    storage: str = ""
+    modules: Hashes | None = None
+    read: Hashes = {}
+    later_modules: Hashes = {}
+    written: list[str] = []
+    rejected: list[Rejected] = []
+
+    def save(self, folder: Path) -> None:
+        """Write it into a study folder, all or nothing."""
+        write_json(folder / STATE_FILE, msgspec.to_builtins(self), _masked)
+
+
+def _masked(state: JsonObject) -> JsonObject:
+    whole = {**mask(state), **{name: state[name] for name in TABLES}}
+    whole["target"]["files"] = state["target"]["files"]
+    return whole
+
+
+def read_state(folder: Path) -> State | None:
+    """The state of the study in a folder; None if there is no study.
+
+    Raises:
+        InputError: it cannot be read, or is not ours.
+    """
+    try:
+        return msgspec.convert(json.loads((folder / STATE_FILE).read_text()), State)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise InputError(
+            f"{folder / STATE_FILE} cannot be read: {error}.", "Name another folder with --study, or remove it."
+        ) from None
+    if (folder / EARLIER_FILE).is_file():
+        raise InputError(
+            f"The study in {folder} was begun by an earlier version of bisect-cfg, which this one does not go on with.",
+            "Start over with --restart (the old study is kept beside it), or name another folder with --study DIR.",
+        )
+    return None

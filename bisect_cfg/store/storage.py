@@ -1,0 +1,143 @@
+"""Where a study lives: an SQLite file in its folder, or a storage that it shares with other studies.
+
+In a shared storage a study goes by the script's name and a digest of its *identity*: what is studied (the script, its
+command, files and libraries, the good side, the failure). Equal identities mean the same study, so that the same
+command goes on with it from anywhere; what differs anywhere has a study of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import optuna
+import sqlalchemy
+
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import JsonObject, digest, private
+from bisect_cfg.probe.secrets import scrub
+
+Made = TypeVar("Made")
+
+BUSY_SECONDS = 60
+"""How long to wait for another process that writes to the same study."""
+
+OPENING_ATTEMPTS = 8
+"""Optuna creates its tables in several transactions; the loser of a race finds them there a moment later."""
+
+BESIDE = ", "
+"""Between the name of a study and what else is searched in it: "train, rows of step 8" is one of its own."""
+
+NAME_DIGITS = 8
+"""Of the identity's digest in a study's name. The whole identity is compared besides."""
+
+
+def sqlite_storage(path: Path) -> optuna.storages.RDBStorage:
+    """Open (or make) the study's database.
+
+    A finished trial is some ten small transactions. With a write-ahead log they need no flush to the disk each, and
+    still survive the death of any process; only a power cut may cost the last of them, never the file.
+    """
+
+    def connected(connection: object, record: object) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+
+    # Listening on the class covers the connections that Optuna opens while it is constructed.
+    os.close(private(path, os.O_RDWR | os.O_CREAT))  # SQLite gives its other files the same mode
+    sqlalchemy.event.listen(sqlalchemy.pool.Pool, "connect", connected)
+    try:
+        # A path is no address: ? and # mean something there.
+        address = sqlalchemy.URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
+        return optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": {"timeout": BUSY_SECONDS}})
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.pool.Pool, "connect", connected)
+
+
+def make_private(address: str) -> None:
+    """Make the file of an SQLite address, if it is not there, so that only its owner can read it."""
+    name = sqlalchemy.engine.make_url(address).database
+    if name and name != ":memory:" and not name.startswith("file:"):
+        with contextlib.suppress(OSError):  # that it cannot be made, whoever opens it says
+            os.close(private(name, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+
+
+def open_storage(address: str) -> optuna.storages.BaseStorage:
+    """Open (or make) a storage that the user named; other studies may be opening it at the same time.
+
+    Raises:
+        ValueError, ImportError, sqlalchemy.exc.SQLAlchemyError: as Optuna and SQLAlchemy raise them.
+    """
+    engine: JsonObject = {}
+    if address.split(":")[0].split("+")[0] == "sqlite":  # no write-ahead log here: it may lie on a network disk
+        engine = {"connect_args": {"timeout": BUSY_SECONDS}}
+        make_private(address)
+
+    def opened() -> optuna.storages.BaseStorage:
+        with warnings.catch_warnings():  # of arguments in the address that its driver leaves alone, twice
+            warnings.simplefilter("ignore", sqlalchemy.exc.SAWarning)
+            if engine:
+                return optuna.storages.RDBStorage(address, engine_kwargs=engine)
+            return optuna.storages.get_storage(address)
+
+    return patiently(opened)
+
+
+def patiently(make: Callable[[], Made]) -> Made:
+    """What `make` makes, tried again where another process, which makes the tables of one new database at the same
+    time, may have been in its way."""
+    for attempt in itertools.count(1):
+        try:
+            return make()
+        except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.OperationalError) as error:
+            hopeless = "unable to open" in str(error)  # a folder that is not there will not come
+            if attempt == OPENING_ATTEMPTS or hopeless:
+                raise
+            time.sleep(0.1 * attempt)
+    raise AssertionError("not reached")
+
+
+def cannot_open(storage: object, error: Exception, advice: str = "") -> InputError:
+    """What is said of a storage that the driver of its database, whichever that is, could not open.
+
+    Args:
+        storage: its address, or its file.
+        error: of the driver.
+        advice: "": that of an address which the user named.
+    """
+    said = str(error).strip().splitlines() or [type(error).__name__]
+    return InputError(
+        f"The storage {scrub(str(storage))} cannot be opened: {scrub(said[0].rstrip('.'))}.",
+        advice or "Check its address, that the database can be reached and written, and that its driver is installed.",
+    )
+
+
+def study_name(storage: optuna.storages.BaseStorage, name: str, identity: JsonObject, anew: bool) -> str:
+    """What a study is called in a shared storage.
+
+    Args:
+        storage: the storage.
+        name: of the script.
+        identity: what is studied.
+        anew: leave the studies of the same identity alone and take a name that is free.
+
+    Returns:
+        ``NAME-DIGEST``, or ``NAME-DIGEST-2`` and so on after a restart: the last of them unless `anew`.
+    """
+    taken = set(optuna.get_all_study_names(storage))
+    base = f"{name}-{digest(identity)[:NAME_DIGITS]}"
+    last = base
+    for number in itertools.count(2):
+        following = f"{base}-{number}"
+        if last not in taken or (following not in taken and not anew):
+            return last
+        last = following
+    raise AssertionError("not reached")

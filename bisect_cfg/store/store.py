@@ -1,0 +1,410 @@
+"""The store: every run of a study, written in one place, an Optuna study, by one process at a time.
+
+A trial of the Optuna study is a run of ours, whatever it was for: the two baselines, the search, proofs, safe values.
+Its number is that of its folder. Its parameters are the factors with their values, so that Optuna's dashboard and
+samplers understand them; its user attributes say what was asked and what came of it. Every decision is recomputed from
+these trials, so resuming after a crash and replaying an old study are the same thing: reading the study.
+
+Which phase a trial belongs to is told by the attribute that holds its question (`encoding.SUBSET`, `WANTED`, `SAFE`,
+`QUESTION`). Each phase sees only its own.
+
+*Crashes.* A trial is written as RUNNING, with its question, in one transaction before it starts, and its result before
+its state changes. Whoever is killed leaves either a finished trial or a RUNNING one, which the next writer closes as
+lost and asks again.
+
+*One writer.* While a store is `alive`, an attribute of the study names its process and tells that it lives; a second
+process is told which one that is. What was begun by another store is therefore of a dead process.
+
+*Why not `Study.ask`.* It writes an empty trial first, and each parameter and attribute after it, in transactions of
+their own. A process that dies in between leaves a trial of which nobody can say what was asked.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from bisect_cfg import interrupts
+from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, Value, equal
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.secrets import mask
+from bisect_cfg.store.encoding import OBJECTIVE, QUESTION, as_text, distribution_of, given_up, state_of, stored_value
+from bisect_cfg.store.storage import open_storage, patiently
+
+BEAT_SECONDS = 20.0
+"""How often a writer says that it lives: rare enough for a shared database."""
+
+SILENCE_SECONDS = 120.0
+"""A writer on another machine that has not been heard of for this long is dead (six missed beats)."""
+
+SAME_START_SECONDS = 5.0
+"""Process numbers are used again, so the start time of a process counts; it moves a little when the clock is set."""
+
+MOST_INTERMEDIATE = 50
+"""Steps of a trial that Optuna is given: each is a transaction of its own, of some 1.2 ms in SQLite, and more make no
+curve plainer. The trial's folder has them all."""
+
+BESIDES = "besides"
+"""Attribute of a trial: names of the settings, beside the factors, that it sets otherwise than the user has them."""
+
+WRITER = "writer"
+"""Attribute of a study: who writes it (host, pid, started, beat, store); None: nobody does."""
+
+CONCLUDED = "concluded"
+"""Attribute of a study: what was concluded, for whoever reads the storage."""
+
+_living: set[str] = set()  # the stores of this process that are alive
+
+
+class StudyMismatch(ValueError):
+    """The study in the storage was made for something else."""
+
+
+class StudyHeld(RuntimeError):
+    """Another process writes to this study."""
+
+
+class Void(enum.StrEnum):
+    """Why a trial that was begun has no result, and counts for nothing. The values are what studies record."""
+
+    LOST = "lost"
+    """Its process died."""
+    INTERRUPTED = "interrupted"
+    NOT_NEEDED = "not needed"
+    """Its result could not change anything any more."""
+
+
+VOID = frozenset(why.value for why in Void)
+"""Outcomes of trials that count for nothing."""
+
+
+class Store:
+    """One study, read and written.
+
+    Args:
+        factors: in the user's order; see `vary`.
+        storage: an Optuna storage or its URL; None keeps the study in memory.
+        study_name: several bisections may share a storage under different names.
+        weights: factor -> how much giving it up weighs, 1 if missing.
+        identity: see `settle`.
+
+    Attributes:
+        study: the Optuna study.
+        factors: what varies.
+        distributions: factor name -> its distribution.
+        levels: factor name -> its good and its bad value.
+
+    Raises:
+        StudyMismatch: the study exists and was made for other factors or levels, or for something else.
+    """
+
+    def __init__(
+        self,
+        factors: Sequence[Factor],
+        storage: str | optuna.storages.BaseStorage | None,
+        study_name: str | None,
+        identity: JsonObject | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        optuna.logging.set_verbosity(max(optuna.logging.get_verbosity(), optuna.logging.WARNING))
+        self._kept, self.study = _open(storage, study_name)
+        self._id = self._kept.get_study_id_from_name(self.study.study_name)
+        self._name, self._alive = uuid.uuid4().hex, False
+        self._mine: set[int] = set()
+        self.vary(factors, weights)
+        if factors or identity:
+            self.settle(identity or {})
+
+    @property
+    def storage(self) -> optuna.storages.BaseStorage:
+        """Where the study is; studies beside it may be there."""
+        return self._kept
+
+    def vary(self, factors: Sequence[Factor], weights: Mapping[str, float] | None = None) -> None:
+        """From now on these vary: trials have them as parameters. A phase may leave some of them as the user has
+        them."""
+        self.factors = tuple(factors)
+        self.levels = {factor.name: (factor.good, factor.bad) for factor in self.factors}
+        self.distributions = {factor.name: distribution_of(factor) for factor in self.factors}
+        self._weights = dict(weights or {})
+
+    def settle(self, identity: JsonObject) -> None:
+        """See that what is studied is what was, and write it down if nothing was yet: the search begins.
+
+        Args:
+            identity: what is studied beside the factors (name of a part -> value that JSON can hold).
+
+        Raises:
+            StudyMismatch: something differs.
+        """
+        known, name = self.study.user_attrs.get("identity", {}), self.study.study_name
+        differing = sorted(part for part, value in identity.items() if known.get(part, value) != value)
+        if differing:
+            raise StudyMismatch(
+                f"the study {name!r} is of something else: not the same {', '.join(differing)}. Use another study "
+                "name or storage for this bisection."
+            )
+        if identity and not known:
+            self.study.set_user_attr("identity", dict(identity))
+        mine = {f.name: [as_text(mask(f.good, f.name)), as_text(mask(f.bad, f.name))] for f in self.factors}
+        theirs = self.study.user_attrs.get("factors")
+        if theirs is None:
+            self.study.set_user_attr("factors", mine)
+        elif theirs != mine:
+            differing = sorted(one for one in {*mine, *theirs} if mine.get(one) != theirs.get(one))
+            raise StudyMismatch(
+                f"the study {name!r} was made for other configurations: {', '.join(differing)} differ. Use another "
+                "study name or storage for this bisection."
+            )
+
+    # ------------------------------------------------------------------------------------------------- reading
+
+    def trials(self, asked: str = "") -> list[FrozenTrial]:
+        """The trials whose question is in this attribute, running ones included, without those that are void; all of
+        them without one."""
+        return [
+            trial
+            for trial in self._kept.get_all_trials(self._id, deepcopy=False)
+            if (not asked or asked in trial.user_attrs) and trial.user_attrs.get("outcome") not in VOID
+        ]
+
+    def count(self) -> int:
+        """How many runs there are, whatever they were for; those that go on are among them."""
+        return len(self.trials())
+
+    def number_of(self, question: str) -> int | None:
+        """The number of the last finished trial that answers a question of this name; None if there is none."""
+        asked = (trial for trial in self.trials(QUESTION) if trial.user_attrs[QUESTION] == question)
+        return max((trial.number for trial in asked if trial.state.is_finished()), default=None)
+
+    def abandoned(self, asked: str) -> list[FrozenTrial]:
+        """Running trials that were begun by another store, whose process is dead."""
+        return [
+            trial
+            for trial in self.trials(asked)
+            if trial.state is TrialState.RUNNING and trial.number not in self._mine
+        ]
+
+    def params(self, configuration: Configuration) -> dict[str, Value]:
+        """The factors' values as Optuna stores them, wherever their distributions have room."""
+        found: dict[str, Value] = {}
+        for factor in self.factors:
+            value, distribution = configuration.get(factor.name, UNSET), self.distributions[factor.name]
+            if equal(value, factor.good):
+                found[factor.name] = stored_value(factor, "good")
+            elif equal(value, factor.bad):
+                found[factor.name] = stored_value(factor, "bad")
+            elif not isinstance(distribution, CategoricalDistribution) and _has_room(distribution, value):
+                found[factor.name] = value
+        return found
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    def begin(self, params: Configuration, attributes: JsonObject) -> FrozenTrial:
+        """Write a trial as RUNNING, whole, before it starts.
+
+        Args:
+            params: values of factors, see `params`.
+            attributes: what is asked.
+        """
+        template = self._template(TrialState.RUNNING, None, params, attributes)
+        trial = self._kept.get_trial(self._kept.create_new_trial(self._id, template_trial=template))
+        self._mine.add(trial.number)
+        return trial
+
+    def conclude(self, concluded: JsonObject) -> None:
+        """Keep what was concluded; nothing is ever decided by it."""
+        if self.study.user_attrs.get(CONCLUDED) != concluded:
+            self.study.set_user_attr(CONCLUDED, concluded)
+
+    def take(self, number: int, attributes: JsonObject) -> None:
+        """Write what is asked into a trial that Optuna has begun by itself."""
+        for name, value in attributes.items():
+            self._kept.set_trial_user_attr(self._of(number), name, value)
+        self._mine.add(number)
+
+    def add(self, params: Configuration, attributes: JsonObject, outcome: Outcome) -> None:
+        """Write a trial that was run before, in one go; see `finish`."""
+        self.study.add_trial(self._template(*self._state(outcome, params, False), params, attributes))
+
+    def finish(
+        self,
+        number: int,
+        attributes: JsonObject,
+        outcome: Outcome,
+        intermediate: Mapping[int, float] | None = None,
+        healthy: bool = False,
+    ) -> None:
+        """Write the result, then the state.
+
+        Args:
+            number: of the trial.
+            attributes: of the result.
+            outcome: of the trial; see `state_of` for its value.
+            intermediate: step -> value; each is a transaction of its own, so of many an even share is written.
+            healthy: whether it was looked at for health, not merely for the failure under study.
+        """
+        trial_id = self._of(number)
+        trial = self._kept.get_trial(trial_id)
+        besides = len(trial.user_attrs.get(BESIDES, ()))
+        with suppress(UpdateFinishedTrialError):
+            for name, value in attributes.items():
+                self._kept.set_trial_user_attr(trial_id, name, value)
+            for step, value in even_share(intermediate or {}, MOST_INTERMEDIATE).items():
+                self._kept.set_trial_intermediate_value(trial_id, step, value)
+        self._close(trial_id, *self._state(outcome, trial.params, healthy, besides))
+
+    def _state(
+        self, outcome: Outcome, params: Configuration, healthy: bool, besides: int = 0
+    ) -> tuple[TrialState, Sequence[float] | None]:
+        return state_of(outcome, given_up(params, self.factors, self._weights, besides), healthy)
+
+    def void(self, number: int, why: Void) -> None:
+        """Close a running trial that has no result; one that has ended meanwhile keeps its own."""
+        trial_id = self._of(number)
+        with suppress(UpdateFinishedTrialError):
+            self._kept.set_trial_user_attr(trial_id, "outcome", why.value)
+        self._close(trial_id, TrialState.FAIL, None)
+
+    def close_lost(self, asked: str = "") -> int:
+        """Close what dead processes have left running; returns how many that were."""
+        lost = self.abandoned(asked)
+        for trial in lost:
+            self.void(trial.number, Void.LOST)
+        return len(lost)
+
+    def _close(self, trial_id: int, state: TrialState, values: Sequence[float] | None) -> None:
+        with suppress(UpdateFinishedTrialError):
+            self._kept.set_trial_state_values(trial_id, state=state, values=values)
+
+    def _of(self, number: int) -> int:
+        return self._kept.get_trial_id_from_study_id_trial_number(self._id, number)
+
+    def _template(
+        self, state: TrialState, values: Sequence[float] | None, params: Configuration, attributes: JsonObject
+    ) -> FrozenTrial:
+        distributions = {name: self.distributions[name] for name in params}
+        return create_trial(
+            state=state, values=values, params=dict(params), distributions=distributions, user_attrs=dict(attributes)
+        )
+
+    # -------------------------------------------------------------------------------------------- the one writer
+
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """While it lasts this store is the study's writer, and Ctrl-C leaves no transaction half done.
+
+        Raises:
+            StudyHeld: another one is.
+        """
+        with interrupts.obeyed():
+            if self._alive:  # a phase within a pass that holds the study already
+                yield
+                return
+            self._hold()
+            stop = threading.Event()
+            heart = threading.Thread(target=self._beat, args=[stop], name="bisect-cfg-heart", daemon=True)
+            heart.start()
+            self._alive = True
+            try:
+                yield
+            finally:
+                self._alive = False
+                stop.set()
+                heart.join()
+                _living.discard(self._name)
+                with suppress(Exception):  # where it cannot be written, others see that this process has ended
+                    self.study.set_user_attr(WRITER, None)
+
+    def _hold(self) -> None:
+        holder = self.study.user_attrs.get(WRITER)
+        if not holder or not _lives(holder):
+            _living.add(self._name)
+            self._tell()
+            holder = self.study.user_attrs.get(WRITER)  # two may have come at once; the one that wrote last has it
+        if holder["store"] != self._name:
+            _living.discard(self._name)
+            raise StudyHeld(
+                f"process {holder['pid']} on {holder['host']} is working in the study {self.study.study_name!r}: "
+                "wait for it, or end it"
+            )
+
+    def _tell(self) -> None:
+        self.study.set_user_attr(WRITER, {**_this_process(), "store": self._name, "beat": round(time.time(), 1)})
+
+    def _beat(self, stop: threading.Event) -> None:
+        while not stop.wait(BEAT_SECONDS):
+            with suppress(Exception):  # a full disk is told by the trial that meets it
+                self._tell()
+
+
+def _this_process() -> JsonObject:
+    import psutil
+
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
+
+
+def _lives(holder: JsonObject) -> bool:
+    """Whether a study's writer does; of one on another machine its beats tell."""
+    import psutil
+
+    here = _this_process()
+    if holder["host"] != here["host"]:
+        return time.time() - holder["beat"] < SILENCE_SECONDS
+    if holder["pid"] == here["pid"] and abs(holder["started"] - here["started"]) < SAME_START_SECONDS:
+        return holder["store"] in _living
+    try:
+        process = psutil.Process(holder["pid"])
+        same = abs(holder["started"] - process.create_time()) < SAME_START_SECONDS
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _open(
+    storage: str | optuna.storages.BaseStorage | None, name: str | None
+) -> tuple[optuna.storages.BaseStorage, optuna.Study]:
+    """Create or load the study."""
+
+    def opened() -> tuple[optuna.storages.BaseStorage, optuna.Study]:
+        kept = optuna.storages.get_storage(open_storage(storage) if isinstance(storage, str) else storage)
+        study = optuna.create_study(
+            storage=kept,
+            study_name=name or (None if storage is None else "bisection"),
+            direction="minimize",
+            load_if_exists=True,
+        )
+        if study.metric_names is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                study.set_metric_names([OBJECTIVE])
+        return kept, study
+
+    return patiently(opened)
+
+
+def even_share(values: Mapping[int, float], most: int) -> dict[int, float]:
+    """So many of the values, evenly spaced, with the first and the last."""
+    steps = list(values)
+    if len(steps) > most:
+        steps = [steps[number * (len(steps) - 1) // (most - 1)] for number in range(most)]
+    return {step: values[step] for step in steps}
+
+
+def _has_room(distribution: BaseDistribution, value: Value) -> bool:
+    """Whether an int or float distribution of ours, which has no steps but whole numbers, holds a value."""
+    whole = isinstance(distribution, optuna.distributions.IntDistribution)
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    return number and distribution.low <= value <= distribution.high

@@ -1,0 +1,533 @@
+"""`Bisection`: ask, run, record, until nothing is left to ask.
+
+The search decides (`bisect_cfg.search`), a runner runs (`bisect_cfg.trials`), the study remembers (`bisect_cfg.store`);
+this module passes the word between them. It keeps nothing of its own: at every step the question is recomputed from the
+study, so that stopping and starting again, here or elsewhere, changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import optuna
+from optuna.trial import FrozenTrial
+from threadpoolctl import ThreadpoolController
+
+from bisect_cfg.capture.target import Sides
+from bisect_cfg.configuration import (
+    RECORDED,
+    UNSET,
+    Configuration,
+    Factor,
+    Outcome,
+    Purpose,
+    Status,
+    Subset,
+    configuration_of,
+    difference,
+    equal,
+)
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.parameters.odds import odds_of
+from bisect_cfg.probe import secrets
+from bisect_cfg.reports.events import (
+    BisectionEvent,
+    CauseFound,
+    Concluded,
+    Progress,
+    Resumed,
+    TrialFinished,
+    TrialStarted,
+)
+from bisect_cfg.reports.text import count
+from bisect_cfg.search import Ask, Conclusion, Done, Problem, Record, State, look
+from bisect_cfg.search.problem import bits
+from bisect_cfg.store.causes import Report
+from bisect_cfg.store.encoding import SUBSET, WANTED, plain, result_of
+from bisect_cfg.store.interface import Runner, TrialRequest, TrialResult
+from bisect_cfg.store.rows import rows_of
+from bisect_cfg.store.sampler import BisectionSampler, Classify, SearchTrials
+from bisect_cfg.store.store import Store, Void
+from bisect_cfg.study.arguments import check_kinds, check_numbers, shown
+from bisect_cfg.study.ask import REASON, asked_run, check_valid
+from bisect_cfg.study.conclude import cause_of, report_of
+from bisect_cfg.study.limits import Limits
+from bisect_cfg.study.loop import Turn, work_off
+from bisect_cfg.trials.function import FunctionRunner, TrialFunction, identity_of
+
+if TYPE_CHECKING:
+    from bisect_cfg.reports.asked import Wanted
+    from bisect_cfg.reports.jupyter import NotebookView
+    from bisect_cfg.reports.notebook import StudyReport
+
+
+class Bisection:
+    """Find which of the settings that differ between two configurations make a run fail.
+
+    Example:
+        ```python
+        report = Bisection(
+            good={"bf16": False, "lr": 1e-6}, bad={"bf16": True, "lr": 1e-3}, trial=lambda c: not c["bf16"]
+        ).run()
+        report.causes[0].parameters  # ("bf16",)
+        ```
+
+    Args:
+        good: the configuration that works, dotted name -> value.
+        bad: the one that fails. Its order is the user's order of the factors.
+        trial: ``trial(configuration)`` returns an `Outcome`, True (pass), False (fail), None (unresolved) or a
+            `TrialResult`; an exception is a failure with that signature. Or a `Runner`.
+        is_valid: ``is_valid(configuration)`` returns whether it can be built (or why not, as text); costs nothing, is
+            asked often. What it raises comes up to the caller.
+        isolation: "process" runs the function in a forked child, "none" in place. Not used with a `Runner`.
+        storage: an Optuna storage or URL (``sqlite:///study.db``); None keeps the study in memory.
+        study_name: name of the study in the storage.
+        seed: reserved for decisions at random; there are none, equal records give equal questions.
+        max_trials: stop after this many runs, with what is known by then.
+        jobs: trials to run at once.
+        first: stop at the first proven cause.
+        confidence: probability the answer must reach, whether the failure always shows or comes and goes.
+        prior: "risk" (odds by name), "flat", or name -> odds (1 is ordinary, missing names are ordinary).
+        confirm: how often each claim of the answer (the cause fails, it passes without each one parameter, the
+            correction passes) must have been observed itself. None, the default: once, and again as often as the
+            failure rate leaves doubt. A number: so often, and up to a confidence of .95 the answer rests on 19 failures
+            in 20 being deterministic, which it says.
+        loss: what resetting each factor gives up, name -> weight (1 if missing); corrections that give up less
+            are tried and named first.
+        work: what each factor's bad value is expected to multiply a trial's duration by, name -> ratio (1 if missing);
+            trials that cost less for what they tell are asked first, also by the times seen.
+        is_failure: whether a failing result is the failure under study; None: same signature as the bad
+            configuration's. Any other failure is UNRESOLVED.
+        on_event: called with `Resumed`, `TrialStarted`, `TrialFinished`, `CauseFound`, `Concluded`, from the
+            thread that called `run`.
+        max_seconds: start no trial after this long.
+        timeout: seconds until a function in a child counts as hanging.
+        identity: what else tells this study from others, name -> value that JSON can hold. It is kept with the study
+            and compared: trials of something else are no evidence. None: the code of the function.
+        progress: whether `run` shows what goes on in a notebook; None: unless `on_event` does. Elsewhere it prints
+            nothing.
+        limits: in place of `max_trials` and `max_seconds`, with what they are called where they were set.
+
+    Raises:
+        TypeError: an argument is none of the kind that it should be.
+        ValueError: an unknown prior or isolation, or a number out of its range.
+        StudyMismatch: the storage holds a study of that name for other configurations, or of another identity.
+    """
+
+    def __init__(
+        self,
+        good: Configuration,
+        bad: Configuration,
+        trial: TrialFunction | Runner,
+        is_valid: TrialFunction | None = None,
+        isolation: str = "process",
+        storage: str | optuna.storages.BaseStorage | Store | None = None,
+        study_name: str | None = None,
+        seed: int = 0,
+        max_trials: int | None = None,
+        jobs: int = 1,
+        *,
+        first: bool = False,
+        confidence: float = 0.95,
+        prior: str | Mapping[str, float] = "risk",
+        confirm: int | None = None,
+        loss: Mapping[str, float] | None = None,
+        work: Mapping[str, float] | None = None,
+        is_failure: Callable[[TrialResult], bool] | None = None,
+        on_event: Callable[[BisectionEvent], None] | None = None,
+        max_seconds: float | None = None,
+        timeout: float | None = None,
+        identity: JsonObject | None = None,
+        limits: Limits | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        check_kinds(
+            {"good": good, "bad": bad},
+            {"loss": loss, "work": work, "identity": identity, "prior": None if isinstance(prior, str) else prior},
+            {"is_valid": is_valid, "is_failure": is_failure, "on_event": on_event},
+        )
+        runs = _is_runner(trial)
+        if not (runs or callable(trial)):
+            raise TypeError(f"trial must be a function that takes a configuration, or a Runner, not {shown(trial)}")
+        if not (storage is None or isinstance(storage, (str, optuna.storages.BaseStorage, Store))):
+            raise TypeError(
+                f"storage must be an Optuna storage or its address ('sqlite:///study.db'), not {shown(storage)}"
+            )
+        if not (study_name is None or isinstance(study_name, str)):
+            raise TypeError(f"study_name must be a string, not {shown(study_name)}")
+        check_numbers(
+            {"jobs": jobs, "max_trials": max_trials, "confirm": confirm},
+            {"confidence": confidence, "max_seconds": max_seconds, "timeout": timeout},
+            {"prior": {} if isinstance(prior, str) else prior, "loss": loss or {}, "work": work or {}},
+        )
+        if timeout == 0:
+            raise ValueError("timeout must be above 0: no trial is over at once")
+        none = sorted(name for name, ratio in (work or {}).items() if ratio == 0)
+        if none:
+            raise ValueError(f"work of {none[0]} must be above 0: it multiplies a trial's duration")
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence must lie between 0 and 1, not {confidence!r}")
+        self.good, self.bad, self.seed = dict(good), dict(bad), seed
+        self.factors = difference(self.good, self.bad)
+        taken = sorted(RECORDED.intersection(factor.name for factor in self.factors))
+        if taken:
+            raise ValueError(f"{taken[0]} is a column of the table of trials: call the setting something else")
+        runner: Runner = trial if runs else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
+        self._runner = runner
+        self._validity = _Buildable(self.factors, self.good, self.bad, runner)
+        names = tuple(factor.name for factor in self.factors)
+        problem = Problem(
+            names, self._validity, odds_of(names, prior), first=first, confidence=confidence, confirm=confirm,
+            jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
+            work=tuple(math.log((work or {}).get(name, 1.0)) for name in names) if work else (),
+        )  # fmt: skip
+        if identity is None and not runs:
+            identity = identity_of(trial)
+        if isinstance(storage, Store):
+            self._store = storage
+            storage.vary(self.factors, loss)
+            storage.settle(identity or {})
+        else:
+            self._store = Store(self.factors, storage, study_name, identity, loss)
+        self._trials = SearchTrials(self._store, problem, getattr(runner, "classify", None) or _verdict(is_failure))
+        self._store.study.sampler = BisectionSampler(self._trials)
+        self._on_event = on_event
+        self._view: NotebookView | None = None
+        self._progress = on_event is None if progress is None else progress
+        self._emit: Callable[[BisectionEvent], None] = self._tell
+        sampler = self._store.study.sampler
+        self._isolation = _Isolation(self._trials, sampler, runner, self.good, self.bad, self._emit)
+        self._max_trials, self._max_seconds, self._limits = max_trials, max_seconds, limits
+
+    @property
+    def study(self) -> optuna.Study:
+        """The Optuna study behind it."""
+        return self._store.study
+
+    def count(self, bad: Sequence[int], good: int, since: int = 0) -> None:
+        """Have runs count that were made before the search.
+
+        Args:
+            bad: numbers of those of the bad configuration.
+            good: number of that of the good one.
+            since: of the search's own, trials of smaller numbers count for nothing: they began elsewhere.
+        """
+        self._trials.count({**dict.fromkeys(bad, self._trials.problem.full), good: 0}, since)
+
+    def results(self, besides: int) -> list[TrialResult]:
+        """Those of all trials that count, in their order, besides one."""
+        finished = (trial for trial in self._trials.all() if trial.state.is_finished())
+        return [result_of(trial) for trial in finished if trial.number != besides]
+
+    def run(self) -> StudyReport:
+        """Run trials until the answer stands, or the budget is spent.
+
+        Returns:
+            The report, with its plots; `StudyReport.ask` runs one more trial. Calling it again on a finished study
+            returns it without any trial.
+
+        Raises:
+            KeyboardInterrupt: after the running trials were ended and recorded as interrupted.
+            TypeError: the trial function returned something that says neither pass nor fail; that run does not count.
+            Exception: whatever `is_valid` raised.
+        """
+        from bisect_cfg.reports.notebook import concluded, with_trials
+
+        with self._shown():
+            report = self.search()
+        known = concluded(report)
+        self._store.conclude(plain(secrets.mask(known)))
+        return with_trials(report, known, self.rows, self.ask)
+
+    @contextlib.contextmanager
+    def _shown(self) -> Iterator[None]:
+        """With what goes on shown, in a notebook."""
+        from bisect_cfg.reports.jupyter import NotebookView, in_notebook
+
+        if not (self._progress and in_notebook()):
+            yield
+            return
+        with NotebookView(ticks=False) as view:
+            view.isolating(Sides(self.factors, {}, {}), self.progress)
+            self._view = view
+            try:
+                yield
+            finally:
+                self._view = None
+
+    def _tell(self, event: BisectionEvent) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
+        if self._view is not None:
+            self._view.event(event)
+
+    def search(self) -> Report:
+        """As `run`, with the report as plain data."""
+        apart = isinstance(self._runner, FunctionRunner)
+        with self._store.alive(), self._runner.standing(self.good, self.bad) if apart else contextlib.nullcontext():
+            lost = self._store.close_lost(SUBSET) + self._store.close_lost(WANTED)
+            known = len(self._trials.records())
+            if known or lost:
+                self._emit(Resumed(known, lost))
+            conclusion = self._refused_side() or self._isolation.run(self._from_now())
+        report = report_of(conclusion, self._trials, self.good, self.bad)
+        self._emit(Concluded(report))
+        return report
+
+    def ask(self, wanted: Wanted, others: Iterable[str] = ()) -> int:
+        """Run one more trial, of somebody's own choice, and record it.
+
+        Args:
+            wanted: names of the settings that are bad, all others good; or values in place of those of the bad
+                configuration.
+            others: names that may be given a value although they are in neither configuration.
+
+        Returns:
+            The number of the trial.
+
+        Raises:
+            InputError: a name that is not known, or a configuration that is not valid.
+            KeyboardInterrupt: after the trial was ended and recorded as interrupted.
+        """
+        asked = asked_run(wanted, self.factors, self.good, self.bad, others)
+        check_valid(asked, self._runner.is_valid(asked.configuration))
+        trials, reason = self._trials, REASON
+        with self._store.alive():
+            if asked.subset is None:
+                trial = trials.begin_wanted(asked.changes, reason)
+            else:
+                trial = trials.begin(Ask(trials.mask_of(asked.subset), 0, Purpose.ASKED, reason))
+            subset = asked.subset or frozenset()
+            isolation = self._isolation
+            begun = isolation.begin(trial, asked.configuration, subset, Purpose.ASKED, reason)
+            try:
+                isolation.record(begun, isolation.conduct(begun))
+            except BaseException:
+                isolation.interrupt()
+                isolation.go_on()
+                isolation.close(begun)
+                isolation.running.clear()
+                raise
+        return trial.number
+
+    def add(self, configuration: Configuration, result: TrialResult, purpose: str) -> None:
+        """Record a trial that was run before the bisection started; it counts. Repeating the call does nothing.
+
+        Args:
+            configuration: what was run; each factor must have its good or its bad value.
+            result: what came out.
+            purpose: a `Purpose`, or its value: "bad baseline".
+
+        Raises:
+            ValueError: a factor has neither of its values, or there is no such purpose.
+        """
+        mask = 0
+        for index, factor in enumerate(self.factors):
+            value = configuration.get(factor.name, UNSET)
+            if equal(value, factor.bad):
+                mask |= 1 << index
+            elif not equal(value, factor.good):
+                raise ValueError(f"{factor.name}={value!r} is neither the good nor the bad value")
+        self._trials.add(Ask(mask, 0, Purpose(purpose)), result)
+
+    def details(self) -> dict[int, JsonObject]:
+        """By trial number, what the runner kept of it, and the suspicion of each factor when it was asked."""
+        kept = ((trial.number, trial.user_attrs) for trial in self.study.trials)
+        return {
+            number: {
+                **known.get("attributes", {}),
+                **({"suspicion": known["suspicion"]} if "suspicion" in known else {}),
+            }
+            for number, known in kept
+        }
+
+    def progress(self) -> Progress:
+        """A snapshot for a live view; cheap enough to take after every event."""
+        records = self._trials.records()
+        state = look(self._trials.problem, records)
+        finished = [r for r in records if r.outcome is not None]
+        names = self._trials.problem.names
+        return Progress(
+            len(finished),
+            tuple(begun.request for begun in list(self._isolation.running)),
+            len(self.factors),
+            tuple(names[i] for i in bits(state.ruled_out)),
+            tuple(names[i] for i in bits(state.suspected)),
+            tuple(cause_of(found, self._trials) for found in state.causes),
+            state.remaining,
+            _seconds(finished),
+            dict(zip(names, state.suspicion, strict=False)),  # () where nothing is weighed
+            tuple((frozenset(self._trials.names(r.subset)), r.outcome) for r in finished),
+            self._trials.problem.jobs,
+        )
+
+    def _repr_html_(self) -> str:
+        """The notebook's view: the settings that differ, and how far it is."""
+        from bisect_cfg.reports.factors import factors_of
+
+        progress = self.progress()
+        levels = self._store.levels
+        guilty = frozenset(name for cause in progress.causes for name in cause.parameters)
+        done = count(progress.trials, "trial")
+        told = f"{count(len(levels), 'setting')} that differ, {done} done"
+        return f"<p>{told}</p>{factors_of(levels, guilty, progress.suspicion, settled=False).table()}"
+
+    def rows(self) -> list[JsonObject]:
+        """The trials in the form of result.json."""
+        return rows_of(self._store.study.get_trials(deepcopy=False), self._store.levels)
+
+    def _from_now(self) -> Limits:
+        """The limits of a run that begins now."""
+        deadline = None if self._max_seconds is None else time.monotonic() + self._max_seconds
+        return self._limits or Limits(self._max_trials, deadline)
+
+    def _refused_side(self) -> Conclusion | None:
+        """The answer where one of the two configurations is not valid and was not run; None if both are."""
+        seen = {record.subset for record in self._trials.records()}
+        full = self._trials.problem.full
+        for side, mask, status in (("good", 0, Status.BASELINE_FAILS), ("bad", full, Status.INCONCLUSIVE)):
+            reason = self._validity.reason(mask) if mask not in seen and self.factors else None
+            if reason is not None:
+                return Conclusion(status, notes=(f"The {side} configuration is not valid: {reason}.",))
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Begun:
+    """A trial that runs."""
+
+    trial: FrozenTrial
+    request: TrialRequest
+
+
+class _Isolation:
+    """What the loop works off: the search's questions."""
+
+    def __init__(
+        self,
+        trials: SearchTrials,
+        sampler: BisectionSampler,
+        runner: Runner,
+        good: Configuration,
+        bad: Configuration,
+        emit: Callable[[BisectionEvent], None],
+    ) -> None:
+        self._trials, self._sampler, self._runner = trials, sampler, runner
+        self._good, self._bad, self._emit = good, bad, emit  # whole, with what is the same in both
+        self._limits = Limits()
+        self._conclusion = Conclusion(Status.INCONCLUSIVE)
+        self.running: list[_Begun] = []
+        self._announced: set[int] = set()
+        # A decision multiplies small matrices; more threads make it no faster, and would take the cores of a trial.
+        self._threads = ThreadpoolController()
+
+    def run(self, limits: Limits) -> Conclusion:
+        """Run trials until the search concludes, or the budget is spent."""
+        self._limits = limits
+        work_off(self, self._trials.problem.jobs)
+        return self._conclusion
+
+    def turn(self) -> _Begun | Turn:
+        records = self._trials.records()
+        with self._threads.limit(limits=1, user_api="blas"):
+            state = self._sampler.state(records)
+        self._announce(state)
+        if isinstance(state.question, Done):
+            self._conclusion = state.question.conclusion
+            return Turn.DONE
+        spent = self._limits.spent(self._trials.store.count())
+        if spent and not self.running:
+            self._conclusion = state.partial(spent)
+            return Turn.DONE
+        if spent or not isinstance(state.question, Ask) or len(self.running) >= self._trials.problem.jobs:
+            return Turn.WAIT
+        question = state.question
+        trial = self._trials.begin(question, state.suspicion)
+        subset = self._trials.names(question.subset)
+        configuration = configuration_of(subset, self._good, self._bad)
+        return self.begin(trial, configuration, subset, question.purpose, question.reason)
+
+    def begin(
+        self, trial: FrozenTrial, configuration: Configuration, subset: Subset, purpose: Purpose, reason: str
+    ) -> _Begun:
+        """Take a trial that is written as begun among those that run."""
+        begun = _Begun(trial, TrialRequest(trial.number, configuration, subset, purpose, reason))
+        self.running.append(begun)
+        self._emit(TrialStarted(begun.request))
+        return begun
+
+    def conduct(self, begun: _Begun) -> TrialResult:
+        return self._runner.run(begun.request)
+
+    def record(self, begun: _Begun, came: TrialResult) -> None:
+        outcome = self._trials.finish(begun.trial, came)
+        self.running.remove(begun)
+        self._emit(TrialFinished(begun.request, came, outcome))
+
+    def interrupt(self) -> None:
+        getattr(self._runner, "interrupt", lambda: None)()
+
+    def go_on(self) -> None:
+        getattr(self._runner, "go_on", lambda: None)()
+
+    def close(self, begun: _Begun) -> None:
+        self._trials.store.void(begun.trial.number, Void.INTERRUPTED)
+
+    def _announce(self, state: State) -> None:
+        for found in state.causes:
+            if found.parameters not in self._announced:
+                self._announced.add(found.parameters)
+                self._emit(CauseFound(cause_of(found, self._trials)))
+
+
+class _Buildable:
+    """Which subsets can be built, each asked once."""
+
+    def __init__(self, factors: Sequence[Factor], good: Configuration, bad: Configuration, runner: Runner) -> None:
+        self._names, self._good, self._bad, self._runner = [f.name for f in factors], good, bad, runner
+        self._known: dict[int, str | None] = {}
+
+    def __call__(self, mask: int) -> bool:
+        return self.reason(mask) is None
+
+    def reason(self, mask: int) -> str | None:
+        """Why a subset cannot be built; None if it can."""
+        if mask not in self._known:
+            subset = [self._names[i] for i in bits(mask)]
+            self._known[mask] = self._runner.is_valid(configuration_of(subset, self._good, self._bad))
+        return self._known[mask]
+
+
+def _verdict(is_failure: Callable[[TrialResult], bool] | None) -> Classify:
+    """What a bisection says of a result; None while the failure under study is not known yet."""
+
+    def classify(result: TrialResult, mask: int, reference: TrialResult | None) -> Outcome | None:
+        if result.outcome is not Outcome.FAIL:
+            return result.outcome
+        if mask == 0:  # whatever makes the good configuration fail, it is no baseline
+            return Outcome.FAIL
+        if is_failure is not None:
+            return Outcome.FAIL if is_failure(result) else Outcome.UNRESOLVED
+        if reference is None:
+            return None
+        return Outcome.FAIL if result.signature == reference.signature else Outcome.UNRESOLVED
+
+    return classify
+
+
+def _is_runner(trial: object) -> bool:
+    return all(callable(getattr(trial, name, None)) for name in ("run", "is_valid")) and not isinstance(trial, type)
+
+
+def _seconds(finished: Sequence[Record]) -> tuple[float, float]:
+    """How long a trial takes that fails and one that passes, by their medians, the shorter first: the first one of all
+    started cold and took longer than those to come."""
+    kinds = ([r.seconds for r in finished if r.outcome is outcome] for outcome in (Outcome.FAIL, Outcome.PASS))
+    medians = sorted(statistics.median(kind) for kind in kinds if kind)
+    return (medians[0], medians[-1]) if medians else (0.0, 0.0)

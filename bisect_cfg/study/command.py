@@ -1,0 +1,156 @@
+"""A command of any kind in the story: its first run, and its two sides.
+
+What is isolated and how is the same as for a training script. There is no probe: factors are what the user gave, each
+trial starts the command from nothing, and a failure has no place in a stack.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from bisect_cfg.capture.distributions import PACKAGE
+from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.target import CommandTarget, find_target
+from bisect_cfg.configuration import Outcome, Purpose, Status
+from bisect_cfg.errors import InputError
+from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED
+from bisect_cfg.store.inputs import changed_files
+from bisect_cfg.study.environments import both_environments, not_rebuilt
+from bisect_cfg.study.options import Options
+from bisect_cfg.study.reproduce import FIRST, LINES_SHOWN, study_failure
+from bisect_cfg.study.study import Study
+from bisect_cfg.trials.files import tail_of_log
+from bisect_cfg.trials.plan import Plan, StopRule
+from bisect_cfg.trials.runner import REPRODUCTION_STEPS
+from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.trial_runner import horizon_for
+
+REBUILT = "bad-rebuilt"
+REBUILT_TRIES = 3
+"""What the questions of the runs in the user's environment as it was built anew begin with, and how often the command
+may pass there: a failure can be random."""
+
+GOOD = "good-cold"
+"""The question of the run of the good side."""
+
+
+def as_command(script: Script, options: Options) -> CommandTarget | None:
+    """A script as a command of any kind, where its packages are to vary; None where none are, or it is a notebook.
+
+    Args:
+        script: as the user starts it.
+        options: as given; what the good side says of a training config has no meaning for a command and is left out.
+
+    Raises:
+        InputError: what is installed does not differ, or cannot be varied.
+    """
+    packages = [one for one in options.good if (one if isinstance(one, str) else one[0]).startswith(PACKAGE)]
+    if script.notebook is not None or not (packages or options.good_packages):
+        return None
+    find = functools.partial(
+        find_target,
+        script.command,
+        pins=options.pins,
+        only=options.only,
+        excluded=options.excluded,
+        good_packages=options.good_packages,
+        python=script.python,
+    )
+    try:
+        return find(good=options.good)
+    except InputError:
+        return find(good=packages)
+
+
+def reproduce(study: Study) -> Status | None:
+    """See the command fail with its bad side."""
+    options, runner = study.options, study.runner
+    new = study.before(FIRST) is None
+    if new:
+        study.listener.phase("reproduce", "running your command as it is, to see it fail")
+    else:
+        study.listener.phase("resume", f"continuing the study in {study.folder}")
+    steps = options.steps or REPRODUCTION_STEPS
+    run = _run(study, Plan(FIRST, runner.settings.bad, steps, purpose=Purpose.BAD_BASELINE, stop=StopRule.DEATH))
+    study.find(bad_run=run)
+    failure = run.shown.signature
+    study.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
+    if new:  # a file that the command names and writes is no input
+        study.state.written = sorted({*study.state.written, *changed_files(study.script, study.state)})
+        study.state.save(study.folder)
+    if failure is None:
+        return Status.NO_FAILURE
+    study_failure(study, run)
+    # One that printed no metrics before it failed may print some where it does not.
+    runner.learn(horizon=options.steps or horizon_for(run.shown.step or 1))
+    return None
+
+
+def find_baselines(study: Study) -> Status | None:
+    """See the command fail where its packages were built anew, if they vary, and pass with its good side."""
+    again = _rebuilt(study)
+    if again and study.outcome_of(again[-1]) is not Outcome.FAIL:
+        study.find(again=tuple(again))
+        return Status.INCONCLUSIVE
+    study.again = tuple(again)
+    study.listener.phase("good baseline", "making sure that the good configuration works")
+    runner = study.runner
+    run = _run(study, Plan(GOOD, runner.settings.good, runner.horizon, purpose=Purpose.GOOD_BASELINE))
+    study.find(good_run=run)
+    study.listener.run_finished(Purpose.GOOD_BASELINE, run, study.outcome_of_good(run))
+    if study.outcome_of_good(run) is not Outcome.PASS:
+        return Status.BASELINE_FAILS
+    runner.learn(standard=runner.known.standard.with_usual(run.shown))
+    return None
+
+
+def _rebuilt(study: Study) -> list[Run]:
+    """Build the environments between which packages vary, and see the command fail in the bad one as in the user's own.
+
+    Returns:
+        The runs there, the last of which fails if any does; none if no package is another one in any trial.
+    """
+    runner = study.runner
+    if not runner.settings.overrides(runner.settings.good):
+        return []
+    packages = both_environments(study, runner.settings)
+    runner.learn(packages=packages)
+    study.listener.phase("rebuilt", "making sure that it fails in an environment built anew as well")
+    runs: list[Run] = []
+    while len(runs) < REBUILT_TRIES and (not runs or study.outcome_of(runs[-1]) is Outcome.PASS):
+        name = f"{REBUILT}-{len(runs) + 1}"
+        runs.append(_run(study, Plan(name, runner.settings.bad, runner.horizon, purpose=Purpose.BAD_AGAIN)))
+        study.listener.run_finished(Purpose.BAD_AGAIN, runs[-1], study.outcome_of(runs[-1]))
+    if study.outcome_of(runs[-1]) is not Outcome.FAIL:
+        study.note(not_rebuilt(runs[-1], len(runs), runner.settings))
+    return runs
+
+
+def _run(study: Study, plan: Plan) -> Run:
+    """One of the runs before the search; read if it was made before.
+
+    Raises:
+        InputError: the command cannot be run, or says that it cannot be judged: then no trial says anything.
+    """
+    run = study.before(str(plan.name))
+    if run is None or _says_nothing(run):  # what stood in its way may be gone now
+        try:
+            run = study.train(plan)
+        except OSError as error:
+            raise InputError(f"{study.script.typed[0]} cannot be started: {error.strerror}.") from None
+    died = run.seen.died
+    if _says_nothing(run):
+        side = "bad" if plan.purpose is Purpose.BAD_BASELINE else "good"
+        log = "\n".join("    " + line for line in tail_of_log(run.folder / "log.txt", LINES_SHOWN))
+        what = f"ended with exit status {died.name}, so it cannot be run"
+        if died.kind == SKIPPED:
+            what = "says that it cannot be judged (exit status 125)"
+        raise InputError(
+            f"With the {side} side the command {what}. It was: {study.script.shown}",
+            f"Its last lines ({run.folder / 'log.txt'}):\n{log}" if log else "It printed nothing.",
+        )
+    return run
+
+
+def _says_nothing(run: Run) -> bool:
+    return run.seen.died is not None and run.seen.died.kind in (CANNOT_RUN, SKIPPED)

@@ -1,0 +1,88 @@
+"""What the search concluded, with the names, values and trials that people and files are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bisect_cfg.configuration import Configuration, Outcome, configuration_of
+from bisect_cfg.search import Conclusion, FoundCause, SubsetClaim
+from bisect_cfg.store.causes import Cause, Claim, Correction, Evidence, Report, TrialRow, wilson
+from bisect_cfg.store.encoding import WANTED, purpose_of, result_of, values_of
+from bisect_cfg.store.sampler import SearchTrials
+
+
+def cause_of(found: FoundCause, trials: SearchTrials) -> Cause:
+    """A cause that the search has proven."""
+    names = _names(found.parameters, trials)
+    factors = trials.store.factors
+    values = {f.name: {"good": f.good, "bad": f.bad} for f in factors}
+    reference = trials.reference()
+    return Cause(
+        names,
+        {name: values[name] for name in names},
+        _names(found.companions, trials),
+        reference.signature if reference else None,
+        Evidence(
+            _claim(found.fails, trials), {factors[i].name: _claim(claim, trials) for i, claim in found.without.items()}
+        ),
+        _names(found.inseparable, trials),
+    )
+
+
+def report_of(conclusion: Conclusion, trials: SearchTrials, good: Configuration, bad: Configuration) -> Report:
+    """The whole conclusion.
+
+    Args:
+        conclusion: of the search.
+        trials: it was drawn from.
+        good: the whole configuration, as `trials` knows of factors only.
+        bad: the same.
+    """
+    safe = None if conclusion.safe is None else configuration_of(trials.names(conclusion.safe), good, bad)
+    reference = trials.reference()
+    rows = tuple(_rows(trials))
+    fails, runs = conclusion.reproduction
+    return Report(
+        conclusion.status,
+        tuple(cause_of(found, trials) for found in conclusion.causes),
+        tuple(Correction(_names(mask, trials), _claim(claim, trials)) for mask, claim in conclusion.corrections),
+        conclusion.complete,
+        safe,
+        reference.signature if reference else None,
+        tuple((_names(mask, trials), _names(cause, trials)) for mask, cause in conclusion.masking),
+        fails / runs if runs else None,
+        wilson(fails, runs) if runs else None,
+        conclusion.notes,
+        rows,
+        sum(row.seconds for row in rows),
+        message=reference.message if reference else "",
+    )
+
+
+def _names(mask: int, trials: SearchTrials) -> tuple[str, ...]:
+    return tuple(sorted(trials.names(mask)))
+
+
+def _claim(claim: SubsetClaim, trials: SearchTrials) -> Claim:
+    subset = None if claim.subset is None else _names(claim.subset, trials)
+    return Claim(subset, claim.seen, claim.runs, claim.numbers, claim.note)
+
+
+def _rows(trials: SearchTrials) -> Iterator[TrialRow]:
+    outcomes = {record.number: record.outcome for record in trials.records()}
+    every = [*trials.all(), *trials.store.trials(WANTED)]
+    for trial in sorted(every, key=lambda trial: trial.number):
+        if not trial.state.is_finished():
+            continue
+        result, attributes = result_of(trial), trial.user_attrs
+        yield TrialRow(
+            trial.number,
+            outcomes.get(trial.number) or Outcome(attributes.get("outcome", result.outcome)),
+            result.signature,
+            result.seconds,
+            result.step_of_training,
+            *purpose_of(trial),
+            attributes["reason"],
+            tuple(attributes.get("companions", ())),
+            values_of(trial, trials.store.levels) or {},
+        )

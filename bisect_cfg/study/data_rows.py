@@ -1,0 +1,135 @@
+"""Rows: which rows of the dataset make a step fail, by exchanging them for rows on which the training was healthy.
+
+The same search as for settings: a row of the failing step is a factor, its other level a row that an earlier step has
+taken. All other settings are those of the cause, or the user's own where the good configuration fails as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status, configuration_of
+from bisect_cfg.probe.protocol import StepRows
+from bisect_cfg.reports.text import count
+from bisect_cfg.store.interface import TrialRequest, TrialResult
+from bisect_cfg.store.storage import BESIDE
+from bisect_cfg.study.bisection import Bisection
+from bisect_cfg.study.study import Study
+from bisect_cfg.trials.dataset_rows import FoundRows, RowsOfStep, name_of, row_of
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.ranks import ranks_of
+from bisect_cfg.trials.runner import ScriptRunner
+from bisect_cfg.trials.runs import Run
+
+SPACE = "rows"
+"""The space that is searched here, and the question of the run that shows which rows the failing step takes."""
+
+
+def rows_of(run: Run, step: int | None = None) -> RowsOfStep | None:
+    """The rows that the failing step of a run has taken, in all its processes; None if they were not noted.
+
+    Args:
+        run: that failed.
+        step: of the training; None: the one at which it failed.
+    """
+    step = (run.shown.step or 0) + run.seen.before if step is None else step
+    traces = [run.traces, *(rank.traces for rank in ranks_of(run.traces))]
+    told = [event for one in traces for event in one.all(StepRows)]
+    lengths: dict[int, int | None] = {}
+    for event in told:
+        if event.step == step:
+            lengths.update(zip(event.rows, event.characters, strict=False))
+    if not lengths:
+        return None
+    healthy = dict.fromkeys(row for event in told if event.step < step for row in event.rows)
+    return RowsOfStep(step, tuple(lengths), tuple(lengths.values()), tuple(healthy), told[-1].total)
+
+
+class _Rows:
+    """Runs a trial in which some rows are exchanged; a `Runner`."""
+
+    def __init__(self, runner: ScriptRunner, configuration: Configuration) -> None:
+        self._runner, self._configuration = runner, configuration
+        self.interrupt, self.go_on, self.classify = runner.interrupt, runner.go_on, runner.classify
+
+    def run(self, request: TrialRequest) -> TrialResult:
+        """Train with the rows that a configuration names: row -> row in its place."""
+        exchanged = {row_of(name): int(other) for name, other in request.configuration.items()}
+        return self.judged(self._runner.train(self.plan(f"{SPACE}-{request.number}", exchanged)))
+
+    def plan(self, name: str, exchanged: Mapping[int, int]) -> Plan:
+        """A run with some rows exchanged."""
+        wanted = {row: other for row, other in exchanged.items() if row != other}
+        return Plan(name, self._configuration, self._runner.horizon, purpose=Purpose.CHECK, exchanged=wanted)
+
+    def judged(self, run: Run) -> TrialResult:
+        """What it says."""
+        return self._runner.judged(run, self._runner.horizon)
+
+    def is_valid(self, configuration: Configuration) -> str | None:
+        """Any row may be exchanged."""
+        return None
+
+
+def find_rows(study: Study) -> None:
+    """Find the rows of the dataset that make the failing step fail, if that is asked for.
+
+    Trials begin where they did before. Where the good configuration fails, too, all settings are the user's.
+    """
+    report = study.answer.report
+    if not study.options.isolate_data or (report is not None and not report.causes):
+        return
+    runner, settings = study.runner, study.settings
+    named, configuration = None, settings.bad
+    if report is not None and report.causes[0].evidence.fails.subset is not None:
+        named = tuple(sorted(report.causes[0].evidence.fails.subset))
+        configuration = configuration_of(named, settings.good, settings.bad)
+    study.listener.phase(SPACE, "seeing which rows of the dataset the failing step takes")
+    rows = _Rows(runner, configuration)
+    run = study.before(SPACE) or study.train(rows.plan(SPACE, {}), limited=False)
+    if study.outcome_of(run) is not Outcome.FAIL:
+        study.note("It was run once more to record its rows and did not fail, so no row was looked for.")
+        return
+    of = rows_of(run)
+    if of is None:
+        study.note("Which rows of the dataset a step takes cannot be told here (a stream, or a loader of its own).")
+        return
+    others = of.others()
+    if not others:
+        study.note(f"Step {of.step} takes every row of the dataset: there is none to put in the place of another.")
+        return
+    study.listener.phase(SPACE, f"which of the {count(len(of.rows), 'row')} of step {of.step} make it fail")
+    study.find(rows=_searched(study, rows, run, of, others, named))
+
+
+def _searched(
+    study: Study, rows: _Rows, run: Run, of: RowsOfStep, others: Sequence[int], named: tuple[str, ...] | None
+) -> FoundRows:
+    """The search over them."""
+    exchanged = dict(zip(of.rows, others, strict=True))
+    bisection = Bisection(
+        {name_of(row): other for row, other in exchanged.items()},
+        {name_of(row): row for row in of.rows},
+        rows,
+        storage=study.store.storage,
+        study_name=f"{study.store.study.study_name}{BESIDE}rows of step {of.step}",
+        identity={"settings": None if named is None else list(named)},
+        prior=of.odds(),
+        confidence=study.options.confidence,
+        limits=study.limits,
+    )
+    bisection.add({name_of(row): row for row in of.rows}, rows.judged(run), Purpose.BAD_BASELINE)
+    report = bisection.run()
+    found = FoundRows(of, (), exchanged, named, len(report.rows), report.complete)
+    if report.status == Status.BASELINE_FAILS:
+        return replace(
+            found, others=None,
+            note=f"With other rows in place of those of step {of.step} it fails as well: "
+            "it is not the rows of that step.",
+        )  # fmt: skip
+    if not report.causes:
+        return replace(found, others=None, note=f"No row of step {of.step} could be proven to be at fault.")
+    guilty = tuple(tuple(sorted(map(row_of, cause.parameters))) for cause in report.causes)
+    kept = {row: exchanged[row] for rows_of_cause in guilty for row in rows_of_cause}
+    return replace(found, guilty=guilty, others=kept)

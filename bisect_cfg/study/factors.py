@@ -1,0 +1,126 @@
+"""Factors: what the first run was seen to set, against the good configuration."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from bisect_cfg.capture.captured import Capture, read_capture
+from bisect_cfg.capture.distributions import PACKAGE
+from bisect_cfg.capture.launched import (
+    ACCELERATE,
+    LAUNCHER,
+    PROCESSES,
+    findings,
+    given_to_each,
+    launcher_levels,
+    unheard,
+)
+from bisect_cfg.capture.names import check_name
+from bisect_cfg.capture.settings import build_settings
+from bisect_cfg.capture.template import own_flags, text_of
+from bisect_cfg.configuration import Status
+from bisect_cfg.probe.protocol import RankBegin
+from bisect_cfg.runner.fork_server import FirstRun
+from bisect_cfg.study.environments import both_environments
+from bisect_cfg.study.study import Study
+from bisect_cfg.trials.ranks import FirstLaunch, launched_in
+from bisect_cfg.trials.runs import Run
+
+
+def find_factors(study: Study) -> Status | None:
+    """Compare the settings of the user with the good ones.
+
+    Raises:
+        InputError: a name after --keep is none of the script's.
+    """
+    study.listener.phase("factors", "comparing your settings with the good ones")
+    runner, bad_run = study.runner, study.answer.bad_run
+    capture = read_capture(bad_run.traces.events.rows)
+    say_what_is_not_in_force(study, bad_run)
+    begun = bad_run.traces.begun
+    launched = _launched(study, capture)
+    runner.starts.learn(FirstRun(capture, begun.time if begun else bad_run.seen.seconds, launched))
+    good = {**study.spared, **study.good}
+    named = any(name.startswith(PACKAGE) for name in (*good, *study.pins))
+    installed = study.installed if named else None
+    settings = build_settings(
+        capture,
+        lambda request: runner.checks.resolve(request, study.baselines.resolve),
+        good=good,
+        pins=study.pins,
+        only=study.options.only,
+        excluded=study.options.excluded,
+        installed=installed,
+        launcher=_launcher(study),
+        relaunched=launched is not None,
+    )
+    runner.learn(settings=settings)
+    study.find(settings=settings)
+    for note in settings.notes:
+        study.note(note)
+    if installed is not None:
+        runner.learn(packages=both_environments(study, settings))
+    study.listener.factors(settings)
+    known = dict.fromkeys([*(factor.name for factor in settings.factors), *capture.args.types], "")
+    for name in study.options.keep:
+        check_name(name.removeprefix("args."), known, "--keep")
+    if settings.factors:
+        return None
+    study.note(
+        "No setting differs from the good configuration: the failure is in the script, the data or the environment, or "
+        "the good configuration must be changed with --good."
+    )
+    say_what_else_could_vary(study)
+    return Status.BASELINE_FAILS
+
+
+def _launcher(study: Study) -> str:
+    return "python" if study.script.launch is None else study.script.launch.kind
+
+
+def _launched(study: Study, capture: Capture) -> FirstLaunch | None:
+    """What the user's launcher has started, or accelerate would start in its place; None where neither has a part."""
+    launched, good, options = None, {**study.spared, **study.good}, study.options
+    if study.script.launch is not None and capture.started:
+        launched = launched_in(study.answer.bad_run.traces, study.script.arguments)
+    levels = launcher_levels(_launcher(study), capture.args.world_size, capture.args.devices, capture.asked)
+    free = LAUNCHER not in (*study.pins, *options.excluded) and (not options.only or LAUNCHER in options.only)
+    by_accelerate = free and levels is not None and good.get(LAUNCHER, levels[0]) == ACCELERATE
+    if by_accelerate and launched is None and not capture.started:
+        launched = FirstLaunch(tuple(study.script.command), given_to_each(capture.args.devices), 1)
+    if launched is None:
+        return None
+    several = by_accelerate or len(launched.given) > 1 or good.get(PROCESSES, 1) != 1
+    return replace(launched, several=several)
+
+
+def say_what_is_not_in_force(study: Study, run: Run) -> None:
+    """Say what the launcher was asked for and the training does not have: it may be why a run does not fail."""
+    launch, capture = study.script.launch, read_capture(run.traces.events.rows)
+    if launch is None or capture is None:
+        return
+    rank, together = run.traces.event(RankBegin), capture.args.world_size
+    started = together if rank is None else rank.world_size
+    asked = launch.processes_asked(study.script.arguments)
+    flags = launch.before if launch.kind == "accelerate" else ()
+    for text in (*findings(launch.kind, asked, started, together, capture.asked), *unheard(flags, capture.asked)):
+        study.note(text)
+
+
+def say_what_else_could_vary(study: Study) -> None:
+    """The flags of the script's own, which are in all runs as the user has them."""
+    script, capture = study.script, study.runner.starts.capture
+    if script.notebook is not None or capture is None:
+        return
+    known = {name for built in (capture.args, *capture.others.values()) for name in built.types}
+    flags = own_flags(script.arguments, known)
+    if flags:
+        first = next(iter(flags))  # one value of the bad side, and it is any command; the others stand in it
+        sides = ["--bad", f"{first}={text_of(flags[first])}"]
+        sides += [word for name in flags for word in ("--good", f"{name}=none")]
+        study.note(
+            f"The script's own {', '.join(f'--{name}' for name in flags)} had no part in this: all runs had what you "
+            "typed. To vary that as well (none: the flag is left out; or give the value that works): "
+            f"bisect-cfg bisect {shlex.join(sides)} -- {script.shown}"
+        )

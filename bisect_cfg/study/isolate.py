@@ -1,0 +1,92 @@
+"""Isolate: the search over a script's settings, in the study's store."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Mapping
+
+from bisect_cfg.capture.names import convert
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.configuration import Status
+from bisect_cfg.errors import InputError
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.parameters.odds import odds_of
+from bisect_cfg.probe.protocol import Raised
+from bisect_cfg.recommend.proposals import weight
+from bisect_cfg.store.folder import ANEW
+from bisect_cfg.store.inputs import found_in_first_run, identity_of
+from bisect_cfg.store.store import StudyMismatch
+from bisect_cfg.study.bisection import Bisection
+from bisect_cfg.study.known import known_failure
+from bisect_cfg.study.study import Study
+from bisect_cfg.trials.runs import Run
+
+FRAMES_READ = 3
+"""So many of the innermost frames of a traceback have their lines read for names of settings."""
+
+
+def isolate(study: Study) -> None:
+    """Search until the causes are known and complete, or the budget is spent.
+
+    Raises:
+        InputError: the storage holds the study of something else.
+    """
+    study.listener.phase("isolate", "")
+    bisection = study.bisection = _bisection(study)
+    study.listener.isolating(study.settings, bisection.progress)
+    report = bisection.search()
+    known = known_failure(study.answer.bad_run, study.settings, report.causes, study.environment)
+    study.find(status=Status(report.status), report=report, details=bisection.details(), known=known)
+
+
+def ask(study: Study) -> JsonObject:
+    """Run what a reader asks for, in a study whose two ends are known; its row in the form of result.json."""
+    settings, wanted = study.settings, study.wanted
+    types = settings.capture.args.types if isinstance(settings, Settings) else {}
+    if isinstance(wanted, Mapping):
+        wanted = {name: convert(name, value, types.get(name, ""))[0] for name, value in wanted.items()}
+    bisection = _bisection(study)
+    number = bisection.ask(wanted, types)
+    return next(row for row in bisection.rows() if row["number"] == number)
+
+
+def _bisection(study: Study) -> Bisection:
+    """The bisection of the settings, with all that was run before it, and what its trials have shown."""
+    options, settings, answer = study.options, study.settings, study.answer
+    failure = answer.bad_run.shown.signature
+    odds = odds_of(list(settings.bad), options.prior, failure.kind, _said_of(answer.bad_run))
+    factors = {factor.name: [factor.good, factor.bad] for factor in settings.factors}
+    try:
+        bisection = Bisection(
+            settings.good,
+            settings.bad,
+            study.runner,
+            storage=study.store,
+            identity={**identity_of(study.state), **found_in_first_run(study.state, str(failure), factors)},
+            jobs=options.jobs,
+            first=options.first,
+            confidence=options.confidence,
+            prior=dict(zip(settings.bad, odds, strict=True)) if odds else options.prior,
+            confirm=options.confirm,
+            loss={name: weight(name, options.keep) for name in settings.bad},
+            work=settings.work_of_each(),
+            on_event=study.listener.event,
+            limits=study.limits,
+        )
+    except StudyMismatch as error:
+        raise InputError(str(error), ANEW) from None
+    bad, good = [_number(run) for run in (answer.bad_run, *study.again)], _number(answer.good_run)
+    bisection.count(bad, good, since=max((one.trials for one in study.state.rejected), default=0))
+    study.runner.recall(bisection.results(besides=bad[0]))
+    return bisection
+
+
+def _number(run: Run) -> int:
+    return int(run.folder.name)
+
+
+def _said_of(run: Run) -> str:
+    """What a failing run said about itself: its message, and the lines of code that the exception left."""
+    exception = run.failing[1].event(Raised) or Raised("", "", [])
+    lines = [linecache.getline(path, line) for path, line, _ in exception.frames[-FRAMES_READ:]]
+    return "\n".join([run.seen.message, exception.message, *lines])

@@ -1,0 +1,136 @@
+"""After the isolation: the minimal failing configuration once more, with the instruments on, to say where it fails.
+
+It changes nothing of what was proven. If this run does not show the same failure (the instruments slow it down, and a
+failure can be random), it says so; if it cannot be run at all, there is no place to tell, and that is all.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from bisect_cfg.common.failures.signature import Signature, is_sampling_error
+from bisect_cfg.configuration import Outcome, Purpose, configuration_of
+from bisect_cfg.errors import InputError, InputsChanged
+from bisect_cfg.probe.protocol import (
+    NATIVE_FILE,
+    PLACE_FILE,
+    STACKS_FILE,
+    InstrumentOrders,
+    LastOperation,
+    Raised,
+    from_json,
+)
+from bisect_cfg.study.study import Study
+from bisect_cfg.trials.plan import Plan, StopRule
+from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.runner import ScriptRunner
+from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.stacks import fatal_signal
+from bisect_cfg.trials.where import RERUN, SENT_FROM_OUTSIDE, Place, Where
+from bisect_cfg.trials.where import locate as place_in
+
+QUESTION = "where"
+"""Of the run; nothing rests on it."""
+
+STEPS_AHEAD = 1
+"""The instruments come on so many steps before the failing one: a random failure can come early, and every step with
+them costs several times its usual time."""
+
+PATIENCE = Patience(before_training=1800.0, first_step=900.0, step=900.0)
+"""A step under instruments is many times slower, and gdb reads the symbols of all of torch."""
+
+_INSTRUMENTS_SAID = ("DebugUnderflowOverflow: inf/nan detected", "returned nan values in its")
+"""Exceptions of the instruments themselves: they stop at NaN before the run would have died of it."""
+
+
+def locate(study: Study) -> None:
+    """Say where the failure under study happens, if that is wanted and there is a cause."""
+    answer = study.answer
+    failure = answer.bad_run.shown.signature
+    if not study.options.where or failure is None or not answer.report.causes:
+        return
+    study.listener.phase("where", "looking for the place where it fails, with the instruments on")
+    kind = "non-finite" if is_sampling_error(failure) else failure.kind
+    if kind not in RERUN or (failure.kind == "signal" and failure.name in SENT_FROM_OUTSIDE):
+        where = _read(answer.bad_run, kind)
+        study.find(place=Place(where, True, answer.bad_run.folder.name, 0.0) if where else None)
+        return
+    try:
+        run = study.before(QUESTION) or study.train(_plan(study, kind), limited=False)
+    except InputsChanged:
+        raise
+    except (InputError, OSError):  # nothing that was proven depends on it
+        return
+    same = _same(run, failure, study.runner)
+    where = _read(run, kind) if same else Where()
+    note = "" if same else _otherwise(run)
+    if where or note:
+        study.find(place=Place(where, same, run.folder.name, run.seen.seconds, note))
+
+
+def _plan(study: Study, kind: str) -> Plan:
+    """The failing configuration once more, with instruments for this kind of failure."""
+    report, bad_run, settings = study.answer.report, study.answer.bad_run, study.settings
+    proof = report.causes[0].evidence.fails
+    steps = [row.step for row in report.rows if row.number in proof.trials and row.step]
+    subset, whole = proof.subset, settings.bad
+    silent = bad_run.seen.died is None
+    late = study.runner.known.origin is not None  # then it makes few steps anyway
+    return Plan(
+        QUESTION,
+        whole if subset is None else configuration_of(subset, settings.good, whole),
+        study.runner.horizon,
+        purpose=Purpose.CHECK,
+        patience=PATIENCE,
+        stop=StopRule.FAILURE if silent else StopRule.DEATH,
+        instruments=InstrumentOrders(
+            kind,
+            from_step=1 if silent or late else max(1, min(steps, default=bad_run.shown.step) - STEPS_AHEAD),
+            gdb=shutil.which("gdb"),
+        ),
+        environment={"CUDA_LAUNCH_BLOCKING": "1"},
+    )
+
+
+def _same(run: Run, failure: Signature, runner: ScriptRunner) -> bool:
+    """Whether the instrumented run failed as the failure under study does."""
+    if run.judged(runner.known.standard).outcome is Outcome.FAIL:
+        return True
+    if failure.kind == "signal":
+        died_of = fatal_signal(_text(run.failing[0] / STACKS_FILE))
+        return died_of is not None and died_of.name == failure.name
+    exception = run.failing[1].event(Raised)
+    said = exception.message if exception is not None else ""
+    of_numbers = failure.kind == "non-finite" or is_sampling_error(failure)
+    return of_numbers and any(words in said for words in _INSTRUMENTS_SAID)
+
+
+def _otherwise(run: Run) -> str:
+    shown = run.shown.signature
+    ended = "passes" if shown is None else f"ends with {shown}"
+    return f"With the instruments on, the run {ended}, so it cannot show where the failure happens."
+
+
+def _read(run: Run, kind: str) -> Where:
+    folder, traces = run.failing
+    try:
+        place = from_json(LastOperation, json.loads(_text(folder / PLACE_FILE)))
+    except (ValueError, TypeError):  # there is none, or it is cut short: the process died while it was written
+        place = LastOperation()
+    return place_in(
+        kind,
+        traces.events.rows,
+        _text(folder / STACKS_FILE),
+        _text(folder / NATIVE_FILE),
+        place,
+        max((int(row["step"]) for row in traces.metrics.rows), default=0) + traces.before,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").rstrip("\0")
+    except OSError:
+        return ""

@@ -1,0 +1,495 @@
+"""Where trials begin: at the beginning of the training, or shortly before the failure.
+
+The cheapest origin is taken at which the bad configuration fails as it did and the good one trains. First the weights
+of step 0 with the data of the failing step: what fails there as well is owed to that data. Then a checkpoint; where the
+good configuration fails from it, too, the damage was done before, and an earlier one is tried; the last is the
+beginning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bisect_cfg.configuration import Outcome, Purpose, Status
+from bisect_cfg.errors import InputError
+from bisect_cfg.probe.protocol import (
+    CHECKPOINTS_FOLDER,
+    CheckpointOrders,
+    CheckpointSaved,
+    NoCheckpoints,
+    Origin,
+    OriginRefused,
+    PlannedSteps,
+    Resumed,
+)
+from bisect_cfg.reports.text import count
+from bisect_cfg.runner.verdict import Observation, Verdict
+from bisect_cfg.search.search import trials_left
+from bisect_cfg.store.state import Rejected
+from bisect_cfg.study.baselines import Baselines, without_risky_defaults
+from bisect_cfg.study.data_rows import find_rows, rows_of
+from bisect_cfg.study.environments import not_rebuilt
+from bisect_cfg.study.factors import find_factors, say_what_else_could_vary
+from bisect_cfg.study.study import Phase, Study
+from bisect_cfg.trials.checkpoints import has_adapter_alone, in_words, read_checkpoint, saved_in_parts
+from bisect_cfg.trials.clean import size_of
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.trial_runner import horizon_for
+
+CLAIMS = 3
+"""Runs from step 0 that prove a cause of two settings afterwards: it fails, and passes without either. They are as long
+wherever trials begin."""
+
+LEAD = 4
+"""Steps before the failure that a trial makes at least: what broke the weights may have come a little before they
+showed it, and the steps before that are compared with the first run's."""
+
+NEAR = 16
+"""Steps before the failure of the nearest checkpoint that trials begin at (in one of 4 steps before, late_overflow's
+weights were beyond help: no rate was a cure) and that is saved for that; and trials from any go on for as
+many after it, at least: a failure that comes a little later with other settings is still one."""
+
+FAR = 2 * NEAR
+"""A checkpoint that lies farther before the failure is one to save a nearer one from."""
+
+TRIES = 4
+"""So many checkpoints are tried at most, each about twice as far back as the one before."""
+
+DRAWS = 2
+"""So often the data alone is tried, each time with other random numbers: the completions are others than in the user's
+run, so that it may pass by chance."""
+
+EXCHANGED = "other-rows"
+"""The question of the run with other rows in place of those of the failing step."""
+
+SHARE_OF_DISK = 0.1
+"""What the first run's own checkpoints may take of what is free, unless --max-disk says otherwise."""
+
+GB = 1e9
+
+COMPARED = ("loss", "grad_norm", "reward")
+"""Metrics by which a run that goes on is compared with the one that it goes on from."""
+
+AS_FAR = 0.01
+"""They are the same up to this share: a forked process may sum with another number of threads."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What trials take, as the first run shows it.
+
+    Attributes:
+        trials: how many are to be expected.
+        pace: seconds of a step.
+        start: seconds until a run trains.
+    """
+
+    trials: float
+    pace: float
+    start: float
+
+    def of(self, steps: int, loading: float = 0.0) -> float:
+        """Seconds of a run of so many steps, which may load a checkpoint first."""
+        return self.start + loading + steps * self.pace
+
+    def spared(self, earlier: int, later: int, loading: float = 0.0) -> float:
+        """Seconds that a bisection's trials spare if they make the steps `later` instead of `earlier`."""
+        return max(self.trials - CLAIMS, 0.0) * (self.of(earlier) - self.of(later, loading))
+
+
+def begin_at_checkpoint(study: Study) -> None:
+    """Have all runs begin at the checkpoint that `--from-checkpoint` names, if it names one.
+
+    Raises:
+        InputError: it is none, or damaged.
+    """
+    path = study.options.from_checkpoint
+    if path is None:
+        return
+    checkpoint = read_checkpoint(path)
+    study.runner.begin_at(Origin(str(checkpoint.path), checkpoint.step))
+    study.note(f"Your command goes on from step {checkpoint.step} of your run ({checkpoint.name}).")
+    if checkpoint.lacks:
+        study.note(
+            f"{checkpoint.name} lacks {' and '.join(checkpoint.lacks)}: that begins anew in every trial, and a failure "
+            "that comes of it may not show."
+        )
+    form = saved_in_parts(checkpoint.path)
+    if form and not checkpoint.lacks:
+        study.note(
+            f"{checkpoint.name} was saved under {form}: without {form} a trial cannot load its optimizer's state."
+        )
+    theirs, ours = checkpoint.version, study.environment.get("packages", {}).get("transformers")
+    if theirs and ours and theirs != ours:
+        study.note(f"{checkpoint.name} was saved by transformers {theirs}; installed is {ours}.")
+
+
+def begin_as_it_did(study: Study, run: Run) -> None:
+    """Where the reproduction began at a later step, all runs do: at the same rows, also if they take them otherwise.
+
+    Args:
+        study: of this pass.
+        run: the reproduction.
+    """
+    resumed = run.traces.event(Resumed)
+    if resumed is not None:
+        until = run.shown.step_of_training if run.shown.signature is not None else None
+        study.runner.begin_at(Origin(resumed.checkpoint, resumed.step, resumed.intake, until))
+
+
+def check_loaded(run: Run, checkpoint: Path | None) -> None:
+    """A checkpoint that the user's own command cannot load is of something else, and one of its end shows nothing.
+
+    Raises:
+        InputError: with the library's words.
+    """
+    refused = run.traces.event(OriginRefused)
+    if refused is not None:
+        form = "" if checkpoint is None else saved_in_parts(checkpoint)
+        begun = run.traces.begun
+        if form and (begun is None or form.upper() not in begun.in_force.get("distributed_type", "")):
+            raise InputError(
+                f"{checkpoint} was saved in parts, by a training under {form}; yours runs without {form}, and cannot "
+                f"load its {refused.what}.",
+                "Start your command as that training was started, or give a checkpoint that was saved whole.",
+            )
+        alone = refused.what == "weights" and checkpoint is not None and has_adapter_alone(checkpoint)
+        what = "adapter (LoRA or another of PEFT's; no other weights are there)" if alone else refused.what
+        raise InputError(
+            f"The {what} in {checkpoint} cannot be loaded into what your command trains: {in_words(refused)}",
+            "Give a checkpoint that this very command has saved, before anything went wrong.",
+        )
+    ended = run.shown.signature is None or run.shown.signature.kind == "no-steps"
+    if checkpoint is not None and ended and run.seen.trained and not run.seen.steps:
+        raise InputError(
+            f"From {checkpoint} your command trains no step: its training is over by then.",
+            "Give an earlier checkpoint, or the command more steps (max_steps, num_train_epochs).",
+        )
+
+
+# ------------------------------------------------------------------------------------------ checkpoints of our own
+
+
+def own_checkpoints(study: Study, failing: int | None) -> CheckpointOrders | None:
+    """How the first run saves checkpoints; None: it saves none.
+
+    Args:
+        study: of this pass.
+        failing: the step at which it is known to fail, if it is.
+    """
+    options = study.options
+    if options.max_disk == 0:
+        return None
+    taken = sum(map(size_of, study.folder.glob(f"trials/*/{CHECKPOINTS_FOLDER}")))
+    share = SHARE_OF_DISK * shutil.disk_usage(study.folder).free
+    total = options.max_disk * GB if options.max_disk is not None else share
+    return CheckpointOrders(max(int(total) - taken, 0), failing)
+
+
+def remove_checkpoints(folder: Path, origin: Origin | None) -> None:
+    """At the end of a study, remove what its runs have saved.
+
+    Args:
+        folder: of the study.
+        origin: where `recommend`, which is still to come, begins its trials: that one stays; None: nothing does.
+    """
+    needed = None if origin is None or origin.checkpoint is None else Path(origin.checkpoint)
+    for path in folder.glob(f"trials/*/{CHECKPOINTS_FOLDER}/*"):
+        if path != needed:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    for path in folder.glob(f"trials/*/{CHECKPOINTS_FOLDER}"):
+        with contextlib.suppress(OSError):
+            path.rmdir()  # not while something is in it
+
+
+def say_what_stays(study: Study, origin: Origin | None) -> None:
+    """Of what our runs have saved, and what it takes."""
+    checkpoint = None if origin is None or origin.checkpoint is None else Path(origin.checkpoint)
+    if checkpoint is not None and checkpoint.is_relative_to(study.folder):
+        size = max(1, round(size_of(checkpoint) / 2**20))
+        study.note(
+            f"The checkpoint of step {origin.step} stays in the study ({size} MiB): it is needed by "
+            "recommend, and to repeat a trial by hand."
+        )
+
+
+def find_baselines(study: Study) -> Status | Phase | None:
+    """Find the cheapest origin and start at which the bad configuration fails as it did and the good one passes.
+
+    Where the good one fails with risky defaults of the library, it is compared again without them.
+    """
+    runner, bad_run = study.runner, study.answer.bad_run
+    again, good_run = find_origin(study, study.baselines, bad_run)
+    study.find(settings=runner.settings, good_run=good_run)
+    if good_run is None:
+        study.find(again=tuple(again))
+        study.note(_why_never_again(study, again))
+        return Status.INCONCLUSIVE
+    outcome, safer = study.outcome_of_good(good_run), without_risky_defaults(bad_run, study.good, study.pins)
+    if outcome is Outcome.FAIL and safer and not study.spared:
+        named = ", ".join(f"{name}={value}" for name, value in safer.items())
+        study.note(f"The library's own defaults fail as well; trying a good configuration with {named}.")
+        study.spared = safer
+        return find_factors
+    if outcome is not Outcome.PASS:
+        say_what_else_could_vary(study)
+        find_rows(study)
+        return Status.BASELINE_FAILS
+    for symptom in good_run.shown.symptoms:
+        study.note(f"About the good configuration: {symptom.text}.")
+    runner.learn(standard=runner.known.standard.with_usual(good_run.shown))
+    study.again = tuple(again)
+    return None
+
+
+def _why_never_again(study: Study, again: list[Run]) -> str:
+    packages = study.runner.known.packages
+    if packages is not None and packages.varied and again:
+        return not_rebuilt(again[-1], len(again), study.settings)
+    return (
+        f"Your configuration failed in 1 of {1 + len(again)} runs, and never again: too rarely to tell which setting "
+        "makes it fail, if a setting does. If it fails more often elsewhere, run bisect-cfg there; if later, give "
+        "--steps N."
+    )
+
+
+def find_origin(study: Study, baselines: Baselines, bad_run: Run) -> tuple[list[Run], Run | None]:
+    """Find where trials begin, and how they start there; see `Baselines.find` for what it returns."""
+    base = study.runner.known.origin
+    if base is not None and base.checkpoint is None:  # the reproduction began there
+        bad_runs, good_run = baselines.find(bad_run)
+        _say_what_does_it(study, base, bad_run, bad_runs, good_run)
+        return bad_runs, good_run
+    costs = _costs(study, bad_run.seen)
+    for one in study.state.rejected:
+        what = "the data" if one.by_data else "the checkpoint"
+        study.note(f"What was shown from {what} of step {one.step} is not so from step 0: searched for from earlier.")
+    step, tried = bad_run.shown.step_of_training, 0
+    for origin in _origins_by_data(costs, bad_run, base):
+        if is_given_up(study, origin):
+            continue
+        again = ", with other random numbers" if origin.draw else ""
+        _begin_at(study, baselines, origin, base, bad_run, f"seeing whether the data of step {step} does it{again}")
+        tried += 1
+        if baselines.fails_once():
+            bad_runs, good_run = baselines.find(bad_run)
+            # What the good configuration shows there as well is owed to no setting.
+            if good_run is not None and study.outcome_of_good(good_run) in (Outcome.PASS, Outcome.FAIL):
+                _say_what_does_it(study, origin, bad_run, bad_runs, good_run)
+                return bad_runs, good_run
+            break
+    began, reached = 0, ""
+    for origin in _nearest_first(study, baselines, costs, base, bad_run):
+        if origin is not base and is_given_up(study, origin):
+            continue
+        if reached:
+            further = "an earlier one" if origin is not base else _named(base)
+            study.note(f"From the checkpoint of step {began} it {reached}; trying {further}.")
+        began = 0 if origin is None else origin.step
+        _begin_at(study, baselines, origin, base, bad_run)
+        bad_runs, good_run = baselines.find(bad_run)
+        if good_run is not None and study.outcome_of_good(good_run) is Outcome.PASS:
+            break
+        reached = "does not fail again" if good_run is None else "fails with the good configuration, too"
+    if origin is not base:
+        _say_from_where(study, origin, base, bad_run, bad_runs)
+        if tried == DRAWS:
+            study.note(
+                f"With the weights of step 0 and the data of step {step} it does not fail ({count(tried, 'run')}): the "
+                "training before contributes to it."
+            )
+    return bad_runs, good_run
+
+
+def is_given_up(study: Study, origin: Origin) -> bool:
+    """Whether trials begin no more at an origin: it lies no earlier than one that step 0 has contradicted."""
+    rejected = study.state.rejected
+    return any(origin.checkpoint is None or (not one.by_data and origin.step >= one.step) for one in rejected)
+
+
+def give_up_origin(study: Study, bad_run: Run) -> bool:
+    """After claims that were shown from where trials begin were contradicted from step 0: have them begin elsewhere.
+
+    Args:
+        study: of this pass; its runner then begins trials where the first run began.
+        bad_run: the reproduction.
+
+    Returns:
+        Whether there is an earlier place, for which no trial so far counts; otherwise nothing has changed.
+    """
+    runner, origin = study.runner, study.runner.known.origin
+    runner.begin_at(None)
+    begin_as_it_did(study, bad_run)
+    base = runner.known.origin
+    if base is not None and (base.checkpoint, base.step) == (origin.checkpoint, origin.step):
+        runner.begin_at(origin)
+        return False
+    trials = 1 + max(trial.number for trial in study.store.trials())
+    study.state.rejected.append(Rejected(origin.step, origin.checkpoint is None, trials))
+    study.state.save(study.folder)
+    return True
+
+
+def _named(base: Origin | None) -> str:
+    """Where trials begin if nothing better is found."""
+    return "from the beginning" if base is None else f"from that of step {base.step}"
+
+
+def _begin_at(
+    study: Study, baselines: Baselines, origin: Origin | None, base: Origin | None, bad_run: Run, doing: str = ""
+) -> None:
+    """Have the runs begin there, and say what for, where it is not where the first run began."""
+    study.runner.begin_at(origin, study.options.steps or _steps_from(origin, bad_run.shown))
+    baselines.begin_at(None if origin is base else origin)
+    if origin is not base:
+        study.listener.phase("origin", doing or f"seeing whether it fails from step {origin.step} on")
+
+
+def _steps_from(origin: Origin | None, shown: Verdict) -> int:
+    """The steps of a trial that begins there; None: where the first run began."""
+    steps = shown.step if origin is None else max(shown.step_of_training - origin.step, 1)
+    further = NEAR if origin is not None and origin.checkpoint is not None else 0
+    return max(horizon_for(steps), steps + further)
+
+
+def _costs(study: Study, seen: Observation) -> Costs | None:
+    """What trials take after a first run that showed this; None if it has made no step."""
+    if seen.pace is None or not seen.trained:
+        return None
+    few, many = trials_left(len(study.runner.settings.factors), some_known=False)
+    return Costs((few + many) / 2, seen.pace, study.runner.starts.first.seconds)
+
+
+def _origins_by_data(costs: Costs | None, bad_run: Run, base: Origin | None) -> Iterator[Origin]:
+    """The data shortly before the failing step, without the training that came before.
+
+    A failure that ends no run (a collapse) is one of the training, and is not looked for there. A script that goes on
+    from a checkpoint by itself has other first weights.
+    """
+    seen, planned = bad_run.seen, bad_run.traces.event(PlannedSteps)
+    intake = None if planned is None else planned.intake
+    if costs is None or seen.died is None or intake is None or (base is None and seen.before):
+        return
+    between = intake.batches // math.gcd(intake.batches, intake.accumulated)  # steps that share completions
+    failing = bad_run.shown.step_of_training
+    step = (failing - LEAD) // between * between
+    steps = _steps_from(Origin(None, step), bad_run.shown)
+    worth_it = costs.spared(_steps_from(base, bad_run.shown), steps) > DRAWS * costs.of(steps)
+    if worth_it and step > (0 if base is None else base.step):
+        for draw in range(DRAWS):
+            yield Origin(None, step, intake, failing, draw)
+
+
+def _nearest_first(
+    study: Study, baselines: Baselines, costs: Costs | None, base: Origin | None, bad_run: Run
+) -> Iterator[Origin | None]:
+    """Where trials could begin, latest first; the last is `base`, where the first run began; None is step 0.
+
+    Where one lies far before the failure, the failing run is made once from there, and saves checkpoints nearer to it.
+    """
+    failing = bad_run.shown.step_of_training
+    for origin in _origins(study, costs, bad_run, base):
+        far = origin is not None and failing - origin.step > FAR
+        orders = own_checkpoints(study, failing) if far else None
+        if orders is not None:
+            _begin_at(study, baselines, origin, base, bad_run)
+            again = baselines.fails_once(orders)
+            for one in [] if again is None else sorted(_saved(again), key=lambda one: -one.step):
+                if origin.step < one.step <= failing - NEAR // 2:
+                    yield Origin(one.path, one.step, one.intake, failing)
+        yield origin
+
+
+def _saved(run: Run) -> list[CheckpointSaved]:
+    """The checkpoints that a run has left."""
+    saved = run.traces.all(CheckpointSaved)
+    return [one for one in saved if one.step in saved[-1].kept]
+
+
+def _origins(study: Study, costs: Costs | None, bad_run: Run, base: Origin | None) -> Iterator[Origin | None]:
+    """At which of the first run's checkpoints trials could begin, latest first; the last is where that run began."""
+    failing = bad_run.shown.step_of_training
+    if costs is not None and _is_worth_it(costs, bad_run.shown, base, failing - NEAR):
+        none = bad_run.traces.event(NoCheckpoints)
+        if none is not None:
+            begin = "at step 0" if base is None else _named(base)
+            last = max((one.step for one in bad_run.traces.all(CheckpointSaved)), default=None)
+            what = f"no checkpoints, so that trials begin {begin}" if last is None else f"none after step {last}"
+            study.note(f"The first run saved {what}: {none.why}.")
+        usable = [
+            one
+            for one in _saved(bad_run)
+            if one.step + NEAR <= failing and _is_worth_it(costs, bad_run.shown, base, one.step, one.seconds)
+        ]
+        wanted = 0  # steps before the failure
+        for one in sorted(usable, key=lambda one: -one.step)[: 4 * TRIES]:
+            if failing - one.step >= wanted:
+                yield Origin(one.path, one.step, one.intake, failing)
+                wanted = 2 * (failing - one.step)
+    yield base
+
+
+def _is_worth_it(costs: Costs, shown: Verdict, base: Origin | None, step: int, saving: float = 0.0) -> bool:
+    """Whether a bisection from the checkpoint of a step takes less time, also if it fails there once for nothing.
+
+    To load one is taken to last as long as to save it. One that lies far before the failure is where a nearer one is
+    made, and trials then begin there.
+    """
+    failing = shown.step_of_training
+    far = failing - step > FAR
+    steps = _steps_from(Origin("", failing - NEAR if far else step), shown)
+    looking = costs.of(steps, saving) + (costs.of(failing - step, saving) if far else 0.0)
+    return step > shown.seen.before and costs.spared(_steps_from(base, shown), steps, saving) > looking
+
+
+def _say_what_does_it(study: Study, origin: Origin, bad_run: Run, bad_runs: list[Run], good_run: Run | None) -> None:
+    """Without the training before, it is the data of the failing step, or something else that comes with that step (the
+    schedule, a callback): one run with other rows in their place tells."""
+    step = bad_run.shown.step_of_training
+    failed = next((run for run in bad_runs if study.outcome_of(run) is Outcome.FAIL), None)
+    of = None if failed is None else rows_of(failed)
+    others = [] if of is None else of.others()
+    outcome = None
+    if others:
+        runner, exchanged = study.runner, dict(zip(of.rows, others, strict=True))
+        name = f"{EXCHANGED}-{origin.step}"
+        run = study.made(Plan(name, runner.settings.bad, runner.horizon, purpose=Purpose.CHECK, exchanged=exchanged))
+        outcome = study.outcome_of(run)
+        if run.shown.step_of_training != failed.shown.step_of_training:  # there are more rows of that kind
+            outcome = Outcome.PASS
+    if outcome is Outcome.PASS:
+        row = "" if study.options.isolate_data else " (--isolate-data finds the row)"
+        what = f"with other rows in place of that step's it passes, so the data of that step does it{row}."
+    elif outcome is Outcome.FAIL:
+        what = "with other rows, too, so it is no row: look at what else comes with that step, a schedule, a callback."
+    else:
+        what = "so it is the data of that step, or what else comes with it, not the training before."
+    both = good_run is not None and study.outcome_of_good(good_run) is Outcome.FAIL
+    who, so = ("It fails", f" Trials begin at the data of step {origin.step}.")
+    if both:
+        who, so = "Your configuration and the good one both fail", " No setting that differs between them does it."
+    study.note(f"{who} with the weights of step 0 and the data of step {step}; {what}{so}")
+
+
+def _say_from_where(study: Study, origin: Origin, base: Origin | None, bad_run: Run, bad_runs: list[Run]) -> None:
+    failing = bad_run.shown.step_of_training
+    theirs = {row["step"] + bad_run.seen.before: row for row in bad_run.traces.metrics.rows}
+    again = bad_runs[-1] if bad_runs else None
+    pairs = [
+        (row.get(name), theirs.get(row["step"] + again.seen.before, {}).get(name))
+        for row in (again.traces.metrics.rows[:LEAD] if again is not None else ())
+        for name in COMPARED
+    ]
+    told = [(a, b) for a, b in pairs if isinstance(a, (int, float)) and isinstance(b, (int, float))]
+    same = all(abs(a - b) <= AS_FAR * max(abs(a), abs(b)) for a, b in told)
+    repeats = "and show the same metrics there" if same and told else "and fail as it did, though with other metrics"
+    study.note(
+        f"It fails at step {failing}: trials begin at a checkpoint of step {origin.step} instead of step "
+        f"{0 if base is None else base.step}, make the {count(failing - origin.step, 'step')} from there {repeats}."
+    )

@@ -1,0 +1,137 @@
+"""Prove: what was shown from a checkpoint, run from step 0 as well, where that is affordable or asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from bisect_cfg.configuration import Configuration, Outcome, Purpose, Status, configuration_of
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.reports.text import count, duration, since
+from bisect_cfg.store.causes import Cause, Report
+from bisect_cfg.study.baselines import with_defaults_of_the_moved
+from bisect_cfg.study.factors import find_factors
+from bisect_cfg.study.limits import Spent
+from bisect_cfg.study.origin import give_up_origin
+from bisect_cfg.study.study import Phase, Study
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.trial_runner import horizon_for
+
+ASKED, LEFT_OUT = "from-start", "from-checkpoint"
+"""What `--prove` says."""
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """One run from step 0: its question, its configuration, what it is to show, in words, its most steps, its seconds.
+
+    Its steps may take more or less data than the user's: it comes to the failing data where the trials did that the
+    claim rests on."""
+
+    name: str
+    configuration: Configuration
+    expected: Outcome
+    what: str
+    steps: int
+    seconds: float
+
+
+def prove(study: Study) -> Phase | None:
+    """Run the claims of the answer from step 0, if they were shown from a checkpoint.
+
+    By default they are run where that takes no longer than the search did. What step 0 contradicts is searched for
+    again from an earlier origin, if there is one.
+    """
+    proven = _proven(study)
+    report, bad_run = study.answer.report, study.answer.bad_run
+    study.find(proven=proven)
+    if proven is False:
+        if _always_showed(report) and give_up_origin(study, bad_run):
+            study.bisection = None
+            study.find(status=Status.INCONCLUSIVE, report=None, details={}, proven=None)
+            return find_factors
+        report = replace(report, complete=False)
+    study.find(report=with_defaults_of_the_moved(study, report))
+    return None
+
+
+def _proven(study: Study) -> bool | None:
+    """Whether every claim showed the same from step 0; None if they were not run."""
+    runner, options, report = study.runner, study.options, study.answer.report
+    origin, horizon = runner.known.origin, runner.horizon
+    if origin is None or not report.causes or options.prove == LEFT_OUT:
+        return None
+    seconds_of = {row.number: row.seconds for row in report.rows}
+    proofs = [
+        proof
+        for number, cause in enumerate(report.causes, 1)
+        for proof in _proofs(study, number, cause, study.answer.details, seconds_of)
+    ]
+    seconds = sum(proof.seconds for proof in proofs)
+    if options.prove != ASKED and (options.from_checkpoint is not None or seconds > report.seconds):
+        study.note(
+            f"Everything was shown {since(origin)}. To prove it from step 0 takes "
+            f"{count(len(proofs), 'run')}, about {duration(seconds)}: --prove {ASKED}."
+        )
+        return None
+    study.listener.phase("prove", "running the claims of the answer from step 0")
+    runner.begin_at(None)
+    try:
+        shown = [_shown(study, proof) for proof in proofs]
+    except Spent as spent:
+        study.note(f"{spent} Not all claims were run from step 0; everything was shown {since(origin)}.")
+        return None
+    finally:
+        runner.begin_at(origin, horizon)
+    same = all(agrees for agrees, _ in shown)
+    if same:
+        study.note(f"From step 0 it is the same: {'; '.join(text for _, text in shown)}.")
+    for agrees, text in shown:
+        if not agrees:
+            study.note(text)
+    return same
+
+
+def _always_showed(report: Report) -> bool:
+    """Whether every run of the claims came out as claimed: then one from step 0 that does not is no chance."""
+    return all(
+        claim.seen == claim.runs
+        for cause in report.causes
+        for claim in (cause.evidence.fails, *cause.evidence.without.values())
+    )
+
+
+def _proofs(
+    study: Study, number: int, cause: Cause, details: Mapping[int, JsonObject], seconds_of: Mapping[int, float]
+) -> Iterator[_Proof]:
+    settings = study.runner.settings
+    turns = len(study.state.rejected)
+    again = f"-again-{turns}" if turns else ""
+    claims = [("", cause.evidence.fails, Outcome.FAIL, f"fails with only {', '.join(cause.parameters)} changed")]
+    claims += [
+        (f"-without-{name}", claim, Outcome.PASS, f"passes without {name}")
+        for name, claim in cause.evidence.without.items()
+    ]
+    for suffix, claim, expected, what in claims:
+        if claim.subset is None or not claim.trials:
+            continue
+        configuration = configuration_of(claim.subset, settings.good, settings.bad)
+        made = [(seen["before"], seen["steps"], n) for n in claim.trials if (seen := details[n]["observation"])]
+        reached = max(before + steps for before, steps, _ in made) + (expected is Outcome.FAIL)
+        pace = sum(seconds_of[trial] for *_, trial in made) / max(sum(steps for _, steps, _ in made), 1)
+        limit = horizon_for(reached) if expected is Outcome.FAIL else reached
+        yield _Proof(f"proof-{number}{suffix}{again}", configuration, expected, what, limit, reached * pace)
+
+
+def _shown(study: Study, proof: _Proof) -> tuple[bool, str]:
+    """Whether a run from step 0 shows what the trials from later on did, and what it shows."""
+    run = study.made(Plan(proof.name, proof.configuration, proof.steps, purpose=Purpose.CHECK))
+    verdict = study.verdict_of(run)
+    if verdict.outcome is proof.expected:
+        return True, proof.what + (f", at step {run.shown.step}" if proof.expected is Outcome.FAIL else "")
+    if proof.expected is Outcome.FAIL:
+        return False, (
+            f"From step 0 the run that {proof.what} from later on does not fail in "
+            f"{count(run.seen.steps, 'step')}: the training before, with your other settings, contributes to it."
+        )
+    return False, f"From step 0 the run that {proof.what} from later on shows {verdict.signature}."

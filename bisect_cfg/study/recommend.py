@@ -1,0 +1,265 @@
+"""The phase after isolation: find values that train, by running them.
+
+What to run is decided by `recommend.remedy` from what has been run; this module runs it, has it judged
+(`recommend.isolated`) and records it in the study (`recommend.safe_trials`). Stopping it anywhere and starting it
+again, with the same or other margins, seeds and weights, goes on from the recorded runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import msgspec
+
+from bisect_cfg.configuration import Outcome, Status
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.recommend import joint
+from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
+from bisect_cfg.recommend.frontier import Frontier
+from bisect_cfg.recommend.isolated import Given, Health, IsolatedScript, Wishes
+from bisect_cfg.recommend.isolated_command import IsolatedCommand
+from bisect_cfg.recommend.order import left, look
+from bisect_cfg.recommend.proposals import ranked
+from bisect_cfg.recommend.remedy import MOST_ASKED, Remedy, RemedyStatus
+from bisect_cfg.recommend.safe import Safe
+from bisect_cfg.recommend.safe_trials import SafeTrials
+from bisect_cfg.reports.text import unhealthy
+from bisect_cfg.runner.verdict import Ended
+from bisect_cfg.store.store import Void
+from bisect_cfg.study.environments import cures_of
+from bisect_cfg.study.loop import Turn, work_off
+from bisect_cfg.study.study import Study
+from bisect_cfg.trials.command_runner import CommandRunner
+from bisect_cfg.trials.environments import CannotBuild
+from bisect_cfg.trials.plan import Plan, StopRule
+from bisect_cfg.trials.runs import Run, intermediate_of
+from bisect_cfg.trials.start_points import COLD
+
+
+@dataclass(eq=False)
+class _Begun:
+    """A run that was begun; `needed` ends when its result cannot change anything any more."""
+
+    number: int
+    attempt: Attempt
+    needed: bool = True
+
+
+@dataclass(frozen=True)
+class _Came:
+    """What came of it; `judged` is None where it was not needed any more, `run` where its packages cannot be had."""
+
+    run: Run | None
+    judged: Health | None = None
+
+
+class SafeValues:
+    """The phase for one isolated script, or command.
+
+    Args:
+        study: of this pass.
+        isolated: what was isolated.
+        trials: of the study, those of this phase.
+        given: what is known before the first of them.
+    """
+
+    def __init__(self, study: Study, isolated: IsolatedScript, trials: SafeTrials, given: Given) -> None:
+        self._study, self._runner, self._options = study, study.runner, study.options
+        self._isolated, self._trials, self._given = isolated, trials, given
+        self.running: list[_Begun] = []
+
+    def run(self) -> Safe:
+        """Run until every remedy is settled, or the budget is spent.
+
+        Raises:
+            KeyboardInterrupt: after the running trials were ended and closed.
+        """
+        with self._trials.store.alive():
+            self._recover()
+            work_off(self, self._options.jobs)
+        runs = self._runs()
+        frontiers = tuple(joint.mapped(self._given.terms, pair, runs) for pair in self._given.pairs)
+        remedies, attempts = self._look()
+        return self._answer(remedies, self._spent(attempts), frontiers)
+
+    def _runs(self) -> list[Ran]:
+        return [*self._given.known, *self._trials.ran()]
+
+    def _spent(self, attempts: Sequence[Attempt]) -> str:
+        """Why these are not made, "" if they may be."""
+        return self._study.limits.spent(self._study.store.count()) if attempts else ""
+
+    # ------------------------------------------------------------------------------------------- what to run next
+
+    def turn(self) -> _Begun | Turn:
+        _, attempts = self._look()
+        running = {begun.attempt.key for begun in self.running}
+        open_questions = [] if self._spent(attempts) else [one for one in attempts if one.key not in running]
+        if not open_questions:
+            return Turn.WAIT if self.running else Turn.DONE
+        if len(self.running) >= self._options.jobs:
+            return Turn.WAIT
+        attempt = open_questions[0]
+        given, listener = self._given, self._study.listener
+        listener.safe_runs_left(left(given.terms, given.proposals, self._runs(), given.budget, self._options.keep))
+        number = self._trials.start(attempt, str(self._isolated.prefix(attempt.configuration, attempt.steps)))
+        begun = _Begun(number, attempt)
+        self.running.append(begun)
+        listener.safe_run_started(number, attempt)
+        return begun
+
+    def _look(self) -> tuple[list[Remedy], list[Attempt]]:
+        """Every remedy as far as it is known, and what is asked next, most wanted first."""
+        given, runs = self._given, self._runs()
+        running = [begun.attempt for begun in self.running if begun.attempt.aim is not Aim.FRONTIER]
+        remedies, attempts, open_ones = look(
+            given.terms, given.proposals, runs, given.budget, self._options.keep, running
+        )
+        still = {attempt.key for attempt in open_ones}
+        for begun in self.running:
+            if begun.attempt.aim is Aim.VERIFY and begun.attempt.key not in still:
+                begun.needed = False
+                self._runner.end(begun.number)
+        return remedies, attempts or self._joint_questions(runs)
+
+    def _joint_questions(self, runs: Sequence[Ran]) -> list[Attempt]:
+        """Once every remedy is settled: the frontiers that were asked for, one after the other."""
+        if self._trials.asked(Aim.FRONTIER) >= (self._options.frontier or 0):
+            return []
+        open_ones = (joint.next_attempt(self._given.terms, pair, runs) for pair in self._given.pairs)
+        return [attempt for attempt in open_ones if attempt is not None][:1]
+
+    def _answer(self, remedies: Sequence[Remedy], spent: str, frontiers: tuple[Frontier, ...]) -> Safe:
+        rank = ranked(remedies, self._options.keep)
+        first = self._isolated.seed(0)
+        # A million may be wanted; those that ran, or could have been next, are named.
+        seeds = min(self._options.verify_seeds, max([MOST_ASKED, *(len(remedy.passed) for remedy in rank)]))
+        best = next((remedy for remedy in rank if remedy.status is not RemedyStatus.REJECTED), None)
+        prefix = None
+        if best is not None:
+            wanted = self._isolated.prefix({**self._given.terms.bad, **best.changes}, self._given.terms.verify_steps)
+            prefix = replace(wanted, steps=best.steps)
+        details = self._trials.details()
+        return Safe(
+            tuple(rank),
+            tuple(self._trials.rows()),
+            {number: {**said, "seed": self._isolated.seed(said["seed"])} for number, said in details.items()},
+            tuple(first + k for k in range(seeds)),
+            prefix,
+            spent,
+            frontiers,
+            frozenset(name.removeprefix("args.") for name in self._options.keep),
+        )
+
+    # ------------------------------------------------------------------------------------------------- one run
+
+    def conduct(self, begun: _Begun) -> _Came:
+        number, attempt = begun.number, begun.attempt
+        configuration, steps = self._isolated.ordered(attempt)
+
+        try:
+            run = self._runner.train(Plan(number, configuration, steps, stop=StopRule.UNHEALTHY))
+        except CannotBuild as error:
+            return _Came(None, Health(False, why=str(error).splitlines()[-1]))
+        if not begun.needed:
+            return _Came(run)
+        if self._is_doubtful(run):
+            warm = run.seen.died
+            run = self._runner.train(Plan(_cold(number), configuration, steps, start=COLD, stop=StopRule.UNHEALTHY))
+            self._runner.seen_cold(str(warm), run.seen.died is not None and str(run.seen.died) == str(warm))
+        return _Came(run, self._isolated.health_of(run, attempt))
+
+    def _is_doubtful(self, run: Run) -> bool:
+        """Whether it is neither healthy nor the failure under study, which may be owed to the warm start."""
+        other = run.judged(self._runner.known.standard).outcome is Outcome.UNRESOLVED
+        return run.seen.died is not None and other and self._runner.doubts(str(run.seen.died))
+
+    def record(self, begun: _Begun, came: _Came) -> None:
+        run, judged = came.run, came.judged
+        if judged is None:
+            self._trials.store.void(begun.number, Void.NOT_NEEDED)
+            self.running.remove(begun)
+            return
+        values: JsonObject = {
+            "seconds": 0.0 if run is None else round(run.seen.seconds, 6),
+            "step": judged.failed_at or (0 if run is None else run.seen.steps if run.seen.counted else None),
+            "text": unhealthy(judged),
+        }
+        if run is not None:
+            values["attributes"] = {
+                "folder": run.folder.name,
+                "level": run.start or self._runner.start,
+                "horizon": begun.attempt.steps,
+                "observation": msgspec.to_builtins(run.seen),
+                "remarks": [asdict(remark) for remark in run.shown.remarks],
+            }
+        if judged.failed_at is not None:
+            values["failed_at"] = judged.failed_at
+        if judged.signature is not None:
+            values["signature"] = judged.signature
+        intermediate = {} if run is None else intermediate_of(run.traces.metrics.rows)
+        self._trials.finish(begun.number, values, Outcome.PASS if judged.healthy else Outcome.FAIL, intermediate)
+        self.running.remove(begun)
+        made = begun.attempt.steps if run is None else min(begun.attempt.steps, run.seen.steps or begun.attempt.steps)
+        ended = replace(begun.attempt, steps=made)
+        self._study.listener.safe_run_finished(begun.number, ended, judged, values["seconds"])
+
+    def interrupt(self) -> None:
+        self._runner.interrupt()
+
+    def go_on(self) -> None:
+        self._runner.go_on()
+
+    def close(self, begun: _Begun) -> None:
+        self._trials.store.void(begun.number, Void.INTERRUPTED)
+
+    def _recover(self) -> None:
+        """Take in the runs that a killed process left: those that settle something count, as `conduct` has it."""
+        for number, attempt in self._trials.abandoned():
+            cold, warm = (self._runner.load(name) for name in (_cold(number), number))
+            run = cold or warm
+            judged = None if run is None else self._isolated.health_of(run, attempt)
+            # What was still to be seen cold, or was cut short because it was not needed any more, says nothing.
+            unsettled = judged is None or (cold is None and self._is_doubtful(run))
+            watched = self._isolated.ends_its_training
+            if unsettled or (judged.healthy and watched and run.seen.ended is Ended.STOPPED):
+                self._trials.store.void(number, Void.LOST)
+                continue
+            begun = _Begun(number, attempt)
+            self.running.append(begun)
+            self.record(begun, _Came(run, judged))
+
+
+def recommend(study: Study) -> None:
+    """Look for safe values, where causes are isolated and they are wanted."""
+    answer, options, report = study.answer, study.options, study.answer.report
+    if not options.recommend or report.status != Status.ISOLATED:
+        return
+    wishes = Wishes(
+        margin=options.margin,
+        ratio=options.ratio,
+        verify_steps=options.verify_steps,
+        verify_seeds=options.verify_seeds,
+        remedies=options.remedies,
+        keep=options.keep,
+        frontier=options.frontier,
+        jobs=options.jobs,
+        cures=cures_of(study, answer.known and answer.known.entry),
+    )
+    study.listener.phase("safe values", "looking for safe values")
+    kind = IsolatedCommand if isinstance(study.runner, CommandRunner) else IsolatedScript
+
+    def folder_of(number: int) -> str:
+        return str(answer.details.get(number, {}).get("folder", number))
+
+    isolated = kind(study.runner, report, answer.bad_run, answer.good_run, wishes, folder_of)
+    safe = SafeValues(study, isolated, SafeTrials(study.store), isolated.given()).run()
+    best = {**study.settings.bad, **safe.best.changes} if safe.best else None
+    report = replace(report, rows=(*report.rows, *safe.rows), safe_configuration=best)
+    study.find(report=report, safe=safe, details={**answer.details, **safe.details})
+
+
+def _cold(number: int) -> str:
+    """Folder of the run that is repeated from a cold start."""
+    return f"{number}-cold"

@@ -1,0 +1,314 @@
+"""Reproduce: the user's own command, cold, watched and redirected but otherwise unchanged. How it fails is studied."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from bisect_cfg.capture.accelerate_file import meant_by
+from bisect_cfg.capture.captured import read_capture
+from bisect_cfg.capture.command import OURS, started_by
+from bisect_cfg.capture.names import outdated_in
+from bisect_cfg.cells import code_cells, with_cells
+from bisect_cfg.configuration import Outcome, Purpose, Status
+from bisect_cfg.errors import InputError, NeverConfigured
+from bisect_cfg.probe.protocol import Completed, Origin, Raised, TrainEnd
+from bisect_cfg.reports.text import count
+from bisect_cfg.runner.verdict import Failure, Standard
+from bisect_cfg.study.factors import say_what_is_not_in_force
+from bisect_cfg.study.origin import LEAD, begin_as_it_did, check_loaded, own_checkpoints
+from bisect_cfg.study.study import Study
+from bisect_cfg.trials.files import tail_of_log, unprinted
+from bisect_cfg.trials.plan import Plan, StopRule
+from bisect_cfg.trials.process import Patience
+from bisect_cfg.trials.reached import told_in
+from bisect_cfg.trials.runner import (
+    REPRODUCTION_PATIENCE,
+    REPRODUCTION_SECONDS,
+    REPRODUCTION_STEPS,
+)
+from bisect_cfg.trials.runs import Run
+from bisect_cfg.trials.start_points import COLD
+from bisect_cfg.trials.training import check_watched
+from bisect_cfg.trials.trial_runner import horizon_for
+
+LOG_MARGIN = 20
+"""Steps after the one at which a log says that it failed: a log may end a few steps early, and a silent failure is
+certain only some steps after it has begun."""
+
+FIRST, BY_DATA = "first", "first, with the data alone"
+"""The questions of the first run, and of one that looks whether the data of the failing step alone does it."""
+
+LEAST_LATE = 50
+"""From this step on that is looked at first: the steps before are worth more than a start of the script."""
+
+LINES_SHOWN = 8
+"""Of the log of a run that never came to train."""
+
+
+_PARSER = re.compile(
+    r"^(?:[aA]ccelerate|torchrun|run\.py|deepspeed|runner\.py|trl)\b.*?: error: (?P<said>.+)", re.MULTILINE
+)
+"""How the parser of a launcher's flags refuses them."""
+
+_OWN_CODE = re.compile(
+    r"/(?:accelerate/(?:commands|utils/launch)|torch/distributed/(?:run|launcher|elastic)|deepspeed/launcher)"
+)
+"""Files of the launchers."""
+
+_STANDARD_LIBRARY = re.compile(r"^<|/lib(?:64)?/python3\.\d+/(?!(?:site|dist)-packages/)")
+"""Files of Python itself, and code that has none (a dataclass's own ``__init__``): whoever called it speaks."""
+
+_TOLD_ON = ("CalledProcessError", "ChildFailedError")
+"""What a launcher raises because what it has started has failed."""
+
+_NO_DEVICE = re.compile(r"invalid device ordinal|Duplicate GPU detected", re.IGNORECASE)
+"""What CUDA and NCCL say to a process that has no GPU of its own."""
+
+
+def reproduce(study: Study) -> Status | None:
+    """See the command fail; what is called the failure under study from here on, and how long trials run.
+
+    Raises:
+        InputError: it never came to train, or does not fail as `--failure` asks.
+        NeverConfigured: it ended before it built a training config.
+    """
+    run = _first_run(study)
+    study.find(bad_run=run)
+    begin_as_it_did(study, run)
+    _check_that_it_trains(study, run)
+    failure = run.shown.signature
+    _say_which(study, run)
+    study.listener.run_finished(Purpose.BAD_BASELINE, run, Outcome.FAIL if failure else Outcome.PASS)
+    if failure is None:
+        _say_what_was_off(study, run)
+        say_what_is_not_in_force(study, run)
+        return Status.NO_FAILURE
+    study_failure(study, run)
+    study.runner.learn(horizon=study.options.steps or horizon_for(run.shown.step))
+    return None
+
+
+def _first_run(study: Study) -> Run:
+    """The run of the user's own command; where its log tells when it failed, with the data of that step alone, if that
+    shows the same."""
+    question = FIRST if study.options.steps is None else f"{FIRST}, {count(study.options.steps, 'step')}"
+    by_data, run = study.before(BY_DATA), study.before(question)
+    if run is not None or by_data is not None:
+        study.listener.phase("resume", f"continuing the study in {study.folder}")
+    else:
+        by_data = _run_with_data(study)
+    if run is None and by_data is not None and _is_told(study, by_data):
+        return by_data
+    return run or _run(study, question)
+
+
+def _say_which(study: Study, run: Run) -> None:
+    """Of several trainings of a script, say which one this is about."""
+    capture = read_capture(run.traces.events.rows)
+    training, ended = capture.training, run.traces.event(TrainEnd)
+    trainer = f"{training.trainer} with {capture.args.cls}" if training.trainer else capture.args.cls
+    if run.shown.signature is not None and training.number > 1:
+        before = "the one before it runs as it is" if training.number == 2 else "those before it run as they are"
+        study.note(f"This is about training {training.number} of the script ({trainer}); {before}.")
+    elif run.shown.signature is None and run.traces.completed is not None:
+        study.note(f"Every training of the script ended well; there were {training.of}.")
+    elif run.shown.signature is None and ended is not None and ended.again:
+        study.note(
+            f"Training {training.number} of the script ({trainer}) stayed healthy as long as it was watched, "
+            f"and the script may train again: to study a later one, name it "
+            f"(--training {training.number + 1}), or give --steps N."
+        )
+
+
+def _say_what_was_off(study: Study, run: Run) -> None:
+    """Of a healthy run: what of the user's own did not happen in it."""
+    resolved = read_capture(run.traces.events.rows).args.resolved
+    every = resolved.get("save_steps")
+    by_steps = resolved.get("save_strategy") == "steps" and isinstance(every, (int, float)) and every <= run.seen.steps
+    if by_steps or resolved.get("save_strategy") == "epoch":
+        study.note(
+            "Your checkpoints were not saved in this run, and what your script does when one is saved was not done: "
+            "a failure of that would not show."
+        )
+
+
+def study_failure(study: Study, run: Run) -> None:
+    """What this run shows is the failure under study from here on.
+
+    Raises:
+        InputError: it does not fail as `--failure` asks.
+    """
+    failure, asked = run.shown.signature, study.options.failure
+    studied = Failure(failure, silent=run.seen.died is None, asked=asked or "")
+    if not studied.includes(failure):
+        raise InputError(
+            f"The run fails, but not in the way --failure {asked} asks for: {failure}.",
+            "Leave out --failure to study the failure it shows.",
+        )
+    study.runner.learn(standard=Standard(studied))
+
+
+def _run_with_data(study: Study) -> Run | None:
+    """Where a log tells at which step it failed, a few steps with the weights of step 0 and the data of that step: if
+    they show the same, no run trains all the way there. None if there is no log."""
+    options, failing = study.options, study.failing_step
+    if failing is None or options.from_checkpoint is not None or options.training not in (None, 1):
+        return None
+    step = failing - LEAD
+    if step < LEAST_LATE:
+        return None
+    study.listener.phase("reproduce", f"seeing whether the data of step {failing} does it by itself")
+    if options.start != COLD:
+        study.runner.starts.prepare()
+    study.runner.begin_at(Origin(None, step))
+    try:
+        return study.train(replace(_plan(study, BY_DATA), steps=LEAD + LOG_MARGIN, checkpoints=None))
+    finally:
+        study.runner.begin_at(None)
+
+
+def _is_told(study: Study, run: Run) -> bool:
+    """Whether a run with the data alone died of what the log tells of."""
+    log, died = study.options.log, run.seen.died
+    return died is not None and run.seen.trained and (log is None or told_in(log, died, run.seen.message))
+
+
+def _run(study: Study, question: str) -> Run:
+    origin = study.runner.known.origin
+    so = "as it is" if origin is None else f"from step {origin.step} on"
+    study.listener.phase("reproduce", f"running your command {so}, to see it fail")
+    if study.options.start != COLD:
+        study.runner.starts.prepare()
+    return study.train(_plan(study, question))
+
+
+def _plan(study: Study, question: str) -> Plan:
+    """Of the first run."""
+    origin, timeout = study.runner.known.origin, study.options.trial_timeout
+    patience = REPRODUCTION_PATIENCE
+    if timeout is not None:
+        patience = Patience(max(patience.before_training, timeout), timeout, timeout)
+    options, failing = study.options, study.failing_step
+    begun = 0 if origin is None else origin.step
+    known = max(failing - begun, 0) + LOG_MARGIN if failing is not None else None
+    steps = options.steps or known
+    return Plan(
+        question,
+        {},
+        None if options.until_failure else steps or REPRODUCTION_STEPS,
+        purpose=Purpose.BAD_BASELINE,
+        least_seconds=0.0 if steps else min(REPRODUCTION_SECONDS, options.max_seconds or REPRODUCTION_SECONDS),
+        checkpoints=own_checkpoints(study, failing),
+        start=COLD,
+        patience=patience,
+        stop=StopRule.DEATH,
+        training=options.training,
+        overrides={(name if "." in name else f"args.{name}"): value for name, value in study.pins.items()},
+    )
+
+
+def _check_that_it_trains(study: Study, run: Run) -> None:
+    """A run that never came to its configuration has nothing to bisect.
+
+    Raises:
+        InputError: with the end of its log.
+    """
+    check_watched(run.traces)
+    check_loaded(run, study.options.from_checkpoint)
+    script = study.script
+    launch = script.launch
+    if launch is not None and _NO_DEVICE.search(run.seen.message):
+        asked = launch.processes_asked(script.arguments)
+        raise InputError(
+            f"There are more processes than GPUs: each of {asked or 'them'} needs one of its own.",
+            "Start as many as there are, or see what CUDA_VISIBLE_DEVICES hides.",
+        )
+    tail = tail_of_log(run.folder / "log.txt", LINES_SHOWN)
+    lines = unprinted(run.traces, "\n".join(tail))[-LINES_SHOWN:] or tail
+    log = "\n".join("    " + line for line in lines)
+    where = f"Its last lines ({run.folder / 'log.txt'}):\n{with_cells(log)}" if log else "It printed nothing."
+    hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
+    if run.seen.invalid:
+        raise InputError(
+            f"Your configuration is not valid for the installed library, so no training ever starts: "
+            f"{run.seen.died.message}",
+            "There is nothing to bisect until it can be built.",
+        )
+    wanted, before = study.options.training or 1, len(run.traces.all(Completed))
+    if run.traces.begun is None and before < wanted - 1:
+        raise InputError(
+            f"There is no training {wanted}: after {count(before, 'training')} the script ended with "
+            f"{run.seen.message or run.seen.died}.",
+            f"It must train {count(wanted, 'time')} when started as: {script.shown}\n{where}",
+        )
+    raised = run.traces.event(Raised)
+    if run.shown.signature is None and run.traces.completed is not None and raised is not None and raised.final:
+        number = run.traces.completed.number
+        ended = "The training" if number == 1 else f"Training {number}"
+        raise InputError(
+            f"{ended} ended well; after it, in no training, the script dies with {raised.type}: {raised.message}",
+            f"What fails outside a training is not bisected: it needs no trials to be seen.{hint}\n{where}",
+        )
+    never_trained = run.seen.died is not None and run.seen.died.kind == "no-training"
+    if launch is not None and launch.kind != "python" and run.traces.begun is None:
+        said = refusal("\n".join(tail), raised)
+        if said:  # TRL's own command has built its configs by then
+            meant = f"{near}\n" if (near := meant_by(said)) else ""
+            raise InputError(
+                f"{launch.kind} refuses the command, and starts nothing: {said}",
+                f"{meant}It is: {script.shown}\n{where}",
+            )
+    if read_capture(run.traces.events.rows) is None:
+        what = f"died before it built a training config: {run.seen.message or run.seen.died}"
+        if never_trained:
+            what = "ended without ever building a training config (GRPOConfig or another TrainingArguments)"
+        other = ""
+        if study.options.good and script.notebook is None:
+            other = (
+                "If it trains with neither TRL nor transformers, add --flag-style argparse: it is any command then.\n"
+            )
+        if script.notebook is not None and (line := launched_in(script.path)):
+            other = f"It starts a training in a shell; bisect that: {OURS} {line}\n"
+        raise NeverConfigured(
+            f"The {script.what} {script.path} {what}.{hint}",
+            f"{other}It must do so when started as: {script.shown}\n{where}",
+        )
+    if never_trained:
+        raise InputError(
+            f"The {script.what} {script.path} built its configuration and ended without training.",
+            f"It must call the trainer's train() when started as: {script.shown}\n{where}",
+        )
+
+
+def launched_in(notebook: Path) -> str:
+    """The first command of a launcher that a notebook's cells give to a shell (``!accelerate launch``, ``%%bash``); ""
+    if there is none."""
+    for cell in code_cells(notebook.read_text(encoding="utf-8-sig")):
+        shell = cell.lstrip().startswith(("%%bash", "%%sh"))
+        for line in cell.replace("\\\n", " ").splitlines():
+            words = line.strip().removeprefix("!").split()
+            if "install" in words or not (shell or line.strip().startswith("!")):
+                continue
+            if found := started_by(words):
+                return " ".join(found)
+    return ""
+
+
+def refusal(log: str, raised: Raised | None) -> str:
+    """What a launcher says that does not even start the script; "" if it is not the launcher that speaks.
+
+    Args:
+        log: what the run has printed last.
+        raised: what its first process died of.
+    """
+    match = _PARSER.search(log)
+    if match is not None:
+        return match["said"]
+    if raised is None or raised.type in _TOLD_ON:
+        return ""
+    files = [path for path, _, _ in raised.frames if not _STANDARD_LIBRARY.search(path)]
+    if not files or not _OWN_CODE.search(files[-1]):
+        return ""
+    return f"{raised.type}: {raised.message}"

@@ -1,0 +1,214 @@
+"""The story of a bisection: its phases in their order, and what is told at the end.
+
+Each phase finds something out, by runs and from what ran before, and takes it into the study's answer. The same command
+after a crash tells the same story again: whatever was run is read, and the rest is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from bisect_cfg.capture.distributions import PACKAGE, read_packages
+from bisect_cfg.capture.names import parse_pins, read_good
+from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.target import CommandTarget
+from bisect_cfg.common.fingerprint import fingerprint
+from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.configuration import Status
+from bisect_cfg.errors import InputsChanged, NeverConfigured
+from bisect_cfg.probe import packages
+from bisect_cfg.reports.asked import Wanted
+from bisect_cfg.reports.listener import Listener
+from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.store.folder import Studied, open_study
+from bisect_cfg.study import command
+from bisect_cfg.study.baselines import Baselines
+from bisect_cfg.study.data_rows import find_rows
+from bisect_cfg.study.factors import find_factors
+from bisect_cfg.study.isolate import ask, isolate
+from bisect_cfg.study.known import known_failure
+from bisect_cfg.study.limits import Spent
+from bisect_cfg.study.locate import locate
+from bisect_cfg.study.options import Options
+from bisect_cfg.study.origin import begin_at_checkpoint, find_baselines, remove_checkpoints, say_what_stays
+from bisect_cfg.study.prove import prove
+from bisect_cfg.study.recommend import recommend
+from bisect_cfg.study.reproduce import reproduce
+from bisect_cfg.study.study import Phase, Study
+from bisect_cfg.trials.command_runner import CommandRunner
+from bisect_cfg.trials.inputs import Inputs, written_by_runs
+from bisect_cfg.trials.runner import ScriptRunner
+
+OF_SCRIPTS: tuple[Phase, ...] = (
+    reproduce, find_factors, find_baselines, isolate, prove, find_rows, locate, recommend,
+)  # fmt: skip
+OF_COMMANDS: tuple[Phase, ...] = (command.reproduce, command.find_baselines, isolate, recommend)
+"""In a command of any kind there is no probe: its factors are what the user gave, each trial starts from nothing, and
+a failure has no place in a stack."""
+
+LIBRARIES = tuple(name for name in packages.NAMES if name != "optuna")
+"""Another version of one of these, or one more or less, and the trials of before say nothing any more."""
+
+
+def bisect(
+    target: Script | CommandTarget,
+    options: Options,
+    listener: Listener,
+    wanted: Wanted | None = None,
+    begun: Callable[[Path], None] = lambda folder: None,
+) -> Answer:
+    """Find which settings of a script, or of a command, make it fail.
+
+    Args:
+        target: what is run.
+        options: of the user.
+        listener: hears of the phases and runs.
+        wanted: run this one more trial instead.
+        begun: told the folder of the study, before anything runs.
+
+    Raises:
+        InputError: something about the input stands in the way.
+        KeyboardInterrupt: after everything that runs was ended; the study can be resumed.
+    """
+    started = time.monotonic()
+    environment = _environment_of(target)
+    studied = Studied(target, options.identity(), storage=options.storage, restart=options.restart)
+    if isinstance(target, Script):
+        installed, gpus = environment.get("packages", {}), environment.get("gpus") or ()
+        libraries = {name: installed.get(name) for name in LIBRARIES}
+        studied = replace(studied, libraries=libraries, gpus=[gpu["name"] for gpu in gpus])
+    with open_study(studied, options.study, written_by_runs) as (folder, state, store):
+        begun(folder)
+        with _written(target, folder) as target:
+            runner = _runner(target, options, listener, folder)
+            if isinstance(target, Script):
+                runner.inputs = Inputs(target, folder, state)
+            study = Study(target, options, listener, folder, state, store, runner, environment, wanted)
+            try:
+                answer = _answer_of(study)
+            except NeverConfigured:
+                answer = _as_command(study)
+            finally:
+                runner.close()
+    return replace(answer, seconds=time.monotonic() - started)
+
+
+def _environment_of(target: Script | CommandTarget) -> Fingerprint:
+    """The fingerprint of what trains; empty where no Python is known to."""
+    if not target.python:
+        return {}
+    found = fingerprint(None if target.python == sys.executable else target.python)
+    if isinstance(target, CommandTarget):
+        return found
+    return {**found, "launcher": "python" if target.launch is None else target.launch.kind}
+
+
+@contextlib.contextmanager
+def _written(target: Script | CommandTarget, folder: Path) -> Iterator[Script | CommandTarget]:
+    """The target with what it needs in the study folder (the code of a notebook); no secret is left there."""
+    if isinstance(target, CommandTarget):
+        yield target
+        return
+    try:
+        yield (written := target.written_in(folder))
+    finally:
+        with contextlib.suppress(OSError):  # a full disk is told by what it stopped
+            written.written_in(folder, masked=True)
+
+
+def _runner(
+    target: Script | CommandTarget, options: Options, listener: Listener, folder: Path
+) -> ScriptRunner | CommandRunner:
+    how = {"timeout": options.trial_timeout, "devices": options.devices, "on_progress": listener.step}
+    if isinstance(target, CommandTarget):
+        return CommandRunner(target, folder, **how)
+    return ScriptRunner(target, folder, jobs=options.jobs, **how)
+
+
+def _as_command(study: Study) -> Answer:
+    """The answer of a script that never builds a training config, as that of a command of any kind.
+
+    Raises:
+        NeverConfigured: nothing of it varies as such.
+    """
+    target = command.as_command(study.script, study.options)
+    if target is None:
+        raise
+    study.runner.close()
+    named = [factor.name for factor in target.sides.factors if not factor.name.startswith(PACKAGE)]
+    what = " and ".join([*([", ".join(named)] if named else []), "what is installed"])
+    study.note(
+        f"The script ends before it builds a training config, so what varies is {what}. Each trial runs it from its "
+        "beginning as it stands, and it writes where it always does."
+    )
+    runner = _runner(target, study.options, study.listener, study.folder)
+    try:
+        return _answer_of(replace(study, script=target, runner=runner))
+    finally:
+        runner.close()
+
+
+def _answer_of(study: Study) -> Answer:
+    """What came out, once the story is told."""
+    try:
+        _begin(study)
+        study.find(status=tell(study, OF_COMMANDS if isinstance(study.script, CommandTarget) else OF_SCRIPTS))
+    except Spent as spent:
+        study.note(str(spent))
+    except InputsChanged as error:
+        if study.bisection is None:  # the causes stand on what ran before
+            raise
+        study.note(error.message)
+        study.find(stopped=error)
+    answer, runner = study.answer, study.runner
+    if answer.report is None and answer.bad_run is not None:
+        study.find(known=known_failure(answer.bad_run, answer.settings, (), study.environment))
+    if isinstance(study.script, Script) and study.wanted is None:
+        kept = None if study.options.recommend or answer.report is None else runner.known.origin
+        remove_checkpoints(study.folder, kept)
+        say_what_stays(study, kept)
+    uncounted = isinstance(study.script, CommandTarget) and not (answer.good_run and answer.good_run.seen.counted)
+    study.find(
+        start=runner.start,
+        horizon=None if uncounted else runner.horizon,
+        origin=runner.known.origin,
+        notes=tuple(study.notes),
+        environments=runner.known.packages and runner.known.packages.environments,
+    )
+    return study.answer
+
+
+def _begin(study: Study) -> None:
+    """What the user says, before anything runs."""
+    if isinstance(study.script, CommandTarget):
+        study.find(settings=study.settings)
+        study.listener.factors(study.settings)
+        return
+    for note in study.script.notebook.notes if study.script.notebook is not None else ():
+        study.note(note)
+    path = study.options.good_packages
+    levels = {} if path is None else read_packages(path, study.installed)
+    study.pins = parse_pins(study.options.pins)
+    study.good = {f"{PACKAGE}{name}": level for name, level in levels.items()}
+    study.good |= read_good(study.options.good, study.script.good_file)
+    study.baselines = Baselines(study)
+    begin_at_checkpoint(study)
+
+
+def tell(study: Study, phases: tuple[Phase, ...]) -> Status:
+    """Go through the phases; how it ended."""
+    at = 0
+    while at < len(phases):
+        if phases[at] is isolate and study.wanted is not None:
+            study.find(asked=ask(study))
+            return study.answer.status
+        told = phases[at](study)
+        if isinstance(told, Status):
+            return told
+        at = at + 1 if told is None else phases.index(told)
+    return study.answer.status

@@ -1,0 +1,196 @@
+"""What every phase works with: one pass over a study, what it has found so far, and the runs that it makes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bisect_cfg.capture.distributions import Installed, installed_by
+from bisect_cfg.capture.script import Script
+from bisect_cfg.capture.settings import Settings
+from bisect_cfg.capture.target import CommandTarget, Sides
+from bisect_cfg.common.types import Fingerprint
+from bisect_cfg.configuration import Outcome, Purpose, Status, Value
+from bisect_cfg.reports.asked import Wanted
+from bisect_cfg.reports.listener import Listener
+from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.runner.verdict import Verdict
+from bisect_cfg.store.encoding import QUESTION, TWO_ENDS, result_attributes
+from bisect_cfg.store.state import State
+from bisect_cfg.store.store import Store, Void
+from bisect_cfg.study.bisection import Bisection
+from bisect_cfg.study.limits import Limits, Spent
+from bisect_cfg.study.options import Options
+from bisect_cfg.trials.command_runner import CommandRunner
+from bisect_cfg.trials.plan import Plan
+from bisect_cfg.trials.reached import steps_reached
+from bisect_cfg.trials.runner import ScriptRunner
+from bisect_cfg.trials.runs import Run, result_of
+
+if TYPE_CHECKING:
+    from bisect_cfg.study.baselines import Baselines
+
+SEVERAL = frozenset({Purpose.WARM_START, Purpose.BAD_AGAIN})
+"""Purposes of which a study has several runs, so that reports say which one it was."""
+
+Phase = Callable[["Study"], "Status | Phase | None"]
+"""A status ends the story; a phase is gone back to, after what changed was written down; None: on to the next."""
+
+
+@dataclass
+class Study:
+    """One pass through the phases.
+
+    Attributes:
+        script: the target.
+        options: of the user.
+        listener: hears of the phases and runs.
+        folder: of the study.
+        state: what the study rests on, and what was decided that no trial can tell.
+        store: every run.
+        runner: runs trials; what a phase finds out of how, it learns.
+        environment: fingerprint of what trains.
+        wanted: a run that a reader asks for in place of an answer; None: nothing of the kind.
+        notes: sentences for the user, each said once.
+        started: when this pass began, on `time.monotonic`'s clock.
+        good: what the user says of the good configuration.
+        pins: settings that are the same in all runs, and their values.
+        spared: risky defaults -> the values in their place on the good side; empty until it was seen to fail with them.
+        baselines: finds those of a script; None of a command, which has one start.
+        again: further runs of the bad configuration that count.
+        bisection: of the settings; None before the search.
+        answer: what was found so far.
+    """
+
+    script: Script | CommandTarget
+    options: Options
+    listener: Listener
+    folder: Path
+    state: State
+    store: Store
+    runner: ScriptRunner | CommandRunner
+    environment: Fingerprint = field(default_factory=dict)
+    wanted: Wanted | None = None
+    notes: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+    good: dict[str, Value] = field(default_factory=dict)
+    pins: dict[str, Value] = field(default_factory=dict)
+    spared: dict[str, Value] = field(default_factory=dict)
+    baselines: Baselines | None = None
+    again: tuple[Run, ...] = ()
+    bisection: Bisection | None = None
+    answer: Answer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.answer = Answer(folder=self.folder, script=self.script)
+
+    def find(self, **found: object) -> None:
+        """Take something into the answer."""
+        self.answer = replace(self.answer, **found)
+
+    def note(self, text: str) -> None:
+        """Say a sentence to the user, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self.listener.note(text)
+
+    @property
+    def settings(self) -> Settings | Sides | None:
+        """What varies; None before it is known."""
+        return self.runner.settings
+
+    @cached_property
+    def installed(self) -> Installed:
+        """What the interpreter that trains has installed."""
+        return installed_by(self.script.python)
+
+    @cached_property
+    def failing_step(self) -> int | None:
+        """The step at which the run of `--log` failed, as far as it tells; None without one. A log can be large."""
+        return None if self.options.log is None else steps_reached(self.options.log) + 1
+
+    # -------------------------------------------------------------------------------------------------- limits
+
+    @property
+    def limits(self) -> Limits:
+        """What this pass may take."""
+        limit = self.options.max_seconds
+        deadline = None if limit is None else self.started + limit
+        return Limits(self.options.max_trials, deadline, self.options.flags)
+
+    def check_limits(self) -> None:
+        """What comes before the search counts as well.
+
+        Raises:
+            Spent: --max-trials or --max-seconds is used up; or a run of a reader's own is all that is wanted.
+        """
+        if self.wanted is not None:
+            raise Spent("Its search has not begun.")
+        spent = self.limits.spent(self.store.count())
+        if spent:
+            raise Spent(spent)
+
+    # ---------------------------------------------------------------------------------------------------- runs
+
+    def before(self, question: str) -> Run | None:
+        """The run that has answered a question, which `Plan.name` is; None if none has."""
+        number = self.store.number_of(question)
+        return None if number is None else self.runner.load(number)
+
+    def made(self, plan: Plan) -> Run:
+        """The run that answers the question of a plan: of before, or made now.
+
+        Raises:
+            Spent: it is not made, as the budget is used up.
+        """
+        return self.before(str(plan.name)) or self.train(plan)
+
+    def train(self, plan: Plan, limited: bool = True) -> Run:
+        """Make a run that is none of the search, as a trial of the study.
+
+        Args:
+            plan: its name is the question.
+            limited: whether it is made within the limits alone; one that says more of an answer that stands is not.
+
+        Raises:
+            Spent: it is not made, as the budget is used up.
+        """
+        if limited:
+            self.check_limits()
+        question = str(plan.name)
+        asked = {QUESTION: question, "purpose": plan.purpose.value, "reason": ""}
+        if plan.purpose in SEVERAL:
+            asked["run"] = question
+        if self.settings is not None:
+            self.store.vary(self.settings.factors)
+        number = self.store.begin(self.store.params(plan.configuration), asked).number
+        try:
+            run = self.runner.train(replace(plan, name=number))
+        except BaseException:
+            self.store.void(number, Void.INTERRUPTED)
+            raise
+        self._record(number, plan, run)
+        return run
+
+    def _record(self, number: int, plan: Plan, run: Run) -> None:
+        ends = plan.purpose in TWO_ENDS
+        result = self.runner.judged(run, run.horizon) if ends else result_of(run, self.verdict_of(run), run.horizon)
+        good = plan.purpose is Purpose.GOOD_BASELINE
+        outcome = self.outcome_of_good(run) if good else result.outcome
+        self.store.finish(number, result_attributes(result, outcome), outcome, result.intermediate)
+
+    def verdict_of(self, run: Run) -> Verdict:
+        """What a run means for the failure under study."""
+        return run.judged(self.runner.known.standard)
+
+    def outcome_of(self, run: Run) -> Outcome:
+        """Its outcome."""
+        return self.verdict_of(run).outcome
+
+    def outcome_of_good(self, run: Run) -> Outcome:
+        """The same of a run of the good configuration, whose symptoms are the script's own."""
+        return run.judged(self.runner.known.standard.with_usual(run.shown)).outcome

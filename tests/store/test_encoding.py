@@ -1,0 +1,94 @@
+"""How factors and results are written into a trial, and that they are read again."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import optuna
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState, create_trial
+
+from bisect_cfg.configuration import UNSET, Factor, Outcome, equal
+from bisect_cfg.store.encoding import (
+    LOG_RATIO,
+    distribution_of,
+    result_attributes,
+    result_of,
+    state_of,
+    stored_value,
+)
+from bisect_cfg.store.interface import TrialResult
+
+plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8)
+levels = plain | st.lists(plain, max_size=3) | st.dictionaries(st.text(max_size=4), plain, max_size=3) | st.just(UNSET)
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+@given(levels, levels)
+def test_every_level_fits_the_distribution_of_its_factor(good: object, bad: object) -> None:
+    assume(not equal(good, bad))
+    factor = Factor("x", good, bad)
+    distribution = distribution_of(factor)
+    stored = {level: stored_value(factor, level) for level in ("good", "bad")}
+    trial = create_trial(params={"x": stored["bad"]}, distributions={"x": distribution}, value=1.0)
+    assert trial.params == {"x": stored["bad"]}
+    for value in stored.values():  # a database holds it, and it comes back as it was
+        known = distribution.to_external_repr(distribution.to_internal_repr(value))
+        assert known == value and type(known) is type(value)
+    if not (isinstance(good, float) or isinstance(bad, float)):  # whole numbers may be the same as a float
+        assert stored["good"] != stored["bad"] or {type(good), type(bad)} == {bool, int}
+
+
+@given(st.floats(1e-300, 1e300), st.floats(1e-300, 1e300))
+def test_magnitudes_are_searched_on_a_logarithmic_scale(good: float, bad: float) -> None:
+    assume(good != bad)
+    distribution = distribution_of(Factor("x", good, bad))
+    assert isinstance(distribution, FloatDistribution)
+    assert (distribution.low, distribution.high) == (min(good, bad), max(good, bad))
+    assert distribution.log is (max(good, bad) / min(good, bad) >= LOG_RATIO)
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "kind"),
+    [
+        (1, 8, "Int"), (0, 100, "Int"), (0.1, 1, "Float"), (True, 2, "Categorical"), (math.nan, 1.0, "Categorical"),
+        (0.1, math.inf, "Categorical"), (1, 2**60, "Categorical"), ("adamw", "sgd", "Categorical"),
+        (UNSET, 1, "Categorical"), (True, 1, "Categorical"),
+    ],
+)  # fmt: skip
+def test_kinds_of_values(good: object, bad: object, kind: str) -> None:
+    assert type(distribution_of(Factor("x", good, bad))).__name__ == f"{kind}Distribution"
+
+
+def test_a_secret_is_not_written_down() -> None:
+    factor = Factor("args.hub_token", "hf_" + "a" * 30, "hf_" + "b" * 30)
+    assert "aaa" not in repr(distribution_of(factor)) and "bbb" not in str(stored_value(factor, "bad"))
+
+
+@given(
+    st.sampled_from(Outcome),
+    st.none() | texts,
+    st.text("abc ", max_size=9),
+    st.floats(0, 1e6).map(lambda seconds: round(seconds, 6)),
+    st.none() | st.integers(0, 10**9),
+    st.dictionaries(texts, st.none() | st.booleans() | st.integers() | texts, max_size=3),
+)
+def test_a_result_is_read_as_it_was_written(outcome, signature, message, seconds, step, attributes) -> None:
+    result = TrialResult(outcome, signature, message, seconds, step, attributes)
+    written = json.loads(json.dumps(result_attributes(result, Outcome.UNRESOLVED)))
+    trial = create_trial(state=TrialState.FAIL, user_attrs=written)
+    assert result_of(trial) == result
+    assert written["outcome"] == "unresolved"  # the verdict, beside what the runner reported
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_optuna_takes_every_outcome(outcome: Outcome) -> None:
+    state, values = state_of(outcome, 0.5, healthy=True)
+    study = optuna.create_study(storage=optuna.storages.InMemoryStorage())
+    study.add_trial(create_trial(state=state, values=values))
+    assert study.trials[0].state.is_finished()
+    assert (outcome is Outcome.UNRESOLVED) is (values is None)

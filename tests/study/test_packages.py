@@ -1,0 +1,231 @@
+"""Versions of packages as factors. The packages are small wheels, the environments are built by uv, the training
+library is the stand-in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tools import assert_clear, wheel
+from toys import script
+
+from bisect_cfg.capture.distributions import Distribution, Installed
+from bisect_cfg.study import context as contexts
+from bisect_cfg.study.environments import odd_ones
+from bisect_cfg.study.options import Options
+from bisect_cfg.trials.environments import Environments
+
+NAMES = [f"p{number}" for number in range(8)]
+
+SCRIPT = """
+    import p0, p1, p2, p3, p4, p5, p6, p7
+    assert p3.version == p4.version, "these two need each other"
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True, temperature=0.9)
+    def step(number):
+        if p5.version == "2.0" and args.bf16 and number == 3:
+            os.kill(os.getpid(), signal.SIGFPE)
+        return {"loss": 0.5, "reward": 0.1, "reward_std": 0.3, "entropy": 2.0, "grad_norm": 1.0}
+    GRPOTrainer(args, step).train()
+"""
+
+NEED = {"1.0": ("p4<2",), "2.0": ("p4>=2",)}
+"""What p3 asks for."""
+
+
+@pytest.fixture
+def made(tool):
+    """The tool with a script, an environment of eight packages in their second version, and a file with the first."""
+    wheels, lines = tool.folder / "wheels", {}
+    wheels.mkdir()
+    for version in NEED:
+        lines[version] = [
+            wheel(wheels, name, version, requires=NEED[version] if name == "p3" else ()) for name in NAMES
+        ]
+    tool.python = Environments(tool.folder / "own", sys.executable).of(lines["2.0"]).python
+    (tool.folder / "good.txt").write_text("\n".join(lines["1.0"]))
+    script(tool.folder, SCRIPT)
+    return tool
+
+
+def bisected(tool, *options: object, status: int = 0) -> dict:
+    words = ("bisect", "train.py", "--python", tool.python, "--study", "studies/s", "--no-recommend", "--no-where")
+    said = tool(*words, *options)
+    assert said.status == status, said.all
+    tool.assert_nothing_left()
+    return json.loads((tool.folder / "studies" / "s" / "result.json").read_text())
+
+
+def environments(tool) -> set[Path]:
+    return {path for path in (tool.folder / "studies" / "environments").iterdir() if path.is_dir()}
+
+
+@pytest.mark.slow
+def test_eight_that_differ_one_guilty_two_that_need_each_other(made):
+    result = bisected(made, "--good-packages", "good.txt")
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "packages.p5"]]
+    assert result["causes"][0]["parameters"]["packages.p5"] == {"good": "1.0", "bad": "2.0"}
+    assert result["complete"]
+    configurations = [
+        json.loads(path.read_text()) for path in (made.folder / "studies" / "s" / "trials").glob("*/configuration.json")
+    ]
+    packages = {tuple(one[f"packages.{name}"] for name in NAMES) for one in configurations if "packages.p0" in one}
+    assert all(one[3] == one[4] for one in packages)  # nothing was launched that cannot be
+    assert len(environments(made)) == len(packages) > 2
+    assert result["trials"] and {trial["outcome"] for trial in result["trials"]} == {"pass", "fail"}
+    before = {path: path.stat().st_ino for path in environments(made)}
+    assert bisected(made, "--good-packages", "good.txt")["causes"] == result["causes"]  # resumed: nothing is built
+    assert {path: path.stat().st_ino for path in environments(made)} == before
+
+
+def test_a_single_one(made):
+    result = bisected(made, "--good", "packages.p5=@ " + (made.folder / "wheels/p5-1.0-py3-none-any.whl").as_uri())
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["bf16", "packages.p5"]]
+    command = (
+        made.folder
+        / "studies"
+        / "s"
+        / "trials"
+        / str(result["causes"][0]["evidence"]["fails"]["trials"][-1])
+        / "command.sh"
+    )
+    done = subprocess.run(["sh", command], cwd=made.folder, env=made.environment, capture_output=True, text=True)
+    assert done.returncode in (-8, 136), done.stderr
+    said = made("recommend", "studies/s", "--python", made.python, "--verify-seeds", 1)
+    recommended = json.loads((made.folder / "studies" / "s" / "result.json").read_text())["recommendation"]
+    assert said.status == 0 and recommended["verified"], said.all
+
+
+def test_versions_that_cannot_be_had_or_do_not_fit_are_said(made):
+    options = ("--python", made.python, "--study", "studies/s")
+    said = made("bisect", "train.py", *options, "--good", "packages.p5=@ file:///nowhere/p5-1.0-py3-none-any.whl")
+    assert_clear(said, "The good environment cannot be built", "uv says", "p5")
+    said = made("bisect", "train.py", *options, "--good", "packages.p5=newest")
+    assert_clear(said, "newest is not a version")
+    said = made("bisect", "train.py", *options, "--good-packages", "missing.txt")
+    assert_clear(said, "missing.txt cannot be read")
+
+
+@pytest.mark.slow
+def test_a_known_cure_that_is_a_version_is_tried(tool):
+    """An H20 with an old cuBLAS, both of them made up: the entry about them is the real one."""
+    wheels = tool.folder / "wheels"
+    wheels.mkdir()
+    old, _ = (wheel(wheels, "nvidia_cublas_cu12", f"{number}+test") for number in ("12.1.3.1", "12.4.5.8"))
+    python = Environments(tool.folder / "own", sys.executable).of([old]).python
+    smi = tool.folder / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text('#!/bin/sh\necho "NVIDIA H20, 97871, 535.161.08, 9.0"\n')
+    smi.chmod(0o755)
+    tool.environment |= {"PATH": f"{smi.parent}:/usr/bin:/bin", "UV_FIND_LINKS": str(wheels), "UV_NO_INDEX": "1"}
+    text = """
+        from importlib.metadata import version
+        args = GRPOConfig(output_dir="out", learning_rate=3e-4, bf16=True)
+        def step(number):
+            if args.bf16 and version("nvidia-cublas-cu12") < "12.3" and number == 3:
+                os.kill(os.getpid(), signal.SIGFPE)
+            return {"loss": 0.5, "reward": 0.1, "reward_std": 0.3, "entropy": 2.0, "grad_norm": 1.0}
+        GRPOTrainer(args, step).train()
+    """
+    script(tool.folder, text)
+    words = ("bisect", "train.py", "--python", python, "--no-where", "--verify-seeds", 1)
+    for options, recommended in (((), "packages.nvidia-cublas-cu12"), (("--no-environments",), "bf16")):
+        said = tool(*words, "--study", f"studies/{recommended}", *options)
+        assert said.status == 0, said.all
+        tool.assert_nothing_left()
+        result = json.loads((tool.folder / "studies" / recommended / "result.json").read_text())
+        assert [list(cause["parameters"]) for cause in result["causes"]] == [["bf16"]]
+        assert result["known_issue"]["id"] == "h20-cublas-sigfpe"
+        assert list(result["recommendation"]["changes"]) == [recommended] and result["recommendation"]["verified"]
+        assert ("First  " in said.out) is (recommended == "bf16")
+
+
+def test_what_is_installed_is_asked_once_in_a_pass(monkeypatch, tmp_path) -> None:
+    asked = []
+    monkeypatch.setattr(contexts, "installed_by", lambda python: asked.append(python) or {"p0": "1.0"})
+    context = contexts.Context(SimpleNamespace(python="python3"), Options(), None, tmp_path, None, None)
+    assert asked == []
+    assert context.installed == context.installed == {"p0": "1.0"} and asked == ["python3"]
+
+
+def test_what_cannot_be_had_again_as_it_is_is_named_before_anything_is_built():
+    found = [("a", "1", "uv"), ("b", "2", "Poetry 1.8"), ("c", "3", "conda"), ("d", "4", ""), ("e", "-e /src/e", "pip")]
+    installed = Installed({name: Distribution(name, level, level, (), by) for name, level, by in found}, {}, "python")
+    foreign, editable = odd_ones(installed)
+    assert foreign.endswith(": c 3 (conda), d 4.") and editable.endswith(": e (/src/e).")
+    many = {f"p{number}": Distribution(f"p{number}", "1", "1", (), "conda") for number in range(40)}
+    (foreign,) = odd_ones(Installed(many, {}, "python"))
+    assert foreign.endswith(" and 28 more.")
+
+
+PROGRAM = """
+import sys
+import p3, p4, p5
+assert p3.version == p4.version, "these two need each other"
+print("ran with", sys.argv[1:])
+if p5.version == "2.0" and "--fast" in sys.argv: sys.exit("error: fast is broken")
+"""
+
+
+@pytest.mark.slow
+def test_packages_of_any_command(made):
+    """A program that trains nothing; named with its interpreter, and through a shell."""
+    (made.folder / "prog.py").write_text(PROGRAM)
+    (made.folder / "run.sh").write_text('exec python prog.py "$@"\n')
+    sides = ("--good-packages", "good.txt", "--good", "fast=false", "--no-recommend")
+    value = "two words; $HOME 'é'"
+    for number, (options, words) in enumerate([
+        (("--python", made.python), ("sh", "run.sh")),
+        (("--flag-style", "argparse"), (made.python, "-u", "prog.py")),
+    ]):  # fmt: skip
+        said = made("bisect", *sides, *options, "--study", f"studies/{number}", "--", *words, "--fast", "--text", value)
+        assert said.status == 0, said.all
+        made.assert_nothing_left()
+        result = json.loads((made.folder / f"studies/{number}/result.json").read_text())
+        assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["fast", "packages.p5"]]
+        assert result["complete"] and 2 < result["environments"]["used"] <= len(environments(made))
+        assert value in (made.folder / f"studies/{number}/trials/0/log.txt").read_text()
+        assert "pip install" in said.out and "Ran in" in said.out
+        assert (
+            "# Besides, where you train: pip install"
+            in (made.folder / f"studies/{number}/safe_config.yaml").read_text()
+        )
+    assert result["environments"]["built"] < result["environments"]["used"], "the studies share them"
+    again = made("bisect", *sides, *options, "--study", "studies/1", "--", *words, "--fast", "--text", value)
+    assert again.status == 0 and len(json.loads((made.folder / "studies/1/result.json").read_text())["trials"]) == len(
+        result["trials"]
+    )
+    assert_clear(made("bisect", *sides, "--", "sh", "run.sh", "--fast"), "Which Python `sh` runs", "--python")
+    wheel_of = (made.folder / "wheels/p5-1.0-py3-none-any.whl").as_uri()
+    for options, cause in (
+        (("--good-packages", "good.txt", "--only", "packages.p5", "--jobs", 2), ["packages.p5"]),  # others as they are
+        (("--good", "fast=false", "--pin", f"packages.p5=@ {wheel_of}"), None),  # cured by the pin
+    ):
+        options = ("--no-recommend", "--flag-style", "argparse", "--restart", "--study", "studies/3", *options)
+        said = made("bisect", *options, "--", made.python, "prog.py", "--fast")
+        result = json.loads((made.folder / "studies/3/result.json").read_text())
+        assert [sorted(one["parameters"]) for one in result["causes"]] == ([cause] if cause else []), said.all
+
+
+def test_a_script_that_dies_of_its_imports(made):
+    """The commonest failure after an update comes before anything is configured."""
+    script(made.folder, "import p5\nif p5.version == '2.0': raise ImportError('no such name')\n" + "print('ok')\n")
+    result = bisected(made, "--good-packages", "good.txt", "--good", "learning_rate=1e-6")
+    assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["packages.p5"]]
+    assert any("ends before it builds a training config" in note for note in result["notes"])
+    resumed = bisected(made, "--good-packages", "good.txt", "--good", "learning_rate=1e-6")
+    assert len(resumed["trials"]) == len(result["trials"])
+
+
+def test_an_environment_that_cannot_be_built_anew_the_same(made):
+    """What was changed by hand is in no wheel."""
+    (found,) = Path(made.python).parents[1].glob("lib/*/site-packages/p5.py")
+    found.unlink()  # a hard link into uv's cache
+    found.write_text("version = '2.0'\nbroken = True\n")
+    (made.folder / "prog.py").write_text("import p5\nif hasattr(p5, 'broken'): raise SystemExit('error: broken')\n")
+    options = ("--good-packages", "good.txt", "--study", "studies/s", "--flag-style", "argparse")
+    said = made("bisect", *options, "--", made.python, "prog.py")
+    assert said.status == 3 and "built anew with the same versions your configuration passes in 3 of 3 runs" in said.all
