@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from bisect_cfg.capture.distributions import Installed, installed_by
 from bisect_cfg.capture.script import Script
@@ -30,9 +30,6 @@ from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.reached import steps_reached
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run, result_of
-
-if TYPE_CHECKING:
-    from bisect_cfg.study.baselines import Baselines
 
 SEVERAL = frozenset({Purpose.WARM_START, Purpose.BAD_AGAIN})
 """Purposes of which a study has several runs, so that reports say which one it was."""
@@ -80,7 +77,7 @@ class Study:
     good: dict[str, Value] = field(default_factory=dict)
     pins: dict[str, Value] = field(default_factory=dict)
     spared: dict[str, Value] = field(default_factory=dict)
-    baselines: Baselines | None = None
+    baselines: Any = None  # `Baselines`, whose module imports this one
     again: tuple[Run, ...] = ()
     bisection: Bisection | None = None
     answer: Answer = field(init=False)
