@@ -162,9 +162,8 @@ class Study:
         asked = {QUESTION: question, "purpose": plan.purpose.value, "reason": ""}
         if plan.purpose in SEVERAL:
             asked["run"] = question
-        if self.settings is not None:
-            self.store.vary(self.settings.factors)
-        number = self.store.begin(self.store.params(plan.configuration), asked).number
+        # It has no parameters: Optuna lets no choices of a setting change, and the good side may until the search.
+        number = self.store.begin({}, asked).number
         try:
             run = self.runner.train(replace(plan, name=number))
         except BaseException:
