@@ -11,9 +11,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bisect_cfg.capture.names import nearest
-from bisect_cfg.configuration import UNSET, Configuration, Factor, Subset, Value, configuration_of, equal
+from bisect_cfg.configuration import (
+    UNSET,
+    Configuration,
+    Factor,
+    Subset,
+    Value,
+    checked_value,
+    configuration_of,
+    equal,
+    shown,
+)
 from bisect_cfg.errors import InputError
-from bisect_cfg.phases.arguments import shown
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.text import show
@@ -49,13 +58,14 @@ def asked_run(
         others: names that may be given a value although they are in neither.
 
     Raises:
-        TypeError: it is neither names nor values, or a value is no plain one.
+        TypeError, ValueError: it is neither names nor values, or a value is no plain one.
         InputError: a name that is not known.
     """
     levels = {factor.name: factor for factor in factors}
     if isinstance(wanted, Mapping):
         known = dict.fromkeys([*levels, *good, *bad, *others])
         changes = {_name(name, known, levels, "which is not a setting here"): value for name, value in wanted.items()}
+        changes = {name: checked_value(f"ask(): {_printable(name)}", value) for name, value in changes.items()}
         for name, value in changes.items():
             if name in levels and not _is_plain(value) and all(map(_is_plain, (levels[name].good, levels[name].bad))):
                 raise TypeError(f"ask() gives {_printable(name)} the value {shown(value)}, which nothing can record")
@@ -93,10 +103,10 @@ def check_valid(asked: AskedRun, why: str | None) -> None:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether JSON can hold it, or a number of numpy's that it can."""
+    """Whether JSON can hold it."""
     try:
-        json.dumps(value, default=lambda one: one.item())
-    except (TypeError, ValueError, AttributeError):
+        json.dumps(value)
+    except (TypeError, ValueError):
         return value is UNSET
     return True
 

@@ -32,10 +32,12 @@ from bisect_cfg.configuration import (
     configuration_of,
     difference,
     equal,
+    shown,
+    truth,
 )
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.parameters.odds import odds_of
-from bisect_cfg.phases.arguments import check_kinds, check_numbers, shown
+from bisect_cfg.phases.arguments import check, checked_configuration, checked_identity, is_runner
 from bisect_cfg.phases.ask import REASON, asked_run, check_valid
 from bisect_cfg.phases.conclude import cause_of, report_of
 from bisect_cfg.phases.limits import Limits
@@ -59,7 +61,7 @@ from bisect_cfg.study.interface import Runner, TrialRequest, TrialResult
 from bisect_cfg.study.rows import rows_of
 from bisect_cfg.study.search_trials import BisectionSampler, Classify, SearchTrials
 from bisect_cfg.study.store import Store, Void
-from bisect_cfg.trials.function import FunctionRunner, TrialFunction, identity_of
+from bisect_cfg.trials.function import FunctionRunner, TrialFunction, identity_of, result_of_answer
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted
@@ -120,6 +122,7 @@ class Bisection:
     Raises:
         TypeError: an argument is none of the kind that it should be.
         ValueError: an unknown prior or isolation, or a number out of its range.
+        InputError: the storage cannot be opened.
         StudyMismatch: the storage holds a study of that name for other configurations, or of another identity.
     """
 
@@ -150,37 +153,19 @@ class Bisection:
         limits: Limits | None = None,
         progress: bool | None = None,
     ) -> None:
-        check_kinds(
-            {"good": good, "bad": bad},
-            {"loss": loss, "work": work, "identity": identity, "prior": None if isinstance(prior, str) else prior},
-            {"is_valid": is_valid, "is_failure": is_failure, "on_event": on_event},
-        )
-        runs = _is_runner(trial)
-        if not (runs or callable(trial)):
-            raise TypeError(f"trial must be a function that takes a configuration, or a Runner, not {shown(trial)}")
-        if not (storage is None or isinstance(storage, (str, optuna.storages.BaseStorage))):
-            raise TypeError(
-                f"storage must be an Optuna storage or its address ('sqlite:///study.db'), not {shown(storage)}"
-            )
-        if not (study_name is None or isinstance(study_name, str)):
-            raise TypeError(f"study_name must be a string, not {shown(study_name)}")
-        check_numbers(
-            {"jobs": jobs, "max_trials": max_trials, "confirm": confirm},
-            {"confidence": confidence, "max_seconds": max_seconds, "timeout": timeout},
-            {"prior": {} if isinstance(prior, str) else prior, "loss": loss or {}, "work": work or {}},
-        )
-        if timeout == 0:
-            raise ValueError("timeout must be above 0: no trial is over at once")
-        none = sorted(name for name, ratio in (work or {}).items() if ratio == 0)
-        if none:
-            raise ValueError(f"work of {none[0]} must be above 0: it multiplies a trial's duration")
-        if not 0 < confidence < 1:
-            raise ValueError(f"confidence must lie between 0 and 1, not {confidence!r}")
-        self.good, self.bad, self.seed = dict(good), dict(bad), seed
+        check(
+            good=good, bad=bad, storage=storage, study_name=study_name, seed=seed, max_trials=max_trials, jobs=jobs,
+            first=first, confidence=confidence, prior=prior, confirm=confirm, loss=loss, work=work,
+            max_seconds=max_seconds, timeout=timeout, identity=identity, progress=progress, trial=trial,
+            is_valid=is_valid, is_failure=is_failure, on_event=on_event,
+        )  # fmt: skip
+        self.good, self.bad = checked_configuration("good", good), checked_configuration("bad", bad)
+        self.seed = seed
         self.factors = difference(self.good, self.bad)
         taken = sorted(RECORDED.intersection(factor.name for factor in self.factors))
         if taken:
             raise ValueError(f"{taken[0]} is a column of the table of trials: call the setting something else")
+        runs = is_runner(trial)
         runner: Runner = trial if runs else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
         self._runner = runner
         self._validity = _Buildable(self.factors, self.good, self.bad, runner)
@@ -190,9 +175,9 @@ class Bisection:
             jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
             work=tuple(math.log((work or {}).get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
-        if identity is None and not runs:
-            identity = identity_of(trial)
-        self._store = Store(self.factors, storage, study_name, identity, loss)
+        mine = {} if runs else identity_of(trial)
+        mine = mine if identity is None else checked_identity(identity)
+        self._store = Store(self.factors, storage, study_name, mine, loss)
         self._trials = SearchTrials(self._store, problem, getattr(runner, "classify", None) or _verdict(is_failure))
         self._store.study.sampler = BisectionSampler(self._trials)
         self._on_event = on_event
@@ -304,18 +289,23 @@ class Bisection:
                 raise
         return trial.number
 
-    def add(self, configuration: Configuration, result: TrialResult, purpose: str, run: str = "") -> None:
+    def add(self, configuration: Configuration, result: object, purpose: str, run: str = "") -> None:
         """Record a trial that was run before the bisection started; it counts. Repeating the call does nothing.
 
         Args:
             configuration: what was run; each factor must have its good or its bad value.
-            result: what came out.
+            result: what came out: whatever `trial` may return.
             purpose: a `Purpose`, or its value: "bad baseline".
             run: which run it was, where several have the same purpose.
 
         Raises:
+            TypeError: `result` says neither pass nor fail, or the configuration is none.
             ValueError: a factor has neither of its values, or there is no such purpose.
         """
+        check(configuration=configuration, run=run)
+        came = result_of_answer(result, "result is")
+        if purpose not in [*Purpose]:
+            raise ValueError(f"purpose must be one of {', '.join(Purpose)}, not {shown(purpose)}")
         mask = 0
         for index, factor in enumerate(self.factors):
             value = configuration.get(factor.name, UNSET)
@@ -323,7 +313,7 @@ class Bisection:
                 mask |= 1 << index
             elif not equal(value, factor.good):
                 raise ValueError(f"{factor.name}={value!r} is neither the good nor the bad value")
-        self._trials.add(Ask(mask, 0, Purpose(purpose)), result, run)
+        self._trials.add(Ask(mask, 0, Purpose(purpose)), came, run)
 
     def details(self) -> dict[int, JsonObject]:
         """By trial number, what the runner kept of it, and the suspicion of each factor when it was asked."""
@@ -454,7 +444,7 @@ class _Isolation:
         return begun
 
     def conduct(self, begun: _Begun) -> TrialResult:
-        return self._runner.run(begun.request)
+        return result_of_answer(self._runner.run(begun.request), "runner.run(request) returned")
 
     def record(self, begun: _Begun, came: TrialResult) -> None:
         outcome = self._trials.finish(begun.trial, came)
@@ -508,16 +498,12 @@ def _verdict(is_failure: Callable[[TrialResult], bool] | None) -> Classify:
         if mask == 0:  # whatever makes the good configuration fail, it is no baseline
             return Outcome.FAIL
         if is_failure is not None:
-            return Outcome.FAIL if is_failure(result) else Outcome.UNRESOLVED
+            return Outcome.FAIL if truth("is_failure", is_failure(result)) else Outcome.UNRESOLVED
         if reference is None:
             return None
         return Outcome.FAIL if result.signature == reference.signature else Outcome.UNRESOLVED
 
     return classify
-
-
-def _is_runner(trial: object) -> bool:
-    return all(callable(getattr(trial, name, None)) for name in ("run", "is_valid")) and not isinstance(trial, type)
 
 
 def _seconds(finished: Sequence[Record]) -> tuple[float, float]:
