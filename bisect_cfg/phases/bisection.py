@@ -175,9 +175,8 @@ class Bisection:
             jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
             work=tuple(math.log((work or {}).get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
-        mine = {} if runs else identity_of(trial)
-        mine = mine if identity is None else checked_identity(identity)
-        self._store = Store(self.factors, storage, study_name, mine, loss)
+        own = {} if runs or identity is not None else identity_of(trial)
+        self._store = Store(self.factors, storage, study_name, {**checked_identity(identity or {}), **own}, loss)
         self._trials = SearchTrials(self._store, problem, getattr(runner, "classify", None) or _verdict(is_failure))
         self._store.study.sampler = BisectionSampler(self._trials)
         self._on_event = on_event
