@@ -7,9 +7,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +18,9 @@ from bisect_cfg.capture.names import parse_assignment
 from bisect_cfg.capture.programs import runs_code
 from bisect_cfg.capture.script import Script, find_script, interpreter
 from bisect_cfg.capture.target import CommandTarget, find_target, is_any_command
-from bisect_cfg.checks import PATHS, check_options, check_words, checked, encoded, from_python
+from bisect_cfg.checks import PATHS, check_choices, check_nul, checked, encoded, from_python
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.configuration import Status, Value
-from bisect_cfg.configuration import shown as shown_value
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.phases.command_pipeline import bisect_command
@@ -56,7 +54,7 @@ def run(
     Returns:
         The answer, and the content of result.json.
     """
-    check_options(options)
+    check_nul(options, [target, *arguments, python])
     script = _found(target, arguments, python, options)
     if isinstance(script, CommandTarget):
         return _run(script, target, arguments, python, options, listener)
@@ -66,9 +64,6 @@ def run(
 
 def _found(target: str, arguments: Sequence[str], python: str | None, options: Options) -> Script | CommandTarget:
     """What the target is: a training script that is watched, or any command whose places are filled in."""
-    check_words("TARGET", [target])
-    check_words("The command", arguments)
-    check_words("--python", [python] if python is not None else [])
     words = [target, *arguments]
     told = any(getattr(options, name) for name in OF_COMMANDS)
     says = bool(options.good or options.good_packages)
@@ -79,6 +74,7 @@ def _found(target: str, arguments: Sequence[str], python: str | None, options: O
     other = other or (says and runs_code(words))
     if not is_any_command(words, options.good, told, not other):
         return find_script(target, arguments, python=python)
+    check_choices(options)
     return find_target(
         words,
         good=options.good,
@@ -227,7 +223,6 @@ def ask(
         given = (parse_assignment(one, "ask()") for one in wanted.items())
         wanted = {name: encoded(name, value) for name, value in given}
     command, options = _asked_before(study, {"storage": storage}, arguments, python, trust, _loaded)
-    check_options(options)
     with _where_it_began(command):
         script = _found(command["target"], command["arguments"], command["python"], options)
         bisects = bisect_command if isinstance(script, CommandTarget) else bisect_script
@@ -306,7 +301,7 @@ def _of_right_shape(command: JsonObject, study: Path) -> JsonObject:
     options, arguments = command["options"], command["arguments"]
     right = isinstance(options, dict) and isinstance(arguments, list) and all(isinstance(a, str) for a in arguments)
     right = right and all(isinstance(command[name], str) for name in ("target", "folder"))
-    right = right and os.path.isabs(command["folder"]) and "\0" not in command["folder"]  # others lead anywhere
+    right = right and os.path.isabs(command["folder"])  # another one would lead anywhere
     if not (right and isinstance(command["python"], (str, type(None)))):
         raise InputError(
             f"{study / 'command.json'} is damaged: it does not say what was run.",
@@ -399,27 +394,19 @@ def bisect(
     from bisect_cfg.reports.notebook import of_folder, with_plots
     from bisect_cfg.reports.recorded import read
 
-    if (target is None) is (not command) or (command and arguments):
-        raise TypeError(TAKES)
-    first, *arguments = _words(command) if command else (*_words([target]), *_words(arguments))
+    if (target is None) is (not command) or (command and arguments) or isinstance(command, str):
+        raise TypeError("bisect() takes a target with its arguments, or command=[...], a list of strings")
+    if command:
+        target, *arguments = command
     given = from_python(options)
+    arguments = tuple(map(str, arguments))
     with NotebookView() if in_notebook() else View(console(), live=False) as view:
-        answer, result = run(first, arguments, python, given, view)
+        answer, result = run(str(target), arguments, python, given, view)
     asks = _asks(answer.folder, arguments=arguments, python=python, storage=given.storage, trust=True)
     if answer.report is not None:
         report = replace(answer.report, recommendation=result["recommendation"])
         return with_plots(report, read(answer.folder), asks)
     return of_folder(answer.folder, asks)
-
-
-TAKES = "bisect() takes a target with its arguments, or command=[...], a list of strings"
-
-
-def _words(given: object) -> tuple[str, ...]:
-    """Words as a process gets them: of a path or a number its text. `check_words` sees to the others."""
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise TypeError(f"{TAKES}, not {shown_value(given)}")
-    return tuple(str(word) if isinstance(word, (Number, os.PathLike)) else word for word in given)
 
 
 def load(
@@ -458,7 +445,7 @@ def load(
         path = Path(str(study).removeprefix("sqlite:///")).parent
         if not (str(study).startswith("sqlite:///") and (path / "study.json").exists()):
             return of_storage(str(study), study_name)
-    asks = _asks(path, arguments=_words(arguments), python=python, storage=storage, trust=trust)
+    asks = _asks(path, arguments=tuple(map(str, arguments)), python=python, storage=storage, trust=trust)
     return of_folder(path, asks, storage)
 
 

@@ -12,12 +12,12 @@ from typing import get_origin, get_type_hints
 from bisect_cfg.capture.distributions import PACKAGE, installed_by, read_packages
 from bisect_cfg.capture.fields import known_names, mentioned
 from bisect_cfg.capture.launched import DEEPSPEED_FILE, TYPES, VARIABLE
-from bisect_cfg.capture.names import check_count, check_name, check_number, parse_pins, plain_value, read_good
+from bisect_cfg.capture.names import check_name, finite_number, parse_pins, read_good
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import FORMATS, CommandTarget
 from bisect_cfg.capture.template import presets, styles
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Value, shown
+from bisect_cfg.configuration import Value, check_value
 from bisect_cfg.errors import InputError, flag_of
 from bisect_cfg.phases.options import Options
 from bisect_cfg.probe.values import encode
@@ -59,7 +59,6 @@ COUNTS = _options(int, int | None)
 
 SWITCHES = tuple(name for name in _options(bool) if name != "flags")
 MANY, PATHS = _options(tuple), _options(Path | None)
-ASSIGNMENTS = ("good", "bad", "pins")
 TEXTS = tuple(name for name in _options(str, str | None) if name not in CHOICES)
 
 
@@ -77,15 +76,13 @@ def from_python(options: Mapping[str, Value]) -> Options:
     unknown = sorted(given.keys() - ({field.name for field in fields(Options)} - {"flags"}))
     if unknown:
         raise TypeError(f"bisect() has no option {', '.join(unknown)}")
-    for name, value in given.items():
-        if name in ASSIGNMENTS and isinstance(value, Mapping):
-            given[name] = tuple((key, encoded(str(key), item)) for key, item in value.items())
-        else:
-            given[name] = plain_value(flag_of(name), value)
-    for name in MANY:
+    for name in ("good", "bad", "pins"):
         value = given.get(name)
-        listed = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Path))
-        given[name] = tuple(value) if listed else () if value in (None, "") else (value,)
+        if isinstance(value, Mapping):
+            given[name] = tuple((str(key), encoded(str(key), item)) for key, item in value.items())
+    for name in MANY:
+        value = given.get(name) or ()
+        given[name] = (value,) if isinstance(value, (str, int)) else tuple(value)
     given["devices"] = tuple(map(str, given["devices"]))
     for name in PATHS:
         if isinstance(given.get(name), (str, os.PathLike)):
@@ -99,60 +96,55 @@ def encoded(name: str, value: Value) -> Value:
     Raises:
         InputError: it cannot be.
     """
-    made = encode(plain_value(name, value))
-    if _has_object(made):
+    try:
+        check_value(name, value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{error}.") from None
+    made = encode(value)
+    if isinstance(made, dict) and ({"$opaque", "$object"} & made.keys()):
         raise InputError(
-            f"{name} is {shown(value)}, which cannot be handed to another process.",
+            f"{name}: a {type(value).__name__} cannot be handed to another process.",
             "Give a number, a string, True, False, None, a torch.dtype, or a list or dict of these.",
         )
-    return made
+    return value if isinstance(value, float) else made
 
 
-def _has_object(made: Value) -> bool:
-    """Whether what `encode` made has in it what cannot be made again."""
-    if isinstance(made, dict):
-        return bool({"$opaque", "$object"} & made.keys()) or any(map(_has_object, made.values()))
-    return isinstance(made, list) and any(map(_has_object, made))
-
-
-def check_words(name: str, words: Iterable[object]) -> None:
-    """See that these can be arguments and paths of a process.
-
-    Args:
-        name: what they are, for the message.
-        words: as given.
+def check_nul(options: Options, words: Iterable[str | None]) -> None:
+    """See that no path, and no other text that is given to the system, holds a NUL character: it takes none.
 
     Raises:
-        InputError: one cannot.
+        InputError: says which does.
     """
-    for word in words:
-        if not isinstance(word, str):
-            raise InputError(f"{name} takes text, not {shown(word)}.")
-        plain_value(name, word)
-        if "\0" in word:
-            raise InputError(f"{name}: {word!r} holds a NUL character, which no path or argument can.", "Leave it out.")
+    texts = {flag_of(name): getattr(options, name) for name in (*PATHS, *TEXTS)}
+    for name, text in (*texts.items(), *(("The command", word) for word in words)):
+        if "\0" in str(text):
+            raise InputError(f"{name}: {str(text)!r} holds a NUL character, which no path can.", "Leave it out.")
 
 
-def check_options(options: Options) -> None:
-    """See that each option is of its kind and within its bounds, whatever the target is.
+def checked(options: Options, script: Script | CommandTarget) -> Options:
+    """The options, with whatever can be known to be wrong with them said now; names without ``args.``.
 
     Raises:
-        InputError: says which is not, and what it takes.
+        InputError: says what is wrong, and what to do.
     """
     for name in (*TEXTS, *PATHS, *MANY, *SWITCHES):
         _check_type(name, getattr(options, name))
     for name, (least, most, above) in NUMBERS.items():
         if getattr(options, name) is not None:
-            check_number(flag_of(name), getattr(options, name), least, most, above)
+            _number(name, getattr(options, name), least, most, above)
     for name in COUNTS:
-        if getattr(options, name) is not None:
-            check_count(flag_of(name), getattr(options, name))
-    for name, choices in CHOICES.items():
-        if not any(getattr(options, name) is one or getattr(options, name) == one for one in choices):
-            known = ", ".join(str(choice) for choice in choices if choice is not None)
-            raise InputError(f"{flag_of(name)} must be one of {known}, not {shown(getattr(options, name))}.")
+        value = getattr(options, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InputError(f"{flag_of(name)} must be a whole number from 1 on, not {value!r}.")
+    check_choices(options)
     if options.failure:
         _check_failure(options.failure)
+    if options.good_packages is not None and isinstance(script, Script):
+        read_packages(options.good_packages, installed_by(script.python))
+    if options.from_checkpoint is not None and isinstance(script, Script):
+        read_checkpoint(options.from_checkpoint)
+    if options.log is not None and isinstance(script, Script):
+        steps_reached(options.log)
     for device in options.devices:
         if not re.fullmatch(_DEVICE, device):
             raise InputError(
@@ -165,28 +157,26 @@ def check_options(options: Options) -> None:
             f"--only and --except both name {', '.join(both)}.",
             "A setting is either varied or left as the script has it.",
         )
-
-
-def checked(options: Options, script: Script | CommandTarget) -> Options:
-    """The options, with whatever is wrong with them for this target said now; names without ``args.``.
-
-    Raises:
-        InputError: says what is wrong, and what to do.
-    """
     if isinstance(script, CommandTarget):
         _check_for_command(options, script)
     else:
-        if options.good_packages is not None:
-            read_packages(options.good_packages, installed_by(script.python))
-        if options.from_checkpoint is not None:
-            read_checkpoint(options.from_checkpoint)
-        if options.log is not None:
-            steps_reached(options.log)
         read_good(options.good, script.good_file)
         _check_names(options, parse_pins(options.pins), script)
     if options.storage:
         _check_storage(options.storage)
     return replace(options, **{name: _bare(getattr(options, name)) for name in ("only", "excluded", "keep")})
+
+
+def check_choices(options: Options) -> None:
+    """See that what is one of several words is one of them.
+
+    Raises:
+        InputError: it is not.
+    """
+    for name, choices in CHOICES.items():
+        if not any(getattr(options, name) is one or getattr(options, name) == one for one in choices):
+            shown = ", ".join(str(choice) for choice in choices if choice is not None)
+            raise InputError(f"{flag_of(name)} must be one of {shown}, not {getattr(options, name)!r}.")
 
 
 def _check_for_command(options: Options, target: CommandTarget) -> None:
@@ -203,26 +193,34 @@ def _check_type(name: str, value: Value) -> None:
     """Options also come from a notebook, and from a study's file, where they can be anything."""
     if name in SWITCHES:
         right, wanted = isinstance(value, bool), "true or false"
-    elif name in ASSIGNMENTS:
-        right, wanted = isinstance(value, tuple) and all(map(_is_assignment, value)), "names with values"
     elif name in MANY:
         right, wanted = isinstance(value, tuple) and all(isinstance(one, str) for one in value), "names"
+        if name in ("good", "bad", "pins"):
+            pair = isinstance(value, tuple) and all(isinstance(one, str) or _is_pair(one) for one in value)
+            right, wanted = pair, "names with values"
     elif name in PATHS:
         right, wanted = value is None or isinstance(value, Path), "a path"
     else:
         right, wanted = value is None or isinstance(value, str), "a string"
     if not right:
-        raise InputError(f"{flag_of(name)} takes {wanted}, not {shown(value)}.")
-    texts = value if isinstance(value, tuple) else () if value is None or name in SWITCHES else (str(value),)
-    check_words(flag_of(name), (one if isinstance(one, str) else one[0] for one in texts))
+        raise InputError(f"{flag_of(name)} takes {wanted}, not {value!r}.")
 
 
-def _is_assignment(one: Value) -> bool:
-    return isinstance(one, str) or (isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str))
+def _is_pair(one: Value) -> bool:
+    return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str)
 
 
 def _bare(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip().removeprefix("args.") for name in names))
+
+
+def _number(name: str, value: Value, least: float, most: float, above: bool) -> None:
+    try:
+        if isinstance(value, str):
+            raise InputError(f"{value!r} is a string, not a number.")
+        finite_number(value, least, most, above)
+    except InputError as error:
+        raise InputError(f"{flag_of(name)}: {error.message}", error.advice) from None
 
 
 def _check_failure(text: str) -> None:

@@ -11,7 +11,7 @@ This module imports nothing of the package, so that every other part may import 
 from __future__ import annotations
 
 import enum
-import sys
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -125,11 +125,8 @@ SHOWN_LENGTH = 60
 """Of a value in an error: enough to recognise it."""
 
 DEEPEST = 50
-"""Levels of lists and dicts in a value. No library's setting has ten, and what reads and writes JSON ends at some
+"""Levels of lists and dicts in a value: no library's setting has ten, and what reads and writes JSON ends at some
 hundreds."""
-
-LARGEST = int(sys.float_info.max)
-"""Whole numbers beyond it overflow wherever somebody computes with floats."""
 
 
 def shown(value: object) -> str:
@@ -141,91 +138,37 @@ def shown(value: object) -> str:
     return f"{text if len(text) <= SHOWN_LENGTH else text[:SHOWN_LENGTH] + '...'} ({type(value).__name__})"
 
 
-def checked_value(name: str, value: Value) -> Value:
-    """The value of a setting as it is given at a door: a scalar of numpy's as Python's number, anything else as it is.
+def check_value(name: str, value: Value, level: int = 0) -> None:
+    """See that a value of a setting can be compared with another one and written down.
 
     Args:
         name: of the setting, for the message.
-        value: its value; any object that can be compared and shown.
+        value: given by the user; any object that is compared by True and False.
+        level: how many lists and dicts it lies in.
 
     Raises:
-        TypeError, ValueError: it cannot be compared or written down. The sentence says what to give.
+        TypeError, ValueError: it cannot; the sentence says what to give.
     """
-    return _checked(name, value, 0)
-
-
-def _checked(name: str, value: Value, level: int) -> Value:
     if level > DEEPEST:
         raise ValueError(f"{name} contains itself, or lists in lists more than {DEEPEST} levels deep: write it out")
-    if isinstance(value, (list, tuple, set, frozenset)):
-        items = [_checked(name, item, level + 1) for item in value]
-        same = all(made is item for made, item in zip(items, value, strict=True))
-        return value if same else next(kind for kind in _COLLECTIONS if isinstance(value, kind))(items)
-    says = f"{name} contains" if level else f"{name} is"
-    if isinstance(value, dict):
-        odd = [key for key in value if not isinstance(key, str)]
-        if odd:
-            raise TypeError(f"{says} a dict with the key {shown(odd[0])}: its keys must be strings")
-        made = {key: _checked(name, item, level + 1) for key, item in value.items()}
-        return value if all(made[key] is value[key] for key in made) else made
-    return _checked_object(says, value)
-
-
-_COLLECTIONS = (list, tuple, set, frozenset)
-
-
-def _checked_object(says: str, value: Value) -> Value:
-    numpy = sys.modules.get("numpy")  # else it is no number of numpy's
-    if numpy is not None and isinstance(value, numpy.generic):
-        plain = value.item()
-        value = float(value) if isinstance(plain, numpy.generic) else plain  # a longdouble stays what it is
-    if isinstance(value, int) and abs(value) > LARGEST:
-        raise ValueError(f"{says} a whole number larger than any float: give one that can be computed with")
-    if isinstance(value, str):
-        try:
-            value.encode(errors="surrogateescape")  # bytes of a file name are taken
-        except UnicodeEncodeError:
-            raise ValueError(f"{says} a text with half a character, which no file can hold: leave it out") from None
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    if isinstance(value, (list, tuple, set, frozenset, Mapping)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            check_value(name, item, level + 1)
+        return
     try:
-        comparable = isinstance(value == value, bool)  # of an array it is an array, or numpy's
+        comparable = type(value == value).__name__ in ("bool", "bool_")  # numpy's as well; of an array it is an array
     except Exception:  # of the user's own
         comparable = False
     if not comparable:
         raise TypeError(
-            f"{says} a {kind}, and comparing two of them gives neither True nor False: give a number, a string, or a "
-            "list of these (.tolist() makes one)"
+            f"{name} {'contains' if level else 'is'} {shown(value)}, which cannot be compared as a whole: give a "
+            "number, a string, or a list of these (.tolist() makes one)"
         )
-    try:
-        repr(value)
-    except Exception as error:  # of the user's own
-        raise TypeError(f"{says} a {kind} that cannot be shown: its repr() raises {type(error).__name__}") from None
-    return value
-
-
-def is_truth(value: object) -> bool:
-    """Whether it is True or False, numpy's as well."""
-    numpy = sys.modules.get("numpy")
-    return isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_))
-
-
-def truth(name: str, answer: object) -> bool:
-    """The answer of a function of the user's as True or False.
-
-    Raises:
-        TypeError: it is neither.
-    """
-    try:
-        return bool(answer)
-    except Exception:  # an array; of the user's own
-        raise TypeError(f"{name} returned {shown(answer)}, which is neither true nor false") from None
 
 
 def is_number(value: Value) -> TypeGuard[int | float]:
     """Whether it is a finite number; True and False are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def equal(left: Value, right: Value) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
 import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Real
 from pathlib import Path
 
 import yaml
@@ -17,7 +15,7 @@ import yaml
 from bisect_cfg.capture.accelerate_file import MARKS, launch_settings, read_accelerate_file
 from bisect_cfg.capture.distributions import PACKAGE, checked_level, named
 from bisect_cfg.capture.launched import VARIABLE
-from bisect_cfg.configuration import LARGEST, Value, checked_value, shown
+from bisect_cfg.configuration import Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.parameters import parameter, successors
 from bisect_cfg.probe.secrets import hides, mask
@@ -51,10 +49,10 @@ def number_of(text: str) -> int | float | None:
     text = text.strip()
     if not _NUMBER.fullmatch(text):
         return None
-    with contextlib.suppress(ValueError):
-        whole = int(text)
-        if abs(whole) <= LARGEST:
-            return whole
+    try:
+        return int(text)
+    except ValueError:
+        pass
     try:
         number = float(text.lstrip(".") if text[:1] == "." and not text[1:2].isdigit() else text.replace("-.", "-0."))
     except ValueError:  # 1__0
@@ -62,16 +60,16 @@ def number_of(text: str) -> int | float | None:
     if math.isnan(number):
         raise InputError("NaN is not a value that a run could have.", "Give a number.")
     if math.isinf(number) and "inf" not in text.lower():
-        begun = text if len(text) <= 40 else f"{text[:40]}..."
-        raise InputError(f"{begun} is larger than a number can be.", "Give a number that can be computed with.")
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise InputError(f"{shown} is larger than a number can be.", "Give a number that can be computed with.")
     return number
 
 
-def finite_number(given: object, lowest: float = -math.inf, highest: float = math.inf, above: bool = False) -> float:
+def finite_number(text: object, lowest: float = -math.inf, highest: float = math.inf, above: bool = False) -> float:
     """A finite number within bounds, for the options of both doors.
 
     Args:
-        given: as typed, or a number.
+        text: as typed, or a number.
         lowest: smallest that is taken.
         highest: largest that is taken.
         above: whether `lowest` itself is not taken.
@@ -79,50 +77,13 @@ def finite_number(given: object, lowest: float = -math.inf, highest: float = mat
     Raises:
         InputError: it is none; says what is taken.
     """
-    number = number_of(given) if isinstance(given, str) else given
-    real = isinstance(number, Real) and not isinstance(number, bool) and -math.inf < number < math.inf
-    if real and lowest <= number <= highest and not (above and number == lowest):
+    number = number_of(text) if isinstance(text, str) else text
+    real = isinstance(number, (int, float)) and not isinstance(number, bool)
+    if real and -math.inf < number < math.inf and lowest <= number <= highest and not (above and number == lowest):
         return number
     bounds = [f"{'above' if above else 'from'} {lowest:g}"] if lowest > -math.inf else []
     bounds += [f"{'up ' if above or not bounds else ''}to {highest:g}"] if highest < math.inf else []
-    what = repr(given) if isinstance(given, str) else shown(given)
-    raise InputError(f"{what} is not a finite number{' ' if bounds else ''}{' '.join(bounds)}.")
-
-
-def plain_value(name: str, value: Value) -> Value:
-    """As `checked_value`, for those who type.
-
-    Raises:
-        InputError: it cannot be compared or written down.
-    """
-    try:
-        return checked_value(name, value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{error}.") from None
-
-
-def check_number(name: str, value: object, lowest: float, highest: float, above: bool) -> None:
-    """See that a value from Python is such a number; `name` says of what.
-
-    Raises:
-        InputError: it is none.
-    """
-    if isinstance(value, str):
-        raise InputError(f"{name}: {value!r} is a string, not a number.")
-    try:
-        finite_number(value, lowest, highest, above)
-    except InputError as error:
-        raise InputError(f"{name}: {error.message}", error.advice) from None
-
-
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """See that a value from Python is a whole number from `least` on.
-
-    Raises:
-        InputError: it is none.
-    """
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} must be a whole number from {least} on, not {shown(value)}.")
+    raise InputError(f"{text!r} is not a finite number{' ' if bounds else ''}{' '.join(bounds)}.")
 
 
 _COMPLAINTS = re.compile(
@@ -285,9 +246,9 @@ def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value
     if not isinstance(name, str):
         raise InputError(f"{option}: {name!r} is not the name of a setting.", "Names must be strings.")
     name = name.strip().removeprefix("args.")
+    _refuse_secret(name, value, option)
     if isinstance(value, float) and math.isnan(value):
         raise InputError(f"{option} {name}: NaN is not a value that a run could have.", "Give a number.")
-    _refuse_secret(name, value, option)
     return name, value
 
 
@@ -387,11 +348,11 @@ def _plain(value: object, source: str) -> Value:
         InputError: a binary, a set or a date that was tagged as one; or a list that contains itself.
     """
     try:
-        return plain_value(source[:60], _as_plain(value))
+        return _as_plain(value)
     except TypeError as error:
-        where = source if len(source) <= 60 else f"{source[:60]}..."
+        shown = source if len(source) <= 60 else f"{source[:60]}..."
         raise InputError(
-            f"{where} contains {error}, which no setting can be.", "Write a number, a string, true, false or null."
+            f"{shown} contains {error}, which no setting can be.", "Write a number, a string, true, false or null."
         ) from None
     except RecursionError:
         raise InputError(f"{source[:60]} contains itself, which no setting can.", "Write it out.") from None

@@ -17,7 +17,7 @@ from bisect_cfg.configuration import (
     Factor,
     Subset,
     Value,
-    checked_value,
+    check_value,
     configuration_of,
     equal,
     shown,
@@ -65,8 +65,8 @@ def asked_run(
     if isinstance(wanted, Mapping):
         known = dict.fromkeys([*levels, *good, *bad, *others])
         changes = {_name(name, known, levels, "which is not a setting here"): value for name, value in wanted.items()}
-        changes = {name: checked_value(f"ask(): {_printable(name)}", value) for name, value in changes.items()}
         for name, value in changes.items():
+            check_value(f"{_printable(name)} in ask()", value)
             if name in levels and not _is_plain(value) and all(map(_is_plain, (levels[name].good, levels[name].bad))):
                 raise TypeError(f"ask() gives {_printable(name)} the value {shown(value)}, which nothing can record")
         configuration = {name: value for name, value in {**bad, **changes}.items() if value is not UNSET}
@@ -103,10 +103,10 @@ def check_valid(asked: AskedRun, why: str | None) -> None:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether JSON can hold it."""
+    """Whether JSON can hold it, or a number of numpy's that it can."""
     try:
-        json.dumps(value)
-    except (TypeError, ValueError):
+        json.dumps(value, default=lambda one: one.item())
+    except (TypeError, ValueError, AttributeError):
         return value is UNSET
     return True
 

@@ -33,11 +33,10 @@ from bisect_cfg.configuration import (
     difference,
     equal,
     shown,
-    truth,
 )
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.parameters.odds import odds_of
-from bisect_cfg.phases.arguments import check, checked_configuration, checked_identity, is_runner
+from bisect_cfg.phases.arguments import check, is_runner
 from bisect_cfg.phases.ask import REASON, asked_run, check_valid
 from bisect_cfg.phases.conclude import cause_of, report_of
 from bisect_cfg.phases.limits import Limits
@@ -61,7 +60,7 @@ from bisect_cfg.study.interface import Runner, TrialRequest, TrialResult
 from bisect_cfg.study.rows import rows_of
 from bisect_cfg.study.search_trials import BisectionSampler, Classify, SearchTrials
 from bisect_cfg.study.store import Store, Void
-from bisect_cfg.trials.function import FunctionRunner, TrialFunction, identity_of, result_of_answer
+from bisect_cfg.trials.function import UNUSABLE, FunctionRunner, TrialFunction, identity_of, result_of_answer
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted
@@ -122,7 +121,6 @@ class Bisection:
     Raises:
         TypeError: an argument is none of the kind that it should be.
         ValueError: an unknown prior or isolation, or a number out of its range.
-        InputError: the storage cannot be opened.
         StudyMismatch: the storage holds a study of that name for other configurations, or of another identity.
     """
 
@@ -154,13 +152,11 @@ class Bisection:
         progress: bool | None = None,
     ) -> None:
         check(
-            good=good, bad=bad, storage=storage, study_name=study_name, seed=seed, max_trials=max_trials, jobs=jobs,
-            first=first, confidence=confidence, prior=prior, confirm=confirm, loss=loss, work=work,
-            max_seconds=max_seconds, timeout=timeout, identity=identity, progress=progress, trial=trial,
-            is_valid=is_valid, is_failure=is_failure, on_event=on_event,
+            good=good, bad=bad, trial=trial, is_valid=is_valid, storage=storage, study_name=study_name,
+            max_trials=max_trials, jobs=jobs, confidence=confidence, prior=prior, confirm=confirm, loss=loss, work=work,
+            is_failure=is_failure, on_event=on_event, max_seconds=max_seconds, timeout=timeout, identity=identity,
         )  # fmt: skip
-        self.good, self.bad = checked_configuration("good", good), checked_configuration("bad", bad)
-        self.seed = seed
+        self.good, self.bad, self.seed = dict(good), dict(bad), seed
         self.factors = difference(self.good, self.bad)
         taken = sorted(RECORDED.intersection(factor.name for factor in self.factors))
         if taken:
@@ -175,8 +171,9 @@ class Bisection:
             jobs=jobs, loss=tuple(float((loss or {}).get(name, 1.0)) for name in names),
             work=tuple(math.log((work or {}).get(name, 1.0)) for name in names) if work else (),
         )  # fmt: skip
-        own = {} if runs or identity is not None else identity_of(trial)
-        self._store = Store(self.factors, storage, study_name, {**checked_identity(identity or {}), **own}, loss)
+        if identity is None and not runs:
+            identity = identity_of(trial)
+        self._store = Store(self.factors, storage, study_name, identity, loss)
         self._trials = SearchTrials(self._store, problem, getattr(runner, "classify", None) or _verdict(is_failure))
         self._store.study.sampler = BisectionSampler(self._trials)
         self._on_event = on_event
@@ -298,20 +295,19 @@ class Bisection:
             run: which run it was, where several have the same purpose.
 
         Raises:
-            TypeError: `result` says neither pass nor fail, or the configuration is none.
+            TypeError: the result is nothing that `trial` may return.
             ValueError: a factor has neither of its values, or there is no such purpose.
         """
-        check(configuration=configuration, run=run)
-        came = result_of_answer(result, "result is")
-        if purpose not in [*Purpose]:
-            raise ValueError(f"purpose must be one of {', '.join(Purpose)}, not {shown(purpose)}")
+        came = result_of_answer(result)
+        if came.signature == UNUSABLE:
+            raise TypeError(came.message)
         mask = 0
         for index, factor in enumerate(self.factors):
             value = configuration.get(factor.name, UNSET)
             if equal(value, factor.bad):
                 mask |= 1 << index
             elif not equal(value, factor.good):
-                raise ValueError(f"{factor.name}={value!r} is neither the good nor the bad value")
+                raise ValueError(f"{factor.name}={shown(value)} is neither the good nor the bad value")
         self._trials.add(Ask(mask, 0, Purpose(purpose)), came, run)
 
     def details(self) -> dict[int, JsonObject]:
@@ -443,7 +439,7 @@ class _Isolation:
         return begun
 
     def conduct(self, begun: _Begun) -> TrialResult:
-        return result_of_answer(self._runner.run(begun.request), "runner.run(request) returned")
+        return self._runner.run(begun.request)
 
     def record(self, begun: _Begun, came: TrialResult) -> None:
         outcome = self._trials.finish(begun.trial, came)
@@ -497,7 +493,7 @@ def _verdict(is_failure: Callable[[TrialResult], bool] | None) -> Classify:
         if mask == 0:  # whatever makes the good configuration fail, it is no baseline
             return Outcome.FAIL
         if is_failure is not None:
-            return Outcome.FAIL if truth("is_failure", is_failure(result)) else Outcome.UNRESOLVED
+            return Outcome.FAIL if is_failure(result) else Outcome.UNRESOLVED
         if reference is None:
             return None
         return Outcome.FAIL if result.signature == reference.signature else Outcome.UNRESOLVED

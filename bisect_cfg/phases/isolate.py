@@ -17,7 +17,6 @@ from bisect_cfg.crash import refused_by_machine
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, digest
 from bisect_cfg.parameters.odds import odds_of
-from bisect_cfg.phases.arguments import EXTREME
 from bisect_cfg.phases.bisection import Bisection
 from bisect_cfg.phases.context import Context
 from bisect_cfg.phases.known import known_failure
@@ -113,7 +112,7 @@ def _bisection(context: Context, bad_run: Run) -> Bisection:
             prior=dict(zip(settings.bad, odds, strict=True)) if odds else options.prior,
             confirm=options.confirm,
             loss={name: weight(name, options.keep) for name in settings.bad},
-            work={name: min(max(ratio, 1 / EXTREME), EXTREME) for name, ratio in settings.work_of_each().items()},
+            work=settings.work_of_each(),
             on_event=context.listener.event,
             limits=context.limits,
         )

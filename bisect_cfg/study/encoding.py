@@ -16,7 +16,6 @@ from optuna.trial import FrozenTrial, TrialState
 from bisect_cfg.configuration import UNSET, Factor, Outcome, Purpose, Value, is_number
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask, scrub
-from bisect_cfg.probe.values import encode
 from bisect_cfg.study.interface import TrialResult
 
 SUBSET, WANTED, SAFE = "subset", "wanted", "recommend"
@@ -68,8 +67,8 @@ def as_text(value: object) -> str:
         return repr(value)
     try:
         return json.dumps(value, sort_keys=True)
-    except (TypeError, ValueError):  # the `repr` of a set, or of an object, is another one in each process
-        return json.dumps(encode(value), sort_keys=True)
+    except (TypeError, ValueError):
+        return repr(value)
 
 
 def plain(value: object) -> Value:

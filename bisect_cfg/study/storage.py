@@ -136,9 +136,8 @@ def cannot_open(storage: object, error: Exception, advice: str = "") -> InputErr
         advice: "": that of an address which the user named.
     """
     said = str(error).strip().splitlines() or [type(error).__name__]
-    name = scrub(str(storage))
     return InputError(
-        f"The storage {name if name.isprintable() else ascii(name)} cannot be opened: {scrub(said[0].rstrip('.'))}.",
+        f"The storage {scrub(str(storage))} cannot be opened: {scrub(said[0].rstrip('.'))}.",
         advice or "Check its address, that the database can be reached and written, and that its driver is installed.",
     )
 

@@ -37,14 +37,13 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from sqlalchemy.exc import SQLAlchemyError
 
 from bisect_cfg import interrupts
 from bisect_cfg.configuration import UNSET, Configuration, Factor, Outcome, Value, equal
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.study.encoding import OBJECTIVE, as_text, distribution_of, given_up, state_of, stored_value
-from bisect_cfg.study.storage import cannot_open, open_storage, patiently
+from bisect_cfg.study.storage import open_storage, patiently
 from bisect_cfg.study.workers import is_running, same_process, this_process
 
 BEAT_SECONDS = 20.0
@@ -359,12 +358,7 @@ def _open(
                 study.set_metric_names([OBJECTIVE])
         return kept, study
 
-    try:
-        return patiently(opened)
-    except (ValueError, ImportError, SQLAlchemyError) as error:
-        if isinstance(storage, str):
-            raise cannot_open(storage, error) from None
-        raise
+    return patiently(opened)
 
 
 def even_share(values: Mapping[int, float], most: int) -> dict[int, float]:

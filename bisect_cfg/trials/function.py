@@ -16,10 +16,8 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
-import inspect
 import io
 import json
-import math
 import os
 import pickle
 import resource
@@ -29,12 +27,11 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from numbers import Integral, Real
 
 from bisect_cfg.common.failures.signature import from_exception
-from bisect_cfg.configuration import Configuration, Outcome, Value, is_truth, shown, truth
+from bisect_cfg.configuration import Configuration, Outcome, Value, shown
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.runner.supervisor import Run, Supervisor
@@ -89,9 +86,9 @@ class FunctionRunner:
         if self._is_valid is None:
             return None
         answer = self._is_valid(dict(configuration))
-        if isinstance(answer, str) and answer:
-            return answer.rstrip(".")
-        return None if answer is None or truth("is_valid", answer) else "is_valid refuses it"
+        if answer is None or answer is True:
+            return None
+        return answer.rstrip(".") if isinstance(answer, str) else (None if answer else "is_valid refuses it")
 
     @contextlib.contextmanager
     def standing(self, *sides: Configuration) -> Iterator[None]:
@@ -155,7 +152,7 @@ class FunctionRunner:
             header = answer.read(_HEADER.size)
             data = answer.read(_HEADER.unpack(header)[0]) if len(header) == _HEADER.size else b""
         if data and len(data) == _HEADER.unpack(header)[0]:
-            return pickle.loads(data)
+            return _decode(data)
         if code is None:
             return TrialResult(Outcome.FAIL, "hang", f"no answer within {self._timeout:g} s")
         return _result_of_status(code)
@@ -193,79 +190,25 @@ def call(trial: TrialFunction, configuration: dict[str, Value]) -> TrialResult:
         return _result_of_exit(error.code)
     except BaseException as error:
         return result_of_exception(error)
-    try:
-        return result_of_answer(answer)
-    except TypeError as error:
-        return TrialResult(Outcome.UNRESOLVED, UNUSABLE, str(error))
+    return result_of_answer(answer)
 
 
-def result_of_answer(answer: object, says: str = "trial(configuration) returned") -> TrialResult:
-    """A function's return value as a result that can be recorded.
-
-    Args:
-        answer: of the function.
-        says: how the message begins.
-
-    Raises:
-        TypeError: it says neither pass nor fail, or is a result that holds something odd.
-    """
-    if isinstance(answer, TrialResult):
-        return _recordable(answer, says)
+def result_of_answer(answer: object) -> TrialResult:
+    """A function's return value as a result; what has no meaning as one is UNRESOLVED with the signature `UNUSABLE`."""
+    if isinstance(answer, TrialResult) and isinstance(answer.outcome, Outcome):
+        return answer
     if isinstance(answer, Outcome):
         return TrialResult(answer, None if answer is Outcome.PASS else answer.value)
     if answer is None:
         return TrialResult(Outcome.UNRESOLVED, "unresolved", "the trial returned None")
-    if is_truth(answer):
+    if type(answer).__name__ in ("bool", "bool_"):  # numpy's as well
         passed = TrialResult(Outcome.PASS)
         return passed if answer else TrialResult(Outcome.FAIL, RETURNED_FALSE, "the trial returned False")
-    if inspect.iscoroutine(answer):
-        answer.close()  # else Python complains that nobody has awaited it
-    raise TypeError(
-        f"{says} {shown(answer)}; a trial must return an Outcome, True (pass), False (fail), None (neither) or a "
-        "TrialResult, or raise an exception to fail. bool(...) makes True or False of a number or a tensor"
+    text = (
+        f"{shown(answer)} is no answer of a trial: it must return an Outcome such as Outcome.FAIL, True (pass), "
+        "False (fail), None (neither) or a TrialResult with an Outcome, or raise an exception to fail"
     )
-
-
-_FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    "outcome": (lambda value: isinstance(value, Outcome), "an Outcome, such as Outcome.FAIL"),
-    "signature": (lambda value: value is None or isinstance(value, str), "a string or None"),
-    "message": (lambda value: isinstance(value, str), "a string"),
-    "seconds": (lambda value: isinstance(value, Real) and 0 <= value < math.inf, "a finite number from 0 on"),
-    "step": (lambda value: value is None or isinstance(value, Integral), "a whole number or None"),
-    "attributes": (lambda value: isinstance(value, Mapping), "a dict of names and values"),
-    "intermediate": (
-        lambda value: (
-            isinstance(value, Mapping)
-            and all(isinstance(step, Integral) and isinstance(number, Real) for step, number in value.items())
-        ),
-        "a dict of steps and numbers",
-    ),
-}
-"""Field of a `TrialResult` -> whether a value can be recorded there, and what it should be."""
-
-
-def _recordable(result: TrialResult, says: str) -> TrialResult:
-    """The same result as plain data, which a pipe and a database take."""
-    for name, (fits, words) in _FIELDS.items():
-        value = getattr(result, name)
-        if not fits(value):
-            raise TypeError(f"{says} a TrialResult with the {name} {shown(value)}; it must be {words}")
-    return TrialResult(
-        result.outcome,
-        None if result.signature is None else str(result.signature),
-        str(result.message),
-        float(result.seconds),
-        None if result.step is None else int(result.step),
-        {str(name): _as_json(value) for name, value in result.attributes.items()},
-        {int(step): float(value) for step, value in result.intermediate.items()},
-    )
-
-
-def _as_json(value: object) -> object:
-    try:
-        return json.loads(json.dumps(value))
-    except (TypeError, ValueError, RecursionError):
-        return shown(value)
+    return TrialResult(Outcome.UNRESOLVED, UNUSABLE, text)
 
 
 def result_of_exception(error: BaseException) -> TrialResult:
@@ -319,10 +262,36 @@ def _answer(trial: TrialFunction, held: list[Value], message: bytes, answer: int
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    data = pickle.dumps(result)
+    data = _encode(result)
     view = memoryview(_HEADER.pack(len(data)) + data)
     while view:
         view = view[os.write(answer, view) :]
+
+
+def _encode(result: TrialResult) -> bytes:
+    """Pickle, if the parent is sure to understand it: only what JSON can hold may be among the attributes."""
+    attributes = {}
+    for name, value in dict(result.attributes).items():
+        try:
+            json.dumps(value)
+            attributes[str(name)] = value
+        except (TypeError, ValueError):
+            attributes[str(name)] = repr(value)
+    plain = (
+        result.outcome.value,
+        None if result.signature is None else str(result.signature),
+        str(result.message),
+        float(result.seconds),
+        None if result.step is None else int(result.step),
+        json.dumps(attributes),
+        {int(step): float(value) for step, value in dict(result.intermediate).items()},
+    )
+    return pickle.dumps(plain)
+
+
+def _decode(data: bytes) -> TrialResult:
+    outcome, signature, message, seconds, step, attributes, intermediate = pickle.loads(data)
+    return TrialResult(Outcome(outcome), signature, message, seconds, step, json.loads(attributes), intermediate)
 
 
 def identity_of(function: Callable[..., object]) -> dict[str, str]:
