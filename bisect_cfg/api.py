@@ -54,7 +54,7 @@ def run(
     Returns:
         The answer, and the content of result.json.
     """
-    check_nul(options, [target, *arguments, python])
+    check_nul(options, [target, *arguments], python)
     script = _found(target, arguments, python, options)
     if isinstance(script, CommandTarget):
         return _run(script, target, arguments, python, options, listener)

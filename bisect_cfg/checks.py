@@ -109,13 +109,13 @@ def encoded(name: str, value: Value) -> Value:
     return value if isinstance(value, float) else made
 
 
-def check_nul(options: Options, words: Iterable[str | None]) -> None:
+def check_nul(options: Options, words: Iterable[str], python: str | None) -> None:
     """See that no path, and no other text that is given to the system, holds a NUL character: it takes none.
 
     Raises:
         InputError: says which does.
     """
-    texts = {flag_of(name): getattr(options, name) for name in (*PATHS, *TEXTS)}
+    texts = {flag_of(name): getattr(options, name) for name in (*PATHS, *TEXTS)} | {"--python": python}
     for name, text in (*texts.items(), *(("The command", word) for word in words)):
         if "\0" in str(text):
             raise InputError(f"{name}: {str(text)!r} holds a NUL character, which no path can.", "Leave it out.")

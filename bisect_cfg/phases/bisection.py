@@ -97,7 +97,7 @@ class Bisection:
         jobs: trials to run at once.
         first: stop at the first proven cause.
         confidence: probability the answer must reach, whether the failure always shows or comes and goes.
-        prior: "risk" (odds by name), "flat", or name -> odds (1 is ordinary, missing names are ordinary).
+        prior: "risk" (odds by name), "flat", or name -> odds from 1e-6 to 1e6 (1 is ordinary, as are missing names).
         confirm: how often each claim of the answer (the cause fails, it passes without each one parameter, the
             correction passes) must have been observed itself. None, the default: once, and again as often as the
             failure rate leaves doubt. A number: so often, and up to a confidence of .95 the answer rests on 19 failures

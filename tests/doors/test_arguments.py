@@ -143,9 +143,8 @@ def test_what_is_added_is_what_a_trial_may_return(failed) -> None:
 @table("arguments, options, words", [
     ((NUL,), {}, "The command"), (("train.py", [NUL]), {}, "The command"),
     ((), {"command": ["sort", "{flags}", NUL], "good": GOOD, "bad": BAD}, "The command"),
-    (("train.py",), {"python": NUL}, "The command"),
     *((("train.py",), {name: NUL}, f"--{name.replace('_', '-')}")
-      for name in ("study", "good_packages", "from_checkpoint", "log", "env_cache", "storage", "failure")),
+      for name in ("study", "python", "good_packages", "from_checkpoint", "log", "env_cache", "storage", "failure")),
 ])  # fmt: skip
 def test_nul_in_paths_and_words(tmp_path, monkeypatch, arguments, options, words) -> None:
     monkeypatch.chdir(tmp_path)
