@@ -96,17 +96,26 @@ def encoded(name: str, value: Value) -> Value:
     Raises:
         InputError: it cannot be.
     """
-    try:
-        check_value(name, value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{error}.") from None
-    made = encode(value)
+    made = encode(comparable(name, value))
     if isinstance(made, dict) and ({"$opaque", "$object"} & made.keys()):
         raise InputError(
             f"{name}: a {type(value).__name__} cannot be handed to another process.",
             "Give a number, a string, True, False, None, a torch.dtype, or a list or dict of these.",
         )
     return value if isinstance(value, float) else made
+
+
+def comparable(name: str, value: Value) -> Value:
+    """The same value.
+
+    Raises:
+        InputError: it is none that a setting can have, see `check_value`.
+    """
+    try:
+        check_value(name, value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{error}.") from None
+    return value
 
 
 def check_nul(options: Options, words: Iterable[str], python: str | None) -> None:

@@ -246,9 +246,9 @@ def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value
     if not isinstance(name, str):
         raise InputError(f"{option}: {name!r} is not the name of a setting.", "Names must be strings.")
     name = name.strip().removeprefix("args.")
-    _refuse_secret(name, value, option)
     if isinstance(value, float) and math.isnan(value):
         raise InputError(f"{option} {name}: NaN is not a value that a run could have.", "Give a number.")
+    _refuse_secret(name, value, option)
     return name, value
 
 
