@@ -18,7 +18,7 @@ from bisect_cfg.capture.names import parse_assignment
 from bisect_cfg.capture.programs import runs_code
 from bisect_cfg.capture.script import Script, find_script, interpreter
 from bisect_cfg.capture.target import CommandTarget, find_target, is_any_command
-from bisect_cfg.checks import PATHS, check_choices, checked, encoded, from_python
+from bisect_cfg.checks import PATHS, check_choices, check_nul, checked, comparable, encoded, from_python
 from bisect_cfg.common.fingerprint import fingerprint
 from bisect_cfg.configuration import Status, Value
 from bisect_cfg.errors import InputError
@@ -54,6 +54,7 @@ def run(
     Returns:
         The answer, and the content of result.json.
     """
+    check_nul(options, [target, *arguments], python)
     script = _found(target, arguments, python, options)
     if isinstance(script, CommandTarget):
         return _run(script, target, arguments, python, options, listener)
@@ -218,7 +219,7 @@ def ask(
 
     study = study.absolute()
     if isinstance(wanted, Mapping):
-        given = (parse_assignment(one, "ask()") for one in wanted.items())
+        given = (parse_assignment((name, comparable(str(name), one)), "ask()") for name, one in wanted.items())
         wanted = {name: encoded(name, value) for name, value in given}
     command, options = _asked_before(study, {"storage": storage}, arguments, python, trust, _loaded)
     with _where_it_began(command):

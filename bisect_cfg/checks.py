@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_origin, get_type_hints
@@ -17,7 +17,7 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.target import FORMATS, CommandTarget
 from bisect_cfg.capture.template import presets, styles
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Value
+from bisect_cfg.configuration import Value, check_value
 from bisect_cfg.errors import InputError, flag_of
 from bisect_cfg.probe.values import encode
 from bisect_cfg.runner.verdict import Failure
@@ -96,13 +96,38 @@ def encoded(name: str, value: Value) -> Value:
     Raises:
         InputError: it cannot be.
     """
-    made = encode(value)
+    made = encode(comparable(name, value))
     if isinstance(made, dict) and ({"$opaque", "$object"} & made.keys()):
         raise InputError(
             f"{name}: a {type(value).__name__} cannot be handed to another process.",
             "Give a number, a string, True, False, None, a torch.dtype, or a list or dict of these.",
         )
     return value if isinstance(value, float) else made
+
+
+def comparable(name: str, value: Value) -> Value:
+    """The same value.
+
+    Raises:
+        InputError: it is none that a setting can have, see `check_value`.
+    """
+    try:
+        check_value(name, value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{error}.") from None
+    return value
+
+
+def check_nul(options: Options, words: Iterable[str], python: str | None) -> None:
+    """See that no path, and no other text that is given to the system, holds a NUL character: it takes none.
+
+    Raises:
+        InputError: says which does.
+    """
+    texts = {flag_of(name): getattr(options, name) for name in (*PATHS, *TEXTS)} | {"--python": python}
+    for name, text in (*texts.items(), *(("The command", word) for word in words)):
+        if "\0" in str(text):
+            raise InputError(f"{name}: {str(text)!r} holds a NUL character, which no path can.", "Leave it out.")
 
 
 def checked(options: Options, script: Script | CommandTarget) -> Options:

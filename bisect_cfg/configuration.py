@@ -123,6 +123,51 @@ class Factor:
     bad: Value
 
 
+SHOWN_LENGTH = 60
+"""Of a value in an error: enough to recognise it."""
+
+DEEPEST = 50
+"""Levels of lists and dicts in a value: no library's setting has ten, and what reads and writes JSON ends at some
+hundreds."""
+
+
+def shown(value: object) -> str:
+    """A value and its type, as a sentence can hold them, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # of the user's own; and an integer of thousands of digits has none
+        text = "something"
+    return f"{text if len(text) <= SHOWN_LENGTH else text[:SHOWN_LENGTH] + '...'} ({type(value).__name__})"
+
+
+def check_value(name: str, value: Value, level: int = 0) -> None:
+    """See that a value of a setting can be compared with another one and written down.
+
+    Args:
+        name: of the setting, for the message.
+        value: given by the user; any object that is compared by True and False.
+        level: how many lists and dicts it lies in.
+
+    Raises:
+        TypeError, ValueError: it cannot; the sentence says what to give.
+    """
+    if level > DEEPEST:
+        raise ValueError(f"{name} contains itself, or lists in lists more than {DEEPEST} levels deep: write it out")
+    if isinstance(value, (list, tuple, set, frozenset, Mapping)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            check_value(name, item, level + 1)
+        return
+    try:
+        comparable = type(value == value).__name__ in ("bool", "bool_")  # numpy's as well; of an array it is an array
+    except Exception:  # of the user's own
+        comparable = False
+    if not comparable:
+        raise TypeError(
+            f"{name} {'contains' if level else 'is'} {shown(value)}, which cannot be compared as a whole: give a "
+            "number, a string, or a list of these (.tolist() makes one)"
+        )
+
+
 def is_number(value: Value) -> TypeGuard[int | float]:
     """Whether it is a finite number; True and False are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -79,7 +79,7 @@ def finite_number(text: object, lowest: float = -math.inf, highest: float = math
     """
     number = number_of(text) if isinstance(text, str) else text
     real = isinstance(number, (int, float)) and not isinstance(number, bool)
-    if real and math.isfinite(number) and lowest <= number <= highest and not (above and number == lowest):
+    if real and -math.inf < number < math.inf and lowest <= number <= highest and not (above and number == lowest):
         return number
     bounds = [f"{'above' if above else 'from'} {lowest:g}"] if lowest > -math.inf else []
     bounds += [f"{'up ' if above or not bounds else ''}to {highest:g}"] if highest < math.inf else []
@@ -246,9 +246,9 @@ def parse_assignment(given: Assignment, option: str, read: Callable[[str], Value
     if not isinstance(name, str):
         raise InputError(f"{option}: {name!r} is not the name of a setting.", "Names must be strings.")
     name = name.strip().removeprefix("args.")
-    _refuse_secret(name, value, option)
     if isinstance(value, float) and math.isnan(value):
         raise InputError(f"{option} {name}: NaN is not a value that a run could have.", "Give a number.")
+    _refuse_secret(name, value, option)
     return name, value
 
 

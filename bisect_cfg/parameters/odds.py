@@ -36,7 +36,7 @@ def odds_of(
         said: its message and the like: settings that it names are likelier, under "risk".
 
     Raises:
-        ValueError: an unknown prior, or odds that are not positive.
+        ValueError: an unknown prior.
     """
     if prior == "flat":
         return ()
@@ -45,10 +45,7 @@ def odds_of(
         return tuple(risk_of(name, failure) * (NAMED if name in named else 1.0) for name in names)
     if isinstance(prior, str):
         raise ValueError(f"prior must be 'risk', 'flat' or a mapping of names to odds, not {prior!r}")
-    odds = tuple(float(prior.get(name, 1.0)) for name in names)
-    if any(not 0 < value < float("inf") for value in odds):
-        raise ValueError("prior odds must be positive numbers")
-    return odds
+    return tuple(float(prior.get(name, 1.0)) for name in names)
 
 
 def risk_of(name: str, failure: str = "") -> float:

@@ -99,9 +99,9 @@ def is_secret_name(name, value=None):
 
 def hides(name, value):
     """Whether this value under this name must not be written down. None, flags and empty texts are no secrets."""
-    if value is None or isinstance(value, bool) or value == "" or value == HIDDEN:
+    if isinstance(value, bool) or not isinstance(value, (str, bytes, int, float)) or value in ("", HIDDEN):
         return False
-    return isinstance(value, (str, bytes, int, float)) and is_secret_name(name, value)
+    return is_secret_name(name, value)
 
 
 def know(value):

@@ -182,6 +182,7 @@ class ForkServer:
             self._why_gone = "the script writes into descriptors that it did not open"
         with self._lock:
             self._gone = True
+            self._ours.close()
             self._ready.put(None)
             for take in self._waiting.values():
                 take(None)

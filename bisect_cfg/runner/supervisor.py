@@ -304,6 +304,7 @@ class Supervisor:
                     run.told(message)
         with self._lock:
             self._gone = True
+            self._socket.close()
             for run in self._runs.values():
                 run.told({"gone": True})
 

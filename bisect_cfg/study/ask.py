@@ -11,7 +11,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bisect_cfg.capture.names import nearest
-from bisect_cfg.configuration import UNSET, Configuration, Factor, Subset, Value, configuration_of, equal
+from bisect_cfg.configuration import (
+    UNSET,
+    Configuration,
+    Factor,
+    Subset,
+    Value,
+    check_value,
+    configuration_of,
+    equal,
+    shown,
+)
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.reports.asked import Wanted
@@ -49,7 +59,7 @@ def asked_run(
         others: names that may be given a value although they are in neither.
 
     Raises:
-        TypeError: it is neither names nor values, or a value is no plain one.
+        TypeError, ValueError: it is neither names nor values, or a value is no plain one.
         InputError: a name that is not known.
     """
     levels = {factor.name: factor for factor in factors}
@@ -57,6 +67,7 @@ def asked_run(
         known = dict.fromkeys([*levels, *good, *bad, *others])
         changes = {_name(name, known, levels, "which is not a setting here"): value for name, value in wanted.items()}
         for name, value in changes.items():
+            check_value(f"{_printable(name)} in ask()", value)
             if name in levels and not _is_plain(value) and all(map(_is_plain, (levels[name].good, levels[name].bad))):
                 raise TypeError(f"ask() gives {_printable(name)} the value {shown(value)}, which nothing can record")
         configuration = {name: value for name, value in {**bad, **changes}.items() if value is not UNSET}

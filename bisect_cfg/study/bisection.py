@@ -32,6 +32,7 @@ from bisect_cfg.configuration import (
     configuration_of,
     difference,
     equal,
+    shown,
 )
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.parameters.odds import odds_of
@@ -54,12 +55,12 @@ from bisect_cfg.store.interface import Runner, TrialRequest, TrialResult
 from bisect_cfg.store.rows import rows_of
 from bisect_cfg.store.sampler import BisectionSampler, Classify, SearchTrials
 from bisect_cfg.store.store import Store, Void
-from bisect_cfg.study.arguments import check_kinds, check_numbers, shown
+from bisect_cfg.study.arguments import check, is_runner
 from bisect_cfg.study.ask import REASON, asked_run, check_valid
 from bisect_cfg.study.conclude import cause_of, report_of
 from bisect_cfg.study.limits import Limits
 from bisect_cfg.study.loop import Turn, work_off
-from bisect_cfg.trials.function import FunctionRunner, TrialFunction, identity_of
+from bisect_cfg.trials.function import UNUSABLE, FunctionRunner, TrialFunction, identity_of, result_of_answer
 
 if TYPE_CHECKING:
     from bisect_cfg.reports.asked import Wanted
@@ -93,7 +94,7 @@ class Bisection:
         jobs: trials to run at once.
         first: stop at the first proven cause.
         confidence: probability the answer must reach, whether the failure always shows or comes and goes.
-        prior: "risk" (odds by name), "flat", or name -> odds (1 is ordinary, missing names are ordinary).
+        prior: "risk" (odds by name), "flat", or name -> odds from 1e-6 to 1e6 (1 is ordinary, as are missing names).
         confirm: how often each claim of the answer (the cause fails, it passes without each one parameter, the
             correction passes) must have been observed itself. None, the default: once, and again as often as the
             failure rate leaves doubt. A number: so often, and up to a confidence of .95 the answer rests on 19 failures
@@ -147,37 +148,17 @@ class Bisection:
         limits: Limits | None = None,
         progress: bool | None = None,
     ) -> None:
-        check_kinds(
-            {"good": good, "bad": bad},
-            {"loss": loss, "work": work, "identity": identity, "prior": None if isinstance(prior, str) else prior},
-            {"is_valid": is_valid, "is_failure": is_failure, "on_event": on_event},
-        )
-        runs = _is_runner(trial)
-        if not (runs or callable(trial)):
-            raise TypeError(f"trial must be a function that takes a configuration, or a Runner, not {shown(trial)}")
-        if not (storage is None or isinstance(storage, (str, optuna.storages.BaseStorage, Store))):
-            raise TypeError(
-                f"storage must be an Optuna storage or its address ('sqlite:///study.db'), not {shown(storage)}"
-            )
-        if not (study_name is None or isinstance(study_name, str)):
-            raise TypeError(f"study_name must be a string, not {shown(study_name)}")
-        check_numbers(
-            {"jobs": jobs, "max_trials": max_trials, "confirm": confirm},
-            {"confidence": confidence, "max_seconds": max_seconds, "timeout": timeout},
-            {"prior": {} if isinstance(prior, str) else prior, "loss": loss or {}, "work": work or {}},
-        )
-        if timeout == 0:
-            raise ValueError("timeout must be above 0: no trial is over at once")
-        none = sorted(name for name, ratio in (work or {}).items() if ratio == 0)
-        if none:
-            raise ValueError(f"work of {none[0]} must be above 0: it multiplies a trial's duration")
-        if not 0 < confidence < 1:
-            raise ValueError(f"confidence must lie between 0 and 1, not {confidence!r}")
+        check(
+            good=good, bad=bad, trial=trial, is_valid=is_valid, storage=storage, study_name=study_name,
+            max_trials=max_trials, jobs=jobs, confidence=confidence, prior=prior, confirm=confirm, loss=loss, work=work,
+            is_failure=is_failure, on_event=on_event, max_seconds=max_seconds, timeout=timeout, identity=identity,
+        )  # fmt: skip
         self.good, self.bad, self.seed = dict(good), dict(bad), seed
         self.factors = difference(self.good, self.bad)
         taken = sorted(RECORDED.intersection(factor.name for factor in self.factors))
         if taken:
             raise ValueError(f"{taken[0]} is a column of the table of trials: call the setting something else")
+        runs = is_runner(trial)
         runner: Runner = trial if runs else FunctionRunner(trial, is_valid, isolation, timeout)  # type: ignore
         self._runner = runner
         self._validity = _Buildable(self.factors, self.good, self.bad, runner)
@@ -316,25 +297,29 @@ class Bisection:
                 raise
         return trial.number
 
-    def add(self, configuration: Configuration, result: TrialResult, purpose: str) -> None:
+    def add(self, configuration: Configuration, result: object, purpose: str) -> None:
         """Record a trial that was run before the bisection started; it counts. Repeating the call does nothing.
 
         Args:
             configuration: what was run; each factor must have its good or its bad value.
-            result: what came out.
+            result: what came out: whatever `trial` may return.
             purpose: a `Purpose`, or its value: "bad baseline".
 
         Raises:
+            TypeError: the result is nothing that `trial` may return.
             ValueError: a factor has neither of its values, or there is no such purpose.
         """
+        came = result_of_answer(result)
+        if came.signature == UNUSABLE:
+            raise TypeError(came.message)
         mask = 0
         for index, factor in enumerate(self.factors):
             value = configuration.get(factor.name, UNSET)
             if equal(value, factor.bad):
                 mask |= 1 << index
             elif not equal(value, factor.good):
-                raise ValueError(f"{factor.name}={value!r} is neither the good nor the bad value")
-        self._trials.add(Ask(mask, 0, Purpose(purpose)), result)
+                raise ValueError(f"{factor.name}={shown(value)} is neither the good nor the bad value")
+        self._trials.add(Ask(mask, 0, Purpose(purpose)), came)
 
     def details(self) -> dict[int, JsonObject]:
         """By trial number, what the runner kept of it, and the suspicion of each factor when it was asked."""
@@ -519,10 +504,6 @@ def _verdict(is_failure: Callable[[TrialResult], bool] | None) -> Classify:
         return Outcome.FAIL if result.signature == reference.signature else Outcome.UNRESOLVED
 
     return classify
-
-
-def _is_runner(trial: object) -> bool:
-    return all(callable(getattr(trial, name, None)) for name in ("run", "is_valid")) and not isinstance(trial, type)
 
 
 def _seconds(finished: Sequence[Record]) -> tuple[float, float]:

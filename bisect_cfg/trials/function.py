@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
-import inspect
 import io
 import json
 import os
@@ -32,7 +31,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from bisect_cfg.common.failures.signature import from_exception
-from bisect_cfg.configuration import Configuration, Outcome, Value
+from bisect_cfg.configuration import Configuration, Outcome, Value, shown
 from bisect_cfg.jsonfile import digest
 from bisect_cfg.probe.secrets import scrub
 from bisect_cfg.runner.supervisor import Run, Supervisor
@@ -196,30 +195,20 @@ def call(trial: TrialFunction, configuration: dict[str, Value]) -> TrialResult:
 
 def result_of_answer(answer: object) -> TrialResult:
     """A function's return value as a result; what has no meaning as one is UNRESOLVED with the signature `UNUSABLE`."""
-    if isinstance(answer, TrialResult):
+    if isinstance(answer, TrialResult) and isinstance(answer.outcome, Outcome):
         return answer
     if isinstance(answer, Outcome):
         return TrialResult(answer, None if answer is Outcome.PASS else answer.value)
     if answer is None:
         return TrialResult(Outcome.UNRESOLVED, "unresolved", "the trial returned None")
-    if isinstance(answer, bool) or type(answer).__name__ in ("bool_", "bool"):  # numpy's bool as well
-        return (
-            TrialResult(Outcome.PASS)
-            if answer
-            else TrialResult(Outcome.FAIL, RETURNED_FALSE, "the trial returned False")
-        )
+    if type(answer).__name__ in ("bool", "bool_"):  # numpy's as well
+        passed = TrialResult(Outcome.PASS)
+        return passed if answer else TrialResult(Outcome.FAIL, RETURNED_FALSE, "the trial returned False")
     text = (
-        f"trial(configuration) returned {_short(answer)} ({type(answer).__name__}); it must return an Outcome, True "
-        "(pass), False (fail), None (neither) or a TrialResult, or raise an exception to fail"
+        f"{shown(answer)} is no answer of a trial: it must return an Outcome such as Outcome.FAIL, True (pass), "
+        "False (fail), None (neither) or a TrialResult with an Outcome, or raise an exception to fail"
     )
     return TrialResult(Outcome.UNRESOLVED, UNUSABLE, text)
-
-
-def _short(answer: object) -> str:
-    try:
-        return repr(answer)[:60]
-    except Exception:  # a __repr__ of the user's own
-        return "something"
 
 
 def result_of_exception(error: BaseException) -> TrialResult:
@@ -303,15 +292,6 @@ def _encode(result: TrialResult) -> bytes:
 def _decode(data: bytes) -> TrialResult:
     outcome, signature, message, seconds, step, attributes, intermediate = pickle.loads(data)
     return TrialResult(Outcome(outcome), signature, message, seconds, step, json.loads(attributes), intermediate)
-
-
-def describe(trial: Callable[..., object]) -> str:
-    """Where a function comes from, for messages: ``train.py:my_trial``."""
-    name = getattr(trial, "__qualname__", type(trial).__name__)
-    try:
-        return f"{os.path.basename(inspect.getsourcefile(trial) or '?')}:{name}"
-    except TypeError:
-        return name
 
 
 def identity_of(function: Callable[..., object]) -> dict[str, str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bisect_cfg import checks
 from bisect_cfg.api import _asked_before
-from bisect_cfg.study.options import Options
 from bisect_cfg.store.invocation import write_command
+from bisect_cfg.study.options import Options
 
 
 def test_every_option_is_of_one_kind() -> None:

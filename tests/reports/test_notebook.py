@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from bisect_cfg.store.basis import save_basis
 
 import bisect_cfg
 from bisect_cfg import Outcome, TrialResult
 from bisect_cfg.errors import InputError
-from bisect_cfg.store.basis import save_basis
 from tests.reports.test_page import study
 
 HOSTILE = "<script>alert(1)</script>"

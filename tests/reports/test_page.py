@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from bisect_cfg.store.basis import read_basis, save_basis
 
 from bisect_cfg import Bisection
 from bisect_cfg.errors import InputError
@@ -23,7 +24,6 @@ from bisect_cfg.reports.recorded import read
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.terminal import told
 from bisect_cfg.runner.verdict import Observation
-from bisect_cfg.store.basis import read_basis, save_basis
 from bisect_cfg.store.invocation import write_command
 from bisect_cfg.store.rows import recorded_trials
 from tests.reports import made

@@ -7,12 +7,6 @@ import json
 import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from targets import Target
-
-from bisect_cfg.errors import InputError
-from bisect_cfg.store import basis as module
 from bisect_cfg.store.basis import (
     Basis,
     add_written,
@@ -25,6 +19,12 @@ from bisect_cfg.store.basis import (
     read_basis,
     save_basis,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+from targets import Target
+
+from bisect_cfg.errors import InputError
+from bisect_cfg.store import basis as module
 
 
 def basis_of(target: Target, **more: object) -> Basis:

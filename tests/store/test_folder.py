@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from bisect_cfg.store.basis import read_basis, save_basis
 from targets import Target
 
 from bisect_cfg.errors import InputError
-from bisect_cfg.store.basis import read_basis, save_basis
 from bisect_cfg.store.folder import check_entries, default_folder, open_study, put_trial_aside
 
 

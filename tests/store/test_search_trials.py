@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from bisect_cfg.store.search_trials import SearchTrials
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.configuration import Purpose
 from bisect_cfg.search import Ask, Problem
 from bisect_cfg.store.encoding import SUBSET, purpose_of
 from bisect_cfg.store.interface import TrialResult
-from bisect_cfg.store.search_trials import SearchTrials
 
 GOOD = {"lr": 1e-6, "bf16": False}
 BAD = {"lr": 1e-3, "bf16": True}

@@ -195,6 +195,8 @@ def test_a_command_is_asked_in_its_study(study, tmp_path) -> None:
     assert study.ask({"check", "output"}).outcome is Outcome.FAIL
     refused = {
         "cannot be handed to another process": {"output": object()},
+        "cannot be compared as a whole": {"output": np.array([1, 2])},
+        "NaN is not a value": {"output": float("nan")},
         "holds a secret": {"hub_token": f"hf_{'a' * 34}"},
         "Did you mean check?": {"chekc": True},
     }

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from tools import slow
 
 from bisect_cfg import Bisection, Outcome
 from bisect_cfg.store.interface import TrialResult
@@ -129,40 +128,6 @@ def test_what_is_left_is_estimated_from_the_first_trial_to_the_last() -> None:
     assert said[0][0] <= len(report.rows) - 1 <= said[0][1]
 
 
-@pytest.mark.parametrize(("changes", "error", "words"), [
-    ({"trial": 3}, TypeError, "trial must be a function"), ({"trial": None}, TypeError, "trial must be a function"),
-    ({"good": [1]}, TypeError, "good must be a dict"), ({"bad": "bf16"}, TypeError, "bad must be a dict"),
-    ({"good": {1: 2}}, TypeError, "good must have strings as names, not 1"),
-    ({"loss": {2: 1.0}}, TypeError, "loss must have"),
-    ({"work": 3}, TypeError, "work must be a dict"), ({"work": {"lr": 0}}, ValueError, "work of lr must be above 0"),
-    ({"work": {"lr": float("nan")}}, ValueError, "work of lr"), ({"prior": 3}, TypeError, "prior must be a dict"),
-    ({"storage": 3}, TypeError, "storage must be an Optuna storage"), ({"study_name": 3}, TypeError, "study_name"),
-    ({"is_valid": True}, TypeError, "is_valid must be a function"),
-    ({"is_failure": 1}, TypeError, "is_failure must be"),
-    ({"on_event": []}, TypeError, "on_event must be"), ({"identity": "me"}, TypeError, "identity must be a dict"),
-    ({"max_trials": float("nan")}, ValueError, "max_trials"), ({"max_trials": -1}, ValueError, "max_trials"),
-    ({"timeout": 0}, ValueError, "timeout must be above 0"),
-])  # fmt: skip
-def test_arguments_are_checked_before_anything_runs(changes, error, words) -> None:
-    def trial(configuration: dict) -> bool:
-        raise AssertionError("it ran")
-
-    with pytest.raises(error, match=words):
-        Bisection(**{"good": GOOD, "bad": BAD, "trial": trial, **changes})
-
-
-@pytest.mark.training
-@pytest.mark.parametrize("isolation", ["process", "none"])
-@pytest.mark.parametrize("answer", [0, slow(1), slow("pass"), slow(0.5)])
-def test_an_answer_that_says_nothing_is_a_mistake_in_the_function(tmp_path, isolation, answer) -> None:
-    url = f"sqlite:///{tmp_path}/study.db"
-    parts = {"isolation": isolation, "storage": url, "identity": {}}
-    with pytest.raises(TypeError, match="must return an Outcome, True"):
-        Bisection(GOOD, BAD, lambda c: answer if c["bf16"] else True, **parts).run()
-    report = Bisection(GOOD, BAD, lambda c: not c["bf16"], **parts).run()  # that run does not count
-    assert report.causes[0].parameters == ("bf16",) and "unresolved" not in set(report.trials["outcome"])
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_is_valid_raises_comes_up(jobs) -> None:
     def is_valid(configuration: dict) -> bool:
@@ -179,9 +144,3 @@ def test_a_configuration_that_is_valid_refuses_is_not_run(side, status, reason, 
     report = Bisection(GOOD, BAD, lambda c: 1 / 0, lambda c: reason if c == side else True, isolation="none").run()
     assert report.status == status and not report.rows
     assert report.notes == (f"The {name} configuration is not valid: {told}.",)
-
-
-@pytest.mark.parametrize("name", ["seconds", "outcome"])
-def test_a_setting_is_not_called_as_a_column_of_the_table_of_trials(name):
-    with pytest.raises(ValueError, match=f"{name} is a column"):
-        Bisection(good={name: False}, bad={name: True}, trial=lambda configuration: True, isolation="none")
