@@ -26,7 +26,6 @@ from bisect_cfg.errors import InputError
 from bisect_cfg.probe.secrets import mask
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.text import show
-from bisect_cfg.study.arguments import shown
 
 REASON = "asked by hand"
 
