@@ -22,8 +22,8 @@ from bisect_cfg.store.state import EARLIER_FILE, STATE_FILE, State, read_state
 from bisect_cfg.store.storage import cannot_open, open_storage, sqlite_storage, study_name
 from bisect_cfg.store.store import Store, StudyHeld
 
-BEGUN = ("trials", "lock")
-"""What a folder holds in which a study has just been begun."""
+BEGUN = ("trials", "lock", f"{STATE_FILE}.new")
+"""What a folder holds in which a study has just been begun, also by a process that was killed while it wrote."""
 
 STUDIES = Path("bisect-cfg-studies")
 """Where studies lie unless --study says otherwise."""
