@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from bisect_cfg.common.failures.health import RULES, SILENT_KINDS
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.study.study import Context
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import IsolatedScript, Wishes
 from bisect_cfg.reports.answer import failure_of, row_before
@@ -30,6 +29,7 @@ from bisect_cfg.runner.verdict import (
     trace_of,
 )
 from bisect_cfg.store.causes import Report
+from bisect_cfg.study.study import Context
 from bisect_cfg.trials.plan import Known
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bisect_cfg.study.isolate import FRAMES_READ, _said_of
 from bisect_cfg.probe.protocol import Raised
+from bisect_cfg.study.isolate import FRAMES_READ, _said_of
 from tests.reports.made import DIED, run
 
 

@@ -17,7 +17,11 @@ from tools import slow
 
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
-from bisect_cfg.study.study import Context
+from bisect_cfg.probe.protocol import Origin, OriginRefused
+from bisect_cfg.reports.listener import Listener
+from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.verdict import Failure, Standard, judge
+from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.origin import (
     FAR,
@@ -32,11 +36,7 @@ from bisect_cfg.study.origin import (
     is_given_up,
     remove_checkpoints,
 )
-from bisect_cfg.probe.protocol import Origin, OriginRefused
-from bisect_cfg.reports.listener import Listener
-from bisect_cfg.runner.observe import observe
-from bisect_cfg.runner.verdict import Failure, Standard, judge
-from bisect_cfg.store.interface import TrialResult
+from bisect_cfg.study.study import Context
 from bisect_cfg.trials.checkpoints import in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Known

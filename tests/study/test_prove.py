@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.study.study import Context
-from bisect_cfg.study.options import Options
-from bisect_cfg.study.prove import prove
 from bisect_cfg.probe.protocol import Origin
 from bisect_cfg.reports.listener import Listener
+from bisect_cfg.study.options import Options
+from bisect_cfg.study.prove import prove
+from bisect_cfg.study.study import Context
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run
 from tests.reports.made import HEALTHY, REPORT, run

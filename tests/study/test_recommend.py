@@ -18,13 +18,13 @@ from tools import recorded, slow
 
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.study import recommend
-from bisect_cfg.study.options import Options
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.isolated import Health
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Standard
 from bisect_cfg.store.store import Void
+from bisect_cfg.study import recommend
+from bisect_cfg.study.options import Options
 from bisect_cfg.trials.runs import Run
 
 SCRIPT = """

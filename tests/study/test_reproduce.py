@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bisect_cfg.study.reproduce import launched_in, refusal
 from bisect_cfg.probe.protocol import Raised
+from bisect_cfg.study.reproduce import launched_in, refusal
 
 RUN = "/env/lib/python3.11/site-packages/torch/distributed/run.py"
 LAUNCH = "/env/lib/python3.11/site-packages/accelerate/commands/launch.py"

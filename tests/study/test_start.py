@@ -13,12 +13,12 @@ from tools import slow
 
 from bisect_cfg.configuration import Factor, Outcome
 from bisect_cfg.parameters import every
-from bisect_cfg.study import start
-from bisect_cfg.study.study import Context
-from bisect_cfg.study.options import Options
-from bisect_cfg.study.baselines import DEFAULTS, Baselines, with_defaults_of_the_moved
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.store.causes import Report
+from bisect_cfg.study import start
+from bisect_cfg.study.baselines import DEFAULTS, Baselines, with_defaults_of_the_moved
+from bisect_cfg.study.options import Options
+from bisect_cfg.study.study import Context
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runs import Run
 from tests.reports.made import DIED, HEALTHY, REPORT, run
