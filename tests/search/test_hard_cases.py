@@ -1,4 +1,4 @@
-"""Rules that only runs reveal, rules with a choice, masks, many factors, the first cause, trials at once, confidence."""
+"""Rules that only runs reveal, rules with a choice, masks, many factors, one cause, trials at once, confidence."""
 
 from __future__ import annotations
 
