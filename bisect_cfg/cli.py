@@ -186,8 +186,9 @@ def _studies(context: click.Context, parameter: click.Parameter, begun: str) -> 
     from click.shell_completion import CompletionItem
 
     from bisect_cfg.store.folder import STUDIES
+    from bisect_cfg.store.state import STATE_FILE
 
-    found = sorted(str(path.parent) for path in STUDIES.glob("*/study.json"))
+    found = sorted(str(path.parent) for path in STUDIES.glob(f"*/{STATE_FILE}"))
     return [CompletionItem(path) for path in found if path.startswith(begun)] or [CompletionItem(begun, type="dir")]
 
 
@@ -682,6 +683,7 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
 def envs(action: str, env_cache: Path | None, keep: float) -> int:
     """List the environments that were built for trials with other packages, or remove them (prune)."""
     from bisect_cfg.store.folder import STUDIES
+    from bisect_cfg.store.state import STATE_FILE
     from bisect_cfg.trials.environments import CACHE, complete_in, prune, size_of
 
     folder = env_cache or STUDIES / CACHE
