@@ -683,7 +683,6 @@ def doctor(words: tuple[str, ...], recorded: tuple[str, ...], python: str | None
 def envs(action: str, env_cache: Path | None, keep: float) -> int:
     """List the environments that were built for trials with other packages, or remove them (prune)."""
     from bisect_cfg.store.folder import STUDIES
-    from bisect_cfg.store.state import STATE_FILE
     from bisect_cfg.trials.environments import CACHE, complete_in, prune, size_of
 
     folder = env_cache or STUDIES / CACHE
