@@ -186,8 +186,9 @@ def _studies(context: click.Context, parameter: click.Parameter, begun: str) -> 
     from click.shell_completion import CompletionItem
 
     from bisect_cfg.store.folder import STUDIES
+    from bisect_cfg.store.state import STATE_FILE
 
-    found = sorted(str(path.parent) for path in STUDIES.glob("*/study.json"))
+    found = sorted(str(path.parent) for path in STUDIES.glob(f"*/{STATE_FILE}"))
     return [CompletionItem(path) for path in found if path.startswith(begun)] or [CompletionItem(begun, type="dir")]
 
 

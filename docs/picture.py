@@ -22,9 +22,9 @@ from rich.console import Console
 
 from bisect_cfg.api import run
 from bisect_cfg.common.failures.health import Row
-from bisect_cfg.study.options import Options
 from bisect_cfg.reports.console import console
 from bisect_cfg.reports.live import View
+from bisect_cfg.study.options import Options
 
 DOCS = Path(__file__).resolve().parent
 COLUMNS = 100

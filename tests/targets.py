@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bisect_cfg.store.basis import hash_of
+from bisect_cfg.store.inputs import hash_of
 
 
 class Target:

@@ -20,7 +20,7 @@ ELSEWHERE = {
     "two_ranks": "test_two_ranks.py",
     "late_collapse": "test_late.py",
     "late_overflow": "test_late.py",
-    "bad_row": "phases/test_origin.py",
+    "bad_row": "study/test_origin.py",
     "vllm_versions": "test_package_versions.py",
     "trl_2906_original": "test_old_stack.py",
     "trl_2906_root_cause": "test_package_versions.py",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
+import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -132,6 +135,24 @@ def recorded(address: str) -> dict[str, list[FrozenTrial]]:
     finally:
         storage.remove_session()
         storage.engine.dispose()
+
+
+def asked(study: Path) -> dict[str, Path]:
+    """What each run of a study is, as its database has it: its question, or otherwise its purpose, -> its folder; of
+    several the last. Nothing while there is no database."""
+    found: dict[str, Path] = {}
+    if not (study / "study.db").exists():
+        return found
+    with contextlib.closing(sqlite3.connect(f"file:{study}/study.db?mode=ro", uri=True)) as database:
+        for key in ("purpose", "question"):
+            known = (
+                "select number, value_json from trials join trial_user_attributes using (trial_id) where key = ? "
+                "order by number"
+            )
+            with contextlib.suppress(sqlite3.OperationalError):  # its tables are being made
+                rows = database.execute(known, [key])
+                found |= {json.loads(value): study / "trials" / str(number) for number, value in rows}
+    return found
 
 
 @functools.cache

@@ -3,5 +3,5 @@
 `proposals` says where the remedies begin, `remedy` follows one of them to verified values, `order` says which comes
 next; all three are pure functions of the runs so far (`attempts`). `isolated` puts together what they decide from and
 judges the runs, `safe_trials` keeps them in the study, `edits` finds the lines of the user's files to change.
-`phases.recommend` runs it all.
+`study.recommend` runs it all.
 """

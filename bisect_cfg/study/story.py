@@ -25,6 +25,7 @@ from bisect_cfg.probe import packages
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.store.encoding import QUESTION
 from bisect_cfg.store.folder import Studied, open_study
 from bisect_cfg.study import command
 from bisect_cfg.study.baselines import Baselines
@@ -84,6 +85,7 @@ def bisect(
         studied = replace(studied, libraries=libraries, gpus=[gpu["name"] for gpu in gpus])
     with open_study(studied, options.study, written_by_runs) as (folder, state, store):
         begun(folder)
+        store.close_lost(QUESTION)
         with _written(target, folder) as target:
             runner = _runner(target, options, listener, folder)
             if isinstance(target, Script):

@@ -2,7 +2,7 @@
 
 A new one is a row with a fork point here, and nothing else: the command line, the phases and the reports take theirs
 from it. Its process has run the script up to that point, and waits; where it forks soundly is found out by trying
-(`phases/start.py`), so a start that does not suit a script costs it a run or two and nothing more. The two rows
+(`study/baselines.py`), so a start that does not suit a script costs it a run or two and nothing more. The two rows
 without one are `IMPORTS`, whose process runs nothing of the script, and `COLD`, which begins from nothing.
 """
 

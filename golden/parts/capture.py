@@ -29,14 +29,15 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.names import parse_pins, read_good
 from bisect_cfg.capture.script import find_script
 from bisect_cfg.capture.target import CommandTarget
+from bisect_cfg.configuration import Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import strict
-from bisect_cfg.study.study import Context
-from bisect_cfg.study.factors import find_factors
-from bisect_cfg.study.options import Options
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.fork_server import Starts
 from bisect_cfg.runner.supervisor import Supervisor
+from bisect_cfg.study.factors import find_factors
+from bisect_cfg.study.options import Options
+from bisect_cfg.study.study import Study
 from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE, ScriptRunner
 from bisect_cfg.trials.start_points import COLD
@@ -94,7 +95,7 @@ def answer(case: dict, made: str) -> object:
         return json.loads(text)
 
 
-def captured(words: list[str], options: Options, study: Path, made: str) -> dict[str, object]:
+def captured(words: list[str], options: Options, folder: Path, made: str) -> dict[str, object]:
     """The factors of a command, and what is pinned.
 
     Raises:
@@ -105,29 +106,33 @@ def captured(words: list[str], options: Options, study: Path, made: str) -> dict
         sides = target.sides
         factors = [{"name": one.name, "good": one.good, "bad": one.bad} for one in sides.factors]
         return {"factors": factors, "pinned": dict(sides.not_varied), "fixed": dict(sides.fixed)}
-    (study / "trials").mkdir(parents=True)
+    (folder / "trials").mkdir(parents=True)
     os.environ.update(target.variables)
-    target = target.written_in(study)
-    runner = ScriptRunner(target, study)
+    target = target.written_in(folder)
+    runner = ScriptRunner(target, folder)
     try:
         pins = parse_pins(options.pins)
         overrides = {name if "." in name else f"args.{name}": value for name, value in pins.items()}
-        once = Plan(0, {}, 1, COLD, REPRODUCTION_PATIENCE, stop=StopRule.DEATH, overrides=overrides)
+        once = Plan(
+            0, {}, 1, Purpose.BAD_BASELINE, COLD, REPRODUCTION_PATIENCE, stop=StopRule.DEATH, overrides=overrides
+        )
         run = runner.train(once)
         if read_capture(run.traces.events.rows) is None:
             return {"never configured": str(run.shown.signature)}
         if target.launch is None:  # a launcher's has its variables
             runner.starts.resolve = _library(made).resolve
-        context = Context(target, options, Listener(), study, {}, runner)
-        no_other_starts = SimpleNamespace(allowed=tuple)
-        good = read_good(options.good, target.good_file)
-        settings = find_factors(context, no_other_starts, run, good, pins)
+        study = Study(target, options, Listener(), folder, None, None, runner)
+        study.baselines = SimpleNamespace(resolve=runner.starts.resolve)
+        study.good, study.pins = read_good(options.good, target.good_file), pins
+        study.find(bad_run=run)
+        find_factors(study)
+        settings = study.settings
     finally:
         runner.close()
     names = ("name", "full", "kind", "good", "bad", "reset")
     factors = [{name: getattr(factor, name) for name in names} for factor in settings.factors]
     same, pinned = sorted(settings.same), dict(settings.pinned)
-    return {"factors": factors, "pinned": pinned, "same": same, "pins": settings.pins, "notes": context.notes}
+    return {"factors": factors, "pinned": pinned, "same": same, "pins": settings.pins, "notes": study.notes}
 
 
 @cache

@@ -25,12 +25,12 @@ from pathlib import Path
 from bisect_cfg.capture.script import Script, find_script
 from bisect_cfg.capture.settings import Settings
 from bisect_cfg.configuration import Purpose
-from bisect_cfg.study.options import Options
-from bisect_cfg.study.story import bisect_script
 from bisect_cfg.reports.answer import Answer
 from bisect_cfg.reports.events import TrialFinished
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.fork_server import FirstRun
+from bisect_cfg.study.options import Options
+from bisect_cfg.study.story import bisect
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
@@ -138,7 +138,7 @@ class Whole:
 def whole(script: Script, folder: Path, **options) -> Whole:
     """Run one whole bisection."""
     clock = Clock()
-    answer = bisect_script(script, Options(study=folder, **options), clock)
+    answer = bisect(script, Options(study=folder, **options), clock)
     clock.phase("end")
     if answer.report is None or not answer.report.causes:
         raise SystemExit(f"{folder.name}: the study was not isolated ({answer.status})")

@@ -459,11 +459,11 @@ def test_folder_in_use(tool):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"target": 1}'])
-def test_broken_study_json(tool, text):
+def test_broken_state_json(tool, text):
     script(tool.folder)
     (tool.folder / "s").mkdir()
-    (tool.folder / "s/study.json").write_text(text)
-    assert_clear(tool("bisect", "train.py", "--study", "s"), "study.json", "--study")
+    (tool.folder / "s/state.json").write_text(text)
+    assert_clear(tool("bisect", "train.py", "--study", "s"), "state.json", "--study")
 
 
 def test_broken_study_db(finished):

@@ -77,7 +77,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> pexpect.spawn:
     folder = tmp_path_factory.mktemp("bash")
     (folder / "train_it.py").write_text("")
     (folder / "bisect-cfg-studies" / "mine").mkdir(parents=True)
-    (folder / "bisect-cfg-studies" / "mine" / "study.json").write_text("{}")
+    (folder / "bisect-cfg-studies" / "mine" / "state.json").write_text("{}")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {"PATH": path, "TERM": "dumb", "PS1": "READY> ", "HOME": str(folder)}
     options = ["--norc", "--noprofile", "-i"]

@@ -326,8 +326,8 @@ COMMAND = '{"target": "train.py", "arguments": %s, "python": null, "folder": "."
     ("command.json", COMMAND % ("[]", "5")), ("command.json", COMMAND % ("[]", '{"good": 3, "jobs": null}')),
     ("command.json", COMMAND % ("[]", '{"good": [["a", 1, 2]], "prior": {}}')), ("command.json", "\x00"),
     ("command.json", COMMAND.replace('"."', '"/no/such/folder"') % ("[]", "{}")),
-    ("study.json", '{"target": {}, "options": {}}'), ("study.json", "\udcff"),
-    ("study.json", '{"target": {"script": "x", "arguments": 2, "script_hash": 1, "good_file_hash": 2}, "options": {}}'),
+    ("state.json", '{"target": {}, "options": {}}'), ("state.json", "\udcff"),
+    ("state.json", '{"target": {"script": "x", "arguments": 2, "script_hash": 1, "good_file_hash": 2}, "options": {}}'),
 ])  # fmt: skip
 def test_files_of_the_study(study, name, text):
     (study.folder / "s" / name).write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -34,8 +34,8 @@ def test_options_come_back_from_a_study(tmp_path: Path) -> None:
             "target": "train.py", "arguments": [], "python": None, "folder": str(tmp_path), "options": asdict(given),
         },
     )  # fmt: skip
-    for name in ("study.json", "result.json"):
+    for name in ("state.json", "result.json"):
         (tmp_path / name).write_text("{}")
-    (tmp_path / "study.json").chmod(0o600)
+    (tmp_path / "state.json").chmod(0o600)
     _, found = _asked_before(tmp_path, {}, (), None, trust=False)
     assert found == replace(given, max_trials=None, max_seconds=None)  # limits are of one pass

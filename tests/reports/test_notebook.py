@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bisect_cfg.store.basis import save_basis
 
 import bisect_cfg
 from bisect_cfg import Outcome, TrialResult
 from bisect_cfg.errors import InputError
-from tests.reports.test_page import study
+from tests.reports.test_page import begun, study
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -28,9 +27,7 @@ def test_a_study_is_loaded_with_its_frames(tmp_path: Path) -> None:
 
 
 def test_the_database_of_a_folder_is_its_study(tmp_path: Path) -> None:
-    folder = study(tmp_path / "s")
-    target = {"script": "train.py", "arguments": [], "script_hash": "", "good_file_hash": None}
-    save_basis(folder, {"target": target, "options": {}})
+    folder = begun(study(tmp_path / "s"))
     address = f"sqlite:///{folder / 'study.db'}"
     assert str(bisect_cfg.load(address)) == str(bisect_cfg.load(folder)) and bisect_cfg.load(address).complete
 

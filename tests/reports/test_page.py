@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from bisect_cfg.store.basis import read_basis, save_basis
+from msgspec.structs import replace
 
 from bisect_cfg import Bisection
 from bisect_cfg.errors import InputError
@@ -26,6 +26,7 @@ from bisect_cfg.reports.terminal import told
 from bisect_cfg.runner.verdict import Observation
 from bisect_cfg.store.invocation import write_command
 from bisect_cfg.store.rows import recorded_trials
+from bisect_cfg.store.state import State
 from tests.reports import made
 
 
@@ -88,11 +89,14 @@ def test_markdown_has_what_a_maintainer_needs(tmp_path: Path) -> None:
     assert "SIGFPE" in words and "trl 1.0" in words
 
 
+IDENTITY = {"script": "train.py", "arguments": [], "python": "", "folder": "/", "script_hash": "", "files": {}}
+STATE = State({**IDENTITY, "good_file_hash": None}, {})
+
+
 def begun(folder: Path) -> Path:
     """A study that has just been begun."""
     folder.mkdir(exist_ok=True)
-    target = {"script": "train.py", "arguments": [], "script_hash": "", "good_file_hash": None}
-    save_basis(folder, {"target": target, "options": {}})
+    STATE.save(folder)
     return folder
 
 
@@ -103,7 +107,7 @@ def test_a_study_without_an_answer_says_so(tmp_path: Path) -> None:
     assert "Nothing has been run" in page(found) and "Nothing has been run" in as_markdown(found)
     known = json.loads(as_json(found))
     assert known["status"] == "empty" and known["notes"] == [found.said]
-    save_basis(tmp_path, {**read_basis(tmp_path), "studies": {"digest": "name"}})
+    replace(STATE, study="name").save(tmp_path)
     assert read(tmp_path).said.endswith("named, and not in this folder.")
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -147,7 +151,7 @@ def test_where_nothing_can_be_written_a_copy_is_read(tmp_path: Path, monkeypatch
 
 
 def test_a_first_run_that_was_interrupted_is_no_empty_study(tmp_path: Path) -> None:
-    first = begun(tmp_path) / "trials" / "0.interrupted-1"
+    first = begun(tmp_path) / "trials" / "0"
     first.mkdir(parents=True)
     (first / "log.txt").write_text("loading\n")
     write_command(tmp_path, {"lines": {"own": "python train.py", "bisect": "bisect-cfg bisect train.py --only lr"}})

@@ -29,7 +29,7 @@ from bisect_cfg.runner.verdict import (
     trace_of,
 )
 from bisect_cfg.store.causes import Report
-from bisect_cfg.study.study import Context
+from bisect_cfg.study.study import Study
 from bisect_cfg.trials.plan import Known
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
@@ -90,12 +90,10 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_fa
     runner = ScriptRunner.__new__(ScriptRunner)
     runner.folder, runner.known, runner._outcomes = folder.parents[1], Known(standard=Standard(failure, usual)), {}
     runner._metrics = lambda name: Metrics(metrics)
-    context = Context(None, None, None, runner.folder, {}, runner)
+    study = Study(None, None, None, runner.folder, None, None, runner)
     in_search = runner.judged(run, 12)
-    assert in_search.outcome is context.outcome_of(run) is runner.classify(in_search)
-    assert in_search.signature == (
-        str(context.verdict_of(run).signature) if in_search.outcome.value != "pass" else None
-    )
+    assert in_search.outcome is study.outcome_of(run) is runner.classify(in_search)
+    assert in_search.signature == (str(study.verdict_of(run).signature) if in_search.outcome.value != "pass" else None)
 
     wishes = Wishes(0.5, 1.5, None, 3, None, (), None, 1, ())
     runner.known = replace(runner.known, settings=SimpleNamespace(resolved={}, bad={}), horizon=12)

@@ -1,10 +1,9 @@
-"""Rules that only runs reveal, rules with a choice, masks, many factors, the first cause, workers, confidence."""
+"""Rules that only runs reveal, rules with a choice, masks, many factors, one cause, trials at once, confidence."""
 
 from __future__ import annotations
 
 import random
 
-import optuna
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -137,18 +136,15 @@ def test_what_hides_the_only_other_cause_is_named_or_completeness_is_not_claimed
     assert outcomes["named"] == outcomes["a found"] > 0, outcomes
 
 
-def test_workers_on_one_storage_ask_different_questions() -> None:
+def test_trials_that_run_at_once_ask_different_questions() -> None:
     names = [f"x{i}" for i in range(16)]
     good, bad = dict.fromkeys(names, 0), dict.fromkeys(names, 1)
-    storage = optuna.storages.InMemoryStorage()
-    workers = [
-        Bisection(good, bad, bool, isolation="none", storage=storage, study_name="shared", confirm=1) for _ in range(4)
-    ]
-    workers[0].add(bad, TrialResult(Outcome.FAIL, "fail"), "bad baseline")
-    workers[0].add(good, TrialResult(Outcome.PASS), "good baseline")
+    bisection = Bisection(good, bad, bool, isolation="none", confirm=1)
+    bisection.add(bad, TrialResult(Outcome.FAIL, "fail"), "bad baseline")
+    bisection.add(good, TrialResult(Outcome.PASS), "good baseline")
     asked = []
-    for worker in workers:  # through the sampler, as another process or Optuna's own loop would
-        trial = worker.study.ask()
+    for _ in range(4):  # through the sampler, as Optuna's own loop would
+        trial = bisection.study.ask()
         asked.append(frozenset(name for name in names if trial.suggest_int(name, 0, 1)))
     assert len(set(asked)) == 4 and frozenset() not in asked and frozenset(names) not in asked
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
-from bisect_cfg.store.basis import read_basis, save_basis
 from targets import Target
 
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputError
-from bisect_cfg.store.folder import check_entries, default_folder, open_study, put_trial_aside
+from bisect_cfg.store.encoding import QUESTION
+from bisect_cfg.store.folder import Studied, check_entries, default_folder, is_at_work, open_study
+from bisect_cfg.store.state import State, read_state
+from bisect_cfg.store.store import Store
 
 
 @pytest.fixture
@@ -19,10 +21,26 @@ def target(tmp_path, monkeypatch) -> Target:
     return Target(tmp_path)
 
 
+def opened(target, folder=None, written=(), **studied):
+    return open_study(Studied(target, studied.pop("options", {}), **studied), folder, lambda folder: written)
+
+
+def refused(target, folder, *words: str, **studied) -> None:
+    with pytest.raises(InputError) as error, opened(target, folder, **studied):
+        pass
+    for word in words:
+        assert word in f"{error.value.message} {error.value.advice}"
+
+
+def run(store: Store, purpose: Purpose) -> None:
+    number = store.begin({}, {QUESTION: purpose.value, "purpose": purpose.value}).number
+    store.finish(number, {"outcome": "fail"}, Outcome.FAIL)
+
+
 def test_another_script_of_that_name_gets_the_next_folder(target, tmp_path) -> None:
     (tmp_path / "other").mkdir()
     other = Target(tmp_path / "other")
-    with open_study(target, None, {}) as (first, _), open_study(other, None, {}) as (second, _):
+    with opened(target) as (first, *_), opened(other) as (second, *_):
         assert (first.name, second.name) == ("train", "train-2")
     assert (default_folder(target).name, default_folder(other).name) == ("train", "train-2")
     target.arguments = ["--fast"]
@@ -30,109 +48,148 @@ def test_another_script_of_that_name_gets_the_next_folder(target, tmp_path) -> N
 
 
 def test_one_works_in_it_at_a_time(target, tmp_path) -> None:
-    with open_study(target, tmp_path / "s", {}), pytest.raises(InputError, match="Another bisect-cfg is working"):
-        with open_study(target, tmp_path / "s", {}):
-            pass
-    with open_study(target, tmp_path / "s", {}):
+    folder = tmp_path / "s"
+    with opened(target, folder):
+        assert is_at_work(folder)
+        for restart in (False, True):
+            refused(target, folder, f"Another bisect-cfg (process {os.getpid()}) is working in", restart=restart)
+    assert not is_at_work(folder)
+    with opened(target, folder):
         pass
 
 
+def test_one_writes_to_a_storage_at_a_time(target, tmp_path) -> None:
+    address = f"sqlite:///{tmp_path}/shared.db"
+    with opened(target, tmp_path / "one", storage=address):
+        refused(target, tmp_path / "two", f"Process {os.getpid()} on", "--storage", storage=address)
+    with opened(target, tmp_path / "two", storage=address):
+        pass
+
+
+def test_a_shared_storage_has_one_study_for_each_thing_studied(target, tmp_path) -> None:
+    """The same from another folder goes on with it; other arguments or another good side, and a restart, have one of
+    their own, and what goes on after a restart is the new one."""
+    address = f"sqlite:///{tmp_path}/shared.db"
+
+    def name_in(folder: str, runs: int, **studied) -> str:
+        with opened(target, tmp_path / folder, storage=address, **studied) as (_, _, store):
+            assert store.count() == runs
+            run(store, Purpose.BAD_BASELINE)
+            return store.study.study_name
+
+    first = name_in("one", 0)
+    assert first.startswith("train-") and name_in("two", 1) == first
+    assert name_in("three", 0, options={"good": ["lr=1"]}) != first
+    assert name_in("two", 0, restart=True) == f"{first}-2" == name_in("two", 1) == name_in("four", 2)
+    assert name_in("one", 2) == first
+    target.arguments = ["--fast"]
+    assert not name_in("five", 0).startswith(first)
+
+
 def test_a_study_goes_on_as_it_was_begun(target, tmp_path) -> None:
-    with open_study(target, tmp_path / "s", {"only": []}, libraries={"trl": "1"}, gpus=["B", "A", "A"]) as (_, begun):
-        assert begun == {
-            "target": target.identity(), "options": {"only": []}, "libraries": {"trl": "1"}, "gpus": ["A", "B"],
-            "anew": False,
-        }  # fmt: skip
-    with open_study(target, tmp_path / "s", {"only": []}, libraries={"trl": "1"}) as (_, again):
-        assert again == begun
+    same = {"options": {"only": []}, "libraries": {"trl": "1"}}
+    with opened(target, tmp_path / "s", gpus=["B", "A", "A"], **same) as (_, begun, store):
+        assert begun == State(target.identity(), {"only": []}, {"trl": "1"}, ["A", "B"])
+        run(store, Purpose.BAD_BASELINE)
+    with opened(target, tmp_path / "s", **same) as (_, again, store):
+        assert again == begun and store.count() == 1
 
 
-def test_a_restart_keeps_the_old_study_beside_it(target, tmp_path) -> None:
+@pytest.mark.parametrize("name", ["a?b#c", "{x} 100%20 ~", "a:b@c"])
+def test_the_database_lies_in_the_study_folder(target, tmp_path, name: str) -> None:
+    with opened(target, tmp_path / name) as (folder, _, store):
+        run(store, Purpose.BAD_BASELINE)
+    assert (folder / "study.db").stat().st_size and not list(tmp_path.glob("*.db"))
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_restart_keeps_the_old_study_beside_it(target, tmp_path, earlier: bool) -> None:
+    if earlier:
+        (tmp_path / "s").mkdir()
+        (tmp_path / "s" / "study.json").write_text("{}")
+        refused(target, tmp_path / "s", "earlier version", "--restart")
     for number in range(3):
-        with open_study(target, tmp_path / "s", {}, restart=True) as (folder, basis):
+        with opened(target, tmp_path / "s", restart=True) as (folder, _, store):
+            assert store.count() == 0
             (folder / "trials" / str(number)).mkdir()
-            assert basis["anew"]
-    assert sorted(path.name for path in tmp_path.glob("s*")) == ["s", "s.old-1", "s.old-2"]
-    assert [path.name for path in (tmp_path / "s.old-1" / "trials").iterdir()] == ["0"]
+    kept = sorted(path for path in tmp_path.glob("s.old-*"))
+    assert [path.name for path in kept] == [f"s.old-{number}" for number in range(1, len(kept) + 1)]
+    assert len(kept) == 2 + earlier and (kept[-1] / "trials" / "1").is_dir()
 
 
-@pytest.mark.parametrize("trials", [[], ["0"], ["0", "0.interrupted-1"]])
-def test_the_good_side_may_change_while_nothing_rests_on_it(target, tmp_path, trials: list[str]) -> None:
+@pytest.mark.parametrize("purposes", [[], [Purpose.BAD_BASELINE], [Purpose.BAD_BASELINE, Purpose.GOOD_BASELINE]])
+def test_the_good_side_may_change_while_nothing_rests_on_it(target, tmp_path, purposes: list[Purpose]) -> None:
     folder = tmp_path / "s"
-    with open_study(target, folder, {"good": []}):
-        for name in trials:
-            (folder / "trials" / name).mkdir()
+    with opened(target, folder, options={"good": []}) as (_, _, store):
+        for purpose in purposes:
+            run(store, purpose)
     target.good_file.write_text("beta: 1\n")
-    with open_study(target, folder, {"good": ["lr=1"]}) as (_, basis):
-        assert basis["options"] == {"good": ["lr=1"]} and basis["target"] == target.identity()
-    assert sorted(path.name for path in (folder / "trials").iterdir()) == trials
-
-
-def test_the_good_side_may_not_change_once_a_trial_rests_on_it(target, tmp_path) -> None:
-    folder = tmp_path / "s"
-    with open_study(target, folder, {"good": []}):
-        for name in ("0", "bad-config-1"):
-            (folder / "trials" / name).mkdir()
-    target.good_file.write_text("beta: 1\n")
-    before = read_basis(folder)
-    with pytest.raises(InputError, match="the good file and --good changed"):
-        with open_study(target, folder, {"good": ["lr=1"]}):
-            pass
-    assert read_basis(folder) == before
-
-
-def test_another_number_of_steps_makes_the_first_run_anew(target, tmp_path) -> None:
-    folder = tmp_path / "s"
-    with open_study(target, folder, {"steps": None}):
-        (folder / "trials" / "0").mkdir()
-    with open_study(target, folder, {"steps": 5}):
-        assert [path.name for path in (folder / "trials").iterdir()] == ["0.interrupted-1"]
+    before, changed = read_state(folder), {"good": ["lr=1"]}
+    if Purpose.GOOD_BASELINE in purposes:
+        refused(target, folder, "the good file and --good changed", "--restart", options=changed)
+        assert read_state(folder) == before
+        return
+    with opened(target, folder, options=changed) as (_, state, store):
+        assert state.options == changed and state.target == target.identity() and store.count() == len(purposes)
 
 
 def test_what_runs_have_written_is_no_input(target, tmp_path) -> None:
     folder, cache = tmp_path / "s", tmp_path / "cache"
-    with open_study(target, folder, {}) as (_, basis):
-        save_basis(folder, {**basis, "read": {str(cache): "0"}})
-    with pytest.raises(InputError, match="the file .*cache changed"):
-        with open_study(target, folder, {}):
-            pass
-    with open_study(target, folder, {}, written=lambda folder: [str(cache)]) as (_, basis):
-        assert basis["written"] == [str(cache)]
+    with opened(target, folder) as (_, state, _):
+        state.read = {str(cache): "0"}
+        state.save(folder)
+    refused(target, folder, f"the file {cache} changed")
+    with opened(target, folder, written=[str(cache)]) as (_, state, _):
+        assert state.written == [str(cache)]
 
 
-@pytest.mark.parametrize("name", ["study.json", "result.json", "trials", "trials/3", "server/log.txt"])
+# ------------------------------------------------------------------------------------------------ folders of others
+
+
+@pytest.mark.parametrize(
+    "name", ["lock", "state.json", "study.db", "study.db-wal", "result.json.new", "trials", "trials/3", "server/log"]
+)
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_links_and_pipes_are_refused(target, tmp_path, name: str, kind: str) -> None:
+    """Neither does a pipe block, nor is a link followed, whatever the name: it is said, and nothing happens."""
     folder, mine = tmp_path / "s", tmp_path / "mine"
     mine.write_text("mine")
-    with open_study(target, folder, {}):
+    with opened(target, folder):
         (folder / "server").mkdir()
     place = folder / name
     if place.is_dir():
         place.rmdir()
     place.unlink(missing_ok=True)
     place.symlink_to(mine) if kind == "link" else os.mkfifo(place)
-    if name == "study.json":
-        (folder / "trials" / "0").mkdir()
-    with pytest.raises(InputError) as error:
-        with open_study(target, folder, {}):
-            pass
-    assert str(place) in error.value.message and mine.read_text() == "mine"
+    odd = "a symbolic link" if kind == "link" else "neither a file nor a folder"
+    for restart in (False, True):
+        refused(target, folder, f"{place} is {odd}", "--study", restart=restart)
+    assert mine.read_text() == "mine" and not list(tmp_path.glob("s.old-*"))
 
 
-@pytest.mark.parametrize("content", ["a file", "notes.txt", "trials/0"])
-def test_what_is_no_study_is_left_alone(target, tmp_path, content: str) -> None:
+@pytest.mark.parametrize("content", ["a file", "notes.txt", "trials/0", "a lock of others", "a link named lock"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_is_no_study_is_left_alone(target, tmp_path, content: str, restart: bool) -> None:
     folder = tmp_path / "s"
     if content == "a file":
         folder.write_text("mine")
     else:
-        (folder / content).parent.mkdir(parents=True)
-        (folder / content).mkdir() if "/" in content else (folder / content).write_text("mine")
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InputError):
-        with open_study(target, folder, {}, restart=True):
-            pass
-    assert sorted(tmp_path.rglob("*")) == before
+        folder.mkdir()
+    if content == "notes.txt":
+        (folder / content).write_text("mine")
+    elif content == "trials/0":
+        (folder / content).mkdir(parents=True)
+    elif content == "a lock of others":
+        (folder / "lock").write_text("theirs")
+    elif content == "a link named lock":
+        (folder / "lock").symlink_to(target.path)
+
+    def listing() -> dict:
+        return {path: (path.lstat().st_mode, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")}
+
+    before = listing()
+    refused(target, folder, str(folder), "--study", restart=restart)
+    assert listing() == before and target.path.read_text() == "print()"
 
 
 def test_a_folder_of_other_things_may_hold_links(tmp_path) -> None:
@@ -141,10 +198,3 @@ def test_a_folder_of_other_things_may_hold_links(tmp_path) -> None:
     (tmp_path / "here").symlink_to(tmp_path)
     with pytest.raises(InputError, match="holds no study"):
         check_entries(tmp_path)
-
-
-def test_traces_of_a_trial_are_kept_beside_it(tmp_path: Path) -> None:
-    for _ in range(2):
-        (tmp_path / "0").mkdir()
-        put_trial_aside(tmp_path / "0")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.interrupted-1", "0.interrupted-2"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toys import script
 
-RECORDS = {"study.json", "study.db", "study.db-wal", "study.db-shm", "trials", "lock"}
+RECORDS = {"state.json", "study.db", "study.db-wal", "study.db-shm", "trials", "lock"}
 
 OPEN_TO_ALL = """
     args = GRPOConfig(
@@ -88,21 +88,6 @@ def test_what_was_decided_is_read_from_the_runs(tool):
     assert first.status == 0, first.all
     begun, said = runs(study), answer(study)
     assert said["start"] == "cold" and any("keeps your max_grad_norm" in note for note in said["notes"])
-    decided = set(json.loads((study / "study.json").read_text()))
-    assert not decided & {"level", "moved", "needed", "risky_defaults", "identity"}
     again = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
     assert again.status == 0, again.all
-    assert runs(study) == begun and answer(study) == said
-
-
-def test_a_study_that_had_its_decisions_written_down_resumes(tool):
-    script(tool.folder, KEEPS_ONE_AND_STARTS_COLD)
-    study = tool.folder / "s"
-    assert tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where").status == 0
-    begun, said = runs(study), answer(study)
-    basis = json.loads((study / "study.json").read_text())
-    ((identity,),) = rows(study, "select value_json from study_user_attributes where key = 'identity'")
-    before = {"level": "cold", "needed": "max_grad_norm", "moved": [], "identity": json.loads(identity)}
-    (study / "study.json").write_text(json.dumps({**basis, **before}))
-    assert tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where").status == 0
     assert runs(study) == begun and answer(study) == said

@@ -1,11 +1,12 @@
-"""The store: what is written when, who is taken for dead, and whose names it uses."""
+"""The store: what is written when, by whom, what counts, and whose names it uses."""
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import math
-import sqlite3
+import multiprocessing
+import os
+import time
 from pathlib import Path
 
 import optuna
@@ -14,15 +15,15 @@ from optuna.trial import TrialState
 
 import bisect_cfg
 from bisect_cfg import Bisection, Outcome
-from bisect_cfg.configuration import difference
+from bisect_cfg.configuration import Purpose, difference
 from bisect_cfg.recommend.attempts import Aim, Attempt
 from bisect_cfg.recommend.safe_trials import SafeTrials
-from bisect_cfg.search import Ask
-from bisect_cfg.store import storage as storages
+from bisect_cfg.search import Ask, Problem
 from bisect_cfg.store import store as stores
-from bisect_cfg.store.encoding import SUBSET
+from bisect_cfg.store.encoding import QUESTION, SUBSET
 from bisect_cfg.store.interface import TrialResult
-from bisect_cfg.store.store import Store, Void
+from bisect_cfg.store.sampler import SearchTrials
+from bisect_cfg.store.store import Store, StudyHeld, StudyMismatch, Void
 
 GOOD = {"lr": 1e-6, "bf16": False, "steps": 4, "optim": "adamw"}
 BAD = {"lr": 1e-3, "bf16": True, "steps": 16, "optim": "sgd"}
@@ -33,30 +34,12 @@ def storage(request, tmp_path):
     return optuna.storages.InMemoryStorage() if request.param == "memory" else f"sqlite:///{tmp_path}/s.db"
 
 
-def opened(storage) -> Store:
-    return Store(difference(GOOD, BAD), storage, "s")
+def opened(storage, **options) -> Store:
+    return Store(difference(GOOD, BAD), storage, "s", **options)
 
 
-def test_a_process_that_was_killed_before_it_made_an_index_leaves_one_study(tmp_path: Path) -> None:
-    """SIGKILL between Optuna's table and the index that keeps names unique: who finds the table makes none any more."""
-    address = f"sqlite:///{tmp_path}/s.db"
-    optuna.storages.RDBStorage(address)
-    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as database:
-        database.execute("DROP INDEX ix_studies_study_name")
-        database.execute("DROP INDEX ix_trials_study_id")
-    for _ in range(2):
-        opened(address)
-    assert len(optuna.get_all_study_names(address)) == 1
-    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as database:
-        names = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
-    assert {"ix_studies_study_name", "ix_trials_study_id"} <= names
-
-
-def test_the_indexes_are_those_that_optuna_makes(tmp_path: Path) -> None:
-    optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/s.db")
-    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as database:
-        made = {sql for (sql,) in database.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND sql > ''")}
-    assert made == {statement.replace(" IF NOT EXISTS", "") for statement in storages._INDEXES.values()}
+def searched(store: Store) -> SearchTrials:
+    return SearchTrials(store, Problem(tuple(BAD)), lambda result, subset, reference: result.outcome)
 
 
 def test_values_between_the_levels_are_parameters_and_others_are_not() -> None:
@@ -68,59 +51,85 @@ def test_values_between_the_levels_are_parameters_and_others_are_not() -> None:
 
 def test_a_trial_is_whole_as_soon_as_another_can_see_it(storage) -> None:
     store, other = opened(storage), opened(storage)
-    number = store.start(store.params(BAD), {SUBSET: list(BAD)}).number
+    number = store.begin(store.params(BAD), {SUBSET: list(BAD)}).number
     (seen,) = other.trials(SUBSET)
     assert (seen.number, seen.state, seen.params) == (number, TrialState.RUNNING, store.params(BAD))
-    assert seen.user_attrs[SUBSET] == list(BAD) and seen.user_attrs["worker"]["pid"]
+    assert seen.user_attrs[SUBSET] == list(BAD)
     store.finish(number, {"outcome": "fail"}, Outcome.FAIL)
     (seen,) = other.trials(SUBSET)
     assert (seen.state, seen.value, seen.user_attrs["outcome"]) == (TrialState.COMPLETE, 3.0, "fail")
 
 
-def test_a_trial_that_was_closed_meanwhile_stays_closed(storage) -> None:
-    store, other = opened(storage), opened(storage)
-    number = store.start({}, {SUBSET: []}).number
-    other.void(number, Void.LOST)
-    store.finish(number, {"outcome": "pass"}, Outcome.PASS)
-    assert store.trials(SUBSET) == []
-    assert store.study.trials[number].user_attrs["outcome"] == "lost"
+@pytest.mark.parametrize("why", Void)
+def test_a_trial_without_a_result_counts_for_nothing_and_its_number_is_not_used_again(storage, why: Void) -> None:
+    store = opened(storage)
+    number = store.begin({}, {SUBSET: []}).number
+    store.void(number, why)
+    store.finish(number, {"outcome": "pass"}, Outcome.PASS)  # it stays closed
+    assert store.trials() == [] and store.count() == 0
+    assert store.study.trials[number].user_attrs["outcome"] == why
+    assert store.begin({}, {SUBSET: []}).number == number + 1
+
+
+def test_what_a_dead_process_left_running_is_lost_and_nothing_else(storage) -> None:
+    dead, store = opened(storage), opened(storage)
+    ended, left = (dead.begin({}, {SUBSET: []}).number for _ in range(2))
+    dead.finish(ended, {"outcome": "fail"}, Outcome.FAIL)
+    mine = store.begin({}, {SUBSET: []}).number
+    assert [trial.number for trial in store.abandoned(SUBSET)] == [left]
+    assert (store.close_lost(), store.close_lost()) == (1, 0)
+    assert [trial.number for trial in store.trials()] == [ended, mine]
 
 
 def test_each_phase_sees_its_own_trials(storage) -> None:
     store = opened(storage)
     safe = SafeTrials(store)
-    searched = store.start(store.params(GOOD), {SUBSET: []}).number
+    asked = store.begin(store.params(BAD), {QUESTION: "bad-config-1"}).number
+    subset = store.begin(store.params(GOOD), {SUBSET: []}).number
     number = safe.start(Attempt({**BAD, "lr": 1e-5}, 1, 30, Aim.VERIFY, "does it train?"), "from the start")
-    assert [trial.number for trial in store.trials(SUBSET)] == [searched]
+    assert [trial.number for trial in store.trials(SUBSET)] == [subset]
     assert [trial.number for trial in safe.all()] == [number] and safe.asked(Aim.VERIFY) == 1
-    safe.finish(number, {"seconds": 2.0}, Outcome.PASS)
+    assert store.number_of("bad-config-1") is None  # before it has ended
+    for one in (asked, number):
+        store.finish(one, {"outcome": "pass", "seconds": 2.0}, Outcome.PASS)
     (ran,) = safe.ran()
     assert (ran.number, ran.healthy, ran.steps, ran.seconds) == (number, True, 30, 2.0)
+    assert store.number_of("bad-config-1") == asked and store.number_of("good") is None and store.count() == 3
 
 
-def test_trials_of_before_another_beginning_count_for_nothing(storage) -> None:
+def test_runs_of_before_the_search_count_as_what_they_ran(storage) -> None:
+    """And those of the search before another beginning count for nothing."""
     store = opened(storage)
-    numbers = [store.start(store.params(GOOD), {SUBSET: []}).number for _ in range(3)]
-    store.since = numbers[2]
-    assert [trial.number for trial in store.trials(SUBSET)] == numbers[2:]
+    trials = searched(store)
+    bad = store.begin(store.params(BAD), {QUESTION: "bad-config-1", "purpose": Purpose.WARM_START.value}).number
+    good = store.begin(store.params(GOOD), {QUESTION: "good-config", "purpose": Purpose.GOOD_BASELINE.value}).number
+    earlier, later = (trials.begin(Ask(mask)).number for mask in (0b01, 0b10))
+    trials.count({bad: trials.problem.full, good: 0}, later)
+    assert [(record.number, record.subset) for record in trials.records()] == [(bad, 0b1111), (good, 0), (later, 0b10)]
+    assert store.trials()[earlier].user_attrs[SUBSET] == ["lr"]
 
 
-def test_the_living_and_the_dead_of_this_machine(storage) -> None:
-    store, other = opened(storage), opened(storage)
-    with store.alive():
-        number = store.start({}, {SUBSET: []}).number
-        assert other.abandoned(SUBSET) == []
-    assert [trial.number for trial in other.abandoned(SUBSET)] == [number]
-    with store.alive():
-        assert other.abandoned(SUBSET) == []
+@pytest.mark.parametrize("mask", [0, 1, 6, 15])
+def test_a_subset_is_written_with_its_names(storage, mask: int) -> None:
+    trials = searched(opened(storage))
+    trial = trials.begin(Ask(mask))
+    assert trials.mask(trial) == mask and set(trial.user_attrs[SUBSET]) == trials.names(mask)
+
+
+def test_a_run_that_is_told_twice_is_added_once(storage) -> None:
+    trials = searched(opened(storage))
+    for _ in range(2):
+        trials.add(Ask(0b1111, 0, Purpose.BAD_BASELINE), TrialResult(Outcome.FAIL, "boom"))
+    trials.add(Ask(0b1111, 0, Purpose.BAD_AGAIN), TrialResult(Outcome.FAIL, "boom"))
+    assert [record.purpose for record in trials.records()] == [Purpose.BAD_BASELINE, Purpose.BAD_AGAIN]
 
 
 def test_the_best_trial_is_a_healthy_one_that_gives_up_least(storage) -> None:
-    store = Store(difference(GOOD, BAD), storage, "s", weights={"lr": 3.0, "bf16": 1.0, "steps": 0.0, "optim": 0.0})
+    store = opened(storage, weights={"lr": 3.0, "bf16": 1.0, "steps": 0.0, "optim": 0.0})
     safe, best = SafeTrials(store), {**BAD, "lr": 10**-4.5}
     for subset in ((), ("bf16",), ("lr",), tuple(BAD)):
         configuration = {**GOOD, **{name: BAD[name] for name in subset}}
-        number = store.start(store.params(configuration), {SUBSET: list(subset)}).number
+        number = store.begin(store.params(configuration), {SUBSET: list(subset)}).number
         store.finish(number, {}, Outcome.FAIL if len(subset) == len(BAD) else Outcome.PASS)
     other = {**BAD, "adam_epsilon": 1e-6}
     for configuration, outcome in (
@@ -132,23 +141,12 @@ def test_the_best_trial_is_a_healthy_one_that_gives_up_least(storage) -> None:
     assert store.study.metric_names is not None and "given up" in store.study.metric_names[0]
 
 
-def test_a_study_of_an_earlier_version_goes_on_with_its_values(storage) -> None:
-    optuna.create_study(storage=storage, study_name="s", direction="maximize")
-    store = opened(storage)
-    for configuration, outcome in ((BAD, Outcome.FAIL), (GOOD, Outcome.PASS)):
-        store.finish(store.start(store.params(configuration), {SUBSET: []}).number, {}, outcome)
-    assert [trial.value for trial in store.study.trials] == [1.0, 0.0]
-
-
 def test_steps_are_intermediate_values_of_which_many_are_thinned_out(storage) -> None:
     store = opened(storage)
     long = {step: float(step) if step < 1000 else math.nan for step in range(1, 1001)}
-    number = store.start({}, {SUBSET: []}).number
-    store.finish(number, {}, Outcome.FAIL, long)
-    store.add({}, {SUBSET: []}, Outcome.PASS, {1: 0.5, 2: 0.25})
-    seen, added = (trial.intermediate_values for trial in opened(storage).study.trials)
+    store.finish(store.begin({}, {SUBSET: []}).number, {}, Outcome.FAIL, long)
+    (seen,) = (trial.intermediate_values for trial in opened(storage).study.trials)
     assert len(seen) == stores.MOST_INTERMEDIATE and list(seen)[0] == 1 and math.isnan(seen[1000])
-    assert added == {1: 0.5, 2: 0.25}
 
 
 def test_what_a_function_tells_of_its_steps_is_recorded() -> None:
@@ -162,36 +160,70 @@ def test_what_a_function_tells_of_its_steps_is_recorded() -> None:
         assert [trial.intermediate_values for trial in bisection.study.trials] == [{1: 0.5, 2: 0.25}] * 2
 
 
-def test_a_silent_worker_on_another_machine_is_dead(storage, monkeypatch) -> None:
-    elsewhere = {"host": "elsewhere", "pid": 1, "started": 0.0}
+# ------------------------------------------------------------------------------------------------------ what it is of
+
+
+def test_another_thing_in_the_same_study_is_refused(storage) -> None:
+    token = {"hub_token": "opensesame-hub"}
+    factors = difference({**GOOD, "hub_token": None}, {**BAD, **token})
+    store = Store(factors, storage, "s", {"failure": "SIGFPE"})
+    assert "opensesame" not in repr(store.study.user_attrs) + repr(store.distributions)
+    Store(factors, storage, "s", {"failure": "SIGFPE"})
+    with pytest.raises(StudyMismatch, match="something else: not the same failure"):
+        Store(factors, storage, "s", {"failure": "hang"})
+    with pytest.raises(StudyMismatch, match="other configurations: bf16, hub_token differ"):
+        Store(difference({**GOOD, "bf16": None}, BAD), storage, "s", {"failure": "SIGFPE"})
+
+
+# ------------------------------------------------------------------------------------------------------ the one writer
+
+
+def test_there_is_one_writer_and_the_second_is_told_who_it_is(storage) -> None:
+    first, second = opened(storage), opened(storage)
+    with first.alive(), first.alive():  # a phase within a pass
+        with pytest.raises(StudyHeld, match=f"process {os.getpid()} on .* in the study 's': wait for it, or end it"):
+            with second.alive():
+                pass
+    with second.alive():
+        pass
+
+
+def test_a_bisection_in_another_process_holds_its_study(tmp_path) -> None:
+    address = f"sqlite:///{tmp_path}/s.db"
+    spawn = multiprocessing.get_context("spawn")
+    held, done = spawn.Event(), spawn.Event()
+    other = spawn.Process(target=_hold, args=(address, held, done))
+    other.start()
+    assert held.wait(60)
+    with pytest.raises(StudyHeld, match=f"process {other.pid} on"):
+        Bisection(GOOD, BAD, bool, isolation="none", storage=address, study_name="s").run()
+    other.kill()  # who is killed has no time to say that it ends
+    other.join()
+    with opened(address).alive():
+        pass
+
+
+def _hold(address: str, held, done) -> None:
+    with opened(address).alive():
+        held.set()
+        done.wait()
+
+
+def test_a_writer_on_another_machine_lives_as_long_as_it_is_heard_of(storage, monkeypatch) -> None:
+    now, here = [1000.0], stores._this_process()
+    monkeypatch.setattr(time, "time", lambda: now[0])
     with monkeypatch.context() as there:
-        there.setattr(stores, "this_process", lambda: elsewhere)
-        store = opened(storage)
-        number = store.start({}, {SUBSET: []}).number
-    now = [1000.0]
-    monkeypatch.setattr(stores.time, "monotonic", lambda: now[0])
-    here = opened(storage)
-    assert here.abandoned(SUBSET) == []  # seen for the first time
+        there.setattr(stores, "_this_process", lambda: {**here, "host": "elsewhere"})
+        opened(storage)._hold()
     now[0] += stores.SILENCE_SECONDS - 1
-    assert here.abandoned(SUBSET) == []
-    store.beat()
-    now[0] += stores.SILENCE_SECONDS - 1
-    assert here.abandoned(SUBSET) == []  # it has been heard of
-    now[0] += stores.SILENCE_SECONDS + 1
-    assert [trial.number for trial in here.abandoned(SUBSET)] == [number]
+    with pytest.raises(StudyHeld, match="on elsewhere"), opened(storage).alive():
+        pass
+    now[0] += 2
+    with opened(storage).alive():
+        pass
 
 
-def test_the_later_of_two_that_ask_the_same_withdraws() -> None:
-    storage = optuna.storages.InMemoryStorage()
-    first, second = (
-        Bisection(GOOD, BAD, bool, isolation="none", storage=storage, study_name="s").study.sampler for _ in range(2)
-    )
-    asked = second.state().question
-    assert isinstance(asked, Ask)
-    assert first.begin(first.state().question, []) is not None
-    assert second.begin(asked, []) is None  # both had read the empty study
-    outcomes = [trial.user_attrs.get("outcome") for trial in optuna.load_study(study_name="s", storage=storage).trials]
-    assert outcomes == [None, "withdrawn"]
+# ------------------------------------------------------------------------------------------- Optuna's own loop
 
 
 def test_optuna_asks_what_the_tool_asks() -> None:
@@ -200,11 +232,14 @@ def test_optuna_asks_what_the_tool_asks() -> None:
     for bisection in (ours, theirs):
         bisection.add(BAD, TrialResult(Outcome.FAIL, "boom"), "bad baseline")
         bisection.add(GOOD, TrialResult(Outcome.PASS), "good baseline")
-    trial = theirs.study.ask(theirs.store.distributions)
+    trial = theirs.study.ask()
+    values = {name: trial.suggest_float(name, GOOD[name], BAD[name], log=True) for name in ("lr",)}
+    values |= {name: trial.suggest_categorical(name, (GOOD[name], BAD[name])) for name in ("bf16", "optim")}
+    values["steps"] = trial.suggest_int("steps", 4, 16)
     subset = set(theirs.study.trials[trial.number].user_attrs[SUBSET])
-    assert trial.params == ours.store.params({**GOOD, **{name: BAD[name] for name in subset}})
+    assert values == {**GOOD, **{name: BAD[name] for name in subset}}
     asked = ours.study.sampler.state().question
-    assert {factor.name for index, factor in enumerate(ours.factors) if asked.subset >> index & 1} == subset
+    assert {name for index, name in enumerate(BAD) if asked.subset >> index & 1} == subset
 
 
 def test_no_private_name_of_optuna() -> None:

@@ -15,7 +15,7 @@ class Counting:
     def __init__(self, last: int, jobs: int, *, enough: int | None = None) -> None:
         self.running: list[int] = []
         self.said: list[tuple[str, int]] = []
-        self.most = self.waited = 0
+        self.most = 0
         self._next, self._last, self._jobs, self._enough = 0, last, jobs, enough
         self._ended = threading.Event()
         self.recorded: list[int] = []
@@ -41,9 +41,6 @@ class Counting:
         assert came == begun * 10
         self.recorded.append(begun)
         self.running.remove(begun)
-
-    def wait_for_others(self) -> None:
-        self.waited += 1
 
     def interrupt(self) -> None:
         self.said.append(("interrupted", len(self.running)))
@@ -105,11 +102,3 @@ def test_a_result_that_cannot_be_recorded_is_closed() -> None:
     with pytest.raises(OSError, match="no space"):
         work_off(work, 1)
     assert ("closed", 1) in work.said
-
-
-def test_what_others_run_is_waited_for() -> None:
-    work = Counting(1, 1)
-    turns = iter([Turn.WAIT, Turn.AGAIN, Turn.WAIT, Turn.DONE])
-    work.turn = lambda: next(turns)
-    work_off(work, 1)
-    assert work.waited == 2 and work.recorded == []

@@ -18,10 +18,10 @@ from tools import slow
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Origin, OriginRefused
-from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.verdict import Failure, Standard, judge
 from bisect_cfg.store.interface import TrialResult
+from bisect_cfg.store.state import Rejected, read_state
 from bisect_cfg.study.options import Options
 from bisect_cfg.study.origin import (
     FAR,
@@ -36,13 +36,13 @@ from bisect_cfg.study.origin import (
     is_given_up,
     remove_checkpoints,
 )
-from bisect_cfg.study.study import Context
 from bisect_cfg.trials.checkpoints import in_words, read_checkpoint, saved_in_parts
 from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.plan import Known
+from bisect_cfg.trials.plan import Known, Plan
 from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
+from tests.study.stand_ins import Runner, study_of
 
 SLOW_AT_FIRST = """class Slow(TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):
@@ -391,8 +391,8 @@ def begun_at(tmp_path):
 
     def found(failing: int, kept: tuple[int, ...], pace: float = 1.0, start: float = 6.0) -> list[int]:
         run = first_run(tmp_path, failing, [saved(step, *[one for one in kept if one <= step]) for step in kept], pace)
-        context = SimpleNamespace(note=lambda text: None)
-        return [0 if one is None else one.step for one in _origins(context, Costs(10, pace, start), run, None)]
+        study = SimpleNamespace(note=lambda text: None)
+        return [0 if one is None else one.step for one in _origins(study, Costs(10, pace, start), run, None)]
 
     return found
 
@@ -457,8 +457,8 @@ def test_what_does_it_is_said_of_both_configurations(tmp_path, good, who, so):
     run, notes = first_run(tmp_path, 300, []), []
     outcomes = {run.folder: Outcome.FAIL, "good": good}
     outcome_of = lambda one: outcomes[one.folder]  # noqa: E731
-    context = SimpleNamespace(note=notes.append, options=Options(), outcome_of=outcome_of, outcome_of_good=outcome_of)
-    _say_what_does_it(context, Origin(None, 296), run, [run], SimpleNamespace(folder="good"))
+    study = SimpleNamespace(note=notes.append, options=Options(), outcome_of=outcome_of, outcome_of_good=outcome_of)
+    _say_what_does_it(study, Origin(None, 296), run, [run], SimpleNamespace(folder="good"))
     does = "it is the data of that step, or what else comes with it, not the training before."
     assert notes == [f"{who} with the weights of step 0 and the data of step 300; so {does} {so}"]
 
@@ -469,29 +469,30 @@ def test_an_origin_that_step_0_contradicts_is_given_up(tmp_path):
     theirs = {"event": "resumed", "time": 0.0, "step": 40, "checkpoint": "/run/checkpoint-40"}
     for name, first, base in (("from 0", [], None), ("theirs", [theirs], "/run/checkpoint-40")):
         run = first_run(tmp_path / name, 1500, [*first, *events], before=40 if first else 0)
-        runner = SimpleNamespace(known=SimpleNamespace(origin=Origin("/s/checkpoint-1484", 1484)))
-        runner.begin_at = lambda origin, horizon=None, known=runner.known: setattr(known, "origin", origin)
-        context = Context(None, Options(), Listener(), tmp_path / name, {"target": {}, "options": {}}, runner)
-        assert give_up_origin(context, run, trials=12)
+        runner = Runner(
+            tmp_path / name, SimpleNamespace(factors=()), lambda question, run=run: run, Origin("/s/1484", 1484)
+        )
+        study = study_of(tmp_path / name, runner)
+        study.made(Plan("proof-1", {}, 8))
+        assert give_up_origin(study, run)
         begun = runner.known.origin
         assert (begun and begun.checkpoint) == base
-        assert context.basis["given_up"] == [{"step": 1484, "data": 0, "trials": 12}]
-        assert json.loads((context.folder / "study.json").read_text())["given_up"] == context.basis["given_up"]
-        left = [one for one in _origins(context, COSTS, run, begun) if one is begun or not is_given_up(context, one)]
+        assert study.state.rejected == [Rejected(1484, False, 1)] and read_state(study.folder) == study.state
+        left = [one for one in _origins(study, COSTS, run, begun) if one is begun or not is_given_up(study, one)]
         assert [0 if one is None else one.step for one in left] == [1400, 512, begun.step if begun else 0]
         if begun is not None:
-            assert not give_up_origin(context, run, trials=20) and runner.known.origin == begun
-            assert len(context.basis["given_up"]) == 1
+            assert not give_up_origin(study, run) and runner.known.origin == begun
+            assert len(study.state.rejected) == 1
 
 
 def test_a_horizon_is_counted_from_where_trials_begin():
-    """Whether the run that failed is the first one, which came there and went on, or a trial, with steps of its own."""
+    """A trial that failed counts steps of its own."""
     runner = ScriptRunner.__new__(ScriptRunner)
-    for folder, before, step, horizon in (("0", 250, 50, 8), ("0", 0, 300, 8), ("7", 1184, 6, 8), ("7", 1184, 14, 28)):
+    for step, horizon in ((6, 8), (14, 28)):
         runner.known = Known(horizon=8, origin=Origin(None, 296))
-        told = {"folder": folder, "observation": {"before": before}, "horizon": 100}
+        told = {"folder": "7", "observation": {"before": 1184}, "horizon": 100}
         runner.recall([TrialResult(Outcome.FAIL, "died", step=step, attributes=told)])
-        assert runner.horizon == horizon, folder
+        assert runner.horizon == horizon
 
 
 def test_of_what_ends_no_run_the_data_alone_is_not_asked(tmp_path):
@@ -534,10 +535,10 @@ def test_a_nearer_one_is_saved_on_the_way_from_one_that_lies_far_before(tmp_path
     begun, orders = [], []
     baselines = SimpleNamespace(begin_at=begun.append, fails_once=lambda told: (orders.append(told), again)[1])
     runner = SimpleNamespace(begin_at=lambda origin, horizon: begun.append(horizon))
-    context = SimpleNamespace(
+    study = SimpleNamespace(
         note=None, options=Options(), folder=tmp_path, runner=runner, listener=SimpleNamespace(phase=lambda *told: None)
     )
-    found = [0 if one is None else one.step for one in _nearest_first(context, baselines, COSTS, None, run)]
+    found = [0 if one is None else one.step for one in _nearest_first(study, baselines, COSTS, None, run)]
     assert found == steps and {told.before for told in orders} <= {1500}
     assert bool(begun) == (kept[-1] < 1500 - FAR)
 
@@ -546,11 +547,11 @@ def test_a_nearer_one_is_saved_on_the_way_from_one_that_lies_far_before(tmp_path
 def test_trials_go_on_after_the_failing_step_in_proportion(tmp_path, failed, step, horizon):
     told = []
     runner = SimpleNamespace(begin_at=lambda origin, horizon: told.append(horizon))
-    context = SimpleNamespace(
+    study = SimpleNamespace(
         options=Options(), runner=runner, listener=SimpleNamespace(phase=lambda *told: None), folder=tmp_path
     )
     baselines = SimpleNamespace(begin_at=lambda origin: None)
-    _begin_at(context, baselines, Origin("c", step), None, first_run(tmp_path, failed, []))
+    _begin_at(study, baselines, Origin("c", step), None, first_run(tmp_path, failed, []))
     assert told == [horizon]
 
 

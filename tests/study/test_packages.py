@@ -14,9 +14,10 @@ from tools import assert_clear, wheel
 from toys import script
 
 from bisect_cfg.capture.distributions import Distribution, Installed
-from bisect_cfg.study import context as contexts
+from bisect_cfg.study import study as module
 from bisect_cfg.study.environments import odd_ones
 from bisect_cfg.study.options import Options
+from bisect_cfg.study.study import Study
 from bisect_cfg.trials.environments import Environments
 
 NAMES = [f"p{number}" for number in range(8)]
@@ -145,10 +146,10 @@ def test_a_known_cure_that_is_a_version_is_tried(tool):
 
 def test_what_is_installed_is_asked_once_in_a_pass(monkeypatch, tmp_path) -> None:
     asked = []
-    monkeypatch.setattr(contexts, "installed_by", lambda python: asked.append(python) or {"p0": "1.0"})
-    context = contexts.Context(SimpleNamespace(python="python3"), Options(), None, tmp_path, None, None)
+    monkeypatch.setattr(module, "installed_by", lambda python: asked.append(python) or {"p0": "1.0"})
+    study = Study(SimpleNamespace(python="python3"), Options(), None, tmp_path, None, None, None)
     assert asked == []
-    assert context.installed == context.installed == {"p0": "1.0"} and asked == ["python3"]
+    assert study.installed == study.installed == {"p0": "1.0"} and asked == ["python3"]
 
 
 def test_what_cannot_be_had_again_as_it_is_is_named_before_anything_is_built():

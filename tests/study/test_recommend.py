@@ -303,16 +303,16 @@ class Standing:
         isolated = SimpleNamespace(
             health_of=lambda run, attempt: Health(run.seen.died is None),
             certain=lambda traces: False, ordered=lambda attempt: ({}, attempt.steps),
-            load=lambda folder, name: folders.get(str(name)), ends_its_training=True,
+            ends_its_training=True,
         )  # fmt: skip
         runner = SimpleNamespace(
             folder=Path("s"), known=SimpleNamespace(standard=Standard(Failure(Signature("hang")))),
-            start="config", train=lambda plan: folders[str(plan.name)],
+            start="config", train=lambda plan: folders[str(plan.name)], load=lambda name: folders.get(str(name)),
             doubts=lambda signature: signature not in self.doubted,
             seen_cold=lambda signature, same: self.doubted.add(signature),
         )  # fmt: skip
-        context = SimpleNamespace(runner=runner, options=Options(), listener=Listener())
-        self.safe = recommend.SafeValues(context, isolated, trials, None, 0)
+        study = SimpleNamespace(runner=runner, options=Options(), listener=Listener())
+        self.safe = recommend.SafeValues(study, isolated, trials, None)
 
     def finish(self, number: int, values: dict, outcome: Outcome, intermediate: dict) -> None:
         self.recorded.append((values["attributes"]["folder"], outcome))

@@ -84,6 +84,8 @@ def test_killed_ten_times(tool):
         assert before.items() <= finished_folders(study).items()
         assert trials.items() <= finished_trials(study).items()
         assert causes(study) == causes(tool.folder / "whole") == ("isolated", True, [["beta", "bf16"]])
+        (trials,) = recorded(f"sqlite:///{study / 'study.db'}").values()
+        assert [trial.number for trial in trials if not trial.state.is_finished()] == []
     assert {path.name for path in tool.folder.iterdir()} == {"train.py", "whole", *(f"s{n}" for n in range(studies))}
     tool.assert_nothing_left()
 
@@ -206,6 +208,10 @@ def test_trials_with_daemons_are_cleared_up_after_a_kill(tool):
     process.kill()
     process.communicate()
     tool.assert_nothing_left()
+    said = tool("bisect", "train.py", "--study", "s", "--max-trials", 1)  # the run that was lost is none
+    assert "Stopped after 1 trial" in said.out, said.all
+    rows = json.loads((tool.folder / "s" / "result.json").read_text())["trials"]
+    assert [row["outcome"] for row in rows] == ["fail"]
 
 
 WARM_SHOWS_OTHERWISE = """

@@ -9,19 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 import toys
-from tools import slow
+from tools import asked, slow
 
+from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Factor, Outcome
 from bisect_cfg.parameters import every
-from bisect_cfg.reports.listener import Listener
 from bisect_cfg.store.causes import Report
-from bisect_cfg.study import start
+from bisect_cfg.study import baselines as module
 from bisect_cfg.study.baselines import DEFAULTS, Baselines, with_defaults_of_the_moved
-from bisect_cfg.study.options import Options
-from bisect_cfg.study.study import Context
-from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.runs import Run
 from tests.reports.made import DIED, HEALTHY, REPORT, run
+from tests.study.stand_ins import Runner, study_of
 
 
 def endings(study: Path) -> dict[str, int]:
@@ -49,7 +46,7 @@ COSTLY = """
 
 
 def test_only_what_makes_the_good_configuration_costly_is_taken_over(tool, monkeypatch):
-    monkeypatch.setattr(start, "COSTLY_SECONDS", 1.0)  # the command is forked from here
+    monkeypatch.setattr(module, "COSTLY_SECONDS", 1.0)  # the command is forked from here
     toys.write(tool.folder, COSTLY)
     said = tool("bisect", "train.py", "--study", "s", "--no-recommend", "--no-where")
     assert said.status == 0, said.all
@@ -57,7 +54,7 @@ def test_only_what_makes_the_good_configuration_costly_is_taken_over(tool, monke
     assert [sorted(cause["parameters"]) for cause in result["causes"]] == [["beta", "gradient_accumulation_steps"]]
     assert any("keeps your max_completion_length" in note for note in result["notes"])
     # It was ended as soon as its pace was known: within three steps, not after all six.
-    assert len((tool.folder / "s/trials/good-config/metrics.jsonl").read_text().splitlines()) <= 3
+    assert len((asked(tool.folder / "s")["good-config"] / "metrics.jsonl").read_text().splitlines()) <= 3
     # At the end the cause was run with the default, too.
     assert any("max_completion_length it fails too" in note for note in result["notes"])
     assert result["complete"]
@@ -191,8 +188,8 @@ def with_resolved(tmp_path, monkeypatch):
 
     def found(resolved: dict, good: dict | None = None, pins: dict | None = None) -> dict:
         args = SimpleNamespace(resolved=resolved)
-        monkeypatch.setattr(start, "read_capture", lambda rows: SimpleNamespace(args=args))
-        return start.without_risky_defaults(run(tmp_path, DIED), good or {}, pins or {})
+        monkeypatch.setattr(module, "read_capture", lambda rows: SimpleNamespace(args=args))
+        return module.without_risky_defaults(run(tmp_path, DIED), good or {}, pins or {})
 
     return found
 
@@ -219,27 +216,15 @@ GOOD = {"bf16": False, "max_completion_length": 12}
 BAD = {"bf16": True, "max_completion_length": 12}
 
 
-class Runner:
-    """Runs nothing: the outcome is known."""
-
-    horizon = 10
-
-    def __init__(self, came: Run) -> None:
-        self.settings = SimpleNamespace(good=GOOD, bad=BAD)
-        self.planned: list[Plan] = []
-        self._came = came
-
-    def train(self, plan: Plan) -> Run:
-        self.planned.append(plan)
-        return self._came
-
-
-def settled(folder: Path, outcome: Outcome, costly: bool = False, moved=(LENGTH.name,), report: Report = REPORT):
+def settled(folder: Path, outcome: Outcome, costly: bool = False, moved=(LENGTH,), report: Report = REPORT):
     """What the phase makes of such a run: the report, what was said, what was run."""
-    runner = Runner(replace(run(folder, DIED if outcome is Outcome.FAIL else HEALTHY), costly=costly))
-    context = Context(None, Options(), Listener(), folder, {}, runner)
-    context.outcome_of = lambda run: outcome
-    return with_defaults_of_the_moved(context, moved, (BF16, LENGTH), report), context.notes, runner.planned
+    hung = replace(DIED, died=Signature("hang"))
+    seen = {Outcome.FAIL: DIED, Outcome.PASS: HEALTHY, Outcome.UNRESOLVED: hung}[outcome]
+    settings = SimpleNamespace(good=GOOD, bad=BAD, factors=())
+    runner = Runner(folder, settings, lambda question: replace(run(folder, seen), costly=costly))
+    study = study_of(folder, runner)
+    study.baselines = SimpleNamespace(moved={factor.name: factor for factor in moved})
+    return with_defaults_of_the_moved(study, report), study.notes, runner.ran
 
 
 @pytest.mark.parametrize(
@@ -252,10 +237,10 @@ def settled(folder: Path, outcome: Outcome, costly: bool = False, moved=(LENGTH.
     ],
 )
 def test_the_cause_is_run_with_the_defaults(tmp_path, outcome, costly, complete, said) -> None:
-    report, notes, (plan,) = settled(tmp_path, outcome, costly)
+    report, notes, ((question, plan, _),) = settled(tmp_path, outcome, costly)
     assert report == replace(REPORT, complete=complete)
     assert len(notes) == 1 and said in notes[0] and LENGTH.name in notes[0]
-    assert (plan.name, plan.steps) == (DEFAULTS, Runner.horizon)
+    assert (question, plan.steps) == (DEFAULTS, Runner.horizon)
     assert plan.configuration == {"bf16": True, "max_completion_length": 256}
     assert not plan.is_too_costly(None, 1.0) and plan.is_too_costly(None, 1e4)
 
@@ -270,7 +255,7 @@ def test_why_trials_do_not_start_warm_is_said_once() -> None:
     notes: list[str] = []
     starts = SimpleNamespace(start_at=lambda start: "threads run")
     baselines = SimpleNamespace(
-        _unsound={}, _runner=SimpleNamespace(starts=starts), _context=SimpleNamespace(note=notes.append)
+        _unsound={}, _runner=SimpleNamespace(starts=starts), _study=SimpleNamespace(note=notes.append)
     )
     assert not any(Baselines.bring_up(baselines, start) for start in ("config", "imports", "config"))
     assert notes == ["Trials are not forked from your script at its configuration: threads run."]

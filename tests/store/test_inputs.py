@@ -1,0 +1,197 @@
+"""What a study rests on, whether that is still the same, in words, and what makes two studies one."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from targets import Target
+
+from bisect_cfg.errors import InputError
+from bisect_cfg.store import inputs as module
+from bisect_cfg.store.inputs import changes, check_target, found_in_first_run, hash_of, identity_of
+from bisect_cfg.store.state import STATE_FILE, State, read_state
+
+VERSIONS = {"trl": "1.16", "peft": None}
+
+
+def state_of(target: Target, **more: object) -> State:
+    return State(target.identity(), **{"options": {"only": []}, "libraries": VERSIONS, **more})
+
+
+@given(one=st.binary(max_size=40), other=st.binary(max_size=40))
+def test_files_have_one_hash_as_long_as_they_are_the_same(tmp_path_factory, one: bytes, other: bytes) -> None:
+    folder = tmp_path_factory.mktemp("hash")
+    (folder / "one").write_bytes(one)
+    (folder / "other").write_bytes(other)
+    assert (hash_of(folder / "one") == hash_of(folder / "other")) is (one == other)
+
+
+@given(size=st.integers(9, 99), at=st.integers(0, 98), later=st.booleans())
+def test_of_a_large_file_samples_are_read_and_its_time(tmp_path_factory, size: int, at: int, later: bool) -> None:
+    path = tmp_path_factory.mktemp("hash") / "data"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "READ_WHOLE", 8)
+        patch.setattr(module, "SAMPLE_BYTES", 2)
+        path.write_bytes(bytes(size))
+        os.utime(path, (1, 1))
+        first = hash_of(path)
+        path.write_bytes(bytes(min(at, size - 1)) + b"x" + bytes(size - 1 - min(at, size - 1)))
+        os.utime(path, (1, 2 if later else 1))
+        assert hash_of(path) != first  # 64 samples of two bytes reach everything in 99
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda folder, state: None, []),
+        (lambda folder, state: (folder / "train.py").write_text("pass"), ["the script {folder}/train.py"]),
+        (lambda folder, state: (folder / "good.yaml").write_text("beta: 1"), ["the good file"]),
+        (lambda folder, state: state.target.update(good_file_hash=None), ["the good file"]),
+        (
+            lambda folder, state: state.target.update(folder="/tmp"),
+            ["the folder it is started in (/tmp -> {folder})"],
+        ),
+        (lambda folder, state: state.libraries.update(trl="0.14"), ["trl (0.14 -> 1.16)"]),
+        (lambda folder, state: state.libraries.update(peft="0.1"), ["peft (0.1 -> not installed)"]),
+        (lambda folder, state: state.gpus.append("A100"), ["the GPU (A100 -> H200)"]),
+        (lambda folder, state: state.read.update({f"{folder}/data": "0"}), ["the file {folder}/data"]),
+        (
+            lambda folder, state: (state.read.update({f"{folder}/d": "0"}), state.written.append(f"{folder}/d")),
+            [],  # what runs write themselves is no input
+        ),
+    ],
+)
+def test_what_has_changed_is_said(tmp_path, change, said) -> None:
+    target = Target(tmp_path)
+    state = state_of(target, libraries=dict(VERSIONS), gpus=[], read={}, written=[])
+    change(tmp_path, state)
+    found = changes(state, target, {"only": []}, {"trl": "1.16"}, ["H200"])
+    assert list(map(str, found)) == [text.format(folder=tmp_path) for text in said]
+
+
+options = st.dictionaries(
+    st.sampled_from(["good", "pins", "from_checkpoint", "training", "failure"]), st.sampled_from([1, 2])
+)
+versions = st.dictionaries(st.sampled_from(["trl", "torch", "peft"]), st.none() | st.sampled_from(["1", "2"]))
+
+
+@given(options, options, versions, versions)
+def test_options_and_versions_are_the_same_or_named(tmp_path_factory, then, now, had, has) -> None:
+    """One that is left out has changed as one that is added."""
+    target = Target(tmp_path_factory.mktemp("target"))
+    found = changes(state_of(target, options=then, libraries=had), target, now, has, [])
+    of_options = {change.name for change in found if change.name}
+    assert of_options == {name for name in {*then, *now} if then.get(name) != now.get(name)}
+    assert {str(change) for change in found if change.name} <= {
+        "--good", "--pin", "--from-checkpoint", "--training", "--failure"
+    }  # fmt: skip
+    of_versions = [str(change).split(" ")[0] for change in found if not change.name]
+    assert of_versions == [name for name in had if had[name] != has.get(name)]
+
+
+@pytest.mark.parametrize(("other", "said"), [("script", "another script"), ("arguments", "other arguments: (none)")])
+def test_a_study_of_something_else_is_refused(tmp_path, other, said) -> None:
+    target = Target(tmp_path)
+    state = state_of(target)
+    check_target(tmp_path, state, target)
+    if other == "script":
+        state.target["script"] = "/elsewhere/train.py"
+    else:
+        target.arguments = ["--fast"]
+    with pytest.raises(InputError, match="study of") as error:
+        check_target(tmp_path, state, target)
+    assert said in error.value.message
+
+
+tables = st.dictionaries(st.sampled_from(["/s/a.py", "/s/b.py"]), st.sampled_from(["0", "1"]))
+states = st.builds(
+    State,
+    target=st.fixed_dictionaries(
+        {
+            "script": st.just("/s/train.py"),
+            "arguments": st.lists(st.just("-v"), max_size=1),
+            "python": st.just("python3"),
+            "folder": st.just("/s"),
+            "script_hash": st.sampled_from(["0", "1"]),
+            "good_file_hash": st.none() | st.just("1"),
+            "files": tables,
+        }
+    ),
+    options=st.fixed_dictionaries({"only": st.lists(st.just("beta"), max_size=1)}),
+    libraries=versions,
+    gpus=st.lists(st.just("H200"), max_size=1),
+    modules=tables,
+    read=tables,
+)
+
+
+@given(states, states)
+def test_two_studies_are_one_if_they_rest_on_the_same(one: State, other: State) -> None:
+    before = [(s.target, s.options, s.libraries, s.gpus) for s in (one, other)]
+    assert (identity_of(one) == identity_of(other)) is (before[0] == before[1])
+    found = [found_in_first_run(s, "SIGFPE", {"beta": [0.0, 0.1]}) for s in (one, other)]
+    files = [{**s.modules, **s.read} for s in (one, other)]
+    assert (found[0] == found[1]) is (files[0] == files[1])
+    assert found[0] != found_in_first_run(one, "hang", {"beta": [0.0, 0.1]})
+    assert found[0] != found_in_first_run(one, "SIGFPE", {"beta": [0.0, 0.3]})
+    one.later_modules = {"/s/c.py": "0"}  # what only later runs have imported has no part in it
+    assert found[0] == found_in_first_run(one, "SIGFPE", {"beta": [0.0, 0.1]})
+
+
+# --------------------------------------------------------------------------------------------------------- state.json
+
+
+@given(states)
+def test_the_state_is_read_as_it_was_written(tmp_path_factory, state: State) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    assert read_state(folder) is None
+    state.save(folder)
+    assert read_state(folder) == state
+
+
+def test_a_file_may_be_called_token_and_a_token_is_not_written(tmp_path) -> None:
+    files = {"/data/api_key": "0123456789abcdef", "hf_token": "fedcba9876543210"}
+    state = state_of(Target(tmp_path), modules=files, read=files, options={"hub_token": "opensesame-hub"})
+    state.target["files"] = files
+    state.save(tmp_path)
+    kept = read_state(tmp_path)
+    assert kept.modules == kept.read == kept.target["files"] == files
+    assert "opensesame" not in (tmp_path / STATE_FILE).read_text()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.data())
+def test_what_somebody_edited_is_refused_in_words(tmp_path_factory, data) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    target = Target(folder)
+    whole = msgspec.to_builtins(state_of(target, modules={"/a.py": "0"}, written=["/b"]))
+    place = data.draw(st.sampled_from([whole, whole["target"]]))
+    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(json_values)
+    text = json.dumps(whole)
+    (folder / STATE_FILE).write_text(data.draw(st.sampled_from([text, text, text[:-1], "[" * 99_999])))
+    try:
+        found = read_state(folder)
+    except InputError as error:
+        assert str(folder / STATE_FILE) in error.message and error.advice
+    else:  # then it can be worked with
+        assert msgspec.to_builtins(found) == whole
+        changes(found, target, {}, {}, [])
+        json.dumps(identity_of(found))
+
+
+def test_a_study_of_an_earlier_version_is_refused_and_a_restart_is_named(tmp_path) -> None:
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(InputError, match="earlier version") as error:
+        read_state(tmp_path)
+    assert "--restart" in error.value.advice

@@ -1,0 +1,73 @@
+"""A study whose runs are made up: what each question shows is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import optuna
+
+from bisect_cfg.common.failures.signature import Signature
+from bisect_cfg.jsonfile import JsonObject
+from bisect_cfg.probe.protocol import Origin
+from bisect_cfg.reports.listener import Listener
+from bisect_cfg.runner.verdict import Failure, Standard
+from bisect_cfg.store.encoding import QUESTION
+from bisect_cfg.store.state import State
+from bisect_cfg.store.store import Store
+from bisect_cfg.study.options import Options
+from bisect_cfg.study.study import Study
+from bisect_cfg.trials.plan import Known, Plan
+from bisect_cfg.trials.runs import Run
+from tests.reports import made
+
+IDENTITY: JsonObject = {
+    "script": "train.py", "arguments": [], "python": "", "folder": "/", "script_hash": "", "good_file_hash": None,
+    "files": {},
+}  # fmt: skip
+
+
+class Runner:
+    """Runs nothing; notes what it is asked for, and from where.
+
+    Args:
+        folder: of the study.
+        settings: what varies.
+        shows: question -> the run that answers it.
+        origin: where trials begin.
+    """
+
+    horizon = 10
+
+    def __init__(
+        self, folder: Path, settings: object, shows: Callable[[str], Run], origin: Origin | None = None
+    ) -> None:
+        self.known = Known(settings, Standard(Failure(Signature("signal", "SIGFPE"))), origin=origin)
+        self.ran: list[tuple[str, Plan, Origin | None]] = []
+        self._shows, self.store = shows, Store((), optuna.storages.InMemoryStorage(), None)
+        self._runs: dict[int, Run] = {}
+
+    @property
+    def settings(self) -> object:
+        return self.known.settings
+
+    def begin_at(self, origin: Origin | None, horizon: int | None = None) -> None:
+        self.known = replace(self.known, origin=origin)
+
+    def train(self, plan: Plan) -> Run:
+        question = self.store.study.trials[plan.name].user_attrs[QUESTION]
+        self.ran.append((question, plan, self.known.origin))
+        return self._runs.setdefault(plan.name, self._shows(question))
+
+    def load(self, number: int) -> Run:
+        return self._runs[number]
+
+
+def study_of(folder: Path, runner: Runner, **options: object) -> Study:
+    """A study in a folder, whose answer is that of `tests.reports.made`."""
+    study = Study(None, Options(**options), Listener(), folder, State(IDENTITY, {}), runner.store, runner)
+    study.answer = made.answer(folder)
+    study.baselines = SimpleNamespace(moved={})
+    return study
