@@ -50,7 +50,7 @@ def study(
     write_answer(answer, {"packages": {"trl": "1.0"}}, lambda result: told(answer, result))
     for number, steps in enumerate((3, 10, 3, 10)):
         trial = folder / "trials" / str(number)
-        trial.mkdir(parents=True)
+        trial.mkdir(parents=True, exist_ok=True)
         lines = [{"step": step, "time": 0.1, **dict.fromkeys(metrics, step / 7)} for step in range(1, steps + 1)]
         (trial / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
