@@ -10,7 +10,7 @@ from bisect_cfg.capture.captured import Built, Capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import Setting, Settings
 from bisect_cfg.common.failures.signature import Signature
-from bisect_cfg.configuration import Outcome, Purpose
+from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.probe.protocol import Event, TrainBegin
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.runner.verdict import Ended, Observation
@@ -60,7 +60,11 @@ REPORT = Report(
 )
 
 
-def run(folder: Path, seen: Observation, *events: Event) -> Run:
+def run(study: Path, seen: Observation, *events: Event, number: int = 0) -> Run:
+    """A run of a study's folder, with a log that is empty."""
+    folder = study / "trials" / str(number)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "log.txt").touch()
     traces = Traces.of(folder)
     traces.events.rows += events
     traces.begun = next((event for event in events if isinstance(event, TrainBegin)), None)
@@ -70,7 +74,6 @@ def run(folder: Path, seen: Observation, *events: Event) -> Run:
 def answer(folder: Path, **changes: Any) -> Answer:
     """An isolated study in a folder that has the script; see `Answer` for what may be changed."""
     (folder / "train.py").write_text(SCRIPT)
-    (folder / "log.txt").touch()
     args = Built("args", 0, "GRPOConfig", "trl", RAW, DEFAULTS, dict.fromkeys(DEFAULTS, "float"), RAW)
     factors = tuple(
         Setting(name, f"args.{name}", "args", DEFAULTS[name], RAW[name], {"$default": True})
@@ -78,12 +81,12 @@ def answer(folder: Path, **changes: Any) -> Answer:
     )
     settings = Settings(Capture(args, {}, (("args", 0),), (), {}), factors, {})
     made = Answer(
-        "isolated",
         folder,
         Script(folder / "train.py", ()),
+        Status.ISOLATED,
         settings,
         run(folder, DIED),
-        run(folder, HEALTHY),
+        run(folder, HEALTHY, number=1),
         report=REPORT,
         start="config",
         horizon=10,

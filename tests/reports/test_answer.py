@@ -113,7 +113,7 @@ def test_commands_repeat_the_runs_that_prove_it(tmp_path, monkeypatch):
     answer = made.answer(tmp_path)
     assert commands(answer) == {}, "without their files there is nothing to repeat"
     for number in (1, 2):
-        (tmp_path / f"trials/{number}").mkdir(parents=True)
+        (tmp_path / f"trials/{number}").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"trials/{number}/command.sh").touch()
     assert commands(answer) == {
         "nearest passing": "sh trials/1/command.sh",

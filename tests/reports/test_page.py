@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from bisect_cfg import Bisection
+from bisect_cfg.configuration import Outcome, Purpose
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.reports.answer import write_answer
@@ -24,9 +25,12 @@ from bisect_cfg.reports.recorded import read
 from bisect_cfg.reports.shared import shared
 from bisect_cfg.reports.terminal import told
 from bisect_cfg.runner.verdict import Observation
+from bisect_cfg.store.encoding import QUESTION
 from bisect_cfg.store.invocation import write_command
 from bisect_cfg.store.rows import recorded_trials
 from bisect_cfg.store.state import State
+from bisect_cfg.store.storage import sqlite_storage
+from bisect_cfg.store.store import Store
 from tests.reports import made
 
 
@@ -50,7 +54,7 @@ def study(
     write_answer(answer, {"packages": {"trl": "1.0"}}, lambda result: told(answer, result))
     for number, steps in enumerate((3, 10, 3, 10)):
         trial = folder / "trials" / str(number)
-        trial.mkdir(parents=True)
+        trial.mkdir(parents=True, exist_ok=True)
         lines = [{"step": step, "time": 0.1, **dict.fromkeys(metrics, step / 7)} for step in range(1, steps + 1)]
         (trial / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
@@ -118,6 +122,9 @@ def test_a_first_run_that_never_came_to_train_is_shown_with_its_log(tmp_path: Pa
     first = begun(tmp_path) / "trials" / "0"
     first.mkdir(parents=True)
     (first / "ending.json").write_text(json.dumps({"exit_code": 1, "hang": None, "seconds": 0.3, "steps": 0}))
+    store = Store((), sqlite_storage(tmp_path / "study.db"), "train")
+    number = store.begin({}, {QUESTION: "bad-config", "purpose": Purpose.BAD_BASELINE.value}).number
+    store.finish(number, {"outcome": "fail"}, Outcome.FAIL)
     (first / "log.txt").write_text("    def f(:\nSyntaxError: invalid syntax\n")
     found = read(tmp_path)
     assert found.result["status"] == "unfinished" and found.said.startswith("This study has no answer")
