@@ -408,12 +408,6 @@ SAFE_VALUES = _section(
         "How many remedies to verify. [the best one, then others for as long as isolating the cause took]",
         **COUNT,
     ),
-    _option(
-        "--frontier",
-        "If a cause has two numeric settings, also map how far they can go together, in at most this many runs.",
-        type=_Count(),
-        metavar="RUNS",
-    ),
 )
 
 STUDY = _section(
@@ -453,7 +447,6 @@ BISECT_MOST_WANTED = (
 RECOMMEND_EXAMPLES = (
     ("bisect-cfg recommend STUDY --verify-seeds 10", "surer, from the runs that are there already"),
     ("bisect-cfg recommend STUDY --keep learning_rate", "leave this one as it is, if anything else helps"),
-    ("bisect-cfg recommend STUDY --frontier 20", "a cause of two numbers: how far can they go together?"),
 )
 
 

@@ -19,8 +19,6 @@ class Aim(StrEnum):
     """How far can one of them go?"""
     VERIFY = "verify"
     """Does the whole of it train on, longer and with other seeds?"""
-    FRONTIER = "frontier"
-    """How far can two go together?"""
 
 
 @dataclass(frozen=True)

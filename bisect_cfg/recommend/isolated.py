@@ -17,7 +17,6 @@ from bisect_cfg.common.failures import drift
 from bisect_cfg.configuration import Configuration, Outcome, Purpose, Value, equal
 from bisect_cfg.parameters import canonical, parameter
 from bisect_cfg.parameters.comparing import plain
-from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.alternatives import Alternative, alternatives_for
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran, key_of
 from bisect_cfg.recommend.order import Budget
@@ -53,7 +52,6 @@ class Wishes:
     verify_seeds: int
     remedies: int | None  # verify so many remedies; None: one, and others for as long as the isolation took
     keep: tuple[str, ...]
-    frontier: int | None  # at most so many runs; None: not asked for
     jobs: int
     cures: tuple[Alternative, ...]  # of the known failure that this is
 
@@ -88,14 +86,12 @@ class Given:
         terms: what does not change while the remedies are followed.
         proposals: where they begin.
         budget: what looking for them may cost.
-        pairs: the causes whose frontier is asked for.
         known: what runs of the search say of them.
     """
 
     terms: Terms
     proposals: Sequence[Proposal]
     budget: Budget
-    pairs: Sequence[joint.Pair]
     known: Sequence[Ran]
 
 
@@ -148,8 +144,7 @@ class IsolatedScript:
     def given(self) -> Given:
         """All that is known before the first run."""
         proposals = self.proposals()
-        pairs = self.frontiers_wanted() if self._wishes.frontier else []
-        return Given(self.terms(), proposals, self.budget(), pairs, self.known(proposals))
+        return Given(self.terms(), proposals, self.budget(), self.known(proposals))
 
     def terms(self) -> Terms:
         """What the plan needs to know."""
@@ -227,12 +222,6 @@ class IsolatedScript:
             self._wishes.remedies,
             self._wishes.jobs,
         )
-
-    def frontiers_wanted(self) -> list[joint.Pair]:
-        """The causes that have a frontier."""
-        causes = [cause.parameters for cause in self._report.causes]
-        corrections = [correction.parameters for correction in self._report.corrections]
-        return joint.pairs(self._settings.good, causes, corrections, self.search_range)
 
     def search_range(self, name: str, changes: Configuration) -> SearchRange | None:
         """The values of a setting worth trying, with these changes to the user's configuration; see `Mover`."""

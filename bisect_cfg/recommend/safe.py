@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bisect_cfg.configuration import Value
-from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.recommend.remedy import Remedy, RemedyStatus
 from bisect_cfg.recommend.schedule import Prefix
 from bisect_cfg.store.causes import TrialRow
@@ -23,7 +22,6 @@ class Safe:
         seeds: the seeds of a verification.
         full_rate: how the runs met the full learning rate; None if there is no remedy.
         spent: why it ended before all was settled, "" if it did not.
-        frontiers: of the causes that are two numbers, if asked for.
         keep: settings that the user would rather not change.
     """
 
@@ -33,7 +31,6 @@ class Safe:
     seeds: tuple[int, ...] = ()
     full_rate: Prefix | None = None
     spent: str = ""
-    frontiers: tuple[Frontier, ...] = ()
     keep: frozenset[str] = frozenset()
 
     @property

@@ -38,10 +38,6 @@ class SafeTrials:
         """What the plan is made from."""
         return [self._ran(trial) for trial in self.all() if trial.state.is_finished()]
 
-    def asked(self, aim: Aim) -> int:
-        """How many runs with this aim were asked for."""
-        return sum(trial.user_attrs[SAFE]["part"] == aim for trial in self.all())
-
     def start(self, attempt: Attempt, mode: str) -> int:
         """Write a run before it starts.
 

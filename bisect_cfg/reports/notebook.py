@@ -192,12 +192,6 @@ class StudyReport(Report):
         """Safe ranges on their natural scale: asked for, failed, healthy, recommended, published."""
         return figure_of(figures.ranges(self._passed_on), "No range was looked for in this study.")
 
-    def plot_frontier(self) -> Figure:
-        """How far two settings can go together, where it was mapped (``frontier=20``)."""
-        return figure_of(
-            figures.frontiers(self._passed_on), "No frontier was mapped in this study: frontier=RUNS does it."
-        )
-
     # -------------------------------------------------------------------------------------------------------- text
 
     @property

@@ -110,7 +110,6 @@ def page(recorded: Recorded) -> str:
         "suspicion": list(filter(None, [figures.suspicion(recorded)])),
         "trace": figures.traces(recorded),
         "range": figures.ranges(recorded),
-        "frontier": figures.frontiers(recorded),
     }
     drawn = [plot for plots in sections.values() for plot in plots]
     payload = [{"name": one.name, "title": one.title, "data": one.data, "layout": one.layout} for one in drawn]

@@ -22,7 +22,6 @@ from bisect_cfg.reports.command_answer import changed_command
 from bisect_cfg.reports.outcome import Answer
 from bisect_cfg.reports.safe_config import TITLE, YAML, safe_yaml
 from bisect_cfg.reports.text import show
-from bisect_cfg.reports.tradeoff import as_data
 from bisect_cfg.store.causes import Cause, Claim
 
 Changes = Mapping[str, JsonObject]
@@ -64,7 +63,6 @@ def recommendation(answer: Answer, issue: JsonObject | None = None) -> JsonObjec
         found["full_rate"] = str(safe.full_rate)
         found["unsettled"] = _unsettled(safe)
         found["not_kept"] = safe.not_kept
-        found["frontiers"] = [as_data(frontier) for frontier in safe.frontiers]
     tried = found["verified"] and all(name.startswith(PACKAGE) for name in found["changes"])  # what would come first
     found["first"] = "" if tried else first_of_all(answer.report.causes, issue)
     if isinstance(answer.script, CommandTarget):

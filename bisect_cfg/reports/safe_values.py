@@ -25,7 +25,6 @@ from bisect_cfg.reports import answer as answers
 from bisect_cfg.reports import text
 from bisect_cfg.reports.console import Hanging
 from bisect_cfg.reports.recommendation import UNTRIED, in_words
-from bisect_cfg.reports.tradeoff import in_lines, span
 
 OTHERS_SHOWN = 4
 """So many other remedies are printed; result.json has them all."""
@@ -122,15 +121,16 @@ def print_recommendation(console: Console, answer: answers.Answer, result: JsonO
         more = 1 + len(others) + len(left)
         verify = f"bisect-cfg recommend {shlex.quote(answers.short_path(answer.folder))} --remedies {more}"
         console.print(Hanging(Text(f"Known, not verified  {names}   ({verify} runs them)", style="dim")))
-    for frontier in found.get("frontiers", ()):
-        title, *rows = in_lines(frontier)
-        console.print(Hanging(Text.assemble(("Together  ", "bold"), title)))
-        print_lines(console, rows)
     for position, what in enumerate(found.get("unsettled", ())):  # the first says why it ended
         console.print(Text(f"Not settled: {what}" if position else what, style="yellow"))
     for label, command in answers.commands(answer).items():
         # Not broken into lines: it is there to be copied.
         console.print(Text.assemble((f"To repeat the {label} run:", "dim"), f"  {command}"), soft_wrap=True)
+
+
+def _span(good: float, bad: float, value: float) -> str:
+    """``up to 0.3`` or ``down to 0.3``, as seen from good."""
+    return f"{'up' if bad > good else 'down'} to {text.show(value)}"
 
 
 def _print_none(console: Console, answer: answers.Answer) -> None:
@@ -163,7 +163,7 @@ def _evidence(found: JsonObject, full_rate: Prefix) -> list[str]:
 def _ranges(found: JsonObject) -> list[str]:
     lines = []
     for name, known in found.get("ranges", {}).items():
-        up, beyond = span(known["good"], known["bad"], known["healthy_up_to"]), text.show(known["not_from"])
+        up, beyond = _span(known["good"], known["bad"], known["healthy_up_to"]), text.show(known["not_from"])
         if not known["trials"]:
             ends = f"{text.show(known['good'])} (good) and {text.show(known['bad'])} (yours)"
             close = f"{ends} are too close for a run between them to tell anything"

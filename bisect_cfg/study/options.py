@@ -67,7 +67,6 @@ class Options:
     verify_seeds: int = 3
     remedies: int | None = None
     keep: tuple[str, ...] = ()
-    frontier: int | None = None
     flags: bool = True  # whether these were given on the command line, which is how they are then called
 
     def identity(self) -> JsonObject:

@@ -14,9 +14,7 @@ import msgspec
 
 from bisect_cfg.configuration import Outcome, Status
 from bisect_cfg.jsonfile import JsonObject
-from bisect_cfg.recommend import joint
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
-from bisect_cfg.recommend.frontier import Frontier
 from bisect_cfg.recommend.isolated import Given, Health, IsolatedScript, Wishes
 from bisect_cfg.recommend.isolated_command import IsolatedCommand
 from bisect_cfg.recommend.order import left, look
@@ -78,10 +76,8 @@ class SafeValues:
         with self._trials.store.alive():
             self._recover()
             work_off(self, self._options.jobs)
-        runs = self._runs()
-        frontiers = tuple(joint.mapped(self._given.terms, pair, runs) for pair in self._given.pairs)
         remedies, attempts = self._look()
-        return self._answer(remedies, self._spent(attempts), frontiers)
+        return self._answer(remedies, self._spent(attempts))
 
     def _runs(self) -> list[Ran]:
         return [*self._given.known, *self._trials.ran()]
@@ -112,7 +108,7 @@ class SafeValues:
     def _look(self) -> tuple[list[Remedy], list[Attempt]]:
         """Every remedy as far as it is known, and what is asked next, most wanted first."""
         given, runs = self._given, self._runs()
-        running = [begun.attempt for begun in self.running if begun.attempt.aim is not Aim.FRONTIER]
+        running = [begun.attempt for begun in self.running]
         remedies, attempts, open_ones = look(
             given.terms, given.proposals, runs, given.budget, self._options.keep, running
         )
@@ -121,16 +117,9 @@ class SafeValues:
             if begun.attempt.aim is Aim.VERIFY and begun.attempt.key not in still:
                 begun.needed = False
                 self._runner.end(begun.number)
-        return remedies, attempts or self._joint_questions(runs)
+        return remedies, attempts
 
-    def _joint_questions(self, runs: Sequence[Ran]) -> list[Attempt]:
-        """Once every remedy is settled: the frontiers that were asked for, one after the other."""
-        if self._trials.asked(Aim.FRONTIER) >= (self._options.frontier or 0):
-            return []
-        open_ones = (joint.next_attempt(self._given.terms, pair, runs) for pair in self._given.pairs)
-        return [attempt for attempt in open_ones if attempt is not None][:1]
-
-    def _answer(self, remedies: Sequence[Remedy], spent: str, frontiers: tuple[Frontier, ...]) -> Safe:
+    def _answer(self, remedies: Sequence[Remedy], spent: str) -> Safe:
         rank = ranked(remedies, self._options.keep)
         first = self._isolated.seed(0)
         # A million may be wanted; those that ran, or could have been next, are named.
@@ -148,7 +137,6 @@ class SafeValues:
             tuple(first + k for k in range(seeds)),
             prefix,
             spent,
-            frontiers,
             frozenset(name.removeprefix("args.") for name in self._options.keep),
         )
 
@@ -243,7 +231,6 @@ def recommend(study: Study) -> None:
         verify_seeds=options.verify_seeds,
         remedies=options.remedies,
         keep=options.keep,
-        frontier=options.frontier,
         jobs=options.jobs,
         cures=cures_of(study, answer.known and answer.known.entry),
     )

@@ -581,7 +581,7 @@ LINES = (
     "--steps 3 --trial-timeout 5.0 --jobs 2 --devices 0,1 --first --confirm 3 --confidence 0.9 "
     "--failure any --prior flat --start cold --max-trials 9 --max-seconds 60.0 --storage sqlite:///x.db --env-cache e "
     "--no-where --no-recommend --no-environments --margin 0.2 --ratio 2.0 --verify-steps 40 --verify-seeds 5 "
-    "--remedies 2 --keep beta --frontier 20 -- --lr 'a b'",
+    "--remedies 2 --keep beta -- --lr 'a b'",
     "--good a=1 --bad b.yaml --preset verl --flag-style hf --config-format json --good-packages f.txt -- sort {flags}",
     ".",
 )

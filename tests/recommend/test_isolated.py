@@ -15,7 +15,7 @@ from bisect_cfg.runner.verdict import Ended, Failure, Metrics, Observation, Stan
 from bisect_cfg.store.causes import Report
 from bisect_cfg.trials.runs import Run
 
-WISHES = Wishes(0.5, 1.5, None, 3, None, (), None, 1, ())
+WISHES = Wishes(0.5, 1.5, None, 3, None, (), 1, ())
 BAD = {"learning_rate": 1e-3, "warmup_steps": 80}
 
 

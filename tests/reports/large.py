@@ -14,7 +14,7 @@ METRICS = (
 
 
 def study(folder: Path, trials: int, steps: int, factors: int = 40) -> Path:
-    """A study folder with an answer: two guilty settings, all else suspected less and less, a safe range, a frontier.
+    """A study folder with an answer: two guilty settings, all else suspected less and less, a safe range.
 
     Args:
         folder: an empty one.
@@ -54,17 +54,10 @@ def study(folder: Path, trials: int, steps: int, factors: int = 40) -> Path:
              "trials": [2, 3], "shown": "SIGFPE"}  # fmt: skip
     rows[2]["values"][names[0]], rows[3]["values"][names[0]] = 0.17, 0.15
     published = [{"value": 0.18, "recipe": "a recipe", "source": "https://example.org", "note": ""}]
-    frontier = {
-        "settings": names[:2], "good": [0.2, 0.2], "bad": [0.1, 0.1], "undecided": 0.25,
-        "rows": [{"value": value, "healthy_up_to": up_to, "not_from": 0.1, "fitted": 0.12}
-                 for value, up_to in ((0.2, 0.1), (0.15, 0.14), (0.1, None))],
-        "points": [{"values": {names[0]: 0.2, names[1]: 0.1}, "healthy": True},
-                   {"values": {names[0]: 0.1, names[1]: 0.15}, "healthy": False}],
-    }  # fmt: skip
     recommendation = {
         "configuration": {names[0]: 0.18}, "changes": {names[0]: {"from": 0.1, "to": 0.18}}, "verified": True,
         "evidence": {"seen": 3, "runs": 3, "trials": [7, 8, 9]}, "steps": 4 * steps, "diff": "-0.1\n+0.18\n",
-        "ranges": {names[0]: known}, "published": {names[0]: published}, "alternatives": [], "frontiers": [frontier],
+        "ranges": {names[0]: known}, "published": {names[0]: published}, "alternatives": [],
     }  # fmt: skip
     result = {
         "schema": 1, "recommendation": recommendation,

@@ -146,7 +146,7 @@ def test_a_large_study_is_drawn_whole_and_its_other_trials_when_asked_for(opened
     page.goto((tmp_path / "report.html").as_uri())
     page.wait_for_selector("html[data-drawn]", state="attached")
     names = page.locator("[data-plot]").evaluate_all("all => all.map(one => one.dataset.plot)")
-    assert names == ["suspicion", *(f"trace-{number}" for number in range(8)), "range-0", "frontier-0"]
+    assert names == ["suspicion", *(f"trace-{number}" for number in range(8)), "range-0"]
     assert page.get_attribute("html", "data-drawn") == str(len(names))
     lines = page.locator("#trace-0 .scatterlayer .trace")
     few = lines.count()
@@ -158,7 +158,7 @@ def test_a_large_study_is_drawn_whole_and_its_other_trials_when_asked_for(opened
 
 def test_the_figures_of_a_notebook_are_drawn(opened: Opened, tmp_path: Path) -> None:
     report = bisect_cfg.load(large.study(tmp_path, 30, 6, factors=5))
-    plots = (report.plot_matrix, report.plot_suspicion, report.plot_traces, report.plot_ranges, report.plot_frontier)
+    plots = (report.plot_matrix, report.plot_suspicion, report.plot_traces, report.plot_ranges)
     parts = [plot().to_html(full_html=False, include_plotlyjs=plot is plots[0]) for plot in plots]
     (tmp_path / "cells.html").write_text("<meta charset=utf-8>" + "".join(parts))
     page = opened.page

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bisect_cfg.configuration import equal
 from bisect_cfg.reports import figures
 from bisect_cfg.reports.page import page
 from bisect_cfg.reports.recorded import Recorded, read
@@ -57,13 +56,6 @@ def test_a_range_has_what_was_asked_for_seen_and_published(recorded: Recorded) -
     healthy, unhealthy = plot.layout["shapes"]
     assert healthy["fillcolor"] == figures.PASS and unhealthy["fillcolor"] == figures.FAIL
     assert "logarithmic" in plot.note
-
-
-def test_a_frontier_has_its_runs_and_its_table(recorded: Recorded) -> None:
-    (plot,) = figures.frontiers(recorded)
-    assert [len(one["x"]) for one in plot.data] == [3, 3, 3, 1, 1]
-    assert plot.rows[2] == ("0.1", "", "0.1", "0.12") and equal(plot.data[0]["y"][2], 0.2)
-    assert "25% of the pairs are undecided" in plot.note
 
 
 def test_levels_and_what_was_ruled_out(recorded: Recorded) -> None:
