@@ -62,8 +62,6 @@ def test_one_writes_to_a_storage_at_a_time(target, tmp_path) -> None:
     address = f"sqlite:///{tmp_path}/shared.db"
     with opened(target, tmp_path / "one", storage=address):
         refused(target, tmp_path / "two", f"Process {os.getpid()} on", "--storage", storage=address)
-    with opened(target, tmp_path / "two", storage=address):
-        pass
 
 
 def test_a_shared_storage_has_one_study_for_each_thing_studied(target, tmp_path) -> None:
