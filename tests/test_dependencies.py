@@ -119,3 +119,17 @@ def test_what_is_imported_is_declared() -> None:
     declared |= {GOES_BY[name] for name in declared & GOES_BY.keys()}
     missing = {name: path for name, path in imported().items() if name.replace("_", "-") not in declared}
     assert missing == {}
+
+
+def test_no_private_name_of_optuna() -> None:
+    found = []
+    for path in (ROOT / "bisect_cfg").rglob("*.py"):
+        text = path.read_text("utf-8")
+        if "optuna" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                owner = node.value.id if isinstance(node.value, ast.Name) else ast.unparse(node.value)
+                if owner not in ("self", "cls"):
+                    found.append(f"{path.name}: {owner}.{node.attr}")
+    assert found == []

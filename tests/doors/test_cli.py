@@ -454,8 +454,8 @@ def test_folder_in_use(tool):
     (tool.folder / "s").mkdir()
     with (tool.folder / "s/lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert_clear(tool("bisect", "train.py", "--study", "s"), "Another bisect-cfg is working in")
-        assert_clear(tool("bisect", "train.py", "--study", "s", "--restart"), "Another bisect-cfg is working in")
+        assert_clear(tool("bisect", "train.py", "--study", "s"), "is working in")
+        assert_clear(tool("bisect", "train.py", "--study", "s", "--restart"), "is working in")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"target": 1}'])

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 
-import optuna
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
@@ -18,7 +15,6 @@ from bisect_cfg.store.encoding import (
     distribution_of,
     result_attributes,
     result_of,
-    state_of,
     stored_value,
 )
 from bisect_cfg.store.interface import TrialResult
@@ -52,18 +48,6 @@ def test_magnitudes_are_searched_on_a_logarithmic_scale(good: float, bad: float)
     assert distribution.log is (max(good, bad) / min(good, bad) >= LOG_RATIO)
 
 
-@pytest.mark.parametrize(
-    ("good", "bad", "kind"),
-    [
-        (1, 8, "Int"), (0, 100, "Int"), (0.1, 1, "Float"), (True, 2, "Categorical"), (math.nan, 1.0, "Categorical"),
-        (0.1, math.inf, "Categorical"), (1, 2**60, "Categorical"), ("adamw", "sgd", "Categorical"),
-        (UNSET, 1, "Categorical"), (True, 1, "Categorical"),
-    ],
-)  # fmt: skip
-def test_kinds_of_values(good: object, bad: object, kind: str) -> None:
-    assert type(distribution_of(Factor("x", good, bad))).__name__ == f"{kind}Distribution"
-
-
 def test_a_secret_is_not_written_down() -> None:
     factor = Factor("args.hub_token", "hf_" + "a" * 30, "hf_" + "b" * 30)
     assert "aaa" not in repr(distribution_of(factor)) and "bbb" not in str(stored_value(factor, "bad"))
@@ -83,12 +67,3 @@ def test_a_result_is_read_as_it_was_written(outcome, signature, message, seconds
     trial = create_trial(state=TrialState.FAIL, user_attrs=written)
     assert result_of(trial) == result
     assert written["outcome"] == "unresolved"  # the verdict, beside what the runner reported
-
-
-@pytest.mark.parametrize("outcome", Outcome)
-def test_optuna_takes_every_outcome(outcome: Outcome) -> None:
-    state, values = state_of(outcome, 0.5, healthy=True)
-    study = optuna.create_study(storage=optuna.storages.InMemoryStorage())
-    study.add_trial(create_trial(state=state, values=values))
-    assert study.trials[0].state.is_finished()
-    assert (outcome is Outcome.UNRESOLVED) is (values is None)

@@ -85,13 +85,14 @@ def test_options_and_versions_are_the_same_or_named(tmp_path_factory, then, now,
     """One that is left out has changed as one that is added."""
     target = Target(tmp_path_factory.mktemp("target"))
     found = changes(state_of(target, options=then, libraries=had), target, now, has, [])
-    of_options = {change.name for change in found if change.name}
-    assert of_options == {name for name in {*then, *now} if then.get(name) != now.get(name)}
-    assert {str(change) for change in found if change.name} <= {
-        "--good", "--pin", "--from-checkpoint", "--training", "--failure"
-    }  # fmt: skip
-    of_versions = [str(change).split(" ")[0] for change in found if not change.name]
-    assert of_versions == [name for name in had if had[name] != has.get(name)]
+    assert {change.name for change in found if change.name} == {
+        name for name in {*then, *now} if then.get(name) != now.get(name)
+    }
+    flags = {"--good", "--pin", "--from-checkpoint", "--training", "--failure"}
+    assert {str(change) for change in found if change.name} <= flags
+    assert [str(change).split(" ")[0] for change in found if not change.name] == [
+        name for name in had if had[name] != has.get(name)
+    ]
 
 
 @pytest.mark.parametrize(("other", "said"), [("script", "another script"), ("arguments", "other arguments: (none)")])
@@ -143,9 +144,6 @@ def test_two_studies_are_one_if_they_rest_on_the_same(one: State, other: State) 
     assert found[0] == found_in_first_run(one, "SIGFPE", {"beta": [0.0, 0.1]})
 
 
-# --------------------------------------------------------------------------------------------------------- state.json
-
-
 @given(states)
 def test_the_state_is_read_as_it_was_written(tmp_path_factory, state: State) -> None:
     folder = tmp_path_factory.mktemp("state")
@@ -188,10 +186,3 @@ def test_what_somebody_edited_is_refused_in_words(tmp_path_factory, data) -> Non
         assert msgspec.to_builtins(found) == whole
         changes(found, target, {}, {}, [])
         json.dumps(identity_of(found))
-
-
-def test_a_study_of_an_earlier_version_is_refused_and_a_restart_is_named(tmp_path) -> None:
-    (tmp_path / "study.json").write_text("{}")
-    with pytest.raises(InputError, match="earlier version") as error:
-        read_state(tmp_path)
-    assert "--restart" in error.value.advice

@@ -144,3 +144,14 @@ def test_a_configuration_that_is_valid_refuses_is_not_run(side, status, reason, 
     report = Bisection(GOOD, BAD, lambda c: 1 / 0, lambda c: reason if c == side else True, isolation="none").run()
     assert report.status == status and not report.rows
     assert report.notes == (f"The {name} configuration is not valid: {told}.",)
+
+
+def test_what_a_function_tells_of_its_steps_is_recorded() -> None:
+    def trial(configuration) -> TrialResult:
+        outcome = Outcome.FAIL if configuration["bf16"] else Outcome.PASS
+        return TrialResult(outcome, None if outcome is Outcome.PASS else "boom", intermediate={1: 0.5, 2: 0.25})
+
+    for isolation in ("none", "process"):
+        bisection = Bisection({"bf16": False}, {"bf16": True}, trial, isolation=isolation, max_trials=2)
+        bisection.run()
+        assert [trial.intermediate_values for trial in bisection.study.trials] == [{1: 0.5, 2: 0.25}] * 2
