@@ -28,11 +28,11 @@ from bisect_cfg.phases.reproduce import LINES_SHOWN, study_failure
 from bisect_cfg.reports.asked import Wanted
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.reports.outcome import Answer
+from bisect_cfg.runner.traces import tail_of_log
 from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED
 from bisect_cfg.study.basis import add_written, changed_files, save_basis
 from bisect_cfg.study.folder import open_study
 from bisect_cfg.trials.command_runner import CommandRunner, load_command_run
-from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.runner import REPRODUCTION_STEPS
 from bisect_cfg.trials.runs import FIRST, Run

@@ -21,10 +21,10 @@ from bisect_cfg.jsonfile import JsonObject, digest
 from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE
 from bisect_cfg.reports import text
 from bisect_cfg.reports.answer import failure_of, row_before
+from bisect_cfg.runner.traces import tail_of_log
 from bisect_cfg.study.basis import read_basis
 from bisect_cfg.study.folder import check_entries, is_at_work
 from bisect_cfg.trials.command_runner import load_command_run
-from bisect_cfg.trials.files import tail_of_log
 from bisect_cfg.trials.runs import Run, load_run, purpose_again
 
 EMPTY: JsonObject = {

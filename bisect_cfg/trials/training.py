@@ -15,7 +15,7 @@ from pathlib import Path
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import GO_ON_FILE, Completed, Over, Started, TrainBegin, Unwatched
 from bisect_cfg.runner.supervisor import Run
-from bisect_cfg.trials.files import Traces
+from bisect_cfg.runner.traces import Traces
 from bisect_cfg.trials.ranks import WORD_SECONDS, Ranks, died_of
 
 
@@ -55,13 +55,13 @@ class Training:
         self._ranks = Ranks(traces)
         self._went_on = 0  # after the training of this number
 
-    def watched(self) -> list[int]:
-        """Processes in which a probe tells, on the signal for it, where they are."""
+    def probed(self) -> dict[Path, int | None]:
+        """Folder of a process in which a probe tells, on the signal for it, where it is -> its process id."""
         self._ranks.read()
         if self._ranks.all:
             return self._ranks.pids()
         started = self._traces.event(Started)
-        return [self._trainer or (started.pid if started is not None else self.pid)]
+        return {self._traces.events.path.parent: self._trainer or (started.pid if started is not None else self.pid)}
 
     def end(self) -> None:
         """End all of it. Returns when nothing of it is left."""

@@ -17,8 +17,9 @@ from tools import ForkedTool, assert_clear, undocumented
 
 import bisect_cfg
 from bisect_cfg.common.failures import health
-from bisect_cfg.trials.command_runner import LogRows, observe_command
-from bisect_cfg.trials.process import Ending
+from bisect_cfg.runner.traces import LogRows
+from bisect_cfg.runner.watch import Ending
+from bisect_cfg.trials.command_runner import observe_command
 
 pytestmark = pytest.mark.training  # processes by the dozen
 

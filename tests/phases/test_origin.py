@@ -35,12 +35,12 @@ from bisect_cfg.phases.origin import (
 from bisect_cfg.probe.protocol import Origin, OriginRefused
 from bisect_cfg.reports.listener import Listener
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Failure, Standard, judge
+from bisect_cfg.runner.watch import Ending
 from bisect_cfg.study.interface import TrialResult
 from bisect_cfg.trials.checkpoints import in_words, read_checkpoint, saved_in_parts
-from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Known
-from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
 

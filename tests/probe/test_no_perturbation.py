@@ -15,7 +15,7 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.runner.fork_server import FirstRun
-from bisect_cfg.trials.patience import Patience, Pulse
+from bisect_cfg.runner.hang import Patience, Pulse
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
 

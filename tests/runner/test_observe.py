@@ -11,9 +11,9 @@ from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.traces import Tail, Traces, tail_of_log, unprinted
 from bisect_cfg.runner.verdict import Ended, Failure, Standard
-from bisect_cfg.trials.files import Tail, Traces, tail_of_log, unprinted
-from bisect_cfg.trials.process import Ending
+from bisect_cfg.runner.watch import Ending
 from bisect_cfg.trials.runs import Run
 
 BEGUN = {"event": "train_begin", "time": 1.0}

@@ -16,9 +16,7 @@ import toys
 
 from bisect_cfg.probe.protocol import Cold, TrialOrders, to_json
 from bisect_cfg.runner.fork_server import probe_environment
-from bisect_cfg.runner.supervisor import Supervisor
-from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.patience import (
+from bisect_cfg.runner.hang import (
     HANG_SECONDS,
     HANG_TIMES,
     LOOK_SECONDS,
@@ -29,7 +27,9 @@ from bisect_cfg.trials.patience import (
     Pulse,
     Silence,
 )
-from bisect_cfg.trials.process import Ending, follow
+from bisect_cfg.runner.supervisor import Supervisor
+from bisect_cfg.runner.traces import Traces
+from bisect_cfg.runner.watch import Ending, watch
 from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE
 from bisect_cfg.trials.runs import Pauses
 from bisect_cfg.trials.training import Training
@@ -308,7 +308,7 @@ class Bench:
         try:
             command = [sys.executable, str(self.folder / "train.py"), what, str(unit)]
             child = supervisor.start(command, environment, folder)
-            ending = follow(Training(child, traces), traces, QUICK_PATIENCE)
+            ending = watch(Training(child, traces), traces, QUICK_PATIENCE)
         finally:
             supervisor.close()
         return ending, traces, (folder / "log.txt").read_text()

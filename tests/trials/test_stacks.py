@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bisect_cfg.trials.stacks import SIGNALS, fatal_signal, stack_frames
+from bisect_cfg.runner.traces import SIGNALS, fatal_signal, stack_frames
 
 SCRIPT = """
 import faulthandler, os, sys, threading, time

@@ -5,14 +5,19 @@ What a trial shows of itself: the events and metric rows that its probe writes, 
 own pace: ten times its longest silence so far is a hang. A step that takes thirty times as long as the others is not,
 as long as something happens in it.
 
-`Silence` is pure: it is told what was seen and when.
+The first hang of a study is waited for in full. Where its stacks stood then is known, and so is where pauses stood that
+came to an end. A later run that stands where one has hung and none has paused, for five times the longest pause,
+is the same hang.
+
+`Silence` is pure: it is told what was seen and when, and says when it wants to be told where the run stands.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +53,25 @@ LOOK_SECONDS = 1.0
 we who were stopped or starved, and the trial may have been, too."""
 
 
+PAUSE_SECONDS = 5.0
+"""A silence is a pause from then on: it is worth a look at the stacks, which costs the run some milliseconds. No known
+hang is recognised sooner."""
+
+KNOWN_TIMES = 5.0
+"""... nor sooner than so many times the longest silence that is known to have ended well: half of what is asked of a
+hang that nobody has seen before, since here it is also known where it stands."""
+
+APART_SECONDS = 1.0
+"""So far apart are two looks at stacks that do not move."""
+
+OUTSIDE, IN_TRAINING = "outside of training", ""
+"""What a run does while it is in none of the named slow phases."""
+
+Place = str
+"""Where a run stood: a digest of the Python stacks of all threads of all its processes (`watch.place_of`); "" if that
+is not known, or if it moved."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """How long a process may stay silent before it is called a hang, in seconds.
@@ -56,12 +80,16 @@ class Patience:
         before_training: until training begins (loading data and models counts here).
         first_step: from the start of training to the end of the first optimizer step.
         step: between two optimizer steps.
-        times: None: these limits are as they are, and only events and optimizer steps end a silence. Otherwise
-            heartbeats do, too; each limit is the least, and so many times the longest silence seen is the limit
-            where that is longer.
+        times: None: these limits are as they are, and only what the run writes ends a silence. Otherwise heartbeats
+            do, too; each limit is the least, and so many times the longest silence seen is the limit where that is
+            longer.
         phase: the least limit in a named slow phase. Only with `times`.
-        seen: name of a phase -> its longest silence in earlier runs. Only with `times`.
+        seen: what runs did (a phase, `OUTSIDE`, `IN_TRAINING`) -> the longest silence in it in earlier runs. Only with
+            `times`.
         steady: whether so much has been seen that a phase that comes in every step is judged by those.
+        hangs: places where earlier runs have hung and none has paused. Only with `times`.
+        repeats: whether a run of the same configuration has hung. Of any other it must be known how long it may pause.
+        sign: what is waited for where `times` is None.
     """
 
     before_training: float
@@ -71,6 +99,24 @@ class Patience:
     phase: float = PHASE_SECONDS
     seen: Mapping[str, float] = field(default_factory=dict)
     steady: bool = False
+    hangs: Collection[Place] = ()
+    repeats: bool = False
+    sign: str = "optimizer step"
+
+
+def stands_at(looks: Sequence[tuple[float, Place]]) -> Place:
+    """Where a silent run stands; "" if it moves, or was not looked at twice.
+
+    Args:
+        looks: at its stacks: seconds of silence at that time, and the place.
+    """
+    last, place = looks[-1] if looks else (0.0, "")
+    since = last
+    for seconds, seen in reversed(looks):
+        if seen != place:
+            break
+        since = seconds
+    return place if last - since >= APART_SECONDS else ""
 
 
 class Silence:
@@ -84,15 +130,16 @@ class Silence:
         self._patience = patience
         self._sign: Hashable = None
         self._looked: float | None = None
-        self._phase = ""
-        self._training = False
+        self._phase, self._doing = "", OUTSIDE
         self._steps, self._step, self._longest_step = 0, 0.0, 0.0
+        self._stacks: list[tuple[float, Place]] = []  # looks at them in the present silence
+        self._next_stacks = PAUSE_SECONDS
         self.seconds = 0.0
         """Of the present silence."""
-        self.longest = 0.0
-        """The longest silence in training so far that has ended, outside of named phases."""
-        self.phases: dict[str, float] = {}
-        """Name of a phase -> the longest silence in it that has ended."""
+        self.pauses: dict[str, float] = {}
+        """What the run did (a phase, `OUTSIDE`, `IN_TRAINING`) -> the longest silence in it that has ended."""
+        self.places: set[Place] = set()
+        """Where the run stood in silences that have ended."""
 
     def look(self, now: float, written: Hashable, beat: tuple[int, str], training: bool, steps: int) -> str | None:
         """Take in what is to be seen of the trial now.
@@ -116,34 +163,64 @@ class Silence:
             self._steps, self._step = steps, 0.0
         sign = (written, beat if self._patience.times is not None else None)
         if sign != self._sign:
-            self._ended()
-            self._sign, self.seconds = sign, 0.0
-        self._phase, self._training = beat[1], training
-        limit, what = self._limit(steps)
-        return f"{what} for {self.seconds:.0f} s" if self.seconds > limit else None
+            self.end()
+            self._sign = sign
+        self._phase = beat[1]
+        self._doing = beat[1] or (IN_TRAINING if training else OUTSIDE)
+        limit, what = self._limit(training, steps)
+        if self.seconds > limit:
+            return f"{what} for {self.seconds:.0f} s"
+        known = self.seconds >= self._known_from() and self.stood in self._known()
+        return f"{what} for {self.seconds:.0f} s, where an earlier run hung" if known else None
 
-    def _ended(self) -> None:
-        if self._phase:
-            self.phases[self._phase] = max(self.phases.get(self._phase, 0.0), self.seconds)
-        elif self._training:
-            self.longest = max(self.longest, self.seconds)
+    def end(self) -> None:
+        """The present silence has ended: by a sign of life, or because the run came to its own end."""
+        self.pauses[self._doing] = max(self.pauses.get(self._doing, 0.0), self.seconds)
+        self.places |= {place for _, place in self._stacks if place}
+        self.seconds, self._stacks, self._next_stacks = 0.0, [], PAUSE_SECONDS
 
-    def _limit(self, steps: int) -> tuple[float, str]:
+    @property
+    def asks(self) -> bool:
+        """Whether it wants to know where the run stands now."""
+        return self._patience.times is not None and self.seconds >= self._next_stacks
+
+    def stands(self, place: Place) -> None:
+        """Take in where the run stands now."""
+        self._stacks.append((self.seconds, place))
+        again = max(self.seconds + APART_SECONDS, self._known_from())
+        self._next_stacks = again if place in self._known() else 2 * self.seconds
+
+    @property
+    def stood(self) -> Place:
+        """Where the run stands in the present silence."""
+        return stands_at(self._stacks)
+
+    def _known(self) -> set[Place]:
+        return set(self._patience.hangs) - self.places - {""}
+
+    def _known_from(self) -> float:
+        """Seconds of silence from which on it may be a known hang."""
+        if not self._patience.repeats and self._doing not in self._patience.seen:
+            return math.inf
+        doing = (self.pauses.get(self._doing, 0.0), self._patience.seen.get(self._doing, 0.0))
+        return max(PAUSE_SECONDS, KNOWN_TIMES * max(*doing, self.pauses.get(IN_TRAINING, 0.0)))
+
+    def _limit(self, training: bool, steps: int) -> tuple[float, str]:
         patience = self._patience
         if patience.times is None:
-            if not self._training:
+            if not training:
                 return patience.before_training, "no start of training"
-            return (patience.step if steps else patience.first_step), "no optimizer step"
+            return (patience.step if steps else patience.first_step), f"no {patience.sign}"
         if self._phase:
-            seen = max(patience.seen.get(self._phase, 0.0), self.phases.get(self._phase, 0.0))
-            least = patience.phase if self._training else max(patience.phase, patience.before_training)
+            seen = max(patience.seen.get(self._phase, 0.0), self.pauses.get(self._phase, 0.0))
+            least = patience.phase if training else max(patience.phase, patience.before_training)
             if patience.steady and steps and self._phase in EVERY_STEP:
                 least = min(least, max(HANG_SECONDS, STEP_TIMES * self._longest_step))
             return max(least, patience.times * seen), f"no sign of life in a phase that may be slow ({self._phase})"
-        if not self._training:
+        if not training:
             return patience.before_training, "no sign of life before the start of training"
         least = patience.step if steps else patience.first_step
-        return max(least, patience.times * self.longest), "no heartbeat"
+        return max(least, patience.times * self.pauses.get(IN_TRAINING, 0.0)), "no heartbeat"
 
 
 class Pulse:

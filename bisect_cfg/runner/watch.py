@@ -1,0 +1,209 @@
+"""Following a run while it goes on, and ending it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from bisect_cfg.jsonfile import digest
+from bisect_cfg.probe.protocol import STACK_SIGNAL, STACKS_FILE
+from bisect_cfg.runner.hang import IN_TRAINING, Patience, Place, Pulse, Silence
+from bisect_cfg.runner.processes import catches
+from bisect_cfg.runner.traces import Traces, threads_in
+
+POLL_SECONDS = 0.02
+"""How often a running trial is looked at: short beside the shortest trial, costly to nobody (about 0.1 ms a look)."""
+
+STACK_DUMP_SECONDS = 1.0
+"""How long a silent process gets to write its Python stacks."""
+
+LAST_SECONDS = 2.0
+"""An exception that nothing has caught is the end of a run. The process gets this long to end by itself, with its
+traceback printed and a status of its own; one whose other threads or exit handlers keep it alive is ended then."""
+
+
+class Watched(Protocol):
+    """A run that is watched to its end."""
+
+    pid: int
+    """Of its first process."""
+
+    def poll(self) -> int | None:
+        """Its exit code (negative for a signal) once it has ended, None before."""
+        ...
+
+    def probed(self) -> Mapping[Path, int | None]:
+        """Folder of a process that writes its stacks when asked -> its process id, None before that is known."""
+        ...
+
+    def end(self) -> None:
+        """End it. Returns when nothing of it is left."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a watched run came to its end.
+
+    Attributes:
+        exit_code: None where we ended it.
+        hang: why it was called a hang, None if it was not.
+        seconds: it took.
+        longest_silence: in training and outside of named slow phases, in seconds.
+        phases: what else it did (a slow phase, `hang.OUTSIDE`) -> the longest silence in it, in seconds.
+        costly: whether it was ended because it takes longer than can be afforded.
+        stood: where it hung; "" if it did not, or if that is not known.
+        paused: where it stood in pauses after which it went on.
+    """
+
+    exit_code: int | None
+    hang: str | None
+    seconds: float
+    longest_silence: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
+    costly: bool = False
+    stood: Place = ""
+    paused: Sequence[Place] = ()
+
+
+def watch(
+    child: Watched,
+    traces: Traces,
+    patience: Patience,
+    *,
+    enough: Callable[[Traces], bool] = lambda traces: False,
+    progress: Callable[[Traces], None] = lambda traces: None,
+    interrupted: threading.Event | None = None,
+    costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
+) -> Ending:
+    """Watch a run to its end, or end it: when it hangs, when enough is known, when we are interrupted. Then nothing of
+    it is left.
+
+    Args:
+        child: the run.
+        traces: what it tells; they are read here.
+        patience: when silence is a hang.
+        enough: called after every new row; True ends the run (a silent failure is certain).
+        progress: called after every new row or event, for a live view.
+        interrupted: set by another thread to end the run.
+        costly: called all the time with the seconds since the start; True ends the run, which cannot be afforded.
+
+    Raises:
+        KeyboardInterrupt: `interrupted` was set.
+    """
+    start, heard = time.monotonic(), 0
+    silence, pulse = Silence(patience), Pulse(traces.metrics.path.parent)
+    died: float | None = None  # when its last exception was seen
+
+    def ending(code: int | None, hang: str | None = None) -> Ending:
+        stood = "" if hang is None else silence.stood
+        pauses = {doing: round(seconds, 3) for doing, seconds in silence.pauses.items()}
+        longest = pauses.pop(IN_TRAINING, 0.0)
+        seconds = time.monotonic() - start
+        return Ending(code, hang, seconds, longest, pauses, stood=stood, paused=sorted(silence.places))
+
+    def hangs() -> str | None:
+        return silence.look(time.monotonic(), heard, pulse.read(), traces.trains, len(traces.metrics.rows))
+
+    def look(code: int | None) -> Ending | None:
+        nonlocal heard, died
+        if traces.read():
+            heard += 1
+            progress(traces)
+            if code is None and enough(traces):
+                return ending(None)
+        if code is not None:
+            if code == 0:
+                hangs()
+                silence.end()
+            return ending(code)
+        if interrupted is not None and interrupted.is_set():
+            raise KeyboardInterrupt
+        if traces.died:
+            died = died or time.monotonic()
+            return ending(None) if time.monotonic() - died > LAST_SECONDS else None
+        if costly(traces, time.monotonic() - start):
+            return replace(ending(None), costly=True)
+        if hangs():
+            silence.stands(look_at_stacks(child, keep=True))
+            heard += traces.read()
+            if hang := hangs():  # it has not stirred meanwhile
+                return ending(None, hang)
+        elif silence.asks:
+            silence.stands(look_at_stacks(child))
+        return None
+
+    try:
+        with _end_of(child.pid) as over:
+            while (found := look(child.poll())) is None:
+                if over is None:
+                    time.sleep(POLL_SECONDS)
+                elif select.select([over], [], [], POLL_SECONDS)[0]:
+                    time.sleep(POLL_SECONDS / 20)  # it has ended; its exit code is on the way to us
+        return found
+    finally:
+        child.end()
+        pulse.close()
+
+
+@contextlib.contextmanager
+def _end_of(pid: int) -> Iterator[int | None]:
+    """A descriptor that becomes readable when the process ends, or None where there is no such thing."""
+    try:
+        end = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # ended already, or an old kernel
+        yield None
+        return
+    try:
+        yield end
+    finally:
+        os.close(end)
+
+
+def look_at_stacks(child: Watched, keep: bool = False) -> Place:
+    """Ask all processes of a run for their stacks; where it stands, "" if one of them does not say.
+
+    Args:
+        child: the run.
+        keep: leave the stacks in their files; otherwise these are afterwards as if nobody had asked.
+    """
+    probed = child.probed()
+    before = {folder / STACKS_FILE: _size(folder / STACKS_FILE) for folder in probed}
+    # It would be the end of a process that is not prepared for it: one that has just begun, or is another program now.
+    asked = [pid for pid in probed.values() if pid is not None and catches(pid, STACK_SIGNAL)]
+    for pid in asked:
+        with contextlib.suppress(OSError):
+            os.kill(pid, STACK_SIGNAL)
+    if asked:
+        time.sleep(STACK_DUMP_SECONDS)
+    texts = []
+    for path, size in before.items():
+        with contextlib.suppress(OSError), path.open("rb") as stream:
+            stream.seek(size)
+            texts.append(stream.read().decode("utf-8", "replace"))
+            if not keep:
+                os.truncate(path, size)
+    return place_of(texts) if len(asked) == len(probed) else ""
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def place_of(stacks: Sequence[str]) -> Place:
+    """Where a run stands, by what its processes have written.
+
+    A digest, which holds no secret of a path. Threads are a set: how many of a pool stand idle is a matter of chance.
+    """
+    threads = [sorted({tuple(frames) for frames in threads_in(text)}) for text in stacks]
+    return digest(threads) if threads and all(threads) else ""
