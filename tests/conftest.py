@@ -45,7 +45,7 @@ TRAINING_FIXTURES = frozenset({"library", "warm", "real_tool", "bisected", "benc
 
 LONGEST = (
     "origin", "explore", "studies", "identity", "launches", "resume", "hostile", "cli", "every_setting", "search",
-    "random_failures", "patience",
+    "random_failures", "watch",
 )  # fmt: skip
 """Files that are begun first (`test_*.py`, half a minute of work and more, or of waiting): a worker takes a file at a
 time, and a long one that is begun last would decide the end."""

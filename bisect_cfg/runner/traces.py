@@ -44,9 +44,6 @@ from bisect_cfg.runner.verdict import Metrics
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
-LOG_FILE = "log.txt"
-"""Of a trial's folder: what the run prints."""
-
 FIRST_ROWS, LAST_ROWS = 16, 200
 """Of what was logged before a checkpoint: enough to tell what the run began with and what it was like lately. A trial
 that collapses is compared with that each time a row comes."""
@@ -236,7 +233,7 @@ class Traces:
     @classmethod
     def printed(cls, folder: Path) -> Traces:
         """What a command without a probe prints into the log of its folder."""
-        return cls(Tail(folder / EVENTS_FILE, read_event), LogRows(folder / LOG_FILE), _Counted())
+        return cls(Tail(folder / EVENTS_FILE, read_event), LogRows(folder / "log.txt"), _Counted())
 
     def read(self) -> bool:
         """Take in what is new in either; whether there was anything."""

@@ -103,11 +103,7 @@ def watch(
     died: float | None = None  # when its last exception was seen
 
     def ending(code: int | None, hang: str | None = None) -> Ending:
-        stood = "" if hang is None else silence.stood
-        pauses = {doing: round(seconds, 3) for doing, seconds in silence.pauses.items()}
-        longest = pauses.pop(IN_TRAINING, 0.0)
-        seconds = time.monotonic() - start
-        return Ending(code, hang, seconds, longest, pauses, stood=stood, paused=sorted(silence.places))
+        return ending_of(silence, code, hang, time.monotonic() - start)
 
     def hangs() -> str | None:
         return silence.look(time.monotonic(), heard, pulse.read(), traces.trains, len(traces.metrics.rows))
@@ -151,6 +147,14 @@ def watch(
     finally:
         child.end()
         pulse.close()
+
+
+def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: float) -> Ending:
+    """How a run ended after so many seconds, with what its silences have shown; see `Ending`."""
+    pauses = {doing: round(longest, 3) for doing, longest in silence.pauses.items()}
+    longest = pauses.pop(IN_TRAINING, 0.0)
+    stood = "" if hang is None else silence.stood
+    return Ending(code, hang, seconds, longest, pauses, stood=stood, paused=sorted(silence.places))
 
 
 @contextlib.contextmanager

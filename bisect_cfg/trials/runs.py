@@ -13,6 +13,7 @@ import msgspec
 from bisect_cfg.configuration import Purpose, Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
+from bisect_cfg.probe.protocol import REWARD_CALL
 from bisect_cfg.runner.hang import STEPS_SEEN, Place
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.traces import Traces
@@ -165,6 +166,8 @@ class Pauses:
             self.silence = max(self.silence or 0.0, ending.longest_silence)
         if ending.exit_code == 0:
             self.passing = max(self.passing or 0.0, ending.longest_silence)
+            if steps:
+                self.phases.setdefault(REWARD_CALL, 0.0)  # there is one in every step, if too short to be seen
         for name, seconds in ending.phases.items():
             self.phases[name] = max(self.phases.get(name, 0.0), seconds)
         self.stood |= {ending.stood} - {""}
