@@ -14,6 +14,7 @@ is the same hang.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
@@ -110,13 +111,8 @@ def stands_at(looks: Sequence[tuple[float, Place]]) -> Place:
     Args:
         looks: at its stacks: seconds of silence at that time, and the place.
     """
-    last, place = looks[-1] if looks else (0.0, "")
-    since = last
-    for seconds, seen in reversed(looks):
-        if seen != place:
-            break
-        since = seconds
-    return place if last - since >= APART_SECONDS else ""
+    still = list(itertools.takewhile(lambda look: look[1] == looks[-1][1], reversed(looks)))
+    return looks[-1][1] if still and still[0][0] - still[-1][0] >= APART_SECONDS else ""
 
 
 class Silence:

@@ -213,13 +213,14 @@ class Traces:
         completed: the last that has come to its own end, with the script going on; None if another has begun since.
         before: steps of the training before the run's: of one that goes on from a checkpoint.
         earlier: rows of before, as the checkpoint has them: what its metrics were like.
+        heard: how often there was something new.
     """
 
     def __init__(self, events: Tail[Event], metrics: Tail[Row] | LogRows, counted: _Counted) -> None:
         self.events, self.metrics, self._counted = events, metrics, counted
         self.begun: TrainBegin | None = None
         self.completed: Completed | None = None
-        self.before = 0
+        self.before = self.heard = 0
         self.earlier: tuple[Row, ...] = ()
         self._watch = Watch()
         self._ahead: list[Row] = []  # of a training whose beginning was not read yet
@@ -237,10 +238,11 @@ class Traces:
 
     def read(self) -> bool:
         """Take in what is new in either; whether there was anything."""
-        seen = [self.events.read(), self.metrics.read()]
-        if any(seen):
+        new = any([self.events.read(), self.metrics.read()])
+        if new:
+            self.heard += 1
             self._tell_trainings_apart()
-        return any(seen)
+        return new
 
     def _tell_trainings_apart(self) -> None:
         self.begun = self.completed = None
@@ -324,18 +326,14 @@ def earlier_rows(checkpoint: Path, step: int) -> tuple[Row, ...]:
         ]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return ()
-    numbers = [
-        {name: float(v) if isinstance(v, str) and _is_number(v) else v for name, v in row.items()} for row in rows
-    ]
+    numbers = [{name: _number(value) for name, value in row.items()} for row in rows]
     return tuple(numbers[:FIRST_ROWS] + numbers[max(len(numbers) - LAST_ROWS, FIRST_ROWS) :])
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _number(value: object) -> object:
+    with contextlib.suppress(ValueError):
+        return float(value) if isinstance(value, str) else value
+    return value
 
 
 def tail_of_log(path: Path, lines: int = 12) -> list[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from bisect_cfg.jsonfile import digest
+from bisect_cfg.jsonfile import digest, private
 from bisect_cfg.probe.protocol import STACK_SIGNAL, STACKS_FILE
 from bisect_cfg.runner.hang import IN_TRAINING, Patience, Place, Pulse, Silence
 from bisect_cfg.runner.processes import catches
@@ -32,11 +32,8 @@ traceback printed and a status of its own; one whose other threads or exit handl
 class Watched(Protocol):
     """A run that is watched to its end."""
 
-    pid: int
-    """Of its first process."""
-
-    def poll(self) -> int | None:
-        """Its exit code (negative for a signal) once it has ended, None before."""
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its end, for so long at most. Its exit code (negative for a signal), None while it runs."""
         ...
 
     def probed(self) -> Mapping[Path, int | None]:
@@ -98,52 +95,41 @@ def watch(
     Raises:
         KeyboardInterrupt: `interrupted` was set.
     """
-    start, heard = time.monotonic(), 0
+    start, died = time.monotonic(), math.inf  # when its last exception was seen
     silence, pulse = Silence(patience), Pulse(traces.metrics.path.parent)
-    died: float | None = None  # when its last exception was seen
+
+    def hangs() -> str | None:
+        return silence.look(time.monotonic(), traces.heard, pulse.read(), traces.trains, len(traces.metrics.rows))
 
     def ending(code: int | None, hang: str | None = None) -> Ending:
         return ending_of(silence, code, hang, time.monotonic() - start)
 
-    def hangs() -> str | None:
-        return silence.look(time.monotonic(), heard, pulse.read(), traces.trains, len(traces.metrics.rows))
-
-    def look(code: int | None) -> Ending | None:
-        nonlocal heard, died
-        if traces.read():
-            heard += 1
-            progress(traces)
-            if code is None and enough(traces):
-                return ending(None)
-        if code is not None:
-            if code == 0:
-                hangs()
-                silence.end()
-            return ending(code)
-        if interrupted is not None and interrupted.is_set():
-            raise KeyboardInterrupt
-        if traces.died:
-            died = died or time.monotonic()
-            return ending(None) if time.monotonic() - died > LAST_SECONDS else None
-        if costly(traces, time.monotonic() - start):
-            return replace(ending(None), costly=True)
-        if hangs():
-            silence.stands(look_at_stacks(child, keep=True))
-            heard += traces.read()
-            if hang := hangs():  # it has not stirred meanwhile
-                return ending(None, hang)
-        elif silence.asks:
-            silence.stands(look_at_stacks(child))
-        return None
-
     try:
-        with _end_of(child.pid) as over:
-            while (found := look(child.poll())) is None:
-                if over is None:
-                    time.sleep(POLL_SECONDS)
-                elif select.select([over], [], [], POLL_SECONDS)[0]:
-                    time.sleep(POLL_SECONDS / 20)  # it has ended; its exit code is on the way to us
-        return found
+        while True:
+            code, now = child.wait(POLL_SECONDS), time.monotonic()
+            news = traces.read()
+            if news:
+                progress(traces)
+            if code is None and news and enough(traces):
+                return ending(None)
+            hang = hangs()
+            if code is not None:
+                return ending(code)
+            if interrupted is not None and interrupted.is_set():
+                raise KeyboardInterrupt
+            if traces.died:
+                died = min(died, now)
+                if now - died > LAST_SECONDS:
+                    return ending(None)
+            elif costly(traces, now - start):
+                return replace(ending(None), costly=True)
+            elif hang:
+                silence.stands(look_at_stacks(child, keep=True))
+                traces.read()
+                if hang := hangs():  # it has not stirred meanwhile
+                    return ending(None, hang)
+            elif silence.asks:
+                silence.stands(look_at_stacks(child))
     finally:
         child.end()
         pulse.close()
@@ -151,24 +137,12 @@ def watch(
 
 def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: float) -> Ending:
     """How a run ended after so many seconds, with what its silences have shown; see `Ending`."""
+    stood = "" if hang is None else silence.stood
+    if code == 0:
+        silence.end()
     pauses = {doing: round(longest, 3) for doing, longest in silence.pauses.items()}
     longest = pauses.pop(IN_TRAINING, 0.0)
-    stood = "" if hang is None else silence.stood
     return Ending(code, hang, seconds, longest, pauses, stood=stood, paused=sorted(silence.places))
-
-
-@contextlib.contextmanager
-def _end_of(pid: int) -> Iterator[int | None]:
-    """A descriptor that becomes readable when the process ends, or None where there is no such thing."""
-    try:
-        end = os.pidfd_open(pid)
-    except (AttributeError, OSError):  # ended already, or an old kernel
-        yield None
-        return
-    try:
-        yield end
-    finally:
-        os.close(end)
 
 
 def look_at_stacks(child: Watched, keep: bool = False) -> Place:
@@ -179,29 +153,22 @@ def look_at_stacks(child: Watched, keep: bool = False) -> Place:
         keep: leave the stacks in their files; otherwise these are afterwards as if nobody had asked.
     """
     probed = child.probed()
-    before = {folder / STACKS_FILE: _size(folder / STACKS_FILE) for folder in probed}
     # It would be the end of a process that is not prepared for it: one that has just begun, or is another program now.
     asked = [pid for pid in probed.values() if pid is not None and catches(pid, STACK_SIGNAL)]
+    sizes = {path: path.stat().st_size for folder in probed if (path := folder / STACKS_FILE).is_file()}
     for pid in asked:
         with contextlib.suppress(OSError):
             os.kill(pid, STACK_SIGNAL)
     if asked:
         time.sleep(STACK_DUMP_SECONDS)
-    texts = []
-    for path, size in before.items():
-        with contextlib.suppress(OSError), path.open("rb") as stream:
+    told = []
+    for path, size in sizes.items():
+        with contextlib.suppress(OSError), open(path, "r+b", opener=private) as stream:
             stream.seek(size)
-            texts.append(stream.read().decode("utf-8", "replace"))
+            told.append(stream.read().decode("utf-8", "replace"))
             if not keep:
-                os.truncate(path, size)
-    return place_of(texts) if len(asked) == len(probed) else ""
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+                stream.truncate(size)
+    return place_of(told) if len(asked) == len(told) == len(probed) else ""
 
 
 def place_of(stacks: Sequence[str]) -> Place:

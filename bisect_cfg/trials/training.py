@@ -67,12 +67,12 @@ class Training:
         """End all of it. Returns when nothing of it is left."""
         self._child.end()
 
-    def poll(self) -> int | None:
-        """Exit code of the training, or of the first process if that ends before it."""
+    def wait(self, seconds: float) -> int | None:
+        """Exit code of the training, or of the first process if that ends before it; None after so many seconds."""
         if self._code is not None:
             return self._code
         self._let_go_on()
-        code = self._child.poll()
+        code = self._child.wait(seconds)
         if code is not None:
             self._ranks.read()
             self._ranks.code(self._child.codes)  # so that it is written down how each has ended
