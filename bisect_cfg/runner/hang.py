@@ -22,7 +22,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bisect_cfg.probe.protocol import EVERY_STEP, HEARTBEAT_FILE, HEARTBEAT_NAME, HEARTBEAT_SIZE
+from bisect_cfg.probe.protocol import HEARTBEAT_FILE, HEARTBEAT_NAME, HEARTBEAT_SIZE
 
 HANG_TIMES = 10.0
 """Nothing for so many times the longest silence so far is a hang."""
@@ -39,15 +39,8 @@ FIRST_STEP_SECONDS = 60.0
 
 PHASE_SECONDS = 120.0
 """The least limit while something goes on that is known to be slow and silent: an import, a model being loaded, a
-compiler, an engine that starts, a reward call, a checkpoint, the first collective. Each can take a minute without
-anything being wrong."""
-
-STEP_TIMES = 30.0
-"""A phase that comes in every step hangs when it has been silent for so many times this run's longest step: that tells
-how long it takes at most, and a judge that answers in two seconds may take a minute when it is busy."""
-
-STEPS_SEEN = 10
-"""... once so many steps have been seen, of all runs so far together; or once one has hung (`runs.Pauses`)."""
+compiler, an engine that starts, the next token, a reward call, a checkpoint, a report of metrics, the first collective.
+Each can take a minute without anything being wrong."""
 
 LOOK_SECONDS = 1.0
 """A single look counts for no more silence than this. Looks are hundredths of a second apart; if one comes later, it is
@@ -87,7 +80,6 @@ class Patience:
         phase: the least limit in a named slow phase. Only with `times`.
         seen: what runs did (a phase, `OUTSIDE`, `IN_TRAINING`) -> the longest silence in it in earlier runs. Only with
             `times`.
-        steady: whether so much has been seen that a phase that comes in every step is judged by those.
         hangs: places where earlier runs have hung and none has paused. Only with `times`.
         repeats: whether a run of the same configuration has hung. Of any other it must be known how long it may pause.
         sign: what is waited for where `times` is None.
@@ -99,7 +91,6 @@ class Patience:
     times: float | None = None
     phase: float = PHASE_SECONDS
     seen: Mapping[str, float] = field(default_factory=dict)
-    steady: bool = False
     hangs: Collection[Place] = ()
     repeats: bool = False
     sign: str = "optimizer step"
@@ -127,7 +118,6 @@ class Silence:
         self._sign: Hashable = None
         self._looked: float | None = None
         self._phase, self._doing = "", OUTSIDE
-        self._steps, self._step, self._longest_step = 0, 0.0, 0.0
         self._stacks: list[tuple[float, Place]] = []  # looks at them in the present silence
         self._next_stacks = PAUSE_SECONDS
         self.seconds = 0.0
@@ -150,13 +140,8 @@ class Silence:
         Returns:
             Why it is a hang, None if it is not (yet).
         """
-        passed = 0.0 if self._looked is None else min(now - self._looked, LOOK_SECONDS)
+        self.seconds += 0.0 if self._looked is None else min(now - self._looked, LOOK_SECONDS)
         self._looked = now
-        self.seconds += passed
-        self._step += passed if training else 0.0
-        if steps != self._steps:
-            self._longest_step = max(self._longest_step, self._step)
-            self._steps, self._step = steps, 0.0
         sign = (written, beat if self._patience.times is not None else None)
         if sign != self._sign:
             self.end()
@@ -210,8 +195,6 @@ class Silence:
         if self._phase:
             seen = max(patience.seen.get(self._phase, 0.0), self.pauses.get(self._phase, 0.0))
             least = patience.phase if training else max(patience.phase, patience.before_training)
-            if patience.steady and steps and self._phase in EVERY_STEP:
-                least = min(least, max(HANG_SECONDS, STEP_TIMES * self._longest_step))
             return max(least, patience.times * seen), f"no sign of life in a phase that may be slow ({self._phase})"
         if not training:
             return patience.before_training, "no sign of life before the start of training"

@@ -375,7 +375,6 @@ class ScriptRunner(TrialRunner):
             HANG_SECONDS,
             times=HANG_TIMES,
             seen=seen.phases if seen.silence is None else {**seen.phases, IN_TRAINING: seen.silence},
-            steady=seen.steady,
             hangs=seen.hangs if repeats or seen.passing is not None else (),
             repeats=repeats,
         )

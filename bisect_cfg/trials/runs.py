@@ -13,8 +13,8 @@ import msgspec
 from bisect_cfg.configuration import Purpose, Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
-from bisect_cfg.probe.protocol import REWARD_CALL
-from bisect_cfg.runner.hang import STEPS_SEEN, Place
+from bisect_cfg.probe.protocol import IN_EACH_TRAINING
+from bisect_cfg.runner.hang import Place
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Observation, Standard, Verdict, judge
@@ -121,8 +121,6 @@ class Pauses:
     Attributes:
         silence: in training, outside of named slow phases, in seconds; None if no run has made a step yet.
         phases: what else they did (a slow phase, `hang.OUTSIDE`) -> seconds.
-        steps: optimizer steps of the runs so far.
-        hung: whether one of them has hung.
         passing: the longest silence of those that ended with status 0, in seconds; None if none did.
         stood: where they hung.
         paused: where they stood in pauses after which they went on.
@@ -131,17 +129,9 @@ class Pauses:
     def __init__(self) -> None:
         self.silence: float | None = None
         self.phases: dict[str, float] = {}
-        self.steps = 0
-        self.hung = False
         self.passing: float | None = None
         self.stood: set[Place] = set()
         self.paused: set[Place] = set()
-
-    @property
-    def steady(self) -> bool:
-        """Whether a phase that comes in every step is judged by the steps of its run: enough have been seen, or what is
-        looked for is a hang, for which the first run has waited in full."""
-        return self.hung or self.steps >= STEPS_SEEN
 
     @property
     def hangs(self) -> frozenset[Place]:
@@ -160,14 +150,13 @@ class Pauses:
 
     def note(self, ending: Ending, steps: int) -> None:
         """Another run is over, after so many steps."""
-        self.steps += steps
-        self.hung |= ending.hang is not None
         if steps:
             self.silence = max(self.silence or 0.0, ending.longest_silence)
         if ending.exit_code == 0:
             self.passing = max(self.passing or 0.0, ending.longest_silence)
             if steps:
-                self.phases.setdefault(REWARD_CALL, 0.0)  # there is one in every step, if too short to be seen
+                for name in IN_EACH_TRAINING:  # if too short to be seen
+                    self.phases.setdefault(name, 0.0)
         for name, seconds in ending.phases.items():
             self.phases[name] = max(self.phases.get(name, 0.0), seconds)
         self.stood |= {ending.stood} - {""}
