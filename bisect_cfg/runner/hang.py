@@ -46,7 +46,6 @@ LOOK_SECONDS = 1.0
 """A single look counts for no more silence than this. Looks are hundredths of a second apart; if one comes later, it is
 we who were stopped or starved, and the trial may have been, too."""
 
-
 PAUSE_SECONDS = 5.0
 """A silence is a pause from then on: it is worth a look at the stacks, which costs the run some milliseconds. No known
 hang is recognised sooner."""
