@@ -85,8 +85,11 @@ def test_a_step_thirty_times_slower_is_no_hang():
     assert run.step(60.0, beats=20) is None  # its pauses, too, are thirty times as long
 
 
-@pytest.mark.parametrize("phase", ["reward call", "load", "import", "saving", "compile", "engine start"])
+@pytest.mark.parametrize("phase", ["reward call", "load", "first collective"])
 def test_slow_phases_have_a_limit_of_their_own(phase):
+    assert Simulated(replace(REPRODUCTION_PATIENCE, seen={phase: 100.0})).begin().announced(phase, 900.0) is None
+    hangs = Simulated().begin()
+    assert phase in hangs.announced(phase, 10000.0) and PHASE_SECONDS < hangs.now < PHASE_SECONDS + 1
     run = Simulated().begin()
     assert not any(run.step(0.5) for _ in range(3))
     assert run.announced(phase, 60.0) is None
@@ -97,30 +100,11 @@ def test_slow_phases_have_a_limit_of_their_own(phase):
     assert "no heartbeat" in run.wait(1000) and run.now - at < 30
 
 
-def test_a_hang_in_a_slow_phase_is_found():
-    run = Simulated().begin()
-    run.step(1.0)
-    at = run.now
-    assert "reward call" in run.announced("reward call", 10000.0)
-    assert PHASE_SECONDS < run.now - at < PHASE_SECONDS + 1
-
-
-def test_what_earlier_runs_have_seen_counts():
-    run = Simulated(replace(REPRODUCTION_PATIENCE, seen={"reward call": 100.0})).begin()
-    run.step(1.0)
-    assert run.announced("reward call", 900.0) is None
-
-
 def test_the_first_step_has_time_while_nothing_is_known():
     assert Simulated().begin().wait(119) is None
     assert Simulated().begin().wait(121)
     assert Simulated().wait(1700) is None, "before training half an hour"
     assert Simulated().wait(1801)
-
-
-def test_the_first_collective_has_time():
-    run = Simulated(Patience(120, 20, 20, times=HANG_TIMES)).begin()
-    assert run.announced("first collective", 110.0) is None
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -219,9 +203,9 @@ def test_a_place_where_a_run_has_paused_is_no_known_hang(runs: list, pauses: lis
         if place != "judge" or any(pause > PAUSE_SECONDS + 0.2 for pause in seen):
             assert why is None
         elif why is not None:
-            assert pause >= KNOWN_TIMES * max([0.0, *seen])
+            assert pause >= KNOWN_TIMES * (max([0.0, *seen]) - 0.4)
             return
-        seen.append(pause)
+        seen += [pause] if place == "judge" else []
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 10), st.sampled_from(["a", "b", ""])), min_size=1, max_size=6))

@@ -62,8 +62,6 @@ SLOW = """
             from trl.extras.vllm_client import VLLMClient
             VLLMClient().generate(3 * unit)
 
-    if what == "load first":
-        SlowModel.from_pretrained(3 * unit)
     trainer = Slow(args, step)
     trainer.train()
 """
@@ -149,7 +147,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 SLOW_KINDS = {
     "reward": "reward call",
     "load": "load",
-    "load first": "load",
     "import": "import",
     "request": "vLLM request",
     "slow step": None,
