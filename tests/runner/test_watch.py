@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import toys
@@ -18,7 +20,7 @@ from bisect_cfg.runner.fork_server import probe_environment
 from bisect_cfg.runner.hang import HANG_SECONDS, PHASE_SECONDS, Patience, Pulse
 from bisect_cfg.runner.supervisor import Supervisor
 from bisect_cfg.runner.traces import Traces, threads_in
-from bisect_cfg.runner.watch import Ending, place_of, watch
+from bisect_cfg.runner.watch import Ending, look_at_stacks, place_of, watch
 from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE
 from bisect_cfg.trials.training import Training
 
@@ -232,3 +234,14 @@ def test_a_place_is_where_all_threads_of_all_processes_stand() -> None:
     others = [HUNG], [f"{IDLE}\n{HUNG}"] * 2, [f"{IDLE}\n{HUNG}".replace("11", "12")], [IDLE.replace("331", "1") + HUNG]
     assert place not in {place_of(texts) for texts in others}
     assert place_of([]) == place_of([HUNG, ""]) == "", "one that says nothing may be anywhere"
+
+
+def test_a_process_that_is_not_prepared_to_say_where_it_is_lives_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        assert look_at_stacks(SimpleNamespace(probed=lambda: {tmp_path: process.pid})) == ""
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    assert look_at_stacks(SimpleNamespace(probed=lambda: {tmp_path: None})) == "", "a rank that has not come yet"
