@@ -57,8 +57,8 @@ hang that nobody has seen before, since here it is also known where it stands.""
 APART_SECONDS = 1.0
 """So far apart are two looks at stacks that do not move."""
 
-OUTSIDE, IN_TRAINING = "outside of training", ""
-"""What a run does while it is in none of the named slow phases."""
+IN_TRAINING = ""
+"""What a run does in training while it is in none of the named slow phases."""
 
 Place = str
 """Where a run stood: a digest of the Python stacks of all threads of all its processes (`watch.place_of`); "" if that
@@ -77,8 +77,7 @@ class Patience:
             do, too; each limit is the least, and so many times the longest silence seen is the limit where that is
             longer.
         phase: the least limit in a named slow phase. Only with `times`.
-        seen: what runs did (a phase, `OUTSIDE`, `IN_TRAINING`) -> the longest silence in it in earlier runs. Only with
-            `times`.
+        seen: what runs did (a phase, `IN_TRAINING`) -> the longest silence in it in earlier runs. Only with `times`.
         hangs: places where earlier runs have hung and none has paused. Only with `times`.
         repeats: whether a run of the same configuration has hung. Of any other it must be known how long it may pause.
         sign: what is waited for where `times` is None.
@@ -116,13 +115,14 @@ class Silence:
         self._patience = patience
         self._sign: Hashable = None
         self._looked: float | None = None
-        self._phase, self._doing = "", OUTSIDE
+        self._phase = ""
+        self._doing: str | None = None  # outside of training and phases
         self._stacks: list[tuple[float, Place]] = []  # looks at them in the present silence
         self._next_stacks = PAUSE_SECONDS
         self.seconds = 0.0
         """Of the present silence."""
         self.pauses: dict[str, float] = {}
-        """What the run did (a phase, `OUTSIDE`, `IN_TRAINING`) -> the longest silence in it that has ended."""
+        """What the run did (a phase, `IN_TRAINING`) -> the longest silence in it that has ended."""
         self.places: set[Place] = set()
         """Where the run stood in silences that have ended."""
 
@@ -146,7 +146,7 @@ class Silence:
             self.end()
             self._sign = sign
         self._phase = beat[1]
-        self._doing = beat[1] or (IN_TRAINING if training else OUTSIDE)
+        self._doing = beat[1] or (IN_TRAINING if training else None)
         limit, what = self._limit(training, steps)
         if self.seconds > limit:
             return f"{what} for {self.seconds:.0f} s"
@@ -155,14 +155,17 @@ class Silence:
 
     def end(self) -> None:
         """The present silence has ended: by a sign of life, or because the run came to its own end."""
-        self.pauses[self._doing] = max(self.pauses.get(self._doing, 0.0), self.seconds)
+        if self._doing is not None:
+            self.pauses[self._doing] = max(self.pauses.get(self._doing, 0.0), self.seconds)
         self.places |= {place for _, place in self._stacks if place}
         self.seconds, self._stacks, self._next_stacks = 0.0, [], PAUSE_SECONDS
 
     @property
     def asks(self) -> bool:
-        """Whether it wants to know where the run stands now."""
-        return self._patience.times is not None and self.seconds >= self._next_stacks
+        """Whether it wants to know where the run stands now. Before training it may stand and wait for a process that
+        nobody can ask."""
+        wanted = self._patience.times is not None and self._doing is not None
+        return wanted and self.seconds >= self._next_stacks
 
     def stands(self, place: Place) -> None:
         """Take in where the run stands now."""

@@ -54,7 +54,7 @@ class Ending:
         hang: why it was called a hang, None if it was not.
         seconds: it took.
         longest_silence: in training and outside of named slow phases, in seconds.
-        phases: what else it did (a slow phase, `hang.OUTSIDE`) -> the longest silence in it, in seconds.
+        phases: name of a slow phase -> its longest silence, in seconds.
         costly: whether it was ended because it takes longer than can be afforded.
         stood: where it hung; "" if it did not, or if that is not known.
         paused: where it stood in pauses after which it went on.

@@ -120,7 +120,7 @@ class Pauses:
 
     Attributes:
         silence: in training, outside of named slow phases, in seconds; None if no run has made a step yet.
-        phases: what else they did (a slow phase, `hang.OUTSIDE`) -> seconds.
+        phases: name of a slow phase -> seconds.
         passing: the longest silence of those that ended with status 0, in seconds; None if none did.
         stood: where they hung.
         paused: where they stood in pauses after which they went on.
