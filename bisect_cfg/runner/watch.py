@@ -96,10 +96,7 @@ def watch(
         KeyboardInterrupt: `interrupted` was set.
     """
     start, died = time.monotonic(), math.inf  # when its last exception was seen
-    silence, pulse = Silence(patience), Pulse(traces.metrics.path.parent)
-
-    def hangs() -> str | None:
-        return silence.look(time.monotonic(), traces.heard, pulse.read(), traces.trains, len(traces.metrics.rows))
+    silence, pulse, asked = Silence(patience), Pulse(traces.metrics.path.parent), False
 
     def ending(code: int | None, hang: str | None = None) -> Ending:
         return ending_of(silence, code, hang, time.monotonic() - start)
@@ -112,7 +109,7 @@ def watch(
                 progress(traces)
             if code is None and news and enough(traces):
                 return ending(None)
-            hang = hangs()
+            hang = silence.look(now, traces.heard, pulse.read(), traces.trains, len(traces.metrics.rows))
             if code is not None:
                 return ending(code)
             if interrupted is not None and interrupted.is_set():
@@ -123,13 +120,11 @@ def watch(
                     return ending(None)
             elif costly(traces, now - start):
                 return replace(ending(None), costly=True)
-            elif hang:
-                silence.stands(look_at_stacks(child, keep=True))
-                traces.read()
-                if hang := hangs():  # it has not stirred meanwhile
-                    return ending(None, hang)
-            elif silence.asks:
-                silence.stands(look_at_stacks(child))
+            elif hang and asked:  # it has not stirred since
+                return ending(None, hang)
+            elif hang or silence.asks:
+                silence.stands(look_at_stacks(child, keep=hang is not None))
+            asked = hang is not None
     finally:
         child.end()
         pulse.close()
