@@ -19,10 +19,11 @@ from bisect_cfg.capture.captured import Capture, read_capture
 from bisect_cfg.capture.settings import Settings, build_settings
 from bisect_cfg.probe.protocol import Serve, TrialOrders
 from bisect_cfg.runner.fork_server import ForkServer, probe_environment
+from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.observe import observe
 from bisect_cfg.runner.supervisor import Supervisor
-from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.process import Patience, follow
+from bisect_cfg.runner.traces import Traces
+from bisect_cfg.runner.watch import watch
 from bisect_cfg.trials.runs import Run
 from bisect_cfg.trials.training import Training
 
@@ -44,7 +45,7 @@ TRAINING_FIXTURES = frozenset({"library", "warm", "real_tool", "bisected", "benc
 
 LONGEST = (
     "origin", "explore", "studies", "inputs", "launches", "resume", "hostile", "cli", "every_setting", "search",
-    "random_failures", "patience",
+    "random_failures", "watch",
 )  # fmt: skip
 """Files that are begun first (`test_*.py`, half a minute of work and more, or of waiting): a worker takes a file at a
 time, and a long one that is begun last would decide the end."""
@@ -114,7 +115,7 @@ class WarmTRL:
         )  # fmt: skip
         traces, forked = Traces.of(folder), self.supervisor.open(folder)
         self.server.fork(forked, request)
-        ending = follow(Training(forked, traces), traces, Patience(patience, patience, patience))
+        ending = watch(Training(forked, traces), traces, Patience(patience, patience, patience))
         traces.read()
         return Run(observe(traces, folder, ending), traces, folder)
 

@@ -5,8 +5,9 @@ So everything that happens often is counted: forward passes of modules, tokens g
 vLLM, reward calls. A beat is one addition in a small file that is mapped into memory: no system call, no lock.
 
 Some things take long without a beat, once, and are no hang: an import, a model being loaded, a compiler, an engine
-that starts, a reward function that asks another service, a checkpoint, the first meeting of several processes. While
-one of them goes on its name stands in the file, and the tool gives it a limit of its own.
+that starts, the next token, a reward function that asks another service, a checkpoint, a report of metrics, the first
+meeting of several processes. While one of them goes on its name stands in the file, and the tool gives it a limit of
+its own.
 
 The file ``heartbeat`` of a trial's folder, 64 bytes: the count (8 bytes, the machine's order), 8 bytes unused, then
 the name in ASCII, padded with zeros to 32 bytes.
@@ -56,7 +57,8 @@ def install(slow_imports):
         ("torch.utils.cpp_extension", lambda module: _announce(module, "_jit_compile", "compile")),
         ("transformers.modeling_utils", _watch_models),
         ("transformers.generation.stopping_criteria", _count_tokens),
-        ("transformers.trainer", _watch_saving),
+        ("transformers.generation.utils", lambda module: _announce(module.GenerationMixin, "generate", "generation")),
+        ("transformers.trainer", _watch_trainer_class),
         ("vllm.entrypoints.llm", lambda module: _watch_vllm(module.LLM)),
         ("trl.extras.vllm_client", lambda module: _watch_vllm(module.VLLMClient)),
         ("trl.generation.vllm_client", lambda module: _watch_vllm(module.VLLMClient)),
@@ -134,7 +136,7 @@ def watch_trainer(trainer):
                 if isinstance(function, (types.FunctionType, types.MethodType)):
                     functions[index] = _within(protocol.REWARD_CALL, function)
     if hasattr(trainer, "_move_model_to_vllm"):
-        _announce(trainer, "_move_model_to_vllm", protocol.WEIGHT_SYNC)
+        _announce(trainer, "_move_model_to_vllm", "weight sync")
 
 
 # ------------------------------------------------------------------------------------------------------ phases
@@ -245,20 +247,21 @@ def _count_tokens(module):
     module.StoppingCriteriaList.__call__ = __call__
 
 
-def _watch_saving(module):
+def _watch_trainer_class(module):
     for name in ("_save_checkpoint", "save_model"):
         _announce(module.Trainer, name, "saving")
+    _announce(module.Trainer, "log", protocol.LOGGING)
 
 
 def _watch_vllm(cls):
     _announce(cls, "__init__", "engine start")
     _announce(cls, "init_communicator", "engine start")
     for name in ("generate", "chat", "get_sequence_logprobs"):
-        _announce(cls, name, protocol.VLLM_REQUEST)
+        _announce(cls, name, "vLLM request")
     for name in ("update_named_param", "update_model_params"):
-        _announce(cls, name, protocol.WEIGHT_SYNC)
+        _announce(cls, name, "weight sync")
 
 
 def _watch_weight_sync(module):
     _announce(module.VLLMGeneration, "__init__", "engine start")
-    _announce(module.VLLMGeneration, "sync_weights", protocol.WEIGHT_SYNC)
+    _announce(module.VLLMGeneration, "sync_weights", "weight sync")

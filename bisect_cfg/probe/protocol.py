@@ -41,8 +41,8 @@ CHECKPOINTS_FOLDER = "checkpoints"
 STATE_FILE = "trainer_state.json"
 """Of a checkpoint: where `Trainer` says at which step it was, and what it had logged."""
 
-EVERY_STEP = REWARD_CALL, VLLM_REQUEST, WEIGHT_SYNC = "reward call", "vLLM request", "weight sync"
-"""Slow phases, as `heartbeat` names them, that come in every step."""
+IN_EACH_TRAINING = REWARD_CALL, LOGGING = "reward call", "logging"
+"""Slow phases, as `heartbeat` names them, that no training does without."""
 
 NAMESPACE = {"args": "args", "modelcfg": "model", "load": "model", "peft": "peft"}
 """Kind of an object -> the first part of its settings' names."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bisect_cfg.configuration import Configuration, Value
 from bisect_cfg.parameters import parameter
 from bisect_cfg.probe.protocol import PlannedSteps
-from bisect_cfg.trials.files import Traces
+from bisect_cfg.runner.traces import Traces
 
 LONGEST_WARMUP = 5
 """A trial is run through a warmup of at most so many horizons. Beyond, its trials would spend nearly all their time

@@ -5,6 +5,9 @@ supervisor    everything of a study descends from one small process (`supervisor
 fork_server   a process that has come to where trials begin, from which they are forked
 processes     what the kernel tells of processes
 logs          a log that grows keeps its head and its tail
+traces        what a run tells while it goes on
+watch         staying with a run to its end: the one loop
+hang          when silence is a hang, and when it is one that is known
 observe       from the traces of a run that is over to what was seen of it
 verdict       what that means under the failure under study: the one judge
 """

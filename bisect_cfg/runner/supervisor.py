@@ -61,9 +61,9 @@ class Run:
         """What its processes carry in their environment, as ``NAME=value``."""
         return f"{MARK}={self._supervisor.study}.{self._number:0{RUN_DIGITS}}"
 
-    def watched(self) -> list[int]:
+    def probed(self) -> dict[Path, int | None]:
         """Processes that say where they are when asked: none that is known of."""
-        return []
+        return {}
 
     def poll(self) -> int | None:
         """The first exit code that is none of success, or 0, once all first processes have ended; None before.

@@ -22,12 +22,12 @@ from bisect_cfg.probe.protocol import (
     Raised,
     from_json,
 )
+from bisect_cfg.runner.hang import Patience
+from bisect_cfg.runner.traces import fatal_signal
 from bisect_cfg.study.study import Study
 from bisect_cfg.trials.plan import Plan, StopRule
-from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
-from bisect_cfg.trials.stacks import fatal_signal
 from bisect_cfg.trials.where import RERUN, SENT_FROM_OUTSIDE, Place, Where
 from bisect_cfg.trials.where import locate as place_in
 

@@ -15,13 +15,13 @@ from bisect_cfg.configuration import Outcome, Purpose, Status
 from bisect_cfg.errors import InputError, NeverConfigured
 from bisect_cfg.probe.protocol import Completed, Origin, Raised, TrainEnd
 from bisect_cfg.reports.text import count
+from bisect_cfg.runner.hang import Patience
+from bisect_cfg.runner.traces import tail_of_log, unprinted
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.study.factors import say_what_is_not_in_force
 from bisect_cfg.study.origin import LEAD, begin_as_it_did, check_loaded, own_checkpoints
 from bisect_cfg.study.study import Study
-from bisect_cfg.trials.files import tail_of_log, unprinted
 from bisect_cfg.trials.plan import Plan, StopRule
-from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.reached import told_in
 from bisect_cfg.trials.runner import (
     REPRODUCTION_PATIENCE,

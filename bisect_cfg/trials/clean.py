@@ -15,7 +15,7 @@ from bisect_cfg.jsonfile import private
 from bisect_cfg.probe import secrets
 from bisect_cfg.probe.elsewhere import OUTPUT
 from bisect_cfg.probe.protocol import STACKS_FILE, Event
-from bisect_cfg.trials.files import Tail
+from bisect_cfg.runner.traces import Tail
 
 BLOCK = 4 << 20
 """Bytes of a text that are held at once."""

@@ -16,31 +16,29 @@ import math
 import os
 import re
 import shlex
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from bisect_cfg.capture.script import by_hand, is_masked
 from bisect_cfg.capture.target import CommandTarget, Sides
 from bisect_cfg.common.failures import signature as signatures
-from bisect_cfg.common.failures.metric_rows import KNOWN, rows_in
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.common.text import clean, normalise, plain
 from bisect_cfg.configuration import Configuration, Outcome
 from bisect_cfg.jsonfile import make_folder, private, write_json, write_text
-from bisect_cfg.probe.protocol import EVENTS_FILE, METRICS_FILE, read_event
+from bisect_cfg.probe.protocol import METRICS_FILE
 from bisect_cfg.probe.secrets import know_command, scrub
 from bisect_cfg.runner import supervisor
+from bisect_cfg.runner.hang import HANG_TIMES, Patience
 from bisect_cfg.runner.logs import shorten
+from bisect_cfg.runner.traces import Row, Traces, tail_of_log
 from bisect_cfg.runner.verdict import CANNOT_RUN, SKIPPED, Ended, Metrics, Observation, trace_of
+from bisect_cfg.runner.watch import Ending, watch
 from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.trials.clean import clean_folder
 from bisect_cfg.trials.environments import CannotBuild, Environment
-from bisect_cfg.trials.files import Counted, Row, Tail, Traces, read_metrics, tail_of_log
-from bisect_cfg.trials.patience import HANG_TIMES
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.process import Ending, attend
 from bisect_cfg.trials.runs import Run, read_ending, result_of
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.trial_runner import Progress, TrialRunner
@@ -53,9 +51,6 @@ what cannot be executed and 127 for what is not there."""
 SILENCE_SECONDS = 600.0
 """Where no --trial-timeout is given, a trial may be silent for this long, or `HANG_TIMES` times as long as any run that
 passed before; as long as none did, for as long as it likes, as nothing is known of it."""
-
-ROUNDED = {"epoch": 0.005, "loss": 1e-4}
-"""How far two lines about one step may differ: LLaMA-Factory prints the epoch with two digits, the loss with four."""
 
 LINES_READ = 40
 """Of the end of an output, in which a line is looked for that says what went wrong."""
@@ -70,54 +65,6 @@ _COMPLAINTS = (
     ),
 )
 """How programs say that something went wrong, the plainest words first."""
-
-
-class LogRows(Tail[Row]):
-    """The rows of metrics in the output of a running command, numbered by its steps where it prints them.
-
-    Args:
-        path: of the log.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, read_metrics)
-
-    def read(self) -> bool:
-        """Take in what has been printed; whether there was anything."""
-        try:
-            with self.path.open("rb") as stream:
-                if stream.seek(0, os.SEEK_END) <= self._position:
-                    return False
-                stream.seek(self._position)
-                data = stream.read()
-        except FileNotFoundError:
-            return False
-        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        self._position += end
-        for row in rows_in(data[:end]):
-            last = self.rows[-1]["step"] if self.rows else 0
-            said = row.values.get("step")
-            if said is None and self.rows and _said_again(row.values, self.rows[-1]):
-                self.rows[-1] = {**row.values, **self.rows[-1]}
-                continue
-            step = int(said) if said is not None and said == said else last + 1
-            if step > last:  # several ranks may print a step
-                self.rows.append({**row.values, "step": step})
-        return True
-
-
-def _said_again(values: Mapping[str, float], before: Row) -> bool:
-    """Whether two rows without steps are about one: LLaMA-Factory prints a line of its own beside the Trainer's, with
-    fewer metrics and fewer digits
-    (https://github.com/hiyouga/LLaMA-Factory/blob/main/src/llamafactory/train/callbacks.py)."""
-    told, known = KNOWN & values.keys(), KNOWN & before.keys()
-    if not (told < known or known < told):
-        return False
-    return all(
-        name in values and name in before
-        and (math.isclose(values[name], before[name], abs_tol=tolerance) or math.isnan(values[name] + before[name]))
-        for name, tolerance in ROUNDED.items()
-    )  # fmt: skip
 
 
 def observe_command(rows: Sequence[Row], folder: Path, ending: Ending) -> Observation:
@@ -235,8 +182,9 @@ class CommandRunner(TrialRunner):
             command, variables = self._write(plan.configuration, folder, device, environment)
             given = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
             child = self._supervisor.start(command, given, folder)
-            ending = self._follow(child, plan, LogRows(folder / "log.txt"))
-        return self._kept(plan, folder, ending)
+            printed = Traces.printed(folder)
+            ending = self._follow(child, plan, printed)
+        return self._kept(plan, folder, printed.metrics.rows, ending)
 
     def _environment(self, plan: Plan) -> Environment | None:
         environment = super()._environment(plan)
@@ -247,35 +195,17 @@ class CommandRunner(TrialRunner):
             raise CannotBuild(f"none of these packages has a program {os.path.basename(program)}")
         return environment
 
-    def _follow(self, child: supervisor.Run, plan: Plan, rows: LogRows) -> Ending:
+    def _follow(self, child: supervisor.Run, plan: Plan, traces: Traces) -> Ending:
         """Stay with a run to its end, or end it: when it hangs, when enough is known, when we are interrupted."""
-        began = heard = time.monotonic()
-        longest, silence = 0.0, self._limit()
-        traces = Traces(Tail(rows.path.with_name(EVENTS_FILE), read_event), rows, Counted())
-
-        def ending(code: int | None, hang: str | None = None) -> Ending:
-            with open(rows.path.parent / METRICS_FILE, "w", opener=private) as stream:
-                stream.writelines(json.dumps(row) + "\n" for row in rows.rows)
-            now = time.monotonic()
-            return Ending(code, hang, now - began, round(max(longest, now - heard), 3))
-
-        def look(code: int | None) -> Ending | None:
-            nonlocal heard, longest
-            now = time.monotonic()
-            if rows.read():
-                longest, heard = max(longest, now - heard), now
-                self._on_progress(plan.name, rows.rows, plan.steps)
-                if code is None and self._enough(plan, traces):
-                    return ending(None)
-            if code is not None:
-                return ending(code)
-            if self._interrupted.is_set():
-                raise KeyboardInterrupt
-            if silence is not None and now - heard > silence:
-                return ending(None, f"no output for {now - heard:.0f} s")
-            return None
-
-        return attend(child, look)
+        silence = self._limit()
+        return watch(
+            child,
+            traces,
+            Patience(silence, silence, silence, sign="output"),
+            enough=lambda traces: self._enough(plan, traces),
+            progress=lambda traces: self._on_progress(plan.name, traces.metrics.rows, plan.steps),
+            interrupted=self._interrupted,
+        )
 
     def _enough(self, plan: Plan, traces: Traces) -> bool:
         """Whether what was printed so far settles it: it has gone on for long enough, or has shown what it is for."""
@@ -283,11 +213,11 @@ class CommandRunner(TrialRunner):
         long = bool(rows) and plan.steps is not None and rows[-1]["step"] >= plan.steps
         return long or self._has_shown(plan, traces)
 
-    def _limit(self) -> float | None:
-        """How long a run may print nothing, in seconds; None: as long as it likes."""
+    def _limit(self) -> float:
+        """How long a run may print nothing, in seconds."""
         if self._timeout is not None:
             return self._timeout
-        return None if self._seen.passing is None else max(SILENCE_SECONDS, HANG_TIMES * self._seen.passing)
+        return math.inf if self._seen.passing is None else max(SILENCE_SECONDS, HANG_TIMES * self._seen.passing)
 
     # ------------------------------------------------------------------------------------------------ files
 
@@ -321,8 +251,10 @@ class CommandRunner(TrialRunner):
         self._write_by_hand(folder, " ".join(["exec", *(["env", *env] if env else []), again]))
         return target.words(configuration, str(config), str(folder / "output"), python), variables
 
-    def _kept(self, plan: Plan, folder: Path, ending: Ending) -> Run:
-        """Write down how a run ended, and read what it left."""
+    def _kept(self, plan: Plan, folder: Path, printed: Sequence[Row], ending: Ending) -> Run:
+        """Write down how a run ended and what it printed, and read what it left."""
+        with open(folder / METRICS_FILE, "w", opener=private) as stream:
+            stream.writelines(json.dumps(row) + "\n" for row in printed)
         shorten(folder / "log.txt")
         clean_folder(folder)
         traces = Traces.of(folder)

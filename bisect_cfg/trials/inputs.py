@@ -23,9 +23,9 @@ from bisect_cfg.capture.script import Script, interpreter
 from bisect_cfg.common.fingerprint import PATIENCE, packages_of
 from bisect_cfg.errors import InputsChanged
 from bisect_cfg.probe.protocol import InputPlaces, Opened
+from bisect_cfg.runner.traces import Traces
 from bisect_cfg.store.inputs import changed_versions, files_of, hash_of
 from bisect_cfg.store.state import State
-from bisect_cfg.trials.files import Traces
 
 SOURCES_SEEN = 2000
 """How many entries of the script's folder are looked at before the first run, breadth first: a script may lie in a home

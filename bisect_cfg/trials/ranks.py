@@ -31,8 +31,7 @@ from bisect_cfg.probe.protocol import (
 from bisect_cfg.probe.secrets import HIDDEN, mask_arguments
 from bisect_cfg.probe.world import FOLDER, LAUNCHED
 from bisect_cfg.runner.processes import alive
-from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.stacks import fatal_signal, stack_frames
+from bisect_cfg.runner.traces import Traces, fatal_signal, stack_frames
 
 WORD_SECONDS = 1.0
 """How long after a process has gone who waited for it is waited for to say how: torchrun looks every 0.1 s, a Python
@@ -168,9 +167,10 @@ class Ranks:
             elif rank.traces.died:
                 rank.code = 1
 
-    def pids(self) -> list[int]:
-        """Processes that were seen."""
-        return [rank.pid for rank in self.all if rank.pid is not None]
+    def pids(self) -> dict[Path, int | None]:
+        """Folder -> process id of each process, None before it has shown itself."""
+        others = {self._folder / FOLDER / str(number): None for number in range(1, self.world)}
+        return others | {rank.folder: rank.pid for rank in self.all}
 
     def _note(self, rank: Rank, code: int) -> None:
         """How a process has ended, which nobody else has written down."""

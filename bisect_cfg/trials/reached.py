@@ -10,7 +10,7 @@ from bisect_cfg.common.failures.excerpt import blocks
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.errors import InputError
 from bisect_cfg.explain.reader import Unreadable, open_sources, rows_of
-from bisect_cfg.trials.stacks import SIGNALS
+from bisect_cfg.runner.traces import SIGNALS
 
 _BAR = re.compile(rb"(\d+)/(\d+) \[\d+:\d\d")
 """tqdm's line: steps done, of all, and the time since. `Trainer` counts optimizer steps in it."""

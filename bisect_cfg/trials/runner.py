@@ -42,23 +42,24 @@ from bisect_cfg.probe.protocol import (
 )
 from bisect_cfg.probe.secrets import know_command
 from bisect_cfg.runner.fork_server import ServersByEnvironment, Starts, probe_environment
-from bisect_cfg.runner.logs import shorten
-from bisect_cfg.runner.observe import observe
-from bisect_cfg.store.interface import TrialRequest, TrialResult
-from bisect_cfg.trials.buildable import ConfigChecks
-from bisect_cfg.trials.clean import clean_folder
-from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.inputs import Inputs
-from bisect_cfg.trials.patience import (
+from bisect_cfg.runner.hang import (
     FIRST_STEP_SECONDS,
     HANG_SECONDS,
     HANG_TIMES,
+    IN_TRAINING,
     UNKNOWN_SECONDS,
     Patience,
 )
+from bisect_cfg.runner.logs import shorten
+from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.traces import Traces
+from bisect_cfg.runner.watch import Ending, watch
+from bisect_cfg.store.interface import TrialRequest, TrialResult
+from bisect_cfg.trials.buildable import ConfigChecks
+from bisect_cfg.trials.clean import clean_folder
+from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.plan import Plan, StopRule
 from bisect_cfg.trials.ports import free_port, own_port
-from bisect_cfg.trials.process import Ending, follow
 from bisect_cfg.trials.runs import Run, load_run, result_of
 from bisect_cfg.trials.start_points import COLD
 from bisect_cfg.trials.training import Training
@@ -318,7 +319,7 @@ class ScriptRunner(TrialRunner):
             child = attempt.starts.fork(orders)
         if child is None:
             return None
-        ending = follow(
+        ending = watch(
             Training(child, traces),
             traces,
             plan.patience or self._patience(plan.configuration),
@@ -333,7 +334,7 @@ class ScriptRunner(TrialRunner):
         """Write down how a run ended, and read what it left."""
         plan, start, folder, traces = attempt.plan, attempt.start, attempt.folder, attempt.traces
         if plan.instruments is not None:  # what is slow under instruments says nothing of other runs
-            ending = replace(ending, longest_silence=0.0, phases={})
+            ending = replace(ending, longest_silence=0.0, phases={}, stood="", paused=())
         traces.read()
         traces.adopt()
         shorten(folder / "log.txt")
@@ -358,7 +359,16 @@ class ScriptRunner(TrialRunner):
             # Where a step is more work its pauses are longer, too.
             more = max(1.0, self.settings.work(configuration) / self.settings.work(self.settings.good))
             first = max(FIRST_STEP_SECONDS, HANG_TIMES * seen.silence * more)
-        return Patience(start, first, HANG_SECONDS, times=HANG_TIMES, seen=dict(seen.phases), steady=seen.steady)
+        repeats = configuration == self.settings.bad
+        return Patience(
+            start,
+            first,
+            HANG_SECONDS,
+            times=HANG_TIMES,
+            seen=seen.phases if seen.silence is None else {**seen.phases, IN_TRAINING: seen.silence},
+            hangs=seen.hangs if repeats or seen.passing is not None else (),
+            repeats=repeats,
+        )
 
     # ------------------------------------------------------------------------------------------------ files
 

@@ -13,12 +13,13 @@ import msgspec
 from bisect_cfg.configuration import Purpose, Value
 from bisect_cfg.errors import InputError
 from bisect_cfg.jsonfile import JsonObject, write_json
+from bisect_cfg.probe.protocol import IN_EACH_TRAINING
+from bisect_cfg.runner.hang import Place
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Observation, Standard, Verdict, judge
+from bisect_cfg.runner.watch import Ending
 from bisect_cfg.store.interface import TrialResult
-from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.patience import STEPS_SEEN
-from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.ranks import ranks_of
 from bisect_cfg.trials.start_points import COLD
 
@@ -70,6 +71,7 @@ def read_ending(folder: Path) -> tuple[Ending, JsonObject] | None:
         kept = json.loads((folder / "ending.json").read_text(encoding="utf-8"))
         known = {field.name: kept.pop(field.name) for field in fields(Ending) if field.name in kept}
         known["phases"] = {str(name): float(seconds) for name, seconds in known.get("phases", {}).items()}
+        known["stood"], known["paused"] = str(known.get("stood", "")), tuple(map(str, known.get("paused", ())))
         ending = Ending(**known)
         float(ending.longest_silence), int(kept.get("steps", 0))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
@@ -115,23 +117,22 @@ class Pauses:
     Attributes:
         silence: in training, outside of named slow phases, in seconds; None if no run has made a step yet.
         phases: name of a slow phase -> seconds.
-        steps: optimizer steps of the runs so far.
-        hung: whether one of them has hung.
         passing: the longest silence of those that ended with status 0, in seconds; None if none did.
+        stood: where they hung.
+        paused: where they stood in pauses after which they went on.
     """
 
     def __init__(self) -> None:
         self.silence: float | None = None
         self.phases: dict[str, float] = {}
-        self.steps = 0
-        self.hung = False
         self.passing: float | None = None
+        self.stood: set[Place] = set()
+        self.paused: set[Place] = set()
 
     @property
-    def steady(self) -> bool:
-        """Whether a phase that comes in every step is judged by the steps of its run: enough have been seen, or what is
-        looked for is a hang, for which the first run has waited in full."""
-        return self.hung or self.steps >= STEPS_SEEN
+    def hangs(self) -> frozenset[Place]:
+        """Where they hung and none has paused."""
+        return frozenset(self.stood - self.paused)
 
     @classmethod
     def of(cls, study: Path) -> Pauses:
@@ -145,14 +146,17 @@ class Pauses:
 
     def note(self, ending: Ending, steps: int) -> None:
         """Another run is over, after so many steps."""
-        self.steps += steps
-        self.hung |= ending.hang is not None
         if steps:
             self.silence = max(self.silence or 0.0, ending.longest_silence)
         if ending.exit_code == 0:
             self.passing = max(self.passing or 0.0, ending.longest_silence)
+            if steps:
+                for name in IN_EACH_TRAINING:  # if too short to be seen
+                    self.phases.setdefault(name, 0.0)
         for name, seconds in ending.phases.items():
             self.phases[name] = max(self.phases.get(name, 0.0), seconds)
+        self.stood |= {ending.stood} - {""}
+        self.paused |= set(ending.paused)
 
 
 def result_of(run: Run, verdict: Verdict, horizon: int | None, **more: Value) -> TrialResult:

@@ -15,7 +15,7 @@ from pathlib import Path
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import GO_ON_FILE, Completed, Over, Started, TrainBegin, Unwatched
 from bisect_cfg.runner.supervisor import Run
-from bisect_cfg.trials.files import Traces
+from bisect_cfg.runner.traces import Traces
 from bisect_cfg.trials.ranks import WORD_SECONDS, Ranks, died_of
 
 
@@ -55,24 +55,24 @@ class Training:
         self._ranks = Ranks(traces)
         self._went_on = 0  # after the training of this number
 
-    def watched(self) -> list[int]:
-        """Processes in which a probe tells, on the signal for it, where they are."""
+    def probed(self) -> dict[Path, int | None]:
+        """Folder of a process in which a probe tells, on the signal for it, where it is -> its process id."""
         self._ranks.read()
         if self._ranks.all:
             return self._ranks.pids()
         started = self._traces.event(Started)
-        return [self._trainer or (started.pid if started is not None else self.pid)]
+        return {self._traces.events.path.parent: self._trainer or (started.pid if started is not None else self.pid)}
 
     def end(self) -> None:
         """End all of it. Returns when nothing of it is left."""
         self._child.end()
 
-    def poll(self) -> int | None:
-        """Exit code of the training, or of the first process if that ends before it."""
+    def wait(self, seconds: float) -> int | None:
+        """Exit code of the training, or of the first process if that ends before it; None after so many seconds."""
         if self._code is not None:
             return self._code
         self._let_go_on()
-        code = self._child.poll()
+        code = self._child.wait(seconds)
         if code is not None:
             self._ranks.read()
             self._ranks.code(self._child.codes)  # so that it is written down how each has ended

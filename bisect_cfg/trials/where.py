@@ -20,7 +20,7 @@ from bisect_cfg.cells import named
 from bisect_cfg.common.failures.health import SILENT_KINDS
 from bisect_cfg.common.types import Json
 from bisect_cfg.probe.protocol import Event, Frame, InstrumentsOn, LastOperation, Operation, Overflow, Raised, Update
-from bisect_cfg.trials.stacks import stack_frames
+from bisect_cfg.runner.traces import stack_frames
 
 RERUN = (
     "signal",

@@ -16,9 +16,8 @@ import pytest
 from tools import ForkedTool, asked, assert_clear, undocumented
 
 import bisect_cfg
-from bisect_cfg.common.failures import health
-from bisect_cfg.trials.command_runner import LogRows, observe_command
-from bisect_cfg.trials.process import Ending
+from bisect_cfg.runner.watch import Ending
+from bisect_cfg.trials.command_runner import observe_command
 
 pytestmark = pytest.mark.training  # processes by the dozen
 
@@ -265,60 +264,6 @@ def test_a_collapse_fails_though_the_command_ends_well(tool):
     files = [path for path in tool.folder.glob("bisect-cfg-studies/**/*") if path.is_file()]
     assert any(path.name == "metrics.jsonl" for path in files)
     assert {path.name for path in files if path.stat().st_mode & 0o077} == set(), "its owner's alone"
-
-
-RAY = "\x1b[36m(TaskRunner pid=81123)\x1b[0m "
-
-
-@pytest.mark.parametrize(
-    ("line", "values"),
-    [
-        (
-            RAY + "step:{step} - global_seqlen/min:12 - actor/entropy:1.9 - actor/pg_loss:np.float64({loss}) - "
-            "actor/grad_norm:np.float64({norm}) - critic/score/mean:0.5 - timing_s/step:31.2",
-            {"entropy": 1.9, "reward": 0.5, "grad_norm": 0.3},
-        ),
-        (
-            RAY + "2025-06-01 10:00:03 INFO     openrlhf.trainer.ppo_trainer:fit:412 - ✨ Global step {step}: "
-            "{{'policy_loss': {loss}, 'actor_lr': 5e-07, 'kl': 0.01, 'reward': 0.5, 'generate_time': '00:00:31'}}",
-            {"kl": 0.01, "reward": 0.5},
-        ),
-        (
-            "{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 1e-06, 'epoch': 0.004}}\n"
-            "[INFO|2025-06-01 10:00:00] llamafactory.train.callbacks:143 >> "
-            "{{'loss': {loss}, 'learning_rate': 1.0000e-06, 'epoch': 0.00, 'throughput': 1234.5}}",
-            {"grad_norm": 0.3, "learning_rate": 1e-6},
-        ),
-        (
-            "{{'loss': {loss}, 'grad_norm': {norm}, 'memory(GiB)': 33.1, 'reward': 0.5, 'reward_std': 0.2, "
-            "'epoch': 0.0, 'global_step/max_steps': '{step}/400', 'percentage': '1.00%'}}",
-            {"grad_norm": 0.3, "reward_std": 0.2},
-        ),
-        ("Step {step} | loss:{loss} lr:2e-05 grad_norm:{norm} rewards:0.5 ", {"reward": 0.5, "grad_norm": 0.3}),
-        ("\r1|{step}|Loss: {loss}:   3%|▎         | {step}/400 [00:10<10:00,  1.5s/it]", {}),
-        ('{{"step": {step}, "loss": {loss}, "grad_norm": {norm}, "reward": 0.5}}', {"grad_norm": 0.3, "reward": 0.5}),
-        ("{{'loss': '{loss}', 'grad_norm': '{norm}', 'reward_std': '0.2', 'epoch': '0.1'}}", {"reward_std": 0.2}),
-    ],
-    ids=["verl", "openrlhf", "llama-factory", "ms-swift", "torchtune", "torchtune-bar", "jsonl", "transformers-5"],
-)
-def test_what_trainers_print(tmp_path, line, values):
-    """Whole runs of each: every step is a row, and one whose loss and gradient turn into NaN fails silently."""
-    path, every = tmp_path / "log.txt", 1 if "{step}" not in line else 2
-    for breaks in (None, 7):
-        rows = LogRows(path)
-        with path.open("w") as stream:
-            stream.write("loading loss: and step 3\n")
-            for number in range(1, 31):
-                bad = breaks is not None and number > breaks
-                told = {"loss": "nan" if bad else 0.25, "norm": "nan" if bad else 0.3}
-                stream.write(line.format(step=every * number, **told) + "\n")
-                stream.flush()
-                rows.read()
-        assert [row["step"] for row in rows.rows] == [every * number for number in range(1, 31)]
-        assert {name: rows.rows[2].get(name) for name in (*values, "loss")} == {**values, "loss": 0.25}
-        assert {symptom.kind for symptom in health.symptoms(rows.rows, ended=False)} == (
-            set() if breaks is None else {"non-finite"}
-        )
 
 
 # ----------------------------------------------------------------------------------------------- killed, and again

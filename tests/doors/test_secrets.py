@@ -158,8 +158,8 @@ def test_events_are_written_without_secrets(tool, start):
 
 def test_an_event_that_others_wrote_is_masked_as_it_is_read_and_then_in_its_file(tmp_path):
     from bisect_cfg.probe import secrets
+    from bisect_cfg.runner.traces import Traces
     from bisect_cfg.trials.clean import clean_folder
-    from bisect_cfg.trials.files import Traces
 
     (tmp_path / "train.py").write_text("api_key = 'a-key of the script'\n")
     secrets.know_command([str(tmp_path / "train.py"), "--token", FLAG])

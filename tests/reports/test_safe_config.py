@@ -13,7 +13,7 @@ from bisect_cfg.capture.script import Script
 from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.reports.answer import _safe_config
 from bisect_cfg.reports.recommendation import configured_by, edits_of
-from bisect_cfg.trials.files import Traces
+from bisect_cfg.runner.traces import Traces
 
 RECIPE = """\
 # Model

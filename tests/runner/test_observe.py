@@ -9,11 +9,10 @@ import pytest
 
 from bisect_cfg.common.failures.signature import Signature
 from bisect_cfg.configuration import Outcome
-from bisect_cfg.probe.protocol import Raised
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Ended, Failure, Standard
-from bisect_cfg.trials.files import Tail, Traces, tail_of_log, unprinted
-from bisect_cfg.trials.process import Ending
+from bisect_cfg.runner.watch import Ending
 from bisect_cfg.trials.runs import Run
 
 BEGUN = {"event": "train_begin", "time": 1.0}
@@ -192,55 +191,6 @@ def test_widened(kind, counts, does_not):
 def test_widened_by_nonsense():
     with pytest.raises(ValueError, match="regular expression"):
         Failure(OTHER, asked="([").includes(OTHER)
-
-
-# ----------------------------------------------------------------------------------------------------- files
-
-
-def test_tail_reads_only_complete_lines(tmp_path):
-    path = tmp_path / "x.jsonl"
-    tail = Tail(path, lambda row: row)
-    assert tail.read() is False
-    path.write_text('{"a": 1}\n{"a"')
-    assert tail.read() is True and tail.rows == [{"a": 1}]
-    assert tail.read() is False
-    with path.open("a") as stream:
-        stream.write(": 2}\n")
-    assert tail.read() is True and tail.rows == [{"a": 1}, {"a": 2}]
-
-
-def test_tail_passes_over_a_broken_line(tmp_path):
-    """A full disk cuts a line short; the rest of the trial still counts."""
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"a": 1}\n{"b": {"a": 2}\n\x00\xff\n{"a": 3}\n')
-    tail = Tail(path, lambda row: row)
-    tail.read()
-    assert tail.rows == [{"a": 1}, {"a": 3}]
-
-
-@pytest.mark.parametrize(
-    ("message", "log", "shown"),
-    [
-        ("boom", "Traceback (most recent call last):\n  ...\nValueError: boom\n", True),
-        ("boom", "[rank0]: ValueError: boom\n", True),
-        ("invalid syntax (train.py, line 3)", "    x =\n      ^\nValueError: invalid syntax\n", True),
-        ("boom", "training begins\nValueError: something else, which was caught\n", False),
-        ("boom", "", False),
-    ],
-)
-def test_an_exception_that_the_log_does_not_show_is_told_from_what_the_probe_saw(tmp_path, message, log, shown):
-    traces = Traces.of(tmp_path)
-    traces.events.rows.append(Raised("ValueError", message, [["train.py", 9, "main"]]))
-    told = unprinted(traces, log)
-    assert told == [] if shown else told[-1] == f"ValueError: {message}"
-    assert unprinted(Traces.of(tmp_path), log) == []
-
-
-def test_tail_of_log(tmp_path):
-    path = tmp_path / "log.txt"
-    assert tail_of_log(path) == []
-    path.write_bytes(b"first\n\n  0%|   |\r 50%|== |\r100%|===|\n\xff\xfe last \n")
-    assert tail_of_log(path, 2) == ["100%|===|", "\ufffd\ufffd last"]
 
 
 ASSERTION = (

@@ -19,7 +19,9 @@ from bisect_cfg.configuration import Outcome
 from bisect_cfg.errors import InputError
 from bisect_cfg.probe.protocol import Origin, OriginRefused
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.traces import Traces
 from bisect_cfg.runner.verdict import Failure, Standard, judge
+from bisect_cfg.runner.watch import Ending
 from bisect_cfg.store.interface import TrialResult
 from bisect_cfg.store.state import Rejected, read_state
 from bisect_cfg.study.options import Options
@@ -37,9 +39,7 @@ from bisect_cfg.study.origin import (
     remove_checkpoints,
 )
 from bisect_cfg.trials.checkpoints import in_words, read_checkpoint, saved_in_parts
-from bisect_cfg.trials.files import Traces
 from bisect_cfg.trials.plan import Known, Plan
-from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
 from tests.study.stand_ins import Runner, study_of

@@ -20,9 +20,9 @@ from tools import slow
 from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.probe.protocol import Opened
+from bisect_cfg.runner.hang import Patience
 from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
 

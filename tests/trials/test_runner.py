@@ -23,9 +23,9 @@ from bisect_cfg.capture.settings import build_settings
 from bisect_cfg.configuration import Outcome
 from bisect_cfg.probe.protocol import TrainEnd
 from bisect_cfg.runner.fork_server import FirstRun
+from bisect_cfg.runner.hang import Patience
 from bisect_cfg.runner.verdict import Failure, Standard
 from bisect_cfg.trials.plan import Plan
-from bisect_cfg.trials.process import Patience
 from bisect_cfg.trials.runner import ScriptRunner
 from bisect_cfg.trials.runs import Run
 

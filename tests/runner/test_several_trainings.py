@@ -20,9 +20,9 @@ from bisect_cfg.probe.protocol import (
     event_row,
 )
 from bisect_cfg.runner.observe import observe
+from bisect_cfg.runner.traces import Traces
+from bisect_cfg.runner.watch import Ending
 from bisect_cfg.trials import clean
-from bisect_cfg.trials.files import Traces
-from bisect_cfg.trials.process import Ending
 from bisect_cfg.trials.runs import Run
 
 BOOM = Raised("ValueError", "boom", [("train.py", 3, "step")], final=True)

@@ -1,0 +1,236 @@
+"""When is silence a hang?
+
+What a trial shows of itself: the events and metric rows that its probe writes, and the heartbeats it counts (see
+`bisect_cfg.probe.heartbeat`). How long it may show nothing depends on what it is doing. Once steps run, a run tells its
+own pace: ten times its longest silence so far is a hang. A step that takes thirty times as long as the others is not,
+as long as something happens in it.
+
+The first hang of a study is waited for in full. Where its stacks stood then is known, and so is where pauses stood that
+came to an end. A later run that stands where one has hung and none has paused, for five times the longest pause,
+is the same hang.
+
+`Silence` is pure: it is told what was seen and when, and says when it wants to be told where the run stands.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import sys
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bisect_cfg.probe.protocol import HEARTBEAT_FILE, HEARTBEAT_NAME, HEARTBEAT_SIZE
+
+HANG_TIMES = 10.0
+"""Nothing for so many times the longest silence so far is a hang."""
+
+HANG_SECONDS = 20.0
+"""... and never less than this: an ordinary step has pauses (a backward pass of long completions, an evaluation)
+that its first steps need not have had."""
+
+UNKNOWN_SECONDS = 120.0
+"""The least limit where nothing is known yet: for the first step of a script whose pace nobody has seen."""
+
+FIRST_STEP_SECONDS = 60.0
+"""The least limit for the first step of any other trial: it pays once for allocation, compilation and caches."""
+
+PHASE_SECONDS = 120.0
+"""The least limit while something goes on that is known to be slow and silent: an import, a model being loaded, a
+compiler, an engine that starts, the next token, a reward call, a checkpoint, a report of metrics, the first collective.
+Each can take a minute without anything being wrong."""
+
+LOOK_SECONDS = 1.0
+"""A single look counts for no more silence than this. Looks are hundredths of a second apart; if one comes later, it is
+we who were stopped or starved, and the trial may have been, too."""
+
+PAUSE_SECONDS = 5.0
+"""A silence is a pause from then on: it is worth a look at the stacks, which costs the run some milliseconds. No known
+hang is recognised sooner."""
+
+KNOWN_TIMES = 5.0
+"""... nor sooner than so many times the longest silence that is known to have ended well: half of what is asked of a
+hang that nobody has seen before, since here it is also known where it stands."""
+
+APART_SECONDS = 1.0
+"""So far apart are two looks at stacks that do not move."""
+
+IN_TRAINING = ""
+"""What a run does in training while it is in none of the named slow phases."""
+
+Place = str
+"""Where a run stood: a digest of the Python stacks of all threads of all its processes (`watch.place_of`); "" if that
+is not known, or if it moved."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a process may stay silent before it is called a hang, in seconds.
+
+    Attributes:
+        before_training: until training begins (loading data and models counts here).
+        first_step: from the start of training to the end of the first optimizer step.
+        step: between two optimizer steps.
+        times: None: these limits are as they are, and only what the run writes ends a silence. Otherwise heartbeats
+            do, too; each limit is the least, and so many times the longest silence seen is the limit where that is
+            longer.
+        phase: the least limit in a named slow phase. Only with `times`.
+        seen: what runs did (a phase, `IN_TRAINING`) -> the longest silence in it in earlier runs. Only with `times`.
+        hangs: places where earlier runs have hung and none has paused. Only with `times`.
+        repeats: whether a run of the same configuration has hung. Of any other it must be known how long it may pause.
+        sign: what is waited for where `times` is None.
+    """
+
+    before_training: float
+    first_step: float
+    step: float
+    times: float | None = None
+    phase: float = PHASE_SECONDS
+    seen: Mapping[str, float] = field(default_factory=dict)
+    hangs: Collection[Place] = ()
+    repeats: bool = False
+    sign: str = "optimizer step"
+
+
+def stands_at(looks: Sequence[tuple[float, Place]]) -> Place:
+    """Where a silent run stands; "" if it moves, or was not looked at twice.
+
+    Args:
+        looks: at its stacks: seconds of silence at that time, and the place.
+    """
+    still = list(itertools.takewhile(lambda look: look[1] == looks[-1][1], reversed(looks)))
+    return looks[-1][1] if still and still[0][0] - still[-1][0] >= APART_SECONDS else ""
+
+
+class Silence:
+    """How long a trial has been silent, and whether that is a hang.
+
+    Args:
+        patience: of the trial.
+    """
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._sign: Hashable = None
+        self._looked: float | None = None
+        self._phase = ""
+        self._doing: str | None = None  # outside of training and phases
+        self._stacks: list[tuple[float, Place]] = []  # looks at them in the present silence
+        self._next_stacks = PAUSE_SECONDS
+        self.seconds = 0.0
+        """Of the present silence."""
+        self.pauses: dict[str, float] = {}
+        """What the run did (a phase, `IN_TRAINING`) -> the longest silence in it that has ended."""
+        self.places: set[Place] = set()
+        """Where the run stood in silences that have ended."""
+
+    def look(self, now: float, written: Hashable, beat: tuple[int, str], training: bool, steps: int) -> str | None:
+        """Take in what is to be seen of the trial now.
+
+        Args:
+            now: of a monotonic clock, in seconds.
+            written: changes with every event and row of metrics.
+            beat: the count of heartbeats, and the name of the phase, "" for none.
+            training: whether training has begun.
+            steps: optimizer steps seen.
+
+        Returns:
+            Why it is a hang, None if it is not (yet).
+        """
+        self.seconds += 0.0 if self._looked is None else min(now - self._looked, LOOK_SECONDS)
+        self._looked = now
+        sign = (written, beat if self._patience.times is not None else None)
+        if sign != self._sign:
+            self.end()
+            self._sign = sign
+        self._phase = beat[1]
+        self._doing = beat[1] or (IN_TRAINING if training else None)
+        limit, what = self._limit(training, steps)
+        if self.seconds > limit:
+            return f"{what} for {self.seconds:.0f} s"
+        known = self.seconds >= self._known_from() and self.stood in self._known()
+        return f"{what} for {self.seconds:.0f} s, where an earlier run hung" if known else None
+
+    def end(self) -> None:
+        """The present silence has ended: by a sign of life, or because the run came to its own end."""
+        if self._doing is not None:
+            self.pauses[self._doing] = max(self.pauses.get(self._doing, 0.0), self.seconds)
+        self.places |= {place for _, place in self._stacks if place}
+        self.seconds, self._stacks, self._next_stacks = 0.0, [], PAUSE_SECONDS
+
+    @property
+    def asks(self) -> bool:
+        """Whether it wants to know where the run stands now. Before training it may stand and wait for a process that
+        nobody can ask."""
+        wanted = self._patience.times is not None and self._doing is not None
+        return wanted and self.seconds >= self._next_stacks
+
+    def stands(self, place: Place) -> None:
+        """Take in where the run stands now."""
+        self._stacks.append((self.seconds, place))
+        again = max(self.seconds + APART_SECONDS, self._known_from())
+        self._next_stacks = again if place in self._known() else 2 * self.seconds
+
+    @property
+    def stood(self) -> Place:
+        """Where the run stands in the present silence."""
+        return stands_at(self._stacks)
+
+    def _known(self) -> set[Place]:
+        return set(self._patience.hangs) - self.places - {""}
+
+    def _known_from(self) -> float:
+        """Seconds of silence from which on it may be a known hang."""
+        if not self._patience.repeats and self._doing not in self._patience.seen:
+            return math.inf
+        doing = (self.pauses.get(self._doing, 0.0), self._patience.seen.get(self._doing, 0.0))
+        return max(PAUSE_SECONDS, KNOWN_TIMES * max(*doing, self.pauses.get(IN_TRAINING, 0.0)))
+
+    def _limit(self, training: bool, steps: int) -> tuple[float, str]:
+        patience = self._patience
+        if patience.times is None:
+            if not training:
+                return patience.before_training, "no start of training"
+            return (patience.step if steps else patience.first_step), f"no {patience.sign}"
+        if self._phase:
+            seen = max(patience.seen.get(self._phase, 0.0), self.pauses.get(self._phase, 0.0))
+            least = patience.phase if training else max(patience.phase, patience.before_training)
+            return max(least, patience.times * seen), f"no sign of life in a phase that may be slow ({self._phase})"
+        if not training:
+            return patience.before_training, "no sign of life before the start of training"
+        least = patience.step if steps else patience.first_step
+        return max(least, patience.times * self.pauses.get(IN_TRAINING, 0.0)), "no heartbeat"
+
+
+class Pulse:
+    """The heartbeat file of a trial, read from outside.
+
+    It is read, not mapped: whatever the trial does to the file, the worst that can come of it is nothing.
+
+    Args:
+        folder: of the trial.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / HEARTBEAT_FILE
+        self._handle: int | None = None
+
+    def read(self) -> tuple[int, str]:
+        """The count so far, and the name of the phase; (0, "") while there is no such file."""
+        try:
+            if self._handle is None:
+                self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            data = os.pread(self._handle, HEARTBEAT_SIZE, 0)
+        except OSError:
+            return 0, ""
+        name = data[HEARTBEAT_NAME].rstrip(b"\0")
+        plain = name.isascii() and name.decode("ascii", "replace").isprintable()
+        return int.from_bytes(data[:8], sys.byteorder), name.decode("ascii") if plain else ""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None

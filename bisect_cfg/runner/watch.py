@@ -1,0 +1,175 @@
+"""Following a run while it goes on, and ending it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from bisect_cfg.jsonfile import digest, private
+from bisect_cfg.probe.protocol import STACK_SIGNAL, STACKS_FILE
+from bisect_cfg.runner.hang import IN_TRAINING, Patience, Place, Pulse, Silence
+from bisect_cfg.runner.processes import catches
+from bisect_cfg.runner.traces import Traces, threads_in
+
+POLL_SECONDS = 0.02
+"""How often a running trial is looked at: short beside the shortest trial, costly to nobody (about 0.1 ms a look)."""
+
+STACK_DUMP_SECONDS = 1.0
+"""How long a silent process gets to write its Python stacks."""
+
+LAST_SECONDS = 2.0
+"""An exception that nothing has caught is the end of a run. The process gets this long to end by itself, with its
+traceback printed and a status of its own; one whose other threads or exit handlers keep it alive is ended then."""
+
+
+class Watched(Protocol):
+    """A run that is watched to its end."""
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its end, for so long at most. Its exit code (negative for a signal), None while it runs."""
+        ...
+
+    def probed(self) -> Mapping[Path, int | None]:
+        """Folder of a process that writes its stacks when asked -> its process id, None before that is known."""
+        ...
+
+    def end(self) -> None:
+        """End it. Returns when nothing of it is left."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a watched run came to its end.
+
+    Attributes:
+        exit_code: None where we ended it.
+        hang: why it was called a hang, None if it was not.
+        seconds: it took.
+        longest_silence: in training and outside of named slow phases, in seconds.
+        phases: name of a slow phase -> its longest silence, in seconds.
+        costly: whether it was ended because it takes longer than can be afforded.
+        stood: where it hung; "" if it did not, or if that is not known.
+        paused: where it stood in pauses after which it went on.
+    """
+
+    exit_code: int | None
+    hang: str | None
+    seconds: float
+    longest_silence: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
+    costly: bool = False
+    stood: Place = ""
+    paused: Sequence[Place] = ()
+
+
+def watch(
+    child: Watched,
+    traces: Traces,
+    patience: Patience,
+    *,
+    enough: Callable[[Traces], bool] = lambda traces: False,
+    progress: Callable[[Traces], None] = lambda traces: None,
+    interrupted: threading.Event | None = None,
+    costly: Callable[[Traces, float], bool] = lambda traces, seconds: False,
+) -> Ending:
+    """Watch a run to its end, or end it: when it hangs, when enough is known, when we are interrupted. Then nothing of
+    it is left.
+
+    Args:
+        child: the run.
+        traces: what it tells; they are read here.
+        patience: when silence is a hang.
+        enough: called after every new row; True ends the run (a silent failure is certain).
+        progress: called after every new row or event, for a live view.
+        interrupted: set by another thread to end the run.
+        costly: called all the time with the seconds since the start; True ends the run, which cannot be afforded.
+
+    Raises:
+        KeyboardInterrupt: `interrupted` was set.
+    """
+    start, died = time.monotonic(), math.inf  # when its last exception was seen
+    silence, pulse, asked = Silence(patience), Pulse(traces.metrics.path.parent), False
+
+    def ending(code: int | None, hang: str | None = None) -> Ending:
+        return ending_of(silence, code, hang, time.monotonic() - start)
+
+    try:
+        while True:
+            code, now = child.wait(POLL_SECONDS), time.monotonic()
+            news = traces.read()
+            if news:
+                progress(traces)
+            if code is None and news and enough(traces):
+                return ending(None)
+            hang = silence.look(now, traces.heard, pulse.read(), traces.trains, len(traces.metrics.rows))
+            if code is not None:
+                return ending(code)
+            if interrupted is not None and interrupted.is_set():
+                raise KeyboardInterrupt
+            if traces.died:
+                died = min(died, now)
+                if now - died > LAST_SECONDS:
+                    return ending(None)
+            elif costly(traces, now - start):
+                return replace(ending(None), costly=True)
+            elif hang and asked:  # it has not stirred since
+                return ending(None, hang)
+            elif hang or silence.asks:
+                silence.stands(look_at_stacks(child, keep=hang is not None))
+            asked = hang is not None
+    finally:
+        child.end()
+        pulse.close()
+
+
+def ending_of(silence: Silence, code: int | None, hang: str | None, seconds: float) -> Ending:
+    """How a run ended after so many seconds, with what its silences have shown; see `Ending`."""
+    stood = "" if hang is None else silence.stood
+    if code == 0:
+        silence.end()
+    pauses = {doing: round(longest, 3) for doing, longest in silence.pauses.items()}
+    longest = pauses.pop(IN_TRAINING, 0.0)
+    return Ending(code, hang, seconds, longest, pauses, stood=stood, paused=sorted(silence.places))
+
+
+def look_at_stacks(child: Watched, keep: bool = False) -> Place:
+    """Ask all processes of a run for their stacks; where it stands, "" if one of them does not say.
+
+    Args:
+        child: the run.
+        keep: leave the stacks in their files; otherwise these are afterwards as if nobody had asked.
+    """
+    probed = child.probed()
+    # It would be the end of a process that is not prepared for it: one that has just begun, or is another program now.
+    asked = [pid for pid in probed.values() if pid is not None and catches(pid, STACK_SIGNAL)]
+    sizes = {path: path.stat().st_size for folder in probed if (path := folder / STACKS_FILE).is_file()}
+    for pid in asked:
+        with contextlib.suppress(OSError):
+            os.kill(pid, STACK_SIGNAL)
+    if asked:
+        time.sleep(STACK_DUMP_SECONDS)
+    told = []
+    for path, size in sizes.items():
+        with contextlib.suppress(OSError), open(path, "r+b", opener=private) as stream:
+            stream.seek(size)
+            told.append(stream.read().decode("utf-8", "replace"))
+            if not keep:
+                stream.truncate(size)
+    return place_of(told) if len(asked) == len(told) == len(probed) else ""
+
+
+def place_of(stacks: Sequence[str]) -> Place:
+    """Where a run stands, by what its processes have written.
+
+    A digest, which holds no secret of a path. Threads are a set: how many of a pool stand idle is a matter of chance.
+    """
+    threads = [sorted({tuple(frames) for frames in threads_in(text)}) for text in stacks]
+    return digest(threads) if threads and all(threads) else ""

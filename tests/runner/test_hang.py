@@ -1,0 +1,244 @@
+"""When silence is a hang: runs in simulated time, without a process."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bisect_cfg.jsonfile import write_json
+from bisect_cfg.runner.hang import (
+    APART_SECONDS,
+    HANG_SECONDS,
+    HANG_TIMES,
+    IN_TRAINING,
+    KNOWN_TIMES,
+    LOOK_SECONDS,
+    PAUSE_SECONDS,
+    PHASE_SECONDS,
+    Patience,
+    Silence,
+    stands_at,
+)
+from bisect_cfg.runner.watch import ending_of
+from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE
+from bisect_cfg.trials.runs import Pauses
+
+LOOK = 0.02
+
+
+class Simulated:
+    """A run and the tool that looks at it, in simulated time."""
+
+    def __init__(self, patience: Patience = REPRODUCTION_PATIENCE) -> None:
+        self.silence, self.now = Silence(patience), 0.0
+        self.events = self.steps = self.beats = 0
+        self.training, self.phase, self.place = False, "", "anywhere"
+
+    def wait(self, seconds: float, look: float = LOOK) -> str | None:
+        """Nothing happens for so long; why that is a hang, None if it is not."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + look, end)
+            written = (self.events, self.steps)
+            hang = self.silence.look(self.now, written, (self.beats, self.phase), self.training, self.steps)
+            if hang is not None:
+                return hang
+            if self.silence.asks:
+                self.silence.stands(self.place)
+        return None
+
+    def begin(self) -> Simulated:
+        self.events, self.training = self.events + 1, True
+        return self
+
+    def beat(self, seconds: float) -> str | None:
+        self.beats += 1
+        return self.wait(seconds)
+
+    def step(self, seconds: float, beats: int = 10) -> str | None:
+        hangs = [self.beat(seconds / beats) for _ in range(beats)]
+        self.steps += 1
+        return next((hang for hang in hangs if hang), None)
+
+    def announced(self, phase: str, seconds: float, look: float = LOOK) -> str | None:
+        self.phase, self.beats = phase, self.beats + 1
+        hang = self.wait(seconds, look)
+        self.phase, self.beats = "", self.beats + 1
+        return hang or self.wait(LOOK)
+
+
+def test_a_hang_after_steps_is_found_within_30_seconds():
+    run = Simulated().begin()
+    assert not any(run.step(1.0) for _ in range(3))
+    at = run.now
+    assert "no heartbeat for 20 s" in run.wait(1000)
+    assert HANG_SECONDS < run.now - at < 30
+
+
+def test_a_step_thirty_times_slower_is_no_hang():
+    run = Simulated().begin()
+    assert not any(run.step(2.0, beats=20) for _ in range(3))
+    assert run.step(60.0, beats=20) is None  # its pauses, too, are thirty times as long
+
+
+@pytest.mark.parametrize("phase", ["reward call", "load", "first collective"])
+def test_slow_phases_have_a_limit_of_their_own(phase):
+    assert Simulated(replace(REPRODUCTION_PATIENCE, seen={phase: 100.0})).begin().announced(phase, 900.0) is None
+    hangs = Simulated().begin()
+    assert phase in hangs.announced(phase, 10000.0) and PHASE_SECONDS < hangs.now < PHASE_SECONDS + 1
+    run = Simulated().begin()
+    assert not any(run.step(0.5) for _ in range(3))
+    assert run.announced(phase, 60.0) is None
+    assert run.announced(phase, 119.0) is None
+    assert run.announced(phase, 700.0) is None, "it has been seen to take 119 s"
+    assert run.silence.pauses[IN_TRAINING] < 1, "such silences say nothing of the others"
+    at = run.now
+    assert "no heartbeat" in run.wait(1000) and run.now - at < 30
+
+
+def test_the_first_step_has_time_while_nothing_is_known():
+    assert Simulated().begin().wait(119) is None
+    assert Simulated().begin().wait(121)
+    assert Simulated().wait(1700) is None, "before training half an hour"
+    assert Simulated().wait(1801)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_run_is_a_hang_whose_pauses_grow_less_than_tenfold(seed):
+    chance = random.Random(seed)
+    run = Simulated().begin()
+    longest = 0.0
+    for _ in range(10):
+        limit = max(HANG_SECONDS, HANG_TIMES * longest) if run.steps else 120.0
+        pause = chance.choice([0.1, 1.0, chance.uniform(0, 0.95) * min(limit, 300.0)])
+        assert run.wait(pause, look=chance.choice([0.1, 0.3])) is None
+        run.beats += 1
+        run.steps += chance.random() < 0.5
+        longest = max(longest, pause)
+    at, run.steps = run.now, max(run.steps, 1)
+    assert run.wait(10_000, look=0.5)
+    assert run.now - at < max(HANG_SECONDS, HANG_TIMES * longest) + 6
+
+
+def test_time_in_which_nobody_looked_is_no_silence():
+    run = Simulated().begin()
+    run.step(1.0)
+    for _ in range(int(HANG_SECONDS / LOOK_SECONDS) - 5):
+        run.now += 1000.0  # a laptop that slept, a tool that was stopped
+        assert run.wait(LOOK) is None
+
+
+def test_a_fixed_limit_counts_steps_alone():
+    run = Simulated(Patience(60, 20, 5)).begin()
+    assert run.step(1.0) is None
+    hangs = [run.beat(1.0) for _ in range(8)]
+    assert any(hang and "no optimizer step for 5 s" in hang for hang in hangs)
+
+
+# ------------------------------------------------------------------------------------------------------ known hangs
+
+
+def after(hang: float | None, *runs: list[tuple[str, float]]) -> Patience:
+    """How patient the next run is after a run that hung in "judge" for so long (None: none did), and runs that passed,
+    each with its pauses in reward calls: where, for how long."""
+    pauses = Pauses()
+    for seconds, told in ((hang, []), *((None, run) for run in runs)):
+        run = Simulated().begin()
+        for place, pause in told:
+            run.place = place
+            run.announced("reward call", pause, look=0.2)
+        run.place, run.steps = "judge", 1
+        why = run.announced("reward call", seconds, look=0.2) if seconds else None
+        pauses.note(ending_of(run.silence, None if why else 0, why, run.now), 0 if seconds else 1)
+    return replace(REPRODUCTION_PATIENCE, seen=pauses.phases, hangs=pauses.hangs)
+
+
+def until_hang(patience: Patience, place: str = "judge", longest: float = 0.0) -> float | None:
+    """Seconds after which a run that stands in a reward call is called the known hang, after a pause that ended."""
+    run = Simulated(patience).begin()
+    run.step(0.1)
+    if longest:
+        assert run.announced("reward call", longest, look=0.2) is None
+    at, run.place = run.now, place
+    why = run.announced("reward call", 1000.0, look=0.2)
+    return run.now - at if "where an earlier run hung" in why else None
+
+
+FAST = [("", 0.1)]
+
+
+def test_a_known_hang_is_not_waited_for_and_the_first_is() -> None:
+    assert until_hang(after(None, FAST)) is None
+    assert until_hang(after(300.0, FAST)) < PAUSE_SECONDS + 2
+    assert until_hang(after(300.0, FAST), place="elsewhere") is None
+    assert until_hang(after(300.0)) is None, "nobody knows yet how long such a call may take"
+    assert until_hang(replace(after(300.0), repeats=True)) < PAUSE_SECONDS + 2, "but of the configuration that hung"
+
+
+@given(st.floats(0.1, 60), st.floats(0.1, 60))
+def test_a_known_hang_takes_five_times_the_longest_pause(own: float, earlier: float) -> None:
+    wanted = max(PAUSE_SECONDS, KNOWN_TIMES * max(own, earlier))
+    found = until_hang(after(300.0, [("elsewhere", earlier)]), longest=own)
+    assert found is None or wanted - KNOWN_TIMES * 0.25 < found < wanted + 3
+    assert found is not None or wanted > PHASE_SECONDS - 3, "as long as the ordinary limit"
+
+
+PLACES = st.sampled_from(["judge", "generation", "saving", "logging"])
+PAUSES = st.lists(st.tuples(PLACES, st.floats(1, 60)), max_size=4)
+
+
+@example([[("judge", PAUSE_SECONDS + 0.3)]], [("judge", 60.0)])
+@given(st.lists(PAUSES, min_size=1, max_size=4), PAUSES)
+def test_a_place_where_a_run_has_paused_is_no_known_hang(runs: list, pauses: list) -> None:
+    patience, run = after(300.0, FAST, *runs), Simulated().begin()
+    run.silence = Silence(patience)
+    seen = [pause for told in runs for place, pause in told if place == "judge"]
+    for place, pause in pauses:
+        run.place = place
+        why = run.announced("reward call", pause, look=0.2)
+        if place != "judge" or any(pause > PAUSE_SECONDS + 0.2 for pause in seen):
+            assert why is None
+        elif why is not None:
+            assert pause >= KNOWN_TIMES * (max([0.0, *seen]) - 0.4)
+            return
+        seen += [pause] if place == "judge" else []
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.sampled_from(["a", "b", ""])), min_size=1, max_size=6))
+def test_what_moves_stands_nowhere(steps: list[tuple[float, str]]) -> None:
+    looks, now = [], 0.0
+    for seconds, place in steps:
+        now += seconds
+        looks.append((now, place))
+    still = [seconds for seconds, place in looks if place == looks[-1][1]]
+    moved = max([seconds for seconds, place in looks if place != looks[-1][1]], default=0.0)
+    since = min(seconds for seconds in still if seconds > moved or not moved)
+    assert stands_at(looks) == (looks[-1][1] if looks[-1][0] - since >= APART_SECONDS else "")
+
+
+def test_pauses_and_hangs_are_read_back_from_the_study(tmp_path) -> None:
+    ending = {"exit_code": 0, "hang": None, "seconds": 1.0}
+    for number, more in enumerate(
+        (
+            {},
+            {"longest_silence": 3.0, "steps": 4, "phases": {"load": 50.0}, "paused": ["here", "there"]},
+            {"longest_silence": 90.0, "steps": 0, "phases": {"load": 20.0}},
+            {"longest_silence": 1.0, "steps": 5},
+            {"phases": 7},
+            {"paused": 7},
+            {"longest_silence": 95.0, "exit_code": 1},
+            {"exit_code": None, "hang": "no heartbeat", "stood": "judge"},
+            {"exit_code": None, "hang": "no heartbeat", "stood": "there"},
+        )
+    ):
+        (tmp_path / f"trials/{number}").mkdir(parents=True)
+        write_json(tmp_path / f"trials/{number}/ending.json", {**ending, **more})
+    (tmp_path / "trials/0/ending.json").write_text("[]")
+    pauses = Pauses.of(tmp_path)
+    assert (pauses.silence, pauses.phases["load"]) == (3.0, 50.0)
+    assert pauses.passing == 90.0, "with or without steps: of a command nobody may know any"
+    assert pauses.hangs == {"judge"}

@@ -1,0 +1,247 @@
+"""Real processes that are slow in every way, that hang, and that write where they should not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import toys
+
+from bisect_cfg.probe.protocol import STACKS_FILE, Cold, TrialOrders, to_json
+from bisect_cfg.runner.fork_server import probe_environment
+from bisect_cfg.runner.hang import HANG_SECONDS, PHASE_SECONDS, Patience, Pulse
+from bisect_cfg.runner.supervisor import Supervisor
+from bisect_cfg.runner.traces import Traces, threads_in
+from bisect_cfg.runner.watch import Ending, look_at_stacks, place_of, watch
+from bisect_cfg.trials.runner import REPRODUCTION_PATIENCE
+from bisect_cfg.trials.training import Training
+
+SLOW = """
+    import sys, time
+    import transformers.trainer
+    from trl import GRPOConfig, GRPOTrainer
+    from transformers.modeling_utils import PreTrainedModel
+    import torch.nn.modules.module as module
+
+    args = GRPOConfig(output_dir="out", learning_rate=3e-4)
+    what, unit = sys.argv[1], float(sys.argv[2])
+
+    class Slow(GRPOTrainer):
+        def _calculate_rewards(self, seconds):
+            time.sleep(seconds)
+
+    class SlowModel(PreTrainedModel):
+        pass
+
+    def work(seconds, parts=30):
+        for _ in range(parts):
+            module.forward()
+            time.sleep(seconds / parts)
+
+    def step(number):
+        work(unit / 10)
+        if number != 3:
+            return
+        if what == "hang":
+            time.sleep(10_000)
+        if what in ("reward", "judge"):
+            trainer._calculate_rewards(3 * unit if what == "reward" else 10_000)
+        if what == "load":
+            SlowModel.from_pretrained(3 * unit)
+        if what == "slow step":
+            work(30 * unit / 10, parts=120)
+        if what == "import":
+            import peft
+        if what == "request":
+            from trl.extras.vllm_client import VLLMClient
+            VLLMClient().generate(3 * unit)
+
+    trainer = Slow(args, step)
+    trainer.train()
+"""
+
+STAND_INS = {
+    "torch/nn/__init__.py": "",
+    "torch/nn/modules/__init__.py": "",
+    "torch/nn/modules/module.py": """
+        hooks = {}
+        class Handle:
+            def remove(self):
+                hooks.clear()
+        def register_module_forward_pre_hook(hook):
+            hooks[0] = hook
+            return Handle()
+        def forward():
+            for hook in hooks.values():
+                hook(None, ())
+    """,
+    "transformers/modeling_utils.py": """
+        import time
+        class PreTrainedModel:
+            @classmethod
+            def from_pretrained(cls, seconds):
+                time.sleep(seconds)
+    """,
+    "trl/extras/__init__.py": "",
+    "trl/extras/vllm_client.py": """
+        import time
+        class VLLMClient:
+            def generate(self, seconds):
+                time.sleep(seconds)
+    """,
+    "peft/__init__.py": """
+        import sys, time
+        time.sleep(3 * float(sys.argv[2]))
+    """,
+}
+
+
+PACE = 4
+"""The clock of the real processes runs so many times faster: they are slow by a quarter of a minute, not by a minute,
+and the limits of a user's first run are as much shorter. What those limits are is tested above, in simulated time."""
+
+UNIT = HANG_SECONDS / PACE
+QUICK_PATIENCE = replace(REPRODUCTION_PATIENCE, step=HANG_SECONDS / PACE, phase=PHASE_SECONDS / PACE)
+
+
+class Bench:
+    """Starts the slow script, cold, and follows it as a user's first run is followed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.library = folder, folder / "library"
+        toys.write_library(self.library)
+        for name, text in STAND_INS.items():
+            path = self.library / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text).lstrip())
+        (folder / "train.py").write_text(textwrap.dedent(SLOW))
+
+    def __call__(self, what: str, patience: Patience = QUICK_PATIENCE) -> tuple[Ending, Traces, str]:
+        folder = self.folder / f"{what}-{len(list(self.folder.iterdir()))}"
+        folder.mkdir()
+        orders = folder / "orders.json"
+        environment, restore = probe_environment({"PYTHONPATH": str(self.library)}, orders)
+        orders.write_text(json.dumps(to_json(Cold(restore, TrialOrders(str(folder), steps=5)))))
+        supervisor = Supervisor()
+        traces = Traces.of(folder)
+        try:
+            command = [sys.executable, str(self.folder / "train.py"), what, str(UNIT)]
+            child = supervisor.start(command, environment, folder)
+            ending = watch(Training(child, traces), traces, patience)
+        finally:
+            supervisor.close()
+        return ending, traces, (folder / "log.txt").read_text()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("slow"))
+
+
+SLOW_KINDS = {
+    "reward": "reward call",
+    "load": "load",
+    "import": "import",
+    "request": "vLLM request",
+    "slow step": None,
+}
+"""What a run does, and the phase in which it is silent for that."""
+
+
+def test_slow_is_no_hang_and_a_hang_is_found_at_once_if_it_is_known(bench: Bench) -> None:
+    """Steps that become 30 times as slow, a reward call, a load, an import and a request that take three times as long
+    as any other silence may, and hangs; at the same time, each with the limits that a user's first run has."""
+    kinds = [*SLOW_KINDS, "hang", "judge"]
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        found = dict(zip(kinds, pool.map(bench, kinds), strict=True))
+    hang, traces, log = found.pop("hang")
+    assert "no heartbeat" in hang.hang and len(traces.metrics.rows) == 2, log
+    judge, traces, log = found.pop("judge")
+    assert "reward call" in judge.hang and judge.stood, log
+    for what, (ending, traces, log) in found.items():
+        assert (ending.hang, ending.exit_code) == (None, 0), (what, log)
+        assert len(traces.metrics.rows) == 5
+        phase = SLOW_KINDS[what]
+        assert phase is None or ending.phases[phase] >= 0.95 * 3 * UNIT
+        assert phase is None or (traces.metrics.path.parent / STACKS_FILE).read_text() == "", "nobody has asked"
+    assert judge.stood in found["reward"][0].paused, "it is the same line"
+    known = replace(REPRODUCTION_PATIENCE, hangs={judge.stood}, seen={"reward call": 0.0})
+    again, _, log = bench("judge", known)
+    assert "where an earlier run hung" in again.hang and again.stood == judge.stood, log
+
+
+# ------------------------------------------------------------------------------------------ what a script can do to it
+
+WRITES = """
+    import os, sys
+    from trl import GRPOConfig, GRPOTrainer
+    args = GRPOConfig(output_dir="out")
+
+    def step(number):
+        for descriptor in range(3, 512):
+            try:
+                os.write(descriptor, b"\\xff" * 4096)
+            except OSError:
+                pass
+
+    GRPOTrainer(args, step).train()
+"""
+
+
+def test_a_script_that_writes_to_all_descriptors_does_not_spoil_the_count(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    (tmp_path / "train.py").write_text(textwrap.dedent(WRITES))
+    ending, traces, log = bench("writes")
+    assert ending.exit_code == 0 and len(traces.metrics.rows) == 5, log
+    pulse = Pulse(traces.metrics.path.parent)
+    assert pulse.read()[0] < 1000 and pulse.read()[1] == ""
+    pulse.close()
+
+
+def test_a_file_that_is_no_count_is_none(tmp_path):
+    pulse = Pulse(tmp_path)
+    assert pulse.read() == (0, "")
+    (tmp_path / "heartbeat").write_bytes(b"\xff" * 20)
+    assert isinstance(pulse.read()[0], int)
+    assert pulse.read()[1] == ""
+    pulse.close()
+    (tmp_path / "heartbeat").unlink()
+    os.mkfifo(tmp_path / "heartbeat")
+    assert Pulse(tmp_path).read() == (0, "")
+
+
+IDLE = """Thread 0x00007f160cea26c0 (most recent call first):
+  File "/lib/threading.py", line 331 in wait
+"""
+HUNG = """Current thread 0x00007f16ef057b80 (most recent call first):
+  File "/home/train.py", line 11 in judge
+  File "/home/train.py", line 17 in <module>
+"""
+
+
+def test_a_place_is_where_all_threads_of_all_processes_stand() -> None:
+    assert len(threads_in(f"{IDLE}\n{HUNG}")) == 2
+    place = place_of([f"{IDLE}\n{HUNG}"])
+    assert place == place_of([f"{IDLE}\n{IDLE}\n{HUNG}".replace("26c0", "26c1")]), "how many are idle says nothing"
+    others = [HUNG], [f"{IDLE}\n{HUNG}"] * 2, [f"{IDLE}\n{HUNG}".replace("11", "12")], [IDLE.replace("331", "1") + HUNG]
+    assert place not in {place_of(texts) for texts in others}
+    assert place_of([]) == place_of([HUNG, ""]) == "", "one that says nothing may be anywhere"
+
+
+def test_a_process_that_is_not_prepared_to_say_where_it_is_lives_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        assert look_at_stacks(SimpleNamespace(probed=lambda: {tmp_path: process.pid})) == ""
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    assert look_at_stacks(SimpleNamespace(probed=lambda: {tmp_path: None})) == "", "a rank that has not come yet"
