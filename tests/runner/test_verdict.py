@@ -95,7 +95,7 @@ def test_search_phases_safe_values_and_reports_read_the_same_verdict(tmp_path_fa
     assert in_search.outcome is study.outcome_of(run) is runner.classify(in_search)
     assert in_search.signature == (str(study.verdict_of(run).signature) if in_search.outcome.value != "pass" else None)
 
-    wishes = Wishes(0.5, 1.5, None, 3, None, (), None, 1, ())
+    wishes = Wishes(0.5, 1.5, None, 3, None, (), 1, ())
     runner.known = replace(runner.known, settings=SimpleNamespace(resolved={}, bad={}), horizon=12)
     good = Run(replace(seen, died=None), SimpleNamespace(
         metrics=SimpleNamespace(rows=rows()), as_metrics=Metrics(rows()), event=lambda _: None), folder)  # fmt: skip

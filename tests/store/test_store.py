@@ -85,7 +85,7 @@ def test_each_phase_sees_its_own_trials(storage) -> None:
     subset = store.begin(store.params(GOOD), {SUBSET: []}).number
     number = safe.start(Attempt({**BAD, "lr": 1e-5}, 1, 30, Aim.VERIFY, "does it train?"), "from the start")
     assert [trial.number for trial in store.trials(SUBSET)] == [subset]
-    assert [trial.number for trial in safe.all()] == [number] and safe.asked(Aim.VERIFY) == 1
+    assert [trial.number for trial in safe.all()] == [number]
     assert store.number_of("bad-config-1") is None  # before it has ended
     for one in (asked, number):
         store.finish(one, {"outcome": "pass", "seconds": 2.0}, Outcome.PASS)

@@ -483,4 +483,8 @@ def slower_steps(rows: Sequence[Row]) -> Symptom | None:
 
 
 LOOKS: tuple[Callable[[Sequence[Row]], Symptom | None], ...] = (never_learning,)
-"""What looks at all rows there are by now; those that look at each row once are in `Watch`."""
+"""What looks at all rows there are by now; those that look at each row once are in `Watch`.
+
+The step of a symptom is the one at which it was certain, and must stay the same as rows come: a first run goes on for a
+number of steps from there. A run that shows a symptom under study is stopped, so one that may pass again is none.
+"""
