@@ -170,20 +170,13 @@ class Bisection:
         )  # fmt: skip
         if identity is None and not runs:
             identity = identity_of(trial)
-        if isinstance(storage, Store):
-            self._store = storage
-            storage.vary(self.factors, loss)
-            storage.settle(identity or {})
-        else:
-            self._store = Store(self.factors, storage, study_name, identity, loss)
+        self._store = _opened(storage, study_name, self.factors, identity, loss)
         self._trials = SearchTrials(self._store, problem, getattr(runner, "classify", None) or _verdict(is_failure))
         self._store.study.sampler = BisectionSampler(self._trials)
         self._on_event = on_event
         self._view: NotebookView | None = None
         self._progress = on_event is None if progress is None else progress
-        self._emit: Callable[[BisectionEvent], None] = self._tell
-        sampler = self._store.study.sampler
-        self._isolation = _Isolation(self._trials, sampler, runner, self.good, self.bad, self._emit)
+        self._isolation = _Isolation(self._trials, runner, self.good, self.bad, self._tell)
         self._max_trials, self._max_seconds, self._limits = max_trials, max_seconds, limits
 
     @property
@@ -255,10 +248,10 @@ class Bisection:
             lost = self._store.close_lost(SUBSET) + self._store.close_lost(WANTED)
             known = len(self._trials.records())
             if known or lost:
-                self._emit(Resumed(known, lost))
+                self._tell(Resumed(known, lost))
             conclusion = self._refused_side() or self._isolation.run(self._from_now())
         report = report_of(conclusion, self._trials, self.good, self.bad)
-        self._emit(Concluded(report))
+        self._tell(Concluded(report))
         return report
 
     def ask(self, wanted: Wanted, others: Iterable[str] = ()) -> int:
@@ -397,13 +390,12 @@ class _Isolation:
     def __init__(
         self,
         trials: SearchTrials,
-        sampler: BisectionSampler,
         runner: Runner,
         good: Configuration,
         bad: Configuration,
         emit: Callable[[BisectionEvent], None],
     ) -> None:
-        self._trials, self._sampler, self._runner = trials, sampler, runner
+        self._trials, self._runner = trials, runner
         self._good, self._bad, self._emit = good, bad, emit  # whole, with what is the same in both
         self._limits = Limits()
         self._conclusion = Conclusion(Status.INCONCLUSIVE)
@@ -421,7 +413,7 @@ class _Isolation:
     def turn(self) -> _Begun | Turn:
         records = self._trials.records()
         with self._threads.limit(limits=1, user_api="blas"):
-            state = self._sampler.state(records)
+            state = look(self._trials.problem, records)
         self._announce(state)
         if isinstance(state.question, Done):
             self._conclusion = state.question.conclusion
@@ -469,6 +461,21 @@ class _Isolation:
             if found.parameters not in self._announced:
                 self._announced.add(found.parameters)
                 self._emit(CauseFound(cause_of(found, self._trials)))
+
+
+def _opened(
+    storage: str | optuna.storages.BaseStorage | Store | None,
+    name: str | None,
+    factors: Sequence[Factor],
+    identity: JsonObject | None,
+    loss: Mapping[str, float] | None,
+) -> Store:
+    """The store of a bisection: a new one, or that of a study which holds runs already."""
+    if not isinstance(storage, Store):
+        return Store(factors, storage, name, identity, loss)
+    storage.vary(factors, loss)
+    storage.settle(identity or {})
+    return storage
 
 
 class _Buildable:

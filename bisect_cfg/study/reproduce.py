@@ -217,49 +217,21 @@ def _check_that_it_trains(study: Study, run: Run) -> None:
     """
     check_watched(run.traces)
     check_loaded(run, study.options.from_checkpoint)
-    script = study.script
-    launch = script.launch
-    if launch is not None and _NO_DEVICE.search(run.seen.message):
-        asked = launch.processes_asked(script.arguments)
-        raise InputError(
-            f"There are more processes than GPUs: each of {asked or 'them'} needs one of its own.",
-            "Start as many as there are, or see what CUDA_VISIBLE_DEVICES hides.",
-        )
-    tail = tail_of_log(run.folder / "log.txt", LINES_SHOWN)
-    lines = unprinted(run.traces, "\n".join(tail))[-LINES_SHOWN:] or tail
-    log = "\n".join("    " + line for line in lines)
-    where = f"Its last lines ({run.folder / 'log.txt'}):\n{with_cells(log)}" if log else "It printed nothing."
-    hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
     if run.seen.invalid:
         raise InputError(
             f"Your configuration is not valid for the installed library, so no training ever starts: "
             f"{run.seen.died.message}",
             "There is nothing to bisect until it can be built.",
         )
-    wanted, before = study.options.training or 1, len(run.traces.all(Completed))
-    if run.traces.begun is None and before < wanted - 1:
-        raise InputError(
-            f"There is no training {wanted}: after {count(before, 'training')} the script ended with "
-            f"{run.seen.message or run.seen.died}.",
-            f"It must train {count(wanted, 'time')} when started as: {script.shown}\n{where}",
-        )
-    raised = run.traces.event(Raised)
-    if run.shown.signature is None and run.traces.completed is not None and raised is not None and raised.final:
-        number = run.traces.completed.number
-        ended = "The training" if number == 1 else f"Training {number}"
-        raise InputError(
-            f"{ended} ended well; after it, in no training, the script dies with {raised.type}: {raised.message}",
-            f"What fails outside a training is not bisected: it needs no trials to be seen.{hint}\n{where}",
-        )
+    tail = tail_of_log(run.folder / "log.txt", LINES_SHOWN)
+    lines = unprinted(run.traces, "\n".join(tail))[-LINES_SHOWN:] or tail
+    log = "\n".join("    " + line for line in lines)
+    where = f"Its last lines ({run.folder / 'log.txt'}):\n{with_cells(log)}" if log else "It printed nothing."
+    hint = f" {outdated}" if (outdated := outdated_in(log)) else ""
+    _check_launch(study, run, "\n".join(tail), where)
+    _check_trainings(study, run, hint, where)
+    script = study.script
     never_trained = run.seen.died is not None and run.seen.died.kind == "no-training"
-    if launch is not None and launch.kind != "python" and run.traces.begun is None:
-        said = refusal("\n".join(tail), raised)
-        if said:  # TRL's own command has built its configs by then
-            meant = f"{near}\n" if (near := meant_by(said)) else ""
-            raise InputError(
-                f"{launch.kind} refuses the command, and starts nothing: {said}",
-                f"{meant}It is: {script.shown}\n{where}",
-            )
     if read_capture(run.traces.events.rows) is None:
         what = f"died before it built a training config: {run.seen.message or run.seen.died}"
         if never_trained:
@@ -279,6 +251,45 @@ def _check_that_it_trains(study: Study, run: Run) -> None:
         raise InputError(
             f"The {script.what} {script.path} built its configuration and ended without training.",
             f"It must call the trainer's train() when started as: {script.shown}\n{where}",
+        )
+
+
+def _check_launch(study: Study, run: Run, log: str, where: str) -> None:
+    """What a launcher cannot start, or refuses to, is no failure of a training."""
+    launch, script = study.script.launch, study.script
+    if launch is None:
+        return
+    if _NO_DEVICE.search(run.seen.message):
+        asked = launch.processes_asked(script.arguments)
+        raise InputError(
+            f"There are more processes than GPUs: each of {asked or 'them'} needs one of its own.",
+            "Start as many as there are, or see what CUDA_VISIBLE_DEVICES hides.",
+        )
+    # TRL's own command has built its configs by then.
+    said = refusal(log, run.traces.event(Raised)) if launch.kind != "python" and run.traces.begun is None else ""
+    if said:
+        meant = f"{near}\n" if (near := meant_by(said)) else ""
+        raise InputError(
+            f"{launch.kind} refuses the command, and starts nothing: {said}", f"{meant}It is: {script.shown}\n{where}"
+        )
+
+
+def _check_trainings(study: Study, run: Run, hint: str, where: str) -> None:
+    """Of several trainings of a script, the wanted one must be there; and what dies outside of all is not bisected."""
+    wanted, before = study.options.training or 1, len(run.traces.all(Completed))
+    if run.traces.begun is None and before < wanted - 1:
+        raise InputError(
+            f"There is no training {wanted}: after {count(before, 'training')} the script ended with "
+            f"{run.seen.message or run.seen.died}.",
+            f"It must train {count(wanted, 'time')} when started as: {study.script.shown}\n{where}",
+        )
+    raised = run.traces.event(Raised)
+    if run.shown.signature is None and run.traces.completed is not None and raised is not None and raised.final:
+        number = run.traces.completed.number
+        ended = "The training" if number == 1 else f"Training {number}"
+        raise InputError(
+            f"{ended} ended well; after it, in no training, the script dies with {raised.type}: {raised.message}",
+            f"What fails outside a training is not bisected: it needs no trials to be seen.{hint}\n{where}",
         )
 
 
