@@ -21,6 +21,7 @@ from bisect_cfg.capture.captured import read_capture
 from bisect_cfg.capture.script import Script
 from bisect_cfg.probe.protocol import Opened
 from bisect_cfg.runner.hang import Patience
+from bisect_cfg.store.state import State
 from bisect_cfg.trials.inputs import Inputs
 from bisect_cfg.trials.plan import Plan
 from bisect_cfg.trials.runner import ScriptRunner
@@ -133,7 +134,8 @@ def folder(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def train(folder: Path, way: str, name: str, inputs: Inputs | None = None, **overrides: object) -> Run:
-    runner = ScriptRunner(Script(folder / "train.py", (way,)), folder / "study", inputs=inputs)
+    runner = ScriptRunner(Script(folder / "train.py", (way,)), folder / "study")
+    runner.inputs = inputs
     try:
         return runner.train(Plan(name, {}, 5, start="cold", patience=Patience(60, 20, 20), overrides=overrides))
     finally:
@@ -167,11 +169,11 @@ def test_its_modules_are_heard_whenever_they_are_imported(folder, way):
     for name in ("early.py", "late.py"):
         (folder / name).write_text("")
     script = Script(folder / "train.py", (way,))
-    state = {"target": {**script.identity(), "files": {}}}
+    state = State({**script.identity(), "files": {}}, {})
     run = train(folder, way, "heard", Inputs(script, folder / "study", state), **{"args.bf16": False})
     heard = [Path(row.path).name for row in run.traces.all(Opened) if row.mode == "m"]
     assert {"train.py", "early.py", "late.py"} <= set(heard) <= {"train.py", "early.py", "late.py", "sitecustomize.py"}
-    assert {str(folder / "early.py"), str(folder / "late.py")} <= set(state["modules"])
+    assert {str(folder / "early.py"), str(folder / "late.py")} <= set(state.modules)
 
 
 @pytest.mark.parametrize("way", ["call", SHELL, slow("spawn"), slow("pool"), "os.fork", slow("execv")])
