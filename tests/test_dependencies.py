@@ -43,7 +43,7 @@ FLOORS = (
     {"capture", "explain"},
     {"trials"},
     {"recommend", "doctor"},
-    {"reports"},
+    {"reports", "engines"},
     {"study"},
     {"api", "cli", "checks", "entry", "__init__", "__main__"},
 )

@@ -34,6 +34,9 @@ from bisect_cfg.configuration import (
     equal,
     shown,
 )
+from bisect_cfg.engines.engine import Engine
+from bisect_cfg.engines.local import LocalEngine
+from bisect_cfg.engines.simulated import SimulatedEngine
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.parameters.odds import odds_of
 from bisect_cfg.probe import secrets
@@ -407,7 +410,7 @@ class _Isolation:
     def run(self, limits: Limits) -> Conclusion:
         """Run trials until the search concludes, or the budget is spent."""
         self._limits = limits
-        work_off(self, self._trials.problem.jobs)
+        work_off(self, self._engine())
         return self._conclusion
 
     def turn(self) -> _Begun | Turn:
@@ -439,7 +442,12 @@ class _Isolation:
         self._emit(TrialStarted(begun.request))
         return begun
 
+    def _engine(self) -> Engine[_Begun, TrialResult]:
+        kind = SimulatedEngine if getattr(self._runner, "in_place", False) else LocalEngine
+        return kind(self.conduct, self._trials.problem.jobs)
+
     def conduct(self, begun: _Begun) -> TrialResult:
+        """Run a trial, in whatever thread; nothing is written into the study."""
         return self._runner.run(begun.request)
 
     def record(self, begun: _Begun, came: TrialResult) -> None:

@@ -1,15 +1,16 @@
-"""One loop for all that is asked and run: decide from the records, begin, conduct, record, until nothing is left.
+"""One loop for all that is asked and run: decide from the records, submit, record, until nothing is left.
 
-What is asked, run and recorded is the affair of a `Work`; when, and in which thread, is the loop's. Deciding and
-recording happen in the thread that called it, where Ctrl-C arrives; trials run there too, or in threads of their own
-where several run at once.
+What is asked and recorded is the affair of a `Work`, where it runs that of an engine. Deciding and recording happen in
+the thread that called the loop, where Ctrl-C arrives.
 """
 
 from __future__ import annotations
 
 import enum
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Protocol, TypeVar
+
+from bisect_cfg.engines.engine import Engine
 
 LOOK_SECONDS = 1.0
 """How often a wait for parallel trials looks up, so that Ctrl-C arrives, and a limit on the time is met."""
@@ -27,7 +28,7 @@ class Turn(enum.Enum):
 
 
 class Work(Protocol[Begun, Came]):
-    """What a phase asks, runs and records.
+    """What a phase asks and records.
 
     Attributes:
         running: what was begun and not recorded yet.
@@ -38,10 +39,6 @@ class Work(Protocol[Begun, Came]):
     def turn(self) -> Begun | Turn:
         """Decide from the records; where there is room for one more, write the trial that is wanted as begun, and put
         it into `running`."""
-        ...
-
-    def conduct(self, begun: Begun) -> Came:
-        """Run it, in whatever thread; nothing is written into the study."""
         ...
 
     def record(self, begun: Begun, came: Came) -> None:
@@ -61,29 +58,26 @@ class Work(Protocol[Begun, Came]):
         ...
 
 
-def work_off(work: Work[Begun, Came], jobs: int) -> None:
+def work_off(work: Work[Begun, Came], engine: Engine[Begun, Came]) -> None:
     """Go on until the work is done. What runs then is not needed any more, and is ended.
 
     Args:
         work: what to do.
-        jobs: trials that may run at once.
+        engine: runs it; it is closed in the end.
 
     Raises:
         BaseException: what was raised on the way, KeyboardInterrupt above all, once nothing is left running, in fact or
             on paper.
     """
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="bisect-cfg") if jobs > 1 else None
     futures: dict[Future[Came], Begun] = {}
     try:
         while (turn := work.turn()) is not Turn.DONE:
-            if turn is not Turn.WAIT and pool is None:
-                work.record(turn, work.conduct(turn))
-            elif turn is not Turn.WAIT:
-                futures[pool.submit(work.conduct, turn)] = turn
-            else:
-                ended, _ = wait(futures, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    work.record(futures.pop(future), future.result())
+            if turn is not Turn.WAIT:
+                futures[engine.submit(turn)] = turn
+                continue
+            ended, _ = wait(futures, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
+            for future in [one for one in futures if one in ended]:  # in the order in which they were begun
+                work.record(futures.pop(future), future.result())
     finally:
         for future in futures:
             future.cancel()
@@ -94,5 +88,4 @@ def work_off(work: Work[Begun, Came], jobs: int) -> None:
         for begun in list(work.running):
             work.close(begun)
         work.running.clear()
-        if pool is not None:
-            pool.shutdown()
+        engine.close()

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 import msgspec
 
 from bisect_cfg.configuration import Outcome, Status
+from bisect_cfg.engines.local import LocalEngine
 from bisect_cfg.jsonfile import JsonObject
 from bisect_cfg.recommend.attempts import Aim, Attempt, Ran
 from bisect_cfg.recommend.isolated import Given, Health, IsolatedScript, Wishes
@@ -75,7 +76,7 @@ class SafeValues:
         """
         with self._trials.store.alive():
             self._recover()
-            work_off(self, self._options.jobs)
+            work_off(self, LocalEngine(self.conduct, self._options.jobs))
         remedies, attempts = self._look()
         return self._answer(remedies, self._spent(attempts))
 

@@ -58,6 +58,9 @@ class FunctionRunner:
         isolation: "process" (a forked child) or "none" (in place).
         timeout: seconds after which a child is killed and the trial is the failure "hang"; needs a child.
 
+    Attributes:
+        in_place: whether there are no children.
+
     Raises:
         ValueError: an unknown isolation, or a timeout without a child.
     """
@@ -75,7 +78,8 @@ class FunctionRunner:
             raise ValueError("a timeout needs isolation='process': a function running in place cannot be stopped")
         if isolation == "process" and sys.platform != "linux":
             raise ValueError("isolation='process' needs Linux; use isolation='none'")
-        self._trial, self._is_valid, self._isolation, self._timeout = trial, is_valid, isolation, timeout
+        self._trial, self._is_valid, self._timeout = trial, is_valid, timeout
+        self.in_place = isolation == "none"
         self._supervisor: Supervisor | None = None
         self._held: list[Value] = []
         self._running: set[Run] = set()
@@ -97,7 +101,7 @@ class FunctionRunner:
         Args:
             *sides: configurations whose values trials may be given; any other value must be one that pickle takes.
         """
-        if self._isolation == "none":
+        if self.in_place:
             yield
             return
         self._held = [value for side in sides for value in side.values()]
@@ -115,7 +119,7 @@ class FunctionRunner:
             TypeError: it returned something that says neither pass nor fail.
         """
         start = time.perf_counter()
-        if self._isolation == "none":
+        if self.in_place:
             result = call(self._trial, request.configuration)
         elif self._supervisor is None:
             with self.standing(request.configuration):

@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+from bisect_cfg.engines.local import LocalEngine
+from bisect_cfg.engines.simulated import SimulatedEngine
 from bisect_cfg.study.loop import Turn, work_off
 
 
@@ -56,7 +58,7 @@ class Counting:
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_everything_is_recorded_once(jobs: int) -> None:
     work = Counting(7, jobs)
-    work_off(work, jobs)
+    work_off(work, LocalEngine(work.conduct, jobs))
     assert sorted(work.recorded) == list(range(1, 8)) and work.most == jobs
     assert work.said == [] and work.running == []
 
@@ -65,13 +67,20 @@ def test_one_at_a_time_is_in_order_and_in_this_thread() -> None:
     work = Counting(4, 1)
     threads = set()
     work.conduct = lambda begun: threads.add(threading.current_thread()) or begun * 10
-    work_off(work, 1)
+    work_off(work, LocalEngine(work.conduct, 1))
     assert work.recorded == [1, 2, 3, 4] and threads == {threading.current_thread()}
+
+
+def test_simulated_trials_run_in_this_thread_as_if_at_once() -> None:
+    work = Counting(7, 3)
+    threads = set()
+    work_off(work, SimulatedEngine(lambda begun: threads.add(threading.current_thread()) or begun * 10, 3))
+    assert work.recorded == list(range(1, 8)) and work.most == 3 and threads == {threading.current_thread()}
 
 
 def test_what_runs_when_all_is_known_is_ended_and_closed() -> None:
     work = Counting(9, 3, enough=2)
-    work_off(work, 3)
+    work_off(work, LocalEngine(work.conduct, 3))
     assert sorted(work.recorded) == [1, 2]
     assert work.said[0][0] == "interrupted" and work.said[1][0] == "going on"
     assert {number for said, number in work.said[2:]} <= {3, 4, 5} and work.running == []
@@ -88,7 +97,7 @@ def test_ctrl_c_closes_what_runs_and_comes_up(jobs: int) -> None:
 
     work.conduct = struck
     with pytest.raises(KeyboardInterrupt):
-        work_off(work, jobs)
+        work_off(work, LocalEngine(work.conduct, jobs))
     assert ("closed", 3) in work.said and work.running == [] and 3 not in work.recorded
 
 
@@ -100,5 +109,5 @@ def test_a_result_that_cannot_be_recorded_is_closed() -> None:
 
     work.record = full
     with pytest.raises(OSError, match="no space"):
-        work_off(work, 1)
+        work_off(work, LocalEngine(work.conduct, 1))
     assert ("closed", 1) in work.said
